@@ -11,7 +11,7 @@ from mmseg.models.utils import resize
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from mmattn.ops.compositions import COMPOSITIONS
+from mmattn.ops.compositions.export import COMPOSITIONS
 from mmattn.utils.files import atomic_write
 
 from .metadata import KEY

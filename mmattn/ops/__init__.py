@@ -1,5 +1,7 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 
+from . import compositions as _compositions  # noqa: F401  (registers them)
+from .backends import explain
 from .bilinear_attention import bilinear_attention, bilinear_logits, bilinear_pooling, bilinear_softmax
 from .count_sketch import count_sketch
 from .dynamic_conv import dynamic_conv
@@ -18,6 +20,7 @@ __all__ = [
     'bilinear_softmax',
     'count_sketch',
     'dynamic_conv',
+    'explain',
     'global_attention',
     'global_attention_weights',
     'grid_attention',

@@ -69,7 +69,11 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
     """
     op = getattr(torch.ops.mmattn, name).default
 
+    defaults = [x.default_value for x in op._schema.arguments]
+
     def kernel(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
+        arguments = (*arguments, *defaults[len(arguments) :])  # the dispatcher drops what equals a default
+
         def below(*arguments: Any) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
                 return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)

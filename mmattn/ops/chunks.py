@@ -1,8 +1,16 @@
-"""Slices of work that fit a byte budget: they bound the extra memory of the reference operators."""
+"""Slices of work that fit a byte budget: they bound the extra memory of references and compositions."""
 
 from collections.abc import Iterator
 
-CHUNK_BYTES = 64 * 2**20
+import torch
+
+CHUNK_BYTES = 64 * 2**20  # on CPUs
+GPU_CHUNK_BYTES = 512 * 2**20  # fewer launches, and products that fill the device
+
+
+def chunk_bytes(device: torch.device) -> int:
+    """Return the byte budget of a slice of work on a device."""
+    return CHUNK_BYTES if device.type == 'cpu' else GPU_CHUNK_BYTES
 
 
 def chunks(length: int, bytes_each: int, budget: int | None = None) -> Iterator[slice]:

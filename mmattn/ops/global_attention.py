@@ -12,7 +12,7 @@ logits are computed for slices of queries, and again in the backward pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,76 +29,95 @@ from .checks import (
     check_window,
     expanded,
 )
-from .chunks import chunks
+from .chunks import chunk_bytes, chunks
 from .operator import Operator, fake_attention, match_layout, products
 from .window_bias import accumulator, window_entries, window_keys
 
 
-class _Rows:
-    """The operands of one call, with positions flattened to N queries and M keys, in the dtype of the accumulator."""
+class Rows:
+    """The operands of one call, with positions flattened to N queries and M keys.
 
-    def __init__(self, args: Any) -> None:
-        dtype = accumulator(args.query)
-        self.args = args
+    Products are computed in ``dtype``, by default that of the accumulator; expanded biases are in ``bias_dtype``, by default
+    the same.
+    """
+
+    def __init__(self, args: Any, dtype: torch.dtype | None = None, bias_dtype: torch.dtype | None = None) -> None:
+        dtype = accumulator(args.query) if dtype is None else dtype
+        self.args, self.bias_dtype = args, bias_dtype or dtype
         self.query = args.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
         self.key = args.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
         self.value = args.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
         window, outside, bias, mask = args.window_bias, args.outside_bias, args.key_bias, args.key_mask
         self.window_bias = None if window is None else window.flatten(2, -2)  # (B, heads, N, K), any float dtype
-        self.outside_bias = None if outside is None else outside.flatten(2).to(dtype)  # (B, heads, N)
+        self.outside_bias = None if outside is None else outside.flatten(2)  # (B, heads, N)
         self.axis_bias = [x.flatten(2, -2) for x in args.axis_bias]  # (B, heads, N, R[a])
-        self.key_bias = None if bias is None else bias.flatten(2).to(dtype)  # (B, heads, M)
+        self.key_bias = None if bias is None else bias.flatten(2)  # (B, heads, M)
         self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
         self.size, self.key_size = args.query.shape[2:-1], args.key.shape[2:-1]
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
 
-    def slices(self, tables: int):  # of queries, with `tables` rows of logits over all keys
+    def slices(self, tables: int) -> Iterator[slice]:
+        """Yield slices of queries, for which ``tables`` rows of logits over all keys fit the byte budget."""
         batch, heads, _, _ = self.query.shape
         entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
-        return chunks(self.query.shape[2], row * self.query.element_size())
+        return chunks(self.query.shape[2], row * self.bias_dtype.itemsize, chunk_bytes(self.query.device))
 
     def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether it exists."""
         queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
         return window_keys(queries, self.key_size, self.args.window_size, self.args.is_causal)
 
-    def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
-        """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
-        query = self.query[:, :, rows]
-        count, scale = self.key.shape[2], self.args.scale
-        realigned = None
-        if self.window_bias is None:
-            logits = (query * scale) @ self.key.transpose(-1, -2)
+    def window(self, rows: slice | Tensor, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
+        """Expand the window biases of some queries to all keys: ``(B, heads, n, M + 1 + columns)``.
+
+        Column M is arbitrary: entries that do not exist are written to it. So are the columns after it.
+        """
+        where, exists = realigned
+        count = self.key.shape[2]
+        window = self.window_bias[:, :, rows].to(self.bias_dtype)  # type: ignore[index]
+        if self.outside_bias is None:
+            outside = window.new_full(window.shape[:-1], self.args.outside_value)
         else:
-            where, exists = realigned = self.realign(rows)
-            window = self.window_bias[:, :, rows].to(query.dtype)
-            if self.outside_bias is None:
-                outside = window.new_full(window.shape[:-1], self.args.outside_value)
-            else:
-                outside = self.outside_bias[:, :, rows]
-            # One extra column: entries that do not exist are written to it and dropped.
-            table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1)
-            table.scatter_(-1, where.where(exists, count).expand_as(window), window)
-            logits = table[..., :count]
-            logits.flatten(0, 1).baddbmm_(query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=scale)
+            outside = self.outside_bias[:, :, rows].to(self.bias_dtype)
+        table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1 + columns)
+        return table.scatter_(-1, where.where(exists, count).expand_as(window), window)
+
+    def add_to(self, logits: Tensor, rows: slice | Tensor) -> None:
+        """Add axis and key biases of some queries to logits ``(B, heads, n, M)``, in place."""
         for axis, values in enumerate(self.axis_bias):
             shape = [1] * len(self.key_size)
             shape[axis] = self.key_size[axis]
             logits.unflatten(-1, self.key_size).add_(values[:, :, rows].unflatten(-1, shape))
         if self.key_bias is not None:
             logits += self.key_bias.unsqueeze(2)
+
+    def mask(self, logits: Tensor, rows: slice | Tensor) -> None:
+        """Set logits ``(B, heads, n, M)`` of keys that a query does not attend to to −∞, in place."""
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
         if self.args.is_causal:
-            keys = torch.arange(count, device=query.device)
+            keys = torch.arange(logits.shape[-1], device=logits.device)
             logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
+
+    def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
+        """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
+        query, scale = self.query[:, :, rows], self.args.scale
+        realigned = None
+        if self.window_bias is None:
+            logits = (query * scale) @ self.key.transpose(-1, -2)
+        else:
+            realigned = self.realign(rows)
+            logits = self.window(rows, realigned)[..., :-1]
+            logits.flatten(0, 1).baddbmm_(query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=scale)
+        self.add_to(logits, rows)
+        self.mask(logits, rows)
         return logits, realigned
 
 
 def _reference(args: Any) -> tuple[Tensor, Tensor]:
-    x = _Rows(args)
+    x = Rows(args)
     positions = args.query.shape[:-1]
     # The outputs are no views: autograd forbids in-place changes of these.
     outs, lses = args.value.new_empty(*positions, args.value.shape[-1]), x.query.new_empty(positions)
@@ -115,54 +134,63 @@ def _reference(args: Any) -> tuple[Tensor, Tensor]:
     return match_layout(args.value, outs), lses
 
 
+class BiasGradients:
+    """The gradients of the biases of a call, filled slice by slice of the queries."""
+
+    def __init__(self, x: Rows) -> None:
+        def zeros(bias: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
+            return None if bias is None else torch.zeros(bias.shape, dtype=dtype or bias.dtype, device=bias.device)
+
+        self.of = x
+        self.window, self.outside = zeros(x.window_bias), zeros(x.outside_bias)
+        self.axes = [zeros(bias) for bias in x.axis_bias]
+        self.keys = zeros(x.key_bias, accumulator(x.query))  # a sum over slices
+
+    def add(self, rows: slice, d_logits: Tensor, realigned: tuple[Tensor, Tensor] | None) -> None:
+        """Add the gradients of some queries' logits, ``(B, heads, n, M)``."""
+        if self.window is not None and realigned is not None:
+            where, exists = realigned
+            inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
+            self.window[:, :, rows] = inside
+            if self.outside is not None:  # the gradients of a softmax's logits sum to zero
+                self.outside[:, :, rows] = -inside.sum(-1)
+        for axis, d_axis in enumerate(self.axes):
+            dims = [3 + a for a in range(len(self.of.key_size)) if a != axis]
+            d_axis[:, :, rows] = d_logits.unflatten(-1, self.of.key_size).sum(dims) if dims else d_logits
+        if self.keys is not None:
+            self.keys += d_logits.sum(2)
+
+    def gradients(self, d_query: Tensor, d_key: Tensor, d_value: Tensor) -> list[Tensor | None]:
+        """Return all gradients of the call, in the order and the shapes of its tensors."""
+        size, key_size = self.of.size, self.of.key_size
+        grads = [(d_query, size), (d_key, key_size), (d_value, key_size), (self.window, size), (self.outside, size)]
+        grads += [*((d_axis, size) for d_axis in self.axes), (self.keys, key_size)]
+        unflattened: list[Tensor | None] = [grad.unflatten(2, size) for grad, size in grads if grad is not None]
+        return unflattened if self.of.key_mask is None else [*unflattened, None]
+
+
 def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor | None]:
-    x = _Rows(args)
-    dtype = x.query.dtype
+    x = Rows(args)
     grad, out = grad.flatten(2, -2), out.flatten(2, -2)
     lse = lse.flatten(2)
     lse = lse.masked_fill(lse == -math.inf, 0)
-
-    def like(t: Tensor | None) -> Tensor | None:
-        return None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format)
-
     d_query, d_key, d_value = (
         torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value)
     )
-    d_window, d_outside, d_keys = (like(t) for t in (x.window_bias, x.outside_bias, x.key_bias))
-    d_axes = [torch.empty_like(bias, memory_format=torch.contiguous_format) for bias in x.axis_bias]
+    biases = BiasGradients(x)
     with torch.autocast(x.query.device.type, enabled=False):
         for rows in x.slices(tables=2):
             p, realigned = x.logits(rows)
             p = p.sub_(lse[:, :, rows, None]).exp_()
-            d_out = grad[:, :, rows].to(dtype)
+            d_out = grad[:, :, rows].to(x.query.dtype)
             d_value += p.transpose(-1, -2) @ d_out
             mean = (d_out * out[:, :, rows]).sum(-1, keepdim=True)
             d_logits = (d_out @ x.value.transpose(-1, -2)).sub_(mean).mul_(p)
             d_query[:, :, rows] = d_logits @ x.key * args.scale
             d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * args.scale)
-            if d_window is not None and realigned is not None:
-                where, exists = realigned
-                inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
-                d_window[:, :, rows] = inside
-                if d_outside is not None:  # the gradients of a softmax's logits sum to zero
-                    d_outside[:, :, rows] = -inside.sum(-1)
-            for axis, d_axis in enumerate(d_axes):
-                dims = [3 + a for a in range(len(x.key_size)) if a != axis]
-                d_axis[:, :, rows] = d_logits.unflatten(-1, x.key_size).sum(dims) if dims else d_logits
-            if d_keys is not None:
-                d_keys += d_logits.sum(2)
+            biases.add(rows, d_logits, realigned)
             del p, d_logits, realigned
-    grads = [
-        (d_query, x.size),
-        (d_key, x.key_size),
-        (d_value, x.key_size),
-        (d_window, x.size),
-        (d_outside, x.size),
-        *((d_axis, x.size) for d_axis in d_axes),
-        (d_keys, x.key_size),
-    ]
-    unflattened: list[Tensor | None] = [g.unflatten(2, size) for g, size in grads if g is not None]
-    return unflattened if x.key_mask is None else [*unflattened, None]
+    return biases.gradients(d_query, d_key, d_value)
 
 
 OPERATOR = Operator(
@@ -287,7 +315,7 @@ def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **sett
         >>> weights.shape, weights[0, 0, 0, 0, 0].item()  # the first query attends to itself only
         (torch.Size([1, 2, 2, 8, 8]), 1.0)
     """
-    x = _Rows(OPERATOR.Arguments(*global_attention.arguments(query, key, key, **settings)))
+    x = Rows(OPERATOR.Arguments(*global_attention.arguments(query, key, key, **settings)))
     check_queries(queries, x.size)
     rows = torch.arange(x.query.shape[2], device=query.device).view(x.size)[queries.to(query.device).unbind(-1)]
     with torch.autocast(query.device.type, enabled=False):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window
-from .chunks import chunks
+from .chunks import chunk_bytes, chunks
 from .neighbourhood import softmax
 from .operator import Operator, empty_with_layout, match_layout, products
 from .window_bias import accumulator, axis_index
 
 
-class _Positions:
+class Positions:
     """The window biases of one call, laid out for each arm.
 
     ``at`` holds coordinates ``(Q,)`` on each axis of selected queries. ``(Q)`` then replaces ``*S``.
@@ -36,7 +36,7 @@ class _Positions:
             self.outside = args.outside_bias[_index(*at)].to(dtype)
 
     @classmethod
-    def build(cls, args: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
+    def build(cls, args: Any, at: tuple[Tensor, ...] = ()) -> Positions | None:
         return None if args.window_bias is None else cls(args, at)
 
     def arm(self, axis: int) -> slice:
@@ -48,7 +48,7 @@ class _Positions:
 
     def logits(self, axis: int, lines: slice) -> Tensor:
         """Position biases of the arm along ``axis``: ``(B, heads, lines, …, L, L)``."""
-        window, outside = (_lines(x, axis)[:, :, lines] for x in (self.window, self.outside.unsqueeze(-1)))
+        window, outside = (lines_along(x, axis)[:, :, lines] for x in (self.window, self.outside.unsqueeze(-1)))
         length = window.shape[-2]
         return self.realign(axis, window, outside, torch.arange(length, device=window.device), length)
 
@@ -72,28 +72,28 @@ def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
     return slice(None), slice(None), *coordinates
 
 
-def _without_centre(entries: Tensor) -> Tensor:
+def without_centre(entries: Tensor) -> Tensor:
     centre = entries.shape[-1] // 2
     return torch.cat([entries[..., :centre], entries[..., centre + 1 :]], -1)
 
 
-def _lines(x: Tensor, axis: int) -> Tensor:
+def lines_along(x: Tensor, axis: int) -> Tensor:
     """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *rest, L, C)``."""
     return x.movedim(2 + axis, -2)
 
 
-def _arms(args: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
+def _arms(args: Any, positions: Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
     """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm. The lines fit the byte budget.
 
     Only the arm of the last axis contains the self key.
     """
     dtype, axes = accumulator(args.query), args.query.dim() - 3
     for axis in reversed(range(axes)):
-        q, k = _lines(args.query, axis), _lines(args.key, axis)
+        q, k = lines_along(args.query, axis), lines_along(args.key, axis)
         batch, heads, count, *rest = q.shape[:-1]
         channels = q.shape[-1] + args.value.shape[-1]
         line_bytes = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
-        for lines in chunks(count, line_bytes):
+        for lines in chunks(count, line_bytes, chunk_bytes(q.device)):
             logits = (q[:, :, lines].to(dtype) * args.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
             if positions is not None:
                 logits += positions.logits(axis, lines)
@@ -107,15 +107,15 @@ def _reference(args: Any) -> tuple[Tensor, Tensor]:
     out = torch.zeros(value.shape, dtype=dtype, device=value.device)
     lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
-        for axis, lines, p in _arms(args, _Positions.build(args)):
+        for axis, lines, p in _arms(args, Positions.build(args)):
             peak = p.amax(-1, keepdim=True)  # -inf in a line of length 1: its key, self, is not in this arm
             total = p.sub_(peak.masked_fill(peak == -math.inf, 0)).exp_().sum(-1, keepdim=True)
-            arm = p @ _lines(value, axis)[:, :, lines].to(dtype)  # unnormalised
+            arm = p @ lines_along(value, axis)[:, :, lines].to(dtype)  # unnormalised
             # Merge with the previous arms: the weight of an arm is exp(log-sum-exp).
-            before = _lines(lse.unsqueeze(-1), axis)[:, :, lines]
+            before = lines_along(lse.unsqueeze(-1), axis)[:, :, lines]
             merged = torch.logaddexp(before, peak + total.log())
             finite = merged.masked_fill(merged == -math.inf, 0)  # no arm has had a key so far
-            _lines(out, axis)[:, :, lines].mul_((before - finite).exp()).add_(arm.mul_((peak - finite).exp()))
+            lines_along(out, axis)[:, :, lines].mul_((before - finite).exp()).add_(arm.mul_((peak - finite).exp()))
             before.copy_(merged)
     return (match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
 
@@ -124,25 +124,25 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> li
     query, key, value, dtype = args.query, args.key, args.value, accumulator(args.query)
     d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.build(args)
+        positions = Positions.build(args)
         d_window = None if positions is None else torch.zeros(args.window_bias.shape, dtype=dtype, device=query.device)
         mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -math.inf, 0)  # all keys masked
         for axis, lines, p in _arms(args, positions):
-            p.sub_(_lines(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
-            d_out = _lines(grad, axis)[:, :, lines].to(dtype)
-            _lines(d_value, axis)[:, :, lines] += p.transpose(-1, -2) @ d_out
-            ds = d_out @ _lines(value, axis)[:, :, lines].to(dtype).transpose(-1, -2)
-            ds.sub_(_lines(mean, axis)[:, :, lines]).mul_(p)
-            _lines(d_query, axis)[:, :, lines] += ds @ _lines(key, axis)[:, :, lines].to(dtype) * args.scale
-            queries = _lines(query, axis)[:, :, lines].to(dtype) * args.scale
-            _lines(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
+            p.sub_(lines_along(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
+            d_out = lines_along(grad, axis)[:, :, lines].to(dtype)
+            lines_along(d_value, axis)[:, :, lines] += p.transpose(-1, -2) @ d_out
+            ds = d_out @ lines_along(value, axis)[:, :, lines].to(dtype).transpose(-1, -2)
+            ds.sub_(lines_along(mean, axis)[:, :, lines]).mul_(p)
+            lines_along(d_query, axis)[:, :, lines] += ds @ lines_along(key, axis)[:, :, lines].to(dtype) * args.scale
+            queries = lines_along(query, axis)[:, :, lines].to(dtype) * args.scale
+            lines_along(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
             if positions is not None and d_window is not None:
                 where, exists = axis_index(ds.shape[-1], args.window_size[axis], ds.device)
                 entries = ds.gather(-1, where.expand(*ds.shape[:-1], -1)).masked_fill_(~exists, 0)
                 if axis != query.dim() - 4:
-                    entries = _without_centre(entries)
-                _lines(d_window[..., positions.arm(axis)], axis)[:, :, lines] = entries
+                    entries = without_centre(entries)
+                lines_along(d_window[..., positions.arm(axis)], axis)[:, :, lines] = entries
     grads = [d_query, d_key, d_value]
     if d_window is not None:
         grads.append(d_window)
@@ -248,7 +248,7 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
     at = queries.to(query.device).unbind(-1)
     row = torch.arange(len(queries), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.build(args, at)
+        positions = Positions.build(args, at)
         rows = query[_index(*at)].to(dtype) * args.scale  # (B, heads, Q, D)
         logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
         for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last

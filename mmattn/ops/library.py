@@ -6,10 +6,20 @@ from importlib.util import find_spec
 
 import torch
 
-BACKENDS = ('auto', 'native', 'triton', 'reference')
+BACKENDS = ('auto', 'native', 'triton', 'composition', 'reference')
 ENVIRONMENT = {'MMATTN_BACKEND': BACKENDS, 'MMATTN_CPU_CAPABILITY': ('default', 'avx2', 'avx512')}
 BUILD = 'pip install --no-build-isolation .'
 KERNELS = ('dynamic_conv', 'global_attention', 'grid_attention', 'local_attention', 'strided_attention')
+
+
+def native_backend(backend: str, interpreted: bool) -> str:
+    """Return what native code does under a backend: 'auto', 'native', or 'reference', where no native kernel runs.
+
+    With 'triton', operators without a Triton kernel run as with 'auto', except in Triton's interpreter, on the CPU.
+    """
+    if backend == 'triton':
+        return 'reference' if interpreted else 'auto'
+    return 'reference' if backend == 'composition' else backend
 
 
 def _load() -> tuple[str | None, str | None]:  # file of the kernels; reason if they are not used
@@ -31,7 +41,8 @@ def _load() -> tuple[str | None, str | None]:  # file of the kernels; reason if 
         except OSError as error:  # most likely built for another torch
             reason = f'{file} does not load with torch {torch.__version__}; {BUILD} rebuilds it ({error})'
     if reason is None:
-        torch.ops.mmattn_native.set_backend(backend)
+        interpreted = os.environ.get('TRITON_INTERPRET') == '1'
+        torch.ops.mmattn_native.set_backend(native_backend(backend, interpreted))
     elif backend == 'native':
         raise RuntimeError(f'MMATTN_BACKEND=native requires native kernels: {reason}')
     elif file is not None:

@@ -19,13 +19,13 @@ from .window_bias import accumulator, as_window_size
 NEITHER = 'query and key, or window_bias, must be given; got neither'
 
 
-def _squash(x: Tensor) -> Tensor:
+def squash(x: Tensor) -> Tensor:
     """‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels, 0 at 0."""
     norm = x.norm(dim=-1, keepdim=True)
     return x * (norm / (1 + norm * norm))
 
 
-def _squash_backward(grad: Tensor, x: Tensor) -> Tensor:
+def squash_backward(grad: Tensor, x: Tensor) -> Tensor:
     norm = x.norm(dim=-1, keepdim=True)
     square = norm * norm
     along = (grad * x).sum(-1, keepdim=True) / norm.clamp(min=torch.finfo(x.dtype).tiny)  # ≤ ‖grad‖: 0 at 0
@@ -51,7 +51,7 @@ def _passes(
                 weights = logits.softmax(0)
                 total = area.gather(weights, key)
                 rounds.append((weights, total))
-                towards = _squash(total)
+                towards = squash(total)
             area.dot(towards, key, logits)
     if window_bias is not None:
         area.add(logits, window_bias)
@@ -89,8 +89,8 @@ def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
         if q is not None:
             d_key = torch.zeros_like(k)
             for p, total in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
-                d_total = _squash_backward(area.gather(d_logits, k), total)
-                d_key += area.scatter(d_logits, _squash(total)) + area.scatter(p, d_total)
+                d_total = squash_backward(area.gather(d_logits, k), total)
+                d_key += area.scatter(d_logits, squash(total)) + area.scatter(p, d_total)
                 d_logits = d_logits + softmax_backward(area.dot(d_total, k), p)
             d_query = area.gather(d_logits, k).mul_(args.scale)
             d_key += area.scatter(d_logits, q * args.scale)
@@ -240,7 +240,7 @@ def local_attention_weights(
             towards = query[:, :, y, x].to(dtype) * scale
             for _ in range(iterations):
                 logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
-                towards = _squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
+                towards = squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
     if window_bias is not None:
         logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~inside, 0)
     weights = logits.new_zeros((*logits.shape[:3], *size))

@@ -65,15 +65,15 @@ class Neighbourhood:
         return out
 
 
-def slices(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, slice]]:
+def slices(shape: Sequence[int], bytes_each: int, budget: int | None = None) -> Iterator[tuple[slice, slice]]:
     """Yield slices of batch items and heads that fit the byte budget.
 
     ``shape`` is ``(B, heads, H, W, …)``. One position of one head needs ``bytes_each`` bytes.
     """
     batch, heads, height, width = shape[:4]
     one = height * width * bytes_each
-    for items in chunks(batch, heads * one):
-        for part in chunks(heads, (items.stop - items.start) * one):
+    for items in chunks(batch, heads * one, budget):
+        for part in chunks(heads, (items.stop - items.start) * one, budget):
             yield items, part
 
 

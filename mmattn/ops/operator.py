@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from . import autograd, backends
+from . import autograd, registry
 from .window_bias import accumulator
 
 LIBRARY = autograd.LIBRARY
-OPERATORS: dict[str, Operator] = {}
+LSE = '(Tensor, Tensor)'  # outputs of an operator: attention, and log-sum-exp of the logits
 
 
 class PublicOperator(Protocol):
@@ -33,15 +33,17 @@ class PublicOperator(Protocol):
 class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
-    The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides). Otherwise it runs a
-    Triton kernel if one may run (``backends.py`` decides), or the reference, which is written in PyTorch. The callables
-    below receive the arguments as one object, whose attributes have the names of the schema.
+    The dispatcher runs a native kernel if one may run and supports the tensors. Otherwise it runs what ``backends.py``
+    chooses: a Triton kernel, a composition of PyTorch's operators, or the reference. The callables below receive the
+    arguments as one object, whose attributes have the names of the schema.
 
     Args:
         name (str): name of the operator.
         arguments (str): arguments of the schema. The first dimension of every tensor is the batch.
-        outputs (str): outputs of the schema.
-        reference (Callable): called with the arguments; returns the outputs.
+        outputs (str): outputs of the schema. With '(Tensor, Tensor)', the second output is a log-sum-exp, and the
+            operator has a last argument ``return_lse``: if False, an implementation may leave this output undefined.
+        reference (Callable): called with the arguments; returns the outputs. It is written literally, in float32 or
+            float64, and is what every other implementation is compared with.
         backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, and the
             arguments. Returns one gradient per tensor among the arguments, or None for a tensor that has none.
             Gradients that are not needed are dropped. Native kernels do not compute them.
@@ -75,21 +77,25 @@ class Operator:
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.name = name
+        self.returns_lse = outputs == LSE
+        if self.returns_lse:
+            arguments += ', bool return_lse'
         fields = re.findall(r'(\w+)(?:,|$)', arguments)
-        self.Arguments: Any = namedtuple('Arguments', fields)  # type: ignore[misc]
+        self.Arguments: Any = namedtuple('Arguments', fields, defaults=[True] * self.returns_lse)  # type: ignore[misc]
         self._reference, self._backward = reference, backward
         self._fake, self._layout = fake, layout
-        self._returns_lse = outputs != 'Tensor'
         self._leading = differentiable + len(kept)  # arguments of the backward operator that come first
         leading = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
         derivative = f'({", ".join(leading)}, {arguments}, bool[] needed) -> Tensor[]'
-        self._define(name, f'({arguments}) -> {outputs}', self.reference, self.fake)
-        self._define(f'{name}_backward', derivative, self.reference_backward, self.fake_backward)
+        schema = arguments.replace('bool return_lse', 'bool return_lse=True')
+        registry.register(name, 'reference', self.reference, self.reference_backward)
+        self._define(name, f'({schema}) -> {outputs}', self.fake)
+        self._define(f'{name}_backward', derivative, self.fake_backward)
         self.run = getattr(torch.ops.mmattn, name).default
         autograd.register(name, differentiable)
         count_flops(name, lambda *shapes: flops(self.Arguments(*shapes), False))
         count_flops(f'{name}_backward', lambda *shapes: flops(self.Arguments(*shapes[self._leading : -1]), True))
-        OPERATORS[name] = self
+        registry.OPERATORS[name] = self
 
     def reference(self, *arguments: Any) -> Any:
         """Evaluate the operator in PyTorch."""
@@ -97,10 +103,24 @@ class Operator:
 
     def reference_backward(self, *arguments: Any) -> list[Tensor]:
         """Evaluate the derivative in PyTorch: the needed gradients, in the dtypes of the tensors."""
+        return self.needed_gradients(self._backward, *arguments)
+
+    def needed_gradients(self, backward: Callable, *arguments: Any) -> list[Tensor]:
+        """Call a function such as ``backward`` with the arguments of the backward operator; drop what is not needed."""
         operands, needed = arguments[self._leading : -1], arguments[-1]
-        grads = self._backward(*arguments[: self._leading], self.Arguments(*operands))
+        grads = backward(*arguments[: self._leading], self.Arguments(*operands))
         tensors = autograd.list_tensors(operands)
         return [grad.to(x.dtype) for grad, x, is_needed in zip(grads, tensors, needed, strict=True) if is_needed]
+
+    def composition(self, forward: Callable, backward: Callable) -> None:
+        """Register a composition of PyTorch's operators. Its functions are called as those of the reference."""
+
+        def run(*arguments: Any) -> Any:
+            return forward(self.Arguments(*arguments))
+
+        registry.register(
+            self.name, 'composition', run, functools.partial(self.needed_gradients, backward)
+        )
 
     def fake(self, *arguments: Any) -> Any:
         """Allocate outputs without data."""
@@ -120,11 +140,11 @@ class Operator:
         run = self.run
         signature = inspect.signature(arguments)
 
-        if self._returns_lse:
+        if self.returns_lse:
 
             @functools.wraps(arguments)
             def operator(*args: Any, return_lse: bool = False, **kwargs: Any) -> Any:
-                outputs = run(*arguments(*args, **kwargs))
+                outputs = run(*arguments(*args, **kwargs), return_lse)
                 return outputs if return_lse else outputs[0]
 
             lse = inspect.Parameter('return_lse', inspect.Parameter.KEYWORD_ONLY, default=False, annotation='bool')
@@ -139,14 +159,16 @@ class Operator:
         operator.arguments = arguments  # type: ignore[attr-defined]
         return operator  # type: ignore[return-value]
 
-    def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
+    def _define(self, name: str, schema: str, fake: Callable) -> None:
+        def run(*arguments: Any) -> Any:
+            return registry.run(name, arguments)
+
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        fallback = backends.build_fallback(name, reference)
-        LIBRARY.impl(name, fallback, 'CompositeExplicitAutograd')
+        LIBRARY.impl(name, run, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
-        # Native code calls this for tensors that a kernel does not support.
+        # Native code calls this where no kernel runs.
         LIBRARY.define(f'_reference_{name}{schema}')
-        LIBRARY.impl(f'_reference_{name}', fallback, 'CompositeExplicitAutograd')
+        LIBRARY.impl(f'_reference_{name}', run, 'CompositeExplicitAutograd')
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:

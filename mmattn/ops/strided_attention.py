@@ -25,7 +25,7 @@ from .checks import (
     check_queries,
     expanded,
 )
-from .chunks import chunks
+from .chunks import chunk_bytes, chunks
 from .neighbourhood import softmax
 from .operator import Operator, fake_attention, match_layout, products
 from .support import as_step, check_pattern, check_step, reaches, strided_offsets
@@ -50,7 +50,7 @@ def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Te
 def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Look up the logits of an axis ``(…, keys)`` by offset, or 0 without a table. −∞ if there is no key."""
     if table is None:
-        return torch.tensor([0, -math.inf], dtype=dtype, device=entry.device)[entry]
+        return torch.zeros_like(entry, dtype=dtype).masked_fill_(entry.bool(), -math.inf)
     table = F.pad(table.to(dtype), (0, 1), value=-math.inf)
     return table.gather(-1, entry.expand(*table.shape[:-1], -1))
 
@@ -70,10 +70,10 @@ class _Axis(NamedTuple):
     def padded(self) -> int:
         return (self.groups - 1) * self.stride + (self.pieces * self.length - 1) * self.dilation + 1
 
-    def positions(self) -> Tensor:
+    def positions(self, device: torch.device) -> Tensor:
         """Coordinates ``(groups, pieces·length)``. Coordinates outside the map are padding."""
-        group = torch.arange(self.groups)[:, None] * self.stride
-        return group + torch.arange(self.pieces * self.length) * self.dilation - self.before
+        group = torch.arange(self.groups, device=device)[:, None] * self.stride
+        return group + torch.arange(self.pieces * self.length, device=device) * self.dilation - self.before
 
 
 def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
@@ -112,38 +112,55 @@ def _zeros(like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: in
     return x, _groups(x, axes, pieces=False)
 
 
-def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]:
+def _parts(shape: Sequence[int], bytes_each: int, budget: int) -> Iterator[tuple[slice, ...]]:
     """Yield :func:`chunks` of all dimensions. Later dimensions are split only if one item of the first is too large."""
     if not shape:
         yield ()
         return
-    for part in chunks(shape[0], math.prod(shape[1:]) * bytes_each):
-        for rest in _parts(shape[1:], (part.stop - part.start) * bytes_each):
+    for part in chunks(shape[0], math.prod(shape[1:]) * bytes_each, budget):
+        for rest in _parts(shape[1:], (part.stop - part.start) * bytes_each, budget):
             yield part, *rest
 
 
-class _Call:
-    """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``."""
+def _attends_to_all(axis: _Axis, pattern: str, step: int) -> bool:
+    """Check whether every query of a group attends to every key of it, on an axis of the keys."""
+    if axis.pieces > 1 or axis.padded != axis.size:
+        return False
+    return pattern != 'forward' or step == 1  # a group of 'forward' that is not alone is the whole axis
 
-    def __init__(self, args: Any) -> None:
-        query, key, value, offset_bias, _, pattern, _ = args
+
+class Groups:
+    """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``.
+
+    Products are computed in ``dtype``, by default that of the accumulator.
+    """
+
+    def __init__(self, args: Any, dtype: torch.dtype | None = None) -> None:
+        query, key, value, offset_bias, pattern = args.query, args.key, args.value, args.offset_bias, args.pattern
         step = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
-        self.rank = len(step)
+        self.args, self.rank = args, len(step)
         self.axes, self.key_axes = zip(
             *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
         )
-        self.dtype, self.scale = accumulator(query), args.scale
-        self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_bias))
+        self.dtype = accumulator(query) if dtype is None else dtype
+        self.query, *self.tables = (self.of_queries(x) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
         tables: list[Tensor | None] = [*self.tables] or [None] * self.rank
-        entries = [
-            _entries(i.positions()[:, :, None], j.positions()[:, None], j.size, h, pattern, table)
-            for i, j, h, table in zip(self.axes, self.key_axes, step, tables)
+        self.entries = [  # (groups, positions, keys) for each axis
+            _entries(i.positions(query.device)[:, :, None], j.positions(query.device)[:, None], j.size, h, pattern, x)
+            for i, j, h, x in zip(self.axes, self.key_axes, step, tables)
         ]
         # Axes that add logits, or whose groups have a position that some query of the group does not attend to.
-        self.added = [axis for axis, entry in enumerate(entries) if self.tables or entry.any()]
-        self.entries = [entry.to(query.device) for entry in entries]  # (groups, positions, keys) for each axis
+        self.added = [
+            axis
+            for axis, (keys, h) in enumerate(zip(self.key_axes, step))
+            if self.tables or not _attends_to_all(keys, pattern, h)
+        ]
+
+    def of_queries(self, x: Tensor) -> Tensor:
+        """View a map of queries as groups."""
+        return _groups(_pad(x, self.axes), self.axes)
 
     def entry(self, axis: int, part: tuple[slice, ...]) -> Tensor:
         """Return logit indices of an axis, ``(*groups, *positions, keys)``, where the other axes have length 1."""
@@ -151,28 +168,40 @@ class _Call:
         groups, positions, keys = entry.shape
         return entry.view(*_alone(groups, axis, self.rank), *_alone(positions, axis, self.rank), keys)
 
-    def work(self, tables: int) -> Iterator[tuple]:
+    def parts(self, tables: int) -> Iterator[tuple[slice, ...]]:
         """Yield parts of the queries for which ``tables`` rows of logits over the keys fit the byte budget.
 
-        A part is a tuple of slices of the first dimensions of ``query``, scaled queries ``(B, heads, *groups, n, D)``,
-        keys and values ``(B, heads, *groups, m, C)``, and logits ``(B, heads, *groups, n, m)``.
+        A part is a tuple of slices of the first dimensions of ``query``.
         """
         keys = math.prod(self.keys)
         copies = 1 + keys // math.prod(self.query.shape[2 + self.rank : -1])
         numbers = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
         numbers += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
         share = 16 if self.query.is_cpu else 1  # use 1/16 of the budget on a CPU, so that a part stays in the cache
-        for part in _parts(self.query.shape[:-1], share * numbers * self.dtype.itemsize):
-            query = self.query[part]
-            q = query.flatten(2 + self.rank, -2).to(self.dtype) * self.scale
-            k, v = (x[part[: 2 + self.rank]].flatten(2 + self.rank, -2).to(self.dtype) for x in (self.key, self.value))
-            logits = q @ k.transpose(-1, -2)
-            pairs = logits.view(*query.shape[:-1], *self.keys)
-            for axis in self.added:
-                table = self.tables[axis][part] if self.tables else None
-                along = _along(self.entry(axis, part), table, self.dtype)
-                pairs += along.unflatten(-1, _alone(self.keys[axis], axis, self.rank))
-            yield part, q, k, v, logits
+        budget = chunk_bytes(self.query.device)
+        return _parts(self.query.shape[:-1], share * numbers * self.dtype.itemsize, budget)
+
+    def rows(self, x: Tensor, part: tuple[slice, ...]) -> Tensor:
+        """Copy positions of groups, ``(B, heads, *groups, n, C)``."""
+        return x[part].flatten(2 + self.rank, -2).to(self.dtype)
+
+    def operands(self, part: tuple[slice, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Copy queries ``(B, heads, *groups, n, D)``, and all keys and values of their groups."""
+        groups = part[: 2 + self.rank]
+        return self.rows(self.query, part), self.rows(self.key, groups), self.rows(self.value, groups)
+
+    def pairs(self, logits: Tensor, part: tuple[slice, ...]) -> Tensor:
+        """View logits ``(B, heads, *groups, n, m)`` as ``(B, heads, *groups, *positions, *keys)``."""
+        positions = self.query[part].shape[2 + self.rank : -1]
+        return logits.unflatten(-1, self.keys).unflatten(2 + self.rank, positions)
+
+    def add_biases(self, logits: Tensor, part: tuple[slice, ...]) -> None:
+        """Add the biases by offset, and −∞ where a query does not attend to a key, in place."""
+        pairs = self.pairs(logits, part)
+        for axis in self.added:
+            table = self.tables[axis][part] if self.tables else None
+            along = _along(self.entry(axis, part), table, logits.dtype)
+            pairs += along.unflatten(-1, _alone(self.keys[axis], axis, self.rank))
 
     def add_to_keys(self, to: Tensor, part: tuple[slice, ...], summands: Tensor) -> None:
         """Add ``(B, heads, *groups, m, C)`` to the pieces of a map."""
@@ -183,48 +212,92 @@ class _Call:
             to[(*part[:2], *target)] += summands[(slice(None),) * (2 + self.rank) + source]
 
 
+class Results:
+    """The outputs of a call, filled part by part, and padded as its operands are."""
+
+    def __init__(self, x: Groups) -> None:
+        self.of, args = x, x.args
+        self.out, self.outs = _zeros(args.query, x.axes, args.value.dtype, args.value.shape[-1])
+        self.lse, self.lses = _zeros(args.query, x.axes, accumulator(args.query), 1)
+
+    def write(self, part: tuple[slice, ...], out: Tensor, lse: Tensor) -> None:
+        """Write output ``(B, heads, *groups, n, Dv)`` and log-sum-exp ``(B, heads, *groups, n, 1)`` of a part."""
+        self.outs[part] = out.reshape(self.outs[part].shape)
+        self.lses[part] = lse.reshape(self.lses[part].shape)
+
+    def outputs(self) -> tuple[Tensor, Tensor]:
+        """Return what the operator returns."""
+        out, lse = _pad(self.out, self.of.axes, -1), _pad(self.lse, self.of.axes, -1).squeeze(-1)
+        return match_layout(self.of.args.value, out), lse
+
+
+class Gradients:
+    """The gradients of a call, filled part by part, and padded as its operands are."""
+
+    def __init__(self, x: Groups) -> None:
+        self.of, args, dtype = x, x.args, accumulator(x.args.query)
+        self.query, self.queries = _zeros(args.query, x.axes, args.query.dtype, args.query.shape[-1])
+        self.key, self.keys = _zeros(args.key, x.key_axes, dtype, args.key.shape[-1])  # sums over parts
+        self.value, self.values = _zeros(args.value, x.key_axes, dtype, args.value.shape[-1])
+        self.offsets = [_zeros(args.query, x.axes, bias.dtype, bias.shape[-1]) for bias in args.offset_bias]
+
+    def add(
+        self, part: tuple[slice, ...], d_query: Tensor, d_key: Tensor, d_value: Tensor, d_logits: Tensor | None
+    ) -> None:
+        """Add the gradients of a part: ``(B, heads, *groups, n or m, C)``, and of logits ``(…, n, m)``."""
+        x = self.of
+        self.queries[part] = d_query.reshape(self.queries[part].shape)
+        x.add_to_keys(self.keys, part, d_key)
+        x.add_to_keys(self.values, part, d_value)
+        for axis, (_, d_table) in enumerate(self.offsets):
+            dims = [a - x.rank for a in range(x.rank) if a != axis]
+            pairs = x.pairs(d_logits, part)  # type: ignore[arg-type]
+            along = pairs.sum(dims) if dims else pairs
+            entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
+            entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last entry: no key
+            d_table[part] = entries[..., :-1]
+
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients in the order of the tensors."""
+        d_key, d_value = (_pad(y, self.of.key_axes, -1) for y in (self.key, self.value))
+        d_query, *d_bias = (_pad(y, self.of.axes, -1) for y in (self.query, *(table for table, _ in self.offsets)))
+        return [d_query, d_key, d_value, *d_bias]
+
+
 def _reference(args: Any) -> tuple[Tensor, Tensor]:
-    x, query, value = _Call(args), args.query, args.value
-    out, outs = _zeros(query, x.axes, value.dtype, value.shape[-1])
-    lse, lses = _zeros(query, x.axes, x.dtype, 1)
-    with torch.autocast(query.device.type, enabled=False):
-        for part, _, _, v, p in x.work(tables=1):
+    x = Groups(args)
+    results = Results(x)
+    with torch.autocast(args.query.device.type, enabled=False):
+        for part in x.parts(tables=1):
+            query, key, value = x.operands(part)
+            p = (query * args.scale) @ key.transpose(-1, -2)
+            x.add_biases(p, part)
             peak = p.amax(-1, keepdim=True)
             peak.masked_fill_(peak == -math.inf, 0)  # the query has no key
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
-            outs[part] = (p @ v).div_(total.masked_fill(total == 0, 1)).view(outs[part].shape)
-            lses[part] = (peak + total.log()).view(lses[part].shape)
-    return match_layout(value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
+            results.write(part, (p @ value).div_(total.masked_fill(total == 0, 1)), peak + total.log())
+    return results.outputs()
 
 
 def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
-    x = _Call(args)
-    query, key, value = args.query, args.key, args.value
-    d_query, d_queries = _zeros(query, x.axes, query.dtype, query.shape[-1])
-    d_key, d_keys = _zeros(key, x.key_axes, x.dtype, key.shape[-1])
-    d_value, d_values = _zeros(value, x.key_axes, x.dtype, value.shape[-1])
-    d_offsets = [_zeros(query, x.axes, bias.dtype, bias.shape[-1]) for bias in args.offset_bias]
+    x = Groups(args)
+    gradients = Gradients(x)
     mean = (grad.to(x.dtype) * out).sum(-1, keepdim=True)
     lse = lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)
-    groups = [_groups(_pad(y, x.axes), x.axes) for y in (grad, mean, lse)]
-    with torch.autocast(query.device.type, enabled=False):
-        for part, q, k, v, p in x.work(tables=2):
-            d_out, mean, lse = (y[part].flatten(2 + x.rank, -2).to(x.dtype) for y in groups)
+    groups = [x.of_queries(y) for y in (grad, mean, lse)]
+    with torch.autocast(args.query.device.type, enabled=False):
+        for part in x.parts(tables=2):
+            query, key, value = x.operands(part)
+            query = query * args.scale
+            d_out, mean, lse = (x.rows(y, part) for y in groups)
+            p = query @ key.transpose(-1, -2)
+            x.add_biases(p, part)
             p.sub_(lse).exp_()
-            x.add_to_keys(d_values, part, p.transpose(-1, -2) @ d_out)
-            ds = (d_out @ v.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_queries[part] = (ds @ k).mul_(args.scale).view(d_queries[part].shape)
-            x.add_to_keys(d_keys, part, ds.transpose(-1, -2) @ q)
-            pairs = ds.view(*x.query[part].shape[:-1], *x.keys)
-            for axis, (_, d_table) in enumerate(d_offsets):
-                dims = [a - x.rank for a in range(x.rank) if a != axis]
-                along = pairs.sum(dims) if dims else pairs
-                entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
-                entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last entry: no key
-                d_table[part] = entries[..., :-1]
-    d_key, d_value = (_pad(y, x.key_axes, -1) for y in (d_key, d_value))
-    d_query, *d_bias = (_pad(y, x.axes, -1) for y in (d_query, *(d_table for d_table, _ in d_offsets)))
-    return [d_query, d_key, d_value, *d_bias]
+            d_value = p.transpose(-1, -2) @ d_out
+            d_logits = (d_out @ value.transpose(-1, -2)).sub_(mean).mul_(p)
+            d_query = (d_logits @ key).mul_(args.scale)
+            gradients.add(part, d_query, d_logits.transpose(-1, -2) @ query, d_value, d_logits)
+    return gradients.gradients()
 
 
 def _flops(args: Any, backward: bool) -> int:

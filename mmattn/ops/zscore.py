@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from .checks import check_device, check_mask, check_window
-from .chunks import chunks
+from .chunks import chunk_bytes, chunks
 from .operator import Operator
 from .window_bias import accumulator, axis_index, window_entries, window_keys
 
 EPS = 1e-5  # added to the variance
-SLICE_BYTES = 2**21  # size of a slice of biases, which stays in the cache of a processor
+CACHE_BYTES = 2**21  # of a slice of biases on a CPU, which stays in the cache
 SUPPORTS = ('global', 'grid')
 
 
@@ -34,7 +34,8 @@ class _Support:
         """Yield slices of the N queries, whether each entry has a key ``(B or 1, 1, n, K)``, and the number of keys."""
         batch, heads, *_, entries = self.args.window_bias.shape
         support = self._grid if self.args.support == 'grid' else self._global
-        for rows in chunks(math.prod(self.size), 4 * batch * heads * entries, SLICE_BYTES):
+        budget = CACHE_BYTES if self.device.type == 'cpu' else chunk_bytes(self.device) // 4  # about four tables
+        for rows in chunks(math.prod(self.size), 4 * batch * heads * entries, budget):
             yield rows, *support(torch.arange(rows.start, rows.stop, device=self.device))
 
     def _grid(self, rows: Tensor) -> tuple[Tensor, Tensor]:

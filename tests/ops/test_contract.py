@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from mmattn import ops
 from mmattn.ops import backends, library
-from mmattn.ops.operator import OPERATORS
+from mmattn.ops.registry import OPERATORS
 from mmattn.utils.profiling import extra_memory
 
 from ..golden.operator_calls import calls

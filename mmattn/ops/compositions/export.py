@@ -1,10 +1,11 @@
-"""Compositions: the operators of exported networks, written in standard tensor operations.
+"""Compositions for exported networks, whose sizes of maps may be symbolic.
 
-An exporter replaces each operator by its composition, so that any runtime can run the network. Unlike the references,
-compositions have no slices of work and no in-place operations, so that sizes of maps may be symbolic. They therefore
-take more memory: each docstring gives the largest tables beyond operands and output, in numbers per batch item and
-head, for N queries, M keys, D channels and K window entries. Compositions return what the operators return.
+An exporter replaces each operator by its composition, so that any runtime can run the network. These compositions have
+no slices of work, so they take more memory: each docstring gives the largest tables beyond operands and output, in
+numbers per batch item and head, for N queries, M keys, D channels and K window entries.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,14 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import dynamic_conv as _  # noqa: F401  (declares its operator)
-from .global_attention import _Rows
-from .grid_attention import _lines, _Positions
-from .local_attention import _squash
-from .neighbourhood import softmax
-from .operator import OPERATORS
-from .window_bias import window_entries
-from .zscore import EPS
+from ..global_attention import Rows
+from ..grid_attention import Positions
+from ..local_attention import squash
+from ..neighbourhood import softmax
+from ..registry import OPERATORS
+from ..window_bias import window_entries
+from ..zscore import EPS
+from . import grid_attention
+from .table_attention import attend
 
 # For ``torch.export.ExportedProgram.run_decompositions``: the composition of each operator.
 COMPOSITIONS: dict[Any, Callable] = {torch.ops.mmattn.projection.default: F.linear}
@@ -78,58 +80,25 @@ def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.
 @_composes('grid_attention')
 def _grid_attention(args: Any) -> tuple[Tensor, Tensor]:
     """Compose ``grid_attention``: three tables of N·ΣL logits, for axes of lengths L, and one int64 index of N·L."""
-    positions = _Positions.build(args)
-    axes = range(args.query.dim() - 3)
-    arms = []
-    for axis in axes:
-        query, key = (_lines(x, axis) for x in (args.query, args.key))
-        arm = (query * args.scale) @ key.transpose(-1, -2)
-        if positions is not None:
-            arm = arm + positions.logits(axis, slice(None))
-        if axis != axes[-1]:  # only the arm of the last axis contains the self key
-            position = torch.arange(arm.shape[-1], device=arm.device)
-            arm = arm.masked_fill(position == position[:, None], -torch.inf)
-        arms.append(arm.movedim(-2, 2 + axis))
-    logits = torch.cat(arms, -1)
-    out = torch.zeros_like(args.value)
-    for axis, weights in zip(axes, logits.softmax(-1).split([arm.shape[-1] for arm in arms], -1)):
-        sums = weights.movedim(2 + axis, -2) @ _lines(args.value, axis)
-        out = out + sums.movedim(-2, 2 + axis)
-    return out, logits.logsumexp(-1)
+    return grid_attention.attend(args, Positions.build(args))
 
 
 @_composes('global_attention')
 def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
     """Compose ``global_attention``: three tables of N·M logits, and with windows one int64 index of N·K."""
-    x = _Rows(args)
-    count = x.key.shape[2]
-    if x.query.shape[-1]:
-        logits = (x.query * args.scale) @ x.key.transpose(-1, -2)
-    else:  # no content
-        logits = x.query.new_zeros((*x.query.shape[:-1], count))
-    if x.window_bias is not None:
-        where, exists = _window(x.size, x.key_size, args.window_size, args.is_causal, logits.device)
-        if x.outside_bias is None:
-            outside = x.window_bias.new_full(x.window_bias.shape[:-1], args.outside_value)
-        else:
-            outside = x.outside_bias
-        # One extra column: entries that do not exist are written to it and dropped.
-        table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1)
-        table = table.scatter(-1, where.where(exists, count).expand(x.window_bias.shape), x.window_bias)
-        logits = logits + table[..., :-1]
-    for axis, bias in enumerate(x.axis_bias):
-        shape = [1] * len(x.key_size)
-        shape[axis] = x.key_size[axis]
-        logits = (logits.unflatten(-1, x.key_size) + bias.unflatten(-1, shape)).flatten(3)
-    if x.key_bias is not None:
-        logits = logits + x.key_bias.unsqueeze(2)
-    if x.key_mask is not None:
-        logits = logits.masked_fill(~x.key_mask[:, None, None], -torch.inf)
-    if args.is_causal:
-        keys = torch.arange(count, device=logits.device)
-        logits = logits.masked_fill(keys > keys[x.before :, None], -torch.inf)
-    weights = logits.softmax(-1) if x.key_mask is None and x.key_bias is None else softmax(logits, -1)
-    return (weights @ x.value).unflatten(2, x.size), logits.logsumexp(-1).unflatten(2, x.size)
+    x, everything = Rows(args), slice(None)
+    biases = (args.window_bias, args.key_bias, args.key_mask)
+    table = None
+    if args.window_bias is not None:
+        realigned = _window(x.size, x.key_size, args.window_size, args.is_causal, x.query.device)
+        table = x.window(everything, realigned)[..., :-1]
+    elif args.is_causal or args.axis_bias or any(bias is not None for bias in biases):
+        table = x.query.new_zeros((*x.query.shape[:-1], x.key.shape[2]))
+    if table is not None:
+        x.add_to(table, everything)
+        x.mask(table, everything)
+    out, lse = attend(x.query, x.key, x.value, table, args.scale)
+    return out.unflatten(2, x.size), lse.unflatten(2, x.size)
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
@@ -170,7 +139,7 @@ def _local_attention(args: Any) -> Tensor:
         towards = args.query * args.scale
         for pass_ in range(args.iterations):
             if pass_:
-                towards = _squash(_weighted(logits.softmax(-1), key, *area))
+                towards = squash(_weighted(logits.softmax(-1), key, *area))
             dots = [(towards.unsqueeze(-2) * neighbours).sum(-1) for neighbours in _neighbours(key, *area)]
             logits = logits + torch.cat(dots, -1)
     if args.window_bias is not None:

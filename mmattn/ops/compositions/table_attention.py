@@ -1,0 +1,108 @@
+"""Attention with a dense table of biases: what compositions do with a slice of queries, or a group of positions.
+
+Query is ``(…, n, D)``, key ``(…, m, D)``, value ``(…, m, Dv)``, in one dtype, in which their products are computed. The
+table of biases is None or ``(…, n, m)``; −∞ excludes a key. The output of a query without keys is 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..window_bias import accumulator
+
+AUTOGRAD = ('AutogradFunctionality', 'AutogradOther', 'AutogradNestedTensor', 'ADInplaceOrView')
+MULTIPLE = 8  # of keys and channels that the kernels of PyTorch require
+MOST_BATCHES = 2**15  # a grid of blocks has at most 2¹⁶ − 1 on this axis
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Compute output ``(…, n, Dv)`` and log-sum-exp ``(…, n)``. Sizes may be symbolic."""
+    logits = _logits(query, key, table, scale)
+    peak = logits.amax(-1, keepdim=True)
+    peak = peak.masked_fill(peak == -torch.inf, 0)  # all keys masked
+    weights = (logits - peak).exp()
+    total = weights.sum(-1, keepdim=True)
+    out = (weights.to(value.dtype) @ value) / total.masked_fill(total == 0, 1)
+    return out.to(value.dtype), (peak + total.log()).squeeze(-1)
+
+
+def attend_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float, out: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradients of query, key, value and logits ``(…, n, m)`` from what :func:`attend` returned."""
+    lse = lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1)
+    weights = (_logits(query, key, table, scale) - lse).exp_()
+    d_value = weights.to(grad.dtype).transpose(-1, -2) @ grad
+    mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
+    d_logits = ((grad @ value.transpose(-1, -2)).to(weights.dtype) - mean).mul_(weights)
+    d_pairs = d_logits.to(query.dtype)
+    return d_pairs @ key * scale, d_pairs.transpose(-1, -2) @ (query * scale), d_value, d_logits
+
+
+def _logits(query: Tensor, key: Tensor, table: Tensor | None, scale: float) -> Tensor:
+    """Compute logits ``(…, n, m)`` in float32, or in float64."""
+    if query.shape[-1]:
+        logits = ((query * scale) @ key.transpose(-1, -2)).to(accumulator(query))
+        return logits if table is None else logits + table
+    zeros = query.new_zeros((*query.shape[:-1], key.shape[-2]), dtype=accumulator(query))  # no content
+    return zeros if table is None else zeros + table
+
+
+def uses_sdpa(device: torch.device) -> bool:
+    """Check whether PyTorch has fast kernels of attention with a table on a device, also for the table's gradient."""
+    return device.type != 'cpu'
+
+
+def padded_keys(count: int) -> int:
+    """Return the number of keys, with an empty key for queries without keys, rounded up for PyTorch's kernels."""
+    return -(-(count + 1) // MULTIPLE) * MULTIPLE
+
+
+def pad(x: Tensor, rows: int | None = None) -> Tensor:
+    """Pad the channels of ``(…, n, C)`` with zeros to a multiple of 8, and its positions to ``rows``."""
+    below = 0 if rows is None else rows - x.shape[-2]
+    right = -x.shape[-1] % MULTIPLE or MULTIPLE * (not x.shape[-1])  # without channels, there is no content
+    if below or right:
+        return F.pad(x, (0, right, 0, below))
+    return x if x.stride(-1) == 1 else x.contiguous()  # PyTorch's kernels need adjacent channels
+
+
+def lowest(dtype: torch.dtype) -> float:
+    """Return the bias of the empty key, below the logits of all other keys."""
+    return -3e4 if dtype == torch.float16 else -1e30
+
+
+def close_table(table: Tensor, count: int) -> None:
+    """Set the columns of a table after the ``count`` keys, in place: one empty key, and no further keys.
+
+    The empty key, whose value is 0, has a bias so low that it only counts for a query without other keys. A row
+    of −∞ alone would give NaN in some kernels.
+    """
+    table[..., count] = lowest(table.dtype)
+    table[..., count + 1 :] = -torch.inf
+
+
+def sdpa(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> Tensor:
+    """Call PyTorch's ``scaled_dot_product_attention`` for operands padded by :func:`pad`."""
+    if table is not None and table.shape[0] > MOST_BATCHES:
+        parts = (x.split(MOST_BATCHES) for x in (query, key, value, table))
+        return torch.cat([sdpa(*part, scale) for part in zip(*parts)])
+    return F.scaled_dot_product_attention(query, key, value, table, scale=scale)
+
+
+def sdpa_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Call :func:`sdpa` again, and compute the gradients of its tensors."""
+    # All tensors get gradients: some kernels require this for the gradient of a table.
+    tensors = [x.detach().requires_grad_() for x in (query, key, value, table) if x is not None]
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for name in AUTOGRAD:  # the dispatcher runs a backward operator without autograd
+        exclude = exclude.remove(getattr(torch._C.DispatchKey, name))
+    with torch._C._ForceDispatchKeyGuard(include, exclude), torch.enable_grad():
+        query, key, value, *tables = tensors
+        out = sdpa(query, key, value, tables[0] if tables else None, scale)
+        d_query, d_key, d_value, *d_tables = torch.autograd.grad(out, tensors, grad)
+    return d_query, d_key, d_value, d_tables[0] if d_tables else None

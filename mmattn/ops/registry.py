@@ -1,0 +1,23 @@
+"""The declared operators and the functions that can run them. It imports nothing of ``ops``; ``backends.py`` chooses."""
+
+from collections.abc import Callable
+from typing import Any
+
+# Operator name → its declaration.
+OPERATORS: dict[str, Any] = {}
+# Name of an operator, or of its backward operator → implementation, such as 'reference' → function of the arguments.
+FUNCTIONS: dict[str, dict[str, Callable]] = {}
+
+
+def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
+    """Register an implementation of an operator and of its derivative.
+
+    Both functions take the arguments of the schema. They return NotImplemented for a call that they do not support.
+    """
+    FUNCTIONS.setdefault(name, {})[implementation] = forward
+    FUNCTIONS.setdefault(f'{name}_backward', {})[implementation] = backward
+
+
+def run(name: str, arguments: tuple) -> Any:
+    """Run an operator for which no native kernel runs. ``backends.py`` replaces this function by one that chooses."""
+    return FUNCTIONS[name]['reference'](*arguments)
