@@ -1,41 +1,27 @@
-"""Decide for all processes of a run which operators use kernels, and log the decision."""
+"""Choose for all processes of a run which kernels run, and log it."""
 
 import logging
 
 import torch
 from mmengine.logging import print_log
 
-from mmattn.ops import library
-from mmattn.ops.gpu import verdict
+from mmattn.ops import backends, library
 
 
 def choose_kernels() -> None:
-    """Decide which kernels run on the GPUs, and log them. All processes of a distributed run must call this function.
+    """Choose the kernels for the GPUs, and log them. All processes of a distributed run must call this function.
 
     The tools call it when the Runner has been built: at this point there is a process group, and no operator has run on
     a GPU.
     """
-    against = verdict.agree_on_kernels()
+    backends.agree_on_kernels()
     if torch.cuda.is_available():
-        print_log(
-            f'Operators on the GPU: {describe(against)}',
-            'current',
-            logging.WARNING if verdict.NOT_VERIFIED in against.values() else logging.INFO,
-        )
+        texts = [f'{name}: {backends.describe_on_gpu(name)}' for name in library.KERNELS]
+        print_log(f'Operators on the GPU: {", ".join(texts)}', 'current')
+        if missing := backends.what_may_be_faster():
+            print_log(missing, 'current', logging.WARNING)
     else:
         print_log(
             f'Operators on the CPU: {"kernels" if library.UNAVAILABLE_REASON is None else library.UNAVAILABLE_REASON}',
             'current',
         )
-
-
-def describe(against: dict[str, str]) -> str:
-    """Return a line with the implementation of each operator, and the reason if it is not the kernel."""
-    texts = []
-    if all(name.endswith(verdict.TRITON) for name in against):
-        texts = [f'PyTorch ({library.UNAVAILABLE_REASON or "the kernels were built without CUDA"})']
-    for name, reason in against.items():
-        otherwise = 'not used' if name.endswith(verdict.TRITON) else 'PyTorch'
-        texts.append(f'{name}: {f"{otherwise} ({reason})" if reason else "kernel"}')
-    command = f'; to check the kernels, run: {verdict.COMMAND}' if verdict.NOT_VERIFIED in against.values() else ''
-    return ', '.join(texts) + command

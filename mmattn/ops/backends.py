@@ -33,7 +33,9 @@ DTYPES = {  # dtypes of the kernels' operands
 
 _lock = threading.RLock()
 _backend = os.environ.get('MMATTN_BACKEND', 'auto')
-_selection: dict[tuple[str, str, str], tuple[str, dict[str, str]]] | None = None
+# (operator, dtype class, pass) → what runs, and the reasons against the other kernels.
+Selection = dict[tuple[str, str, str], tuple[str, dict[str, str]]]
+_selection: Selection | None = None
 _failures: dict[str, str] = {}  # Triton kernels that failed in this process → the message
 _orders: dict[tuple, list[str]] = {}  # the candidates that run, first to last
 _traced: list[str] | None = None  # names of the operators whose Triton kernels ran
@@ -230,10 +232,10 @@ def available_kernels(operator: str) -> list[str]:
     return [*kernels, 'triton'] if operator in triton.OPERATORS and not triton.unavailable_reason() else kernels
 
 
-def select_kernels(kinds: list[dict[str, str]]) -> dict[tuple[str, str, str], tuple[str, dict[str, str]]]:
-    """Select what runs on these kinds of GPUs, for each operator, dtype class and pass, with reasons against the rest."""
+def select_kernels(kinds: list[dict[str, str]]) -> Selection:
+    """Select what runs on these kinds of GPUs, by operator, dtype class and pass, with the reasons against the rest."""
     verdicts = [verdict.read(kind) for kind in kinds] or [{}]
-    selection = {}
+    selection: Selection = {}
     for operator in library.KERNELS:
         for dtypes in DTYPE_CLASSES:
             for pass_ in PASSES:
@@ -291,16 +293,33 @@ def what_may_be_faster() -> str:
     )
     if unchecked:
         texts.append(
-            f'PyTorch runs {", ".join(unchecked)} on this GPU; kernels that may be faster were not checked on it; '
-            f'run: {verdict.COMMAND}'
+            f'PyTorch runs {", ".join(unchecked)} on this GPU; kernels that may be faster were not checked on it; to '
+            f'check them, run: {verdict.COMMAND}'
         )
     if triton.unavailable_reason():
         texts.append(f'Triton kernels do not run: {triton.unavailable_reason()}')
     if not library.has_kernel('local_attention', 'cuda'):
         reason = library.UNAVAILABLE_REASON or 'they were built without CUDA'
-        texts.append(f'CUDA kernels of local_attention and dynamic_conv do not run: {reason}; to build them, install '
-                     f'nvcc of the CUDA version of torch, and run: FORCE_CUDA=1 {library.BUILD}')
+        texts.append(
+            f'CUDA kernels of local_attention and dynamic_conv do not run: {reason}; to build them, install '
+            f'nvcc of the CUDA version of torch, and run: FORCE_CUDA=1 {library.BUILD}'
+        )
     return '; '.join(texts)
+
+
+def describe_on_gpu(operator: str) -> str:
+    """Name what runs an operator on a GPU, in 16 bit and float32, forward and backward, with the reasons."""
+    texts: dict[str, list[str]] = {}
+    for dtype, dtypes in ((torch.bfloat16, DTYPE_CLASSES[0]), (torch.float32, DTYPE_CLASSES[1])):
+        for pass_, name in zip(PASSES, (operator, f'{operator}_backward')):
+            listed = candidates(name, torch.device('cuda'), dtype)
+            first = next(i for i, x in enumerate(listed) if not x.reason)
+            reasons = '; '.join(f'{x.implementation}: {x.reason}' for x in listed[:first])
+            text = f'{listed[first].implementation}{f" ({reasons})" if reasons else ""}'
+            texts.setdefault(text, []).append(f'{dtypes} {pass_}')
+    if len(texts) == 1:
+        return next(iter(texts))
+    return ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
 
 
 def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
@@ -337,7 +356,7 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     return '\n'.join(lines)
 
 
-def _apply(selection: dict[tuple[str, str, str], tuple[str, dict[str, str]]]) -> None:
+def _apply(selection: Selection) -> None:
     global _selection
     _selection = selection
     _orders.clear()

@@ -11,12 +11,12 @@ from mmattn.utils.checks import check_number
 from .window_bias import accumulator, as_window_size
 
 
-def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast tensors of different dtypes to the dtype of autocast if it is enabled, as torch does for its attention."""
+def under_autocast(*tensors: Tensor, always: bool = False) -> tuple[Tensor, ...]:
+    """Cast tensors of different dtypes, or all with ``always``, to the dtype of autocast if it is enabled."""
     device = tensors[0].device.type
-    if len({x.dtype for x in tensors}) == 1 or not torch.amp.is_autocast_available(device):
+    if not always and len({x.dtype for x in tensors}) == 1:
         return tensors
-    if not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
@@ -25,8 +25,8 @@ def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Check that query, key and value, ``(B, heads, *positions, channels)``, fit together.
 
-    ``axes`` is the least and greatest number of position axes. Returns the tensors in one dtype (under autocast, its
-    dtype if theirs differ), with key and value heads repeated to the number of query heads.
+    ``axes`` is the least and greatest number of position axes. Returns the tensors in one dtype (under autocast in its
+    dtype, as torch does for its attention), with key and value heads repeated to the number of query heads.
     """
     fewest, most = axes
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
@@ -50,7 +50,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
         )
     if values[:-1] != keys[:-1]:
         raise ValueError(f'value must share all but its channels with key; got {tuple(values)} for {tuple(keys)}')
-    query, key, value = under_autocast(query, key, value)
+    query, key, value = under_autocast(query, key, value, always=True)
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise TypeError(
             'query, key and value must share one floating-point dtype; got '

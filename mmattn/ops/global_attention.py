@@ -37,8 +37,8 @@ from .window_bias import accumulator, window_entries, window_keys
 class Rows:
     """The operands of one call, with positions flattened to N queries and M keys.
 
-    Products are computed in ``dtype``, by default that of the accumulator; expanded biases are in ``bias_dtype``, by default
-    the same.
+    Products are computed in ``dtype``, by default that of the accumulator. Biases of all keys are in ``bias_dtype``, by
+    default the same.
     """
 
     def __init__(self, args: Any, dtype: torch.dtype | None = None, bias_dtype: torch.dtype | None = None) -> None:
@@ -231,8 +231,8 @@ def global_attention(
     queries and ``*R`` for keys, which may differ. With ``window_bias`` or ``is_causal``, the queries are at the last
     positions of the keys: the sides of ``*S`` and ``*R`` must be equal, except that the first side of ``*S`` may be
     smaller. The output of a query without keys (all masked) is 0. The operator is differentiable in every
-    floating-point tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value of
-    different dtypes are cast to the dtype of autocast.
+    floating-point tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value are
+    cast to its dtype, as for ``torch.nn.functional.scaled_dot_product_attention``.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, section 3.4.

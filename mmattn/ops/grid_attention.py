@@ -17,7 +17,7 @@ from .checks import as_scale, check_device, check_operands, check_positions, che
 from .chunks import chunk_bytes, chunks
 from .neighbourhood import softmax
 from .operator import Operator, empty_with_layout, match_layout, products
-from .window_bias import accumulator, axis_index
+from .window_bias import accumulator
 
 
 class Positions:
@@ -26,8 +26,8 @@ class Positions:
     ``at`` holds coordinates ``(Q,)`` on each axis of selected queries. ``(Q)`` then replaces ``*S``.
     """
 
-    def __init__(self, args: Any, at: tuple[Tensor, ...] = ()) -> None:
-        dtype = accumulator(args.query)
+    def __init__(self, args: Any, at: tuple[Tensor, ...] = (), dtype: torch.dtype | None = None) -> None:
+        dtype = accumulator(args.query) if dtype is None else dtype
         self.window_size = args.window_size
         self.window = args.window_bias[_index(*at)].to(dtype)
         if args.outside_bias is None:
@@ -36,8 +36,9 @@ class Positions:
             self.outside = args.outside_bias[_index(*at)].to(dtype)
 
     @classmethod
-    def build(cls, args: Any, at: tuple[Tensor, ...] = ()) -> Positions | None:
-        return None if args.window_bias is None else cls(args, at)
+    def build(cls, args: Any, at: tuple[Tensor, ...] = (), dtype: torch.dtype | None = None) -> Positions | None:
+        """Lay out the window biases of a call, or return None if it has none."""
+        return None if args.window_bias is None else cls(args, at, dtype)
 
     def arm(self, axis: int) -> slice:
         """Entries of an axis within K: the last axis comes first, with the centre. The other axes omit the centre."""
@@ -50,31 +51,44 @@ class Positions:
         """Position biases of the arm along ``axis``: ``(B, heads, lines, …, L, L)``."""
         window, outside = (lines_along(x, axis)[:, :, lines] for x in (self.window, self.outside.unsqueeze(-1)))
         length = window.shape[-2]
-        return self.realign(axis, window, outside, torch.arange(length, device=window.device), length)
+        index = self.index(axis, torch.arange(length, device=window.device), length)
+        return self.realign(axis, window, outside, index)
 
-    def realign(self, axis: int, window: Tensor, outside: Tensor, position: Tensor, length: int) -> Tensor:
-        """Compute biases ``(…, n, length)`` of the arm along ``axis``, for n queries at ``position`` on the axis.
+    def realign(self, axis: int, window: Tensor, outside: Tensor, index: Tensor) -> Tensor:
+        """Compute biases ``(…, n, length)`` of the arm along ``axis``, with the :meth:`index` of n queries.
 
         ``window`` is ``(…, n, K)``, ``outside`` is ``(…, n, 1)``.
         """
         k = self.window_size[axis]
         entries = window[..., self.arm(axis)]
-        if entries.shape[-1] != k:  # insert a placeholder for the centre: the self key belongs to another arm
-            entries = torch.cat([entries[..., : k // 2], outside, entries[..., k // 2 :]], -1)
-        table = torch.cat([entries, outside], -1)
-        entry = torch.arange(length, device=table.device) - position[:, None] + k // 2
-        entry = entry.where((entry >= 0) & (entry < k), k)
-        return table.gather(-1, entry.expand(*table.shape[:-1], length))
+        if entries.shape[-1] == k:
+            table = torch.cat([outside, entries, outside], -1)
+        else:  # a placeholder for the centre: the self key belongs to another arm
+            table = torch.cat([outside, entries[..., : k // 2], outside, entries[..., k // 2 :], outside], -1)
+        return table.gather(-1, index.expand(*table.shape[:-1], -1))
+
+    def write(self, axis: int, d_window: Tensor, d_logits: Tensor, index: Tensor) -> None:
+        """Write the gradients of the entries of an arm, ``(…, n, K)``, from the gradients of its logits."""
+        k = self.window_size[axis]
+        table = d_logits.new_zeros((*d_logits.shape[:-1], k + 2))
+        # Keys outside the window are written to the ends, over each other, and dropped.
+        entries = table.scatter_(-1, index.expand_as(d_logits), d_logits)[..., 1:-1]
+        to = d_window[..., self.arm(axis)]
+        if to.shape[-1] == k:
+            to.copy_(entries)
+        else:
+            to[..., : k // 2], to[..., k // 2 :] = entries[..., : k // 2], entries[..., k // 2 + 1 :]
+
+    def index(self, axis: int, position: Tensor, length: int) -> Tensor:
+        """Index the keys of an arm, int64 ``(n, length)``, in a row of k window entries between two outside biases."""
+        k = self.window_size[axis]
+        entry = torch.arange(k // 2 + 1, k // 2 + 1 + length, device=position.device) - position[:, None]
+        return entry.clamp(0, k + 1)
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
     """Index ``(B, heads, *S, …)`` by one tensor per axis of ``*S``. Without tensors, select everything."""
     return slice(None), slice(None), *coordinates
-
-
-def without_centre(entries: Tensor) -> Tensor:
-    centre = entries.shape[-1] // 2
-    return torch.cat([entries[..., :centre], entries[..., centre + 1 :]], -1)
 
 
 def lines_along(x: Tensor, axis: int) -> Tensor:
@@ -138,11 +152,9 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> li
             queries = lines_along(query, axis)[:, :, lines].to(dtype) * args.scale
             lines_along(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
             if positions is not None and d_window is not None:
-                where, exists = axis_index(ds.shape[-1], args.window_size[axis], ds.device)
-                entries = ds.gather(-1, where.expand(*ds.shape[:-1], -1)).masked_fill_(~exists, 0)
-                if axis != query.dim() - 4:
-                    entries = without_centre(entries)
-                lines_along(d_window[..., positions.arm(axis)], axis)[:, :, lines] = entries
+                queries = torch.arange(ds.shape[-1], device=ds.device)
+                index = positions.index(axis, queries, ds.shape[-1])
+                positions.write(axis, lines_along(d_window, axis)[:, :, lines], ds, index)
     grads = [d_query, d_key, d_value]
     if d_window is not None:
         grads.append(d_window)
@@ -256,6 +268,7 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
             line[axis] = torch.arange(length, device=query.device)[None]
             arm = torch.einsum('bhqd,bhqld->bhql', rows, key[_index(*line)].to(dtype))
             if positions is not None:
-                arm += positions.realign(axis, positions.window, positions.outside.unsqueeze(-1), at[axis], length)
+                index = positions.index(axis, at[axis], length)
+                arm += positions.realign(axis, positions.window, positions.outside.unsqueeze(-1), index)
             logits[_index(row, *line)] = arm
         return softmax(logits.flatten(3), -1).view(logits.shape)

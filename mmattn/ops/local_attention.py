@@ -26,6 +26,7 @@ def squash(x: Tensor) -> Tensor:
 
 
 def squash_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Compute the gradient of x from the gradient of :func:`squash`."""
     norm = x.norm(dim=-1, keepdim=True)
     square = norm * norm
     along = (grad * x).sum(-1, keepdim=True) / norm.clamp(min=torch.finfo(x.dtype).tiny)  # ≤ ‖grad‖: 0 at 0

@@ -118,9 +118,7 @@ class Operator:
         def run(*arguments: Any) -> Any:
             return forward(self.Arguments(*arguments))
 
-        registry.register(
-            self.name, 'composition', run, functools.partial(self.needed_gradients, backward)
-        )
+        registry.register(self.name, 'composition', run, functools.partial(self.needed_gradients, backward))
 
     def fake(self, *arguments: Any) -> Any:
         """Allocate outputs without data."""

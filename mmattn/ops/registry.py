@@ -1,4 +1,4 @@
-"""The declared operators and the functions that can run them. It imports nothing of ``ops``; ``backends.py`` chooses."""
+"""The declared operators and the functions that can run them. ``backends.py`` chooses. This file imports nothing."""
 
 from collections.abc import Callable
 from typing import Any

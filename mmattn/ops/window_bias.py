@@ -41,13 +41,14 @@ def window_entries(window_size: tuple[int, ...], is_causal: bool = False) -> int
     return (entries + 1) // 2 if is_causal else entries
 
 
-def axis_index(length: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Locate the key of each window entry of each position of an axis.
+def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:
+    """Locate the key of each window entry of some queries on an axis.
 
-    Returns its coordinate, int64 ``(length, k)``, clamped to the axis; and whether it exists, bool ``(length, k)``.
+    Returns its coordinate, int64 ``(n, k)``, clamped to the axis; and whether it exists, bool ``(n, k)``.
     """
-    key = torch.arange(length, device=device)[:, None] + torch.arange(k, device=device) - k // 2
-    return key.clamp(0, length - 1), (key >= 0) & (key < length)
+    key = queries[:, None] + torch.arange(-(k // 2), k // 2 + 1, device=queries.device)
+    clamped = key.clamp(0, length - 1)
+    return clamped, clamped == key
 
 
 def window_keys(
@@ -65,12 +66,17 @@ def window_keys(
         tuple[Tensor, Tensor]: flat indices of keys, int64 ``(n, K)``, clamped to the map; and whether each key exists,
         bool ``(n, K)``.
     """
-    where, exists = torch.zeros_like(queries)[:, None], torch.ones_like(queries, dtype=torch.bool)[:, None]
+    where, exists = None, None
     stride = math.prod(size)
     for length, k in zip(size, window_size):
         stride //= length
-        key, inside = (x[queries // stride % length] for x in axis_index(length, k, queries.device))  # (n, k)
-        where = (where[:, :, None] * length + key[:, None]).flatten(1)
-        exists = (exists[:, :, None] & inside[:, None]).flatten(1)
+        rest = queries if where is None else queries % (stride * length)
+        key, inside = axis_keys(rest if stride == 1 else rest // stride, length, k)  # (n, k)
+        if where is None or exists is None:
+            where, exists = key, inside
+        else:
+            where = (where[:, :, None] * length + key[:, None]).flatten(1)
+            exists = (exists[:, :, None] & inside[:, None]).flatten(1)
+    assert where is not None and exists is not None
     entries = window_entries(tuple(window_size), is_causal)
     return where[:, :entries], exists[:, :entries]

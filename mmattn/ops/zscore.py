@@ -7,58 +7,74 @@ in slices, so that little memory is needed in addition to the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .checks import check_device, check_mask, check_window
 from .chunks import chunk_bytes, chunks
 from .operator import Operator
-from .window_bias import accumulator, axis_index, window_entries, window_keys
+from .window_bias import accumulator, window_entries, window_keys
 
 EPS = 1e-5  # added to the variance
 CACHE_BYTES = 2**21  # of a slice of biases on a CPU, which stays in the cache
 SUPPORTS = ('global', 'grid')
 
 
-class _Support:
-    """The window entries that have a key, and the number of keys of each query, for slices of queries."""
+class _Slice(NamedTuple):
+    """The keys of a slice of queries."""
 
-    def __init__(self, args: Any) -> None:
-        self.args, self.device = args, args.window_bias.device
-        self.size, self.window_size = args.window_bias.shape[2:-1], args.window_size
+    rows: slice  # of the N queries
+    missing: Tensor  # window entries without a key, bool (B or 1, 1, n, K)
+    absent: Tensor  # number of these, less than K, (B or 1, 1, n) or (n)
+    outer: Tensor  # number of keys outside the window, (B or 1, 1, n)
+    keys: Tensor | int  # number of keys, at least 1
 
-    def slices(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield slices of the N queries, whether each entry has a key ``(B or 1, 1, n, K)``, and the number of keys."""
-        batch, heads, *_, entries = self.args.window_bias.shape
-        support = self._grid if self.args.support == 'grid' else self._global
-        budget = CACHE_BYTES if self.device.type == 'cpu' else chunk_bytes(self.device) // 4  # about four tables
-        for rows in chunks(math.prod(self.size), 4 * batch * heads * entries, budget):
-            yield rows, *support(torch.arange(rows.start, rows.stop, device=self.device))
 
-    def _grid(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        arms, stride = [], 1
-        for axis in reversed(range(len(self.size))):
-            length, k = self.size[axis], self.window_size[axis]
-            exists = axis_index(length, k, self.device)[1][rows // stride % length]
-            if axis != len(self.size) - 1:  # the centre, the query's own position, belongs to the last axis
-                exists = torch.cat([exists[:, : k // 2], exists[:, k // 2 + 1 :]], -1)
-            arms.append(exists)
-            stride *= length
-        keys = sum(self.size) - len(self.size) + 1
-        return torch.cat(arms, -1)[None, None], torch.full((1, 1, 1), keys, device=self.device)
+def _slices(args: Any) -> Iterator[_Slice]:
+    window = args.window_bias
+    batch, heads, *size, entries = window.shape
+    positions = math.prod(size)
+    on_grid = args.support == 'grid'
+    row = size[1:] if on_grid else []  # a slice for 'grid' consists of whole rows of the map
+    # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.
+    budget = CACHE_BYTES if window.device.type == 'cpu' else chunk_bytes(window.device) // 4
+    for part in chunks(positions // math.prod(row), 4 * batch * heads * entries * math.prod(row), budget):
+        rows = slice(part.start * math.prod(row), part.stop * math.prod(row))
+        keys: Tensor | int
+        if on_grid:
+            missing, keys = _not_on_grid(part, size, args.window_size, window.device), sum(size) - len(size) + 1
+        else:
+            queries = torch.arange(rows.start, rows.stop, device=window.device)
+            where, exists = window_keys(queries, size, args.window_size, args.is_causal)
+            keys = queries + 1 if args.is_causal else positions
+            if args.key_mask is not None:
+                mask = args.key_mask.flatten(1)
+                keys = mask.cumsum(-1)[:, None, rows] if args.is_causal else mask.sum(-1)[:, None, None]
+                exists = (exists & mask[:, where])[:, None]
+            missing = ~exists
+        absent = missing.sum(-1)
+        outer = (absent + (keys - entries)).view(-1, 1, rows.stop - rows.start)
+        if args.key_mask is not None:  # there may be no key
+            keys, absent = keys.clamp(min=1), absent.clamp(max=entries - 1)  # type: ignore[union-attr]
+        yield _Slice(rows, missing.view(-1, 1, *missing.shape[-2:]), absent, outer, keys)
 
-    def _global(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        causal, mask = self.args.is_causal, self.args.key_mask
-        where, exists = window_keys(rows, self.size, self.window_size, causal)
-        if mask is None:
-            count = rows + 1 if causal else torch.full_like(rows, math.prod(self.size))
-            return exists[None, None], count[None, None]
-        flat = mask.flatten(1)
-        counts = flat.cumsum(-1)[:, rows] if causal else flat.sum(-1, keepdim=True).expand(-1, len(rows))
-        return (exists & flat[:, where])[:, None], counts[:, None]
+
+def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
+    """Mark the entries ``(n, K)`` without a key on the axes through the query, for rows of the first axis."""
+    shape, arms = [rows.stop - rows.start, *size[1:]], []
+    for axis in reversed(range(len(size))):
+        length, k = size[axis], window_size[axis]
+        on_axis = torch.zeros(length, dtype=torch.bool, device=device)
+        missing = F.pad(on_axis, (k // 2, k // 2), value=True).unfold(0, k, 1)  # (length, k)
+        missing = missing[rows] if axis == 0 else missing
+        missing = missing.view(*(-1 if a == axis else 1 for a in range(len(size))), k).expand(*shape, k)
+        # The centre, the query's own position, belongs to the last axis.
+        arms += [missing] if axis == len(size) - 1 else [missing[..., : k // 2], missing[..., k // 2 + 1 :]]
+    return torch.cat(arms, -1).flatten(0, -2)
 
 
 def _reference(args: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,22 +85,19 @@ def _reference(args: Any) -> tuple[Tensor, Tensor, Tensor]:
     # The outputs are no views: autograd forbids in-place changes of these.
     outputs = _fake(args)
     out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
-    for rows, exists, count in _Support(args).slices():
-        x = window[:, :, rows].to(dtype)
-        inside = exists.sum(-1)
-        outer = count - inside  # keys outside the window
-        some = count.clamp(min=1)
+    for rows, missing, absent, outer, keys in _slices(args):
+        x, none = window[:, :, rows].to(dtype), outer == 0
         v = x.new_full(x.shape[:-1], args.outside_value) if outside is None else outside[:, :, rows]
-        middle = x.masked_fill(~exists, 0).sum(-1) / inside.clamp(min=1)
-        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows])
-        x.masked_fill_(~exists, 0)
-        v = (v - middle).masked_fill_(outer == 0, 0)
-        mean = (x.sum(-1) + outer * v) / some
-        x.sub_(mean.unsqueeze(-1)).masked_fill_(~exists, 0)
-        v = v.sub_(mean).masked_fill_(outer == 0, 0)
-        factor = ((x.square().sum(-1) + outer * v.square()) / some + EPS).rsqrt()
+        middle = x.masked_fill(missing, 0).sum(-1) / (x.shape[-1] - absent)
+        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
+        v = (v - middle).masked_fill_(none, 0)
+        mean = torch.addcmul(x.sum(-1), outer, v) / keys
+        x.sub_(mean.unsqueeze(-1)).masked_fill_(missing, 0)
+        v = v.sub_(mean).masked_fill_(none, 0)
+        variance = torch.addcmul(x.square().sum(-1), outer * v, v) / keys
+        factor = torch.rsqrt(variance.add_(EPS), out=rstd[:, :, rows])
         x.mul_(factor.unsqueeze(-1))
-        out_outside[:, :, rows], rstd[:, :, rows] = v.mul_(factor), factor
+        torch.mul(v, factor, out=out_outside[:, :, rows])
     return outputs
 
 
@@ -94,16 +107,16 @@ def _reference_backward(
     out, grad = out.flatten(2, -2), grad.flatten(2, -2)
     out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
     d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
-    for rows, exists, count in _Support(args).slices():
+    for rows, missing, _, outer, keys in _slices(args):
         z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
-        outer, some = count - exists.sum(-1), count.clamp(min=1)
-        g = grad[:, :, rows].masked_fill(~exists, 0)
+        g = grad[:, :, rows].masked_fill(missing, 0)
         g_outside = grad_outside[:, :, rows].masked_fill(outer == 0, 0)
-        mean = (g.sum(-1) + g_outside) / some
-        along = ((g * z).sum(-1) + g_outside * z_outside) / some
-        g.sub_(mean.unsqueeze(-1)).sub_(z * along.unsqueeze(-1)).mul_(factor.unsqueeze(-1))
-        d_window[:, :, rows] = g.masked_fill_(~exists, 0)
-        d_outside[:, :, rows] = (g_outside - outer * (mean + z_outside * along)) * factor
+        mean = (g.sum(-1) + g_outside) / keys
+        along = torch.addcmul((g * z).sum(-1), g_outside, z_outside) / keys
+        g.sub_(mean.unsqueeze(-1)).addcmul_(z, along.unsqueeze(-1), value=-1)
+        torch.mul(g, factor.unsqueeze(-1), out=d_window[:, :, rows]).masked_fill_(missing, 0)
+        g_outside.addcmul_(outer, torch.addcmul(mean, z_outside, along), value=-1)
+        torch.mul(g_outside, factor, out=d_outside[:, :, rows])
     size = args.window_bias.shape[2:-1]
     grads: list[Tensor | None] = [d_window.unflatten(2, size)]
     if args.outside_bias is not None:

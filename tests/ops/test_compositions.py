@@ -1,13 +1,20 @@
-"""The compositions: values and all gradients against the references in float64, memory, launches, and no host tensors."""
+"""The compositions: values and gradients against the references in float64, memory, launches, and no host tensors."""
 
+import contextlib
 import functools
 
 import hypothesis
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmattn.ops import backends, dynamic_conv, local_attention, strided_attention
+from mmattn import ops
+from mmattn.ops import autograd, backends, chunks, dynamic_conv, local_attention, registry, strided_attention
+from mmattn.ops.compositions import global_attention as of_global
+from mmattn.ops.compositions import strided_attention as of_strided
 from mmattn.ops.compositions import table_attention
+from mmattn.utils.profiling import extra_memory
 
 from . import literal
 from .literal import assert_same, evaluate
@@ -33,7 +40,7 @@ random_calls = functools.partial(
 
 @pytest.fixture(params=['as on CPUs', 'as on GPUs'])
 def path(request, monkeypatch):
-    """On GPUs, PyTorch's attention computes a slice, and its gradients; on CPUs, a formula does, in the operands' dtype."""
+    """On GPUs, PyTorch's attention computes a slice and its gradients; on CPUs, a formula in the operands' dtype does."""
     if request.param == 'as on GPUs':
         monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
     return request.param
@@ -63,3 +70,207 @@ def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
             assert_same({key: actual[key].double()}, {key: x}, atol=atol, rtol=1e-8 if exact else 1e-3)
 
     check()
+
+
+@pytest.mark.parametrize('name', CALLS)
+def test_slices_do_not_change_the_result(monkeypatch, path, name):
+    """Slices of a few rows, heads or batch items each."""
+    op, calls = CALLS[name]
+
+    @random_calls(max_examples=15)
+    @hypothesis.given(calls)
+    def check(call):
+        tensors = {key: x for key, x in call.tensors.items()}
+        results = []
+        for budget in (2**30, 2000):
+            monkeypatch.setattr(chunks, 'CHUNK_BYTES', budget)
+            with backends.backend('composition'):
+                results.append(evaluate(op, tensors, torch.float64, **call.settings))
+        assert_same(*results, atol=1e-9, rtol=1e-9)
+
+    check()
+
+
+def positions_of_a_map(size, window, channels, dtype):
+    """Query, key, value, window biases, and biases outside the window, of one head."""
+    randn = functools.partial(literal.randn, dtype=torch.float32)
+    tensors = [randn(2, 1, *size, channels, seed=i).to(dtype) for i in range(3)]
+    return *tensors, randn(2, 1, *size, window, seed=3), randn(2, 1, *size, seed=4)
+
+
+def table_by_hand(window_bias, outside_bias, side, k):
+    """The table of all pairs, ``(2, 1, N, N)``."""
+    y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side)] * 2, indexing='ij'))
+    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
+    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
+    entry = (dy * k + dx).where(inside, k * k).expand(2, 1, -1, -1)
+    return torch.cat([window_bias.flatten(2, 3), outside_bias.flatten(2).unsqueeze(-1)], -1).gather(-1, entry)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
+def test_errors_in_16_bit_are_those_of_pytorchs_attention(path, dtype):
+    """The error of outputs and gradients, beside PyTorch's attention with the same table in the same dtype."""
+    side, k = 12, 5
+    tensors = positions_of_a_map((side, side), k * k, 32, dtype)
+
+    def ours(*tensors):
+        query, key, value, window, outside = tensors
+        return ops.global_attention(query, key, value, window_bias=window, window_size=k, outside_bias=outside)
+
+    def pytorchs(query, key, value, window, outside):
+        table = table_by_hand(window, outside, side, k).to(query.dtype)
+        rows = (x.flatten(2, 3) for x in (query, key, value))
+        return F.scaled_dot_product_attention(*rows, table).view_as(value)
+
+    def results(call, tensors):
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        out = call(*leaves)
+        return [out, *torch.autograd.grad(out, leaves, torch.linspace(-1, 1, out.numel()).view_as(out).to(out.dtype))]
+
+    exact = results(pytorchs, [x.double() for x in tensors])
+    with backends.backend('composition'):
+        errors = [(a - b).abs().mean() for a, b in zip(results(ours, tensors), exact)]
+    theirs = [(a - b).abs().mean() for a, b in zip(results(pytorchs, tensors), exact)]
+    for error, their_error in zip(errors, theirs, strict=True):
+        assert error < (1.2 if path == 'as on GPUs' else 3) * their_error
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that compute: neither views nor allocations. Fails where the device is left."""
+
+    VIEWS = ('aten._unsafe_view', 'aten.unfold', 'aten.expand')
+
+    def __init__(self, device):
+        super().__init__()
+        self.device, self.count, self.products = device, 0, set()
+
+    def __torch_dispatch__(self, operation, types, arguments=(), kwargs=None):
+        outputs = operation(*arguments, **(kwargs or {}))
+        name = str(operation)
+        assert '_local_scalar_dense' not in name, 'the device would be synchronised'
+        tensors = [x for x in (*arguments, outputs) if isinstance(x, torch.Tensor) and x.dim()]
+        assert all(x.device.type == self.device for x in tensors), f'{name} uses another device'
+        if not (operation.is_view or 'empty' in name or name.startswith(self.VIEWS)):
+            self.count += 1
+        if 'mm' in name:
+            self.products |= {x.dtype for x in tensors}
+        return outputs
+
+
+LAB = torch.library.Library('mmattn_tests', 'FRAGMENT')
+LAB.define('sdpa(Tensor query, Tensor key, Tensor value, Tensor? table) -> Tensor')
+LAB.define('sdpa_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? table) -> Tensor[]')
+LAB.impl('sdpa', lambda query, key, value, _: value.new_empty(*query.shape[:-1], value.shape[-1]), 'Meta')
+LAB.impl('sdpa_backward', lambda _, *x: [torch.empty_like(y) for y in x if y is not None], 'Meta')
+
+
+class OneLaunch(torch.autograd.Function):
+    """PyTorch's attention, of which a GPU launches one kernel per pass."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.save_for_backward(*tensors)
+        return torch.ops.mmattn_tests.sdpa(*tensors)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grads = torch.ops.mmattn_tests.sdpa_backward(grad, *ctx.saved_tensors)
+        return *grads, *[None] * (4 - len(grads))
+
+
+@pytest.fixture
+def meta(monkeypatch):
+    """Compositions see tensors without data as they see those of a GPU: nothing there may look at values."""
+    for module in (table_attention, of_global, of_strided):
+        monkeypatch.setattr(module, 'sdpa', lambda *args: OneLaunch.apply(*args[:4]))
+    monkeypatch.setattr(torch, 'autocast', lambda *_, **__: contextlib.nullcontext())  # it does not know the device
+    return functools.partial(torch.empty, device='meta')
+
+
+def launches(*arguments, **settings):
+    return both_passes(*arguments, **settings).count
+
+
+def both_passes(name, arguments, lse=(), implementation='composition', leading=1, device='meta'):
+    """Run both passes and return what they launched."""
+    forward, backward = (registry.FUNCTIONS[x][implementation] for x in (name, f'{name}_backward'))
+    needed = [True] * len(autograd.list_tensors(arguments))
+    with Launches(device) as mode:
+        outputs = forward(*arguments, *lse)
+        outputs = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+        kept = outputs if lse or name == 'window_zscore' else ()
+        backward(*outputs[:leading], *kept, *arguments, *lse, needed)
+    return mode
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_launches(meta, dtype):
+    """Of both passes, on two maps of 97×97 (BA: eight of 96×96), with the z-score; no host tensor, no look at values."""
+    size, k, half = (2, 1, 97, 97), 31, functools.partial(meta, dtype=dtype)
+    window, outside = meta(*size, k * k), meta(*size)
+    x = half(*size, 256)
+    call = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=k, outside_bias=outside)
+    normalised = window, outside, None, (k, k), 0.0, False, 'global'
+    assert launches('global_attention', call, [False]) + zscore(normalised) <= 400
+    window, x = meta(*size, 2 * k - 1), half(*size, 64)
+    call = ops.grid_attention.arguments(x, x, half(*size, 512), window_bias=window, window_size=k, outside_bias=outside)
+    normalised = window, outside, None, (k, k), 0.0, False, 'grid'
+    assert launches('grid_attention', call, [False]) + zscore(normalised) <= (150 if dtype == torch.float32 else 155)
+    x = half(8, 8, 96, 96, 32)
+    call = ops.local_attention.arguments(x, x, x, window_bias=half(8, 8, 96, 96, 9))
+    assert launches('local_attention', call) <= 150
+
+
+def zscore(arguments):
+    return launches('window_zscore', arguments, implementation='reference', leading=2)
+
+
+@pytest.mark.parametrize('pattern', ops.support.PATTERNS)
+@pytest.mark.parametrize('biased', [False, True])
+def test_no_tensor_of_the_host_in_strided_attention(meta, pattern, biased):
+    """Host tensors would be copied in every call, and cannot be in a CUDA graph. Sizes that are no multiples, too."""
+    x = meta(1, 2, 5, 9, 11, 16)
+    offsets = ops.strided_offsets((5, 9, 11), (2, 3, 4), pattern)
+    biases = [meta(1, 2, 5, 9, 11, len(offset)) for offset in offsets] if biased else ()
+    call = ops.strided_attention.arguments(x, x, x, pattern=pattern, step=(2, 3, 4), offset_bias=biases)
+    assert launches('strided_attention', call, [False])
+
+
+def test_products_under_autocast_are_in_16_bit():
+    """On a CPU: the products of the formulas, forward and backward."""
+    query, key, value, window, outside = positions_of_a_map((6, 7), 9, 8, torch.float32)
+    with torch.autocast('cpu', torch.bfloat16):
+        calls = {
+            'global_attention': ops.global_attention.arguments(
+                query, key, value, window_bias=window, window_size=3, outside_bias=outside
+            ),
+            'grid_attention': ops.grid_attention.arguments(
+                query, key, value, window_bias=window[..., :5], window_size=3, outside_bias=outside
+            ),
+            'strided_attention': ops.strided_attention.arguments(query, key, value, pattern='centred', step=3),
+        }
+    for name, arguments in calls.items():
+        mode = both_passes(name, arguments, [False], device='cpu')
+        assert mode.products == {torch.bfloat16}, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['global', 'grid'])
+def test_memory_grows_as_the_map(kind):
+    """At 193×193, at most 4.2 times the extra memory at 97×97: 3.96 times the positions."""
+    extra = []
+    for side in (97, 193):
+        entries = 31**2 if kind == 'global' else 61
+        channels = 64 if kind == 'global' else 16
+        query, key, value, window, outside = [
+            x[:1].detach().requires_grad_() for x in positions_of_a_map((side, side), entries, channels, torch.float32)
+        ]
+        operator = ops.global_attention if kind == 'global' else ops.grid_attention
+
+        def call(operator=operator, query=query, key=key, value=value, window=window, outside=outside):
+            out = operator(query, key, value, window_bias=window, window_size=31, outside_bias=outside)
+            return torch.autograd.grad(out, [query, key, value, window, outside], torch.ones_like(out))
+
+        with backends.backend('composition'):
+            extra.append(extra_memory(call)[1])
+    assert extra[1] < 4.2 * extra[0]

@@ -190,24 +190,32 @@ def test_the_output_has_the_dimension_order_of_value(name, layout):
         torch.testing.assert_close(out, contiguous)
 
 
-@rich
-def test_autocast_casts_operands_of_different_dtypes(name):
-    if name == 'dynamic_conv':
-        pytest.skip('its two operands may differ in dtype')
+GROUPED = [name for name in RICH if name != 'dynamic_conv']
+
+
+@pytest.mark.parametrize('query', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('name', GROUPED)
+def test_autocast_casts_query_key_and_value(name, query):
+    """As for PyTorch's attention; the gradients have the dtypes of the tensors."""
     tensors, settings = given(RICH[name], torch.float32)
     settings.pop('normalize', None)
+    tensors['query'] = tensors['query'].to(query)
     operator = getattr(ops, name)
-    mixed = tensors | {'query': tensors['query'].bfloat16()}
-    with pytest.raises(TypeError, match='share one floating-point dtype'):
-        operator(**mixed, **settings)
+    if query != torch.float32:
+        with pytest.raises(TypeError, match='share one floating-point dtype'):
+            operator(**tensors, **settings)
+
+    def cast(**tensors):
+        return operator(**tensors | {key: tensors[key].bfloat16() for key in ('query', 'key', 'value')}, **settings)
+
+    expected = evaluate(cast, tensors)
     with torch.autocast('cpu'):
-        out = operator(**mixed, **settings)
-    cast = {key: tensors[key].bfloat16() for key in ('query', 'key', 'value')}
-    assert out.dtype == torch.bfloat16
-    assert torch.equal(out, operator(**tensors | cast, **settings))
-
-
-GROUPED = [name for name in RICH if name != 'dynamic_conv']
+        actual = evaluate(operator, tensors, **settings)
+    assert actual['output'].dtype == torch.bfloat16
+    assert_same(actual, expected, 0, 0)
+    with torch.autocast('cpu'):
+        double = operator(**given(RICH[name], torch.float64)[0], **settings)
+    assert double.dtype == torch.float64
 
 
 @pytest.mark.parametrize('name', GROUPED)

@@ -425,13 +425,6 @@ def test_compile(which):
     assert_same(evaluate(compiled, tensors, **settings), evaluate(global_attention, tensors, **settings), 0, 0)
 
 
-def test_autocast():
-    tensors, settings = full_call(window_bias=True, more=True, normalize=True)
-    with torch.autocast('cpu', torch.bfloat16):
-        actual = evaluate(global_attention, tensors, **settings)
-    assert_same(actual, evaluate(global_attention, tensors, **settings), 0, 0)
-
-
 def test_gradcheck():
     tensors, settings = full_call(window_bias=True, more=True, normalize=True, dtype=torch.float64, size=(2, 3))
     first, second = tensors.pop('axis_bias')

@@ -385,13 +385,6 @@ def test_compile(which):
     assert_same(evaluate(compiled, tensors, **settings), evaluate(grid_attention, tensors, **settings), 0, 0)
 
 
-def test_autocast():
-    tensors, settings = full_call(LEARNED, True, (3, 4))
-    with torch.autocast('cpu', torch.bfloat16):
-        actual = evaluate(grid_attention, tensors, **settings)
-    assert_same(actual, evaluate(grid_attention, tensors, **settings), 0, 0)
-
-
 def test_gradcheck():
     tensors, settings = full_call(LEARNED, True, (2, 3), torch.float64)
     assert torch.autograd.gradcheck(

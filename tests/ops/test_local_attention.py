@@ -621,14 +621,6 @@ def test_export(switches):
     torch.testing.assert_close(exported(**tensors), local_attention(**tensors, **settings), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize('switches', [BOTH, REFINED], ids=['bilateral', 'refined'])
-def test_autocast(switches):
-    tensors, settings = full_call(switches)
-    with torch.autocast('cpu', torch.bfloat16):
-        actual = evaluate(local_attention, tensors, **settings)
-    assert_same(actual, evaluate(local_attention, tensors, **settings), 0, 0)
-
-
 @pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
 def test_gradcheck(switches):
     tensors, settings = full_call(switches, torch.float64, (2, 3), (3, 5))

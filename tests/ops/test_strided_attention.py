@@ -655,14 +655,6 @@ def test_export(which):
 
 
 @every_pattern
-def test_autocast(pattern):
-    tensors, settings = full_call(pattern, True)
-    with torch.autocast('cpu', torch.bfloat16):
-        actual = evaluate(strided_attention, tensors, **settings)
-    assert_same(actual, evaluate(strided_attention, tensors, **settings), 0, 0)
-
-
-@every_pattern
 def test_gradcheck(pattern):
     tensors, settings = full_call(pattern, True, (2, 1, 3), torch.float64)
     *names, _ = tensors

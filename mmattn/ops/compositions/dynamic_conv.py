@@ -16,7 +16,7 @@ from .neighbourhood import Neighbours, parts, softmax_backward
 def forward(args: Any) -> Tensor:
     """Compute the output."""
     out = torch.empty_like(args.value)
-    area = Neighbours(args.kernel_size, args.dilation)
+    area = Neighbours(args.value.shape[2:4], args.kernel_size, args.dilation)
     for part in parts(args.value, args.value.shape[-1], args.logits.shape[-1]):
         kernels = softmax(args.logits[part].to(accumulator(args.value)), -1)
         out[part] = area.weighted(kernels, area.of(args.value[part]))
@@ -26,7 +26,7 @@ def forward(args: Any) -> Tensor:
 def backward(grad: Tensor, args: Any) -> list[Tensor]:
     """Compute the gradients of value and logits."""
     d_value, d_logits = torch.empty_like(args.value), torch.empty_like(args.logits)
-    area = Neighbours(args.kernel_size, args.dilation)
+    area = Neighbours(args.value.shape[2:4], args.kernel_size, args.dilation)
     for part in parts(args.value, args.value.shape[-1], args.logits.shape[-1]):
         kernels = softmax(args.logits[part].to(accumulator(args.value)), -1)
         d_out = grad[part].to(args.value.dtype)

@@ -2,79 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..chunks import chunk_bytes, chunks
-from ..grid_attention import OPERATOR, Positions, lines_along, without_centre
+from ..grid_attention import OPERATOR, Positions, lines_along
 from ..operator import match_layout
-from ..window_bias import accumulator, axis_index
+from ..window_bias import accumulator
 
 ALL = slice(None)
 
 
 def forward(args: Any) -> tuple[Tensor, Tensor]:
     """Compute the outputs for slices of queries along the first axis."""
-    outs = torch.empty_like(args.value, memory_format=torch.contiguous_format)
-    lses = args.query.new_empty(args.query.shape[:-1], dtype=accumulator(args.query))
     with torch.autocast(args.query.device.type, enabled=False):
-        positions = Positions.build(args)
-        for rows in _slices(args, tables=3):
-            outs[:, :, rows], lses[:, :, rows] = attend(args, positions, rows)
-    return (match_layout(args.value, outs) if args.value.stride(-1) == 1 else outs), lses
+        positions = Positions.build(args, dtype=args.query.dtype)
+        parts = [attend(args, positions, rows) for rows in _slices(args, tables=3)]
+    out, lse = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts))
+    return (match_layout(args.value, out) if args.value.stride(-1) == 1 else out.contiguous()), lse
 
 
 def attend(args: Any, positions: Positions | None, rows: slice = ALL) -> tuple[Tensor, Tensor]:
     """Compute output and log-sum-exp of some queries. Sizes may be symbolic."""
-    logits = _logits(args, positions, rows)
+    axes = range(args.query.dim() - 3)
+    arms = [_logits(args, positions, axis, rows)[0].movedim(-2, 2 + axis) for axis in axes]
+    logits = torch.cat(arms, -1).to(accumulator(args.query))
     lse = logits.logsumexp(-1, keepdim=True)
-    all_weights = (logits - lse.masked_fill(lse == -torch.inf, 0)).exp().to(args.value.dtype)
+    weights = (logits - finite(lse)).exp().to(args.value.dtype)
     out = None
-    for axis, weights in enumerate(all_weights.split(list(args.query.shape[2:-1]), -1)):
-        value = lines_along(args.value if axis == 0 else args.value[:, :, rows], axis)
-        arm = (lines_along(weights, axis) @ value).movedim(-2, 2 + axis)
-        out = arm if out is None else out + arm
+    for axis, arm in enumerate(weights.split([arm.shape[-1] for arm in arms], -1)):
+        sums = lines_along(arm, axis) @ _keys(args.value, axis, rows)
+        out = sums.movedim(-2, 2 + axis) if out is None else out + sums.movedim(-2, 2 + axis)
     return out, lse.squeeze(-1)  # type: ignore[return-value]
 
 
 def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
-    """Compute the gradients from output and log-sum-exp."""
+    """Compute the gradients arm by arm, from output and log-sum-exp."""
     query, key, value, dtype = args.query, args.key, args.value, accumulator(args.query)
-    d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
-    d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (key, value))  # sums
+    d_query = torch.empty(query.shape, dtype=dtype, device=query.device)
+    d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (key, value))
     d_window = None if args.window_bias is None else torch.empty_like(args.window_bias)
     with torch.autocast(query.device.type, enabled=False):
-        positions = Positions.build(args)
+        positions = Positions.build(args, dtype=query.dtype)
         mean = (grad * out).sum(-1, keepdim=True, dtype=dtype)
-        lse = lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1)
+        lse = finite(lse).unsqueeze(-1)
         grad = grad.to(query.dtype)
-        for rows in _slices(args, tables=5):
-            weights = (_logits(args, positions, rows) - lse[:, :, rows]).exp_()
-            arms = list(query.shape[2:-1])
-            parts = [lines_along(arm, axis) for axis, arm in enumerate(weights.to(query.dtype).split(arms, -1))]
-            logits = []
-            for axis, p in enumerate(parts):
-                keys = ALL if axis == 0 else rows
-                d_out = lines_along(grad[:, :, rows], axis)
-                lines_along(d_value[:, :, keys], axis).add_(p.transpose(-1, -2) @ d_out)
-                d_p = d_out @ lines_along(value[:, :, keys], axis).transpose(-1, -2)
-                logits.append(d_p.movedim(-2, 2 + axis))
-            d_logits = (torch.cat(logits, -1).to(dtype) - mean[:, :, rows]).mul_(weights)
-            d_arms = d_logits.to(query.dtype).split(arms, -1)
-            d_rows = None
-            for axis, d_arm in enumerate(d_arms):
-                keys = ALL if axis == 0 else rows
-                d_arm = lines_along(d_arm, axis)
-                part = (d_arm @ lines_along(key[:, :, keys], axis)).movedim(-2, 2 + axis)
-                d_rows = part if d_rows is None else d_rows + part
-                queries = lines_along(query[:, :, rows], axis)
-                lines_along(d_key[:, :, keys], axis).add_(d_arm.transpose(-1, -2) @ queries, alpha=args.scale)
-            d_query[:, :, rows] = d_rows * args.scale  # type: ignore[operator]
-            if d_window is not None and positions is not None:
-                _add_window(d_window, d_logits.split(arms, -1), positions, rows)
+        for rows in _slices(args, tables=4):
+            for axis in range(query.dim() - 3):
+                d_out, queries = (lines_along(x[:, :, rows], axis).contiguous() for x in (grad, query))
+                keys, values = (_keys(x, axis, rows).contiguous() for x in (key, value))
+                logits, index = _logits(args, positions, axis, rows, queries, keys)
+                weights = (logits - lines_along(lse[:, :, rows], axis)).exp_()
+                _keys(d_value, axis, rows).add_(weights.to(value.dtype).transpose(-1, -2) @ d_out)
+                d_weights = d_out @ values.transpose(-1, -2)
+                d_logits = (d_weights - lines_along(mean[:, :, rows], axis)).mul_(weights)
+                d_pairs = d_logits.to(query.dtype)
+                d_queries = lines_along(d_query[:, :, rows], axis)
+                if axis == 0:
+                    torch.mul(d_pairs @ keys, args.scale, out=d_queries)
+                else:
+                    d_queries.add_(d_pairs @ keys, alpha=args.scale)
+                _keys(d_key, axis, rows).add_(d_pairs.transpose(-1, -2) @ queries, alpha=args.scale)
+                if d_window is not None and positions is not None:
+                    positions.write(axis, lines_along(d_window[:, :, rows], axis), d_logits, index)
     grads = [d_query, d_key, d_value]
     if d_window is not None:
         grads.append(d_window)
@@ -83,44 +76,49 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
     return grads
 
 
-def _slices(args: Any, tables: int) -> Any:
+def finite(lse: Tensor) -> Tensor:
+    """Replace −∞, the log-sum-exp of a query whose keys all have −∞, by a number: its weights are then 0."""
+    return lse.clamp(min=torch.finfo(lse.dtype).min)
+
+
+def _slices(args: Any, tables: int) -> Iterator[slice]:
     size = args.query.shape[2:-1]
     batch, heads = args.query.shape[:2]
     row = batch * heads * size[1:].numel() * sum(size) * tables * accumulator(args.query).itemsize
     return chunks(size[0], row, chunk_bytes(args.query.device))
 
 
-def _logits(args: Any, positions: Positions | None, rows: slice) -> Tensor:
-    """Compute logits ``(B, heads, *S, ΣL)`` of some queries for the keys of all arms, axis by axis."""
-    query, axes = args.query[:, :, rows] * args.scale, args.query.dim() - 3
-    arms = []
-    for axis in range(axes):
-        key = lines_along(args.key if axis == 0 else args.key[:, :, rows], axis)
-        arm = lines_along(query, axis) @ key.transpose(-1, -2)
-        place = torch.arange(arm.shape[-1], device=arm.device)
-        own = place[rows] if axis == 0 else place
-        if positions is not None:
-            window, outside = (
-                lines_along(x[:, :, rows], axis) for x in (positions.window, positions.outside.unsqueeze(-1))
-            )
-            arm = arm + positions.realign(axis, window, outside, own, arm.shape[-1])
-        if axis != axes - 1:  # only the arm of the last axis contains the self key
-            arm = arm.masked_fill(place == own[:, None], -torch.inf)
-        arms.append(arm.movedim(-2, 2 + axis))
-    return torch.cat(arms, -1).to(accumulator(args.query))
+def _keys(x: Tensor, axis: int, rows: slice) -> Tensor:
+    """View the lines of keys along an axis through some queries."""
+    return lines_along(x if axis == 0 else x[:, :, rows], axis)
 
 
-def _add_window(d_window: Tensor, arms: Sequence[Tensor], positions: Positions, rows: slice) -> None:
-    """Write the gradients of the window biases of some queries from the gradients of their logits."""
-    for axis, arm in enumerate(arms):
-        d_logits = lines_along(arm, axis)
-        where, exists = axis_index(d_logits.shape[-1], positions.window_size[axis], d_logits.device)
-        if axis == 0:
-            where, exists = where[rows], exists[rows]
-        entries = d_logits.gather(-1, where.expand(*d_logits.shape[:-1], -1)).masked_fill_(~exists, 0)
-        if axis != len(arms) - 1:
-            entries = without_centre(entries)
-        lines_along(d_window[:, :, rows][..., positions.arm(axis)], axis).copy_(entries)
+def _logits(
+    args: Any,
+    positions: Positions | None,
+    axis: int,
+    rows: slice,
+    queries: Tensor | None = None,
+    keys: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute logits ``(B, heads, *rest, n, L)`` of an arm. Also returns the index of ``Positions.index``."""
+    if queries is None or keys is None:
+        queries, keys = lines_along(args.query[:, :, rows], axis), _keys(args.key, axis, rows)
+    length, index = keys.shape[-2], None
+    if positions is None:
+        arm = (queries * args.scale) @ keys.transpose(-1, -2)
+    else:
+        place = torch.arange(length, device=keys.device)
+        index = positions.index(axis, place[rows] if axis == 0 else place, length)
+        window, outside = (
+            lines_along(x[:, :, rows], axis) for x in (positions.window, positions.outside.unsqueeze(-1))
+        )
+        biases = positions.realign(axis, window, outside, index)
+        pairs = (x.flatten(0, -3) for x in (biases, queries, keys.transpose(-1, -2)))
+        arm = torch.baddbmm(*pairs, alpha=args.scale).view(biases.shape)
+    if axis != args.query.dim() - 4:  # only the arm of the last axis contains the self key
+        arm.diagonal(rows.start or 0 if axis == 0 else 0, -2, -1).fill_(-torch.inf)
+    return arm, index
 
 
 OPERATOR.composition(forward, backward)

@@ -18,9 +18,9 @@ from .neighbourhood import Neighbours, parts, softmax_backward
 def forward(args: Any) -> Tensor:
     """Compute the output."""
     out = torch.empty_like(args.value)
-    area = Neighbours(args.kernel_size, args.dilation)
-    for part, query, key, value, bias in _work(args, area):
-        _, weights = _passes(args, area, query, None if key is None else area.of(key), bias)
+    area = Neighbours(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, query, key, value, bias, outside in _work(args, area):
+        _, weights = _passes(args, area, query, None if key is None else area.of(key), bias, outside)
         out[part] = area.weighted(weights, area.of(value))
     return out
 
@@ -29,11 +29,11 @@ def backward(grad: Tensor, args: Any) -> list[Tensor]:
     """Compute the gradients, by attending again in each part."""
     operands = (args.query, args.key, args.value, args.window_bias)
     grads = [None if x is None else torch.empty_like(x) for x in operands]
-    area = Neighbours(args.kernel_size, args.dilation)
-    for part, query, key, value, bias in _work(args, area):
+    area = Neighbours(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, query, key, value, bias, outside in _work(args, area):
         d_out = grad[part].to(value.dtype)
         keys = None if key is None else area.of(key)
-        rounds, weights = _passes(args, area, query, keys, bias)
+        rounds, weights = _passes(args, area, query, keys, bias, outside)
         d_logits = softmax_backward(area.dot(d_out, area.of(value)), weights)
         d_value = area.weighted(area.transposed(weights), area.of(d_out))
         d_bias, d_query, d_key = d_logits, None, None
@@ -54,19 +54,24 @@ def backward(grad: Tensor, args: Any) -> list[Tensor]:
 
 
 def _work(args: Any, area: Neighbours) -> Iterator[tuple]:
-    """Yield parts, with their query, key, value and window biases."""
+    """Yield parts, with their query, key, value and window biases, and the neighbours outside the map."""
     value = args.value
     channels = max(x.shape[-1] for x in (value, args.query) if x is not None)
     operands = (args.query, args.key, value, args.window_bias)
+    outside = area.outside(value.device)
     for part in parts(value, channels, math.prod(args.kernel_size)):
-        yield part, *(None if x is None else x[part] for x in operands)
+        yield part, *(None if x is None else x[part] for x in operands), outside
 
 
 def _passes(
-    args: Any, area: Neighbours, query: Tensor | None, keys: Tensor | None, bias: Tensor | None
+    args: Any,
+    area: Neighbours,
+    query: Tensor | None,
+    keys: Tensor | None,
+    bias: Tensor | None,
+    outside: Tensor,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """Compute weights and weighted sum of keys of each refining pass, and the weights of the last pass."""
-    outside = area.outside(args.value.shape[2:4], args.value.device)
     rounds: list[tuple[Tensor, Tensor]] = []
     logits = None
     if query is not None and keys is not None:

@@ -18,10 +18,10 @@ from ..window_bias import accumulator
 
 
 class Neighbours:
-    """The neighbourhoods of a map, of which every sum is one product and one reduction."""
+    """The neighbourhoods of a map of H×W positions. Every sum over them is one product and one reduction."""
 
-    def __init__(self, kernel_size: Sequence[int], dilation: int) -> None:
-        self.kernel_size, self.dilation = tuple(kernel_size), dilation
+    def __init__(self, size: Sequence[int], kernel_size: Sequence[int], dilation: int) -> None:
+        self.size, self.kernel_size, self.dilation = size, tuple(kernel_size), dilation
         beyond = [k // 2 * dilation for k in kernel_size]
         self.padding = 0, 0, beyond[1], beyond[1], beyond[0], beyond[0]
 
@@ -52,15 +52,13 @@ class Neighbours:
         size = (batch, heads, height, width, *self.kernel_size)
         return padded.as_strided(size, strides, padded.storage_offset() + entries - 1).flatten(-2)
 
-    def outside(self, size: Sequence[int], device: torch.device) -> Tensor:
+    def outside(self, device: torch.device) -> Tensor:
         """Mark the neighbours that are outside the map: bool ``(H, W, K)``."""
-        axes = []
-        for length, k in zip(size, self.kernel_size):
-            step = (torch.arange(k, device=device) - k // 2) * self.dilation
-            place = torch.arange(length, device=device)[:, None] + step
-            axes.append((place < 0) | (place >= length))
-        rows, columns = axes
-        return (rows[:, None, :, None] | columns[None, :, None]).flatten(2)
+        inside = torch.zeros((1, 1, *self.size, 1), dtype=torch.bool, device=device)
+        padded = F.pad(inside, self.padding, value=True)
+        for dim, k in enumerate(self.kernel_size, 2):
+            padded = padded.unfold(dim, (k - 1) * self.dilation + 1, 1)[..., :: self.dilation]
+        return padded[0, 0, :, :, 0].flatten(2)
 
 
 def parts(value: Tensor, channels: int, entries: int) -> Iterator[tuple[slice, slice]]:

@@ -29,7 +29,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scal
 
 
 def attend_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float, out: Tensor, lse: Tensor
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    table: Tensor | None,
+    scale: float,
+    out: Tensor,
+    lse: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of query, key, value and logits ``(…, n, m)`` from what :func:`attend` returned."""
     lse = lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1)

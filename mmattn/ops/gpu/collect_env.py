@@ -2,15 +2,14 @@
 
 import os
 import platform
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 import mmattn
-from mmattn.ops import library, triton
+from mmattn.ops import backends, library, triton
 from mmattn.ops.projection import ONEDNN
-
-from . import verdict
 
 # Package → distributions that may provide it.
 DISTRIBUTIONS = {
@@ -39,15 +38,14 @@ def collect_env() -> dict[str, str]:
     for name in library.KERNELS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if library.has_kernel(name) else 'reference'
     env['projection'] = 'oneDNN for float32, else torch' if ONEDNN else 'torch'
-    native_names = [name for name in verdict.operators() if not name.endswith(verdict.TRITON)]
-    env['CUDA kernels'] = ', '.join(native_names) or 'not built'
+    env['CUDA kernels'] = ', '.join(x for x in library.KERNELS if library.has_kernel(x, 'cuda')) or 'not built'
     env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
     if torch.cuda.is_available():
-        for name, reason in verdict.reasons(verdict.machines()).items():
-            otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
-            env[f'{name} on CUDA'] = f'{otherwise}: {reason}' if reason else 'kernel'
-            if reason == verdict.NOT_VERIFIED:
-                env['to check the CUDA kernels'] = verdict.COMMAND
+        with warnings.catch_warnings(action='ignore'):
+            backends.choose_kernels()
+        env |= {f'{name} on CUDA': backends.describe_on_gpu(name) for name in library.KERNELS}
+        if missing := backends.what_may_be_faster():
+            env['kernels for GPUs'] = missing
     return env
 
 
