@@ -125,7 +125,8 @@ def backward(name):
     found = getattr(torch.ops.mmattn, name)(**fits)
     kept = dict(grad=found) if isinstance(found, torch.Tensor) else dict(grad=found[0], out=found[0], lse=found[1])
     tensors = sum(isinstance(x, torch.Tensor) for x in fits.values())
-    return getattr(torch.ops.mmattn, f'{name}_backward'), {**kept, **fits, 'needed': [True] * tensors}
+    lse = dict(return_lse=True) if 'lse' in kept else {}
+    return getattr(torch.ops.mmattn, f'{name}_backward'), {**kept, **fits, **lse, 'needed': [True] * tensors}
 
 
 @pytest.mark.parametrize('backend', ['auto', 'reference'])
