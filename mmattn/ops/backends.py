@@ -273,9 +273,7 @@ def agree_on_kernels() -> None:
         if all(other[:3] == gathered[0][:3] for other in gathered):
             selection = gathered[0][3]
         else:
-            selection = {
-                key: ('composition', dict.fromkeys(reasons, DIFFERENT)) for key, (_, reasons) in selection.items()
-            }
+            selection = {key: ('composition', dict.fromkeys(kernels[key[0]], DIFFERENT)) for key in selection}
     with _lock:
         _apply(selection)
 

@@ -143,7 +143,7 @@ class BiasGradients:
 
         self.of = x
         self.window, self.outside = zeros(x.window_bias), zeros(x.outside_bias)
-        self.axes = [zeros(bias) for bias in x.axis_bias]
+        self.axes = [torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device) for bias in x.axis_bias]
         self.keys = zeros(x.key_bias, accumulator(x.query))  # a sum over slices
 
     def add(self, rows: slice, d_logits: Tensor, realigned: tuple[Tensor, Tensor] | None) -> None:

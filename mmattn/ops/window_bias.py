@@ -77,6 +77,7 @@ def window_keys(
         else:
             where = (where[:, :, None] * length + key[:, None]).flatten(1)
             exists = (exists[:, :, None] & inside[:, None]).flatten(1)
-    assert where is not None and exists is not None
+    assert where is not None
+    assert exists is not None
     entries = window_entries(tuple(window_size), is_causal)
     return where[:, :entries], exists[:, :entries]

@@ -1,60 +1,55 @@
-"""The check of the CUDA kernels, tried on those for CPUs: what it finds, and what it makes of it."""
+"""The check of the kernels for GPUs, tried on the kernels for CPUs; and which kernel its findings select."""
 
 import importlib
+import json
 import os
 import sys
 import time
-from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mmattn.ops import backends, library, triton
 from mmattn.ops.gpu import cases, check_gpu, verdict
-from mmattn.ops.gpu.check_gpu import (
-    FORWARD_AND_BACKWARD,
-    check,
-    compare,
-    compare_all,
-    isolated,
-    time_all,
-    timed,
-)
+from mmattn.ops.gpu.check_gpu import check, compare, compare_all, isolated, time_all
+from mmattn.ops.gpu.verdict import Finding, Key
 
 from .literal import one_thread
 
 pytestmark = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 threads = pytest.fixture(autouse=True, scope='module')(one_thread)
+ARGUMENTS = ('dynamic_conv', 'cuda', ['float32'], 'cpu', True)
 
 
 @pytest.fixture(autouse=True)
-def undecided(monkeypatch, tmp_path):
-    monkeypatch.setattr(verdict, '_choice', None)
+def cache(monkeypatch, tmp_path):
     monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(backends, '_selection', None)
     return tmp_path / 'cache'
 
 
+# What is found
+
+
+@pytest.mark.parametrize('dtypes', verdict.DTYPE_CLASSES)
 @pytest.mark.parametrize('operator', library.KERNELS)
-def test_the_kernels_for_cpus_are_found_correct(operator, capsys):
-    """All cases, by kernels: none was left to the reference."""
-    assert compare_all(operator, 'cpu', quick=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * len([*cases.cases(operator, 'cpu', True)])
-    assert all(line.endswith(': correct') for line in lines)
+def test_the_kernels_for_cpus_are_found_correct(operator, dtypes):
+    assert compare_all(operator, 'cuda', dtypes, 'cpu', quick=True) == {}
 
 
 def patch_reference(monkeypatch, operator, change, backward=False):
-    """Have the reference of an operator compute something else; it is what the kernel is compared with."""
-    of = importlib.import_module(f'mmattn.ops.{operator}').OPERATOR
+    """Have the reference of an operator compute something else: the kernel is compared with it."""
+    declaration = importlib.import_module(f'mmattn.ops.{operator}').OPERATOR
     name = '_backward' if backward else '_reference'
-    original = getattr(of, name)
-    monkeypatch.setattr(of, name, lambda *args: change(original(*args)))
+    original = getattr(declaration, name)
+    monkeypatch.setattr(declaration, name, lambda *args: change(original(*args)))
 
 
 @pytest.mark.parametrize('operator', ['local_attention', 'dynamic_conv'])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_a_number_that_is_off_is_found(monkeypatch, operator, dtype):
-    """One number of the output, by four times what the dtype rounds it to."""
+def test_a_wrong_number_is_found(monkeypatch, operator, dtype):
+    """One number of the output, by four times what the dtype rounds it to. Then the gradients are wrong, too."""
 
     def off(out):
         i = out.abs().argmax()
@@ -64,25 +59,26 @@ def test_a_number_that_is_off_is_found(monkeypatch, operator, dtype):
     case = next(cases.cases(operator, 'cpu', True))
     for tensors in case.tensors:
         case.tensors[tensors] = case.tensors[tensors].contiguous()
-    assert compare(operator, case, dtype) == (True, '')
+    assert compare(operator, case, dtype) == (True, {})
     patch_reference(monkeypatch, operator, off)
-    ran, error = compare(operator, case, dtype)
+    ran, errors = compare(operator, case, dtype)
     assert ran
-    assert error.startswith('output differs by')
+    assert errors.keys() == set(verdict.PASSES)
+    assert errors['forward'].startswith('output differs by')
 
 
-def test_a_wrong_gradient_is_found(monkeypatch):
+def test_a_wrong_gradient_is_an_error_of_the_backward_pass_alone(monkeypatch):
     def wrong(grads):
         grads[1] = -grads[1]
         return grads
 
     patch_reference(monkeypatch, 'dynamic_conv', wrong, backward=True)
-    found = check('dynamic_conv', 'cpu', quick=True)
-    assert not found['correct']
-    assert found['ratio'] is None
-    assert 'gradient of logits differs by' in found['message']
-    assert found['message'].endswith('(and 5 more)')
-    assert verdict.reason_against(found).startswith('incorrect: ')
+    findings = check(*ARGUMENTS)
+    forward, backward = (findings[Key('dynamic_conv', 'cuda', 'float32', x)] for x in verdict.PASSES)
+    assert forward.state in ('faster', 'slower')
+    assert backward.state == 'incorrect'
+    assert 'gradient of logits differs by' in backward.message
+    assert backward.message.endswith('(and 2 more)')
 
 
 def test_a_result_that_is_no_number_is_found(monkeypatch):
@@ -90,34 +86,53 @@ def test_a_result_that_is_no_number_is_found(monkeypatch):
     evaluate = check_gpu.evaluate
 
     def one_nan(operator, case, dtype, computed):
-        found = evaluate(operator, case, dtype, computed)
+        results = evaluate(operator, case, dtype, computed)
         if computed == dtype:
-            found['gradient of value'][0, 0, 0, 0, 0] = torch.nan
-        return found
+            results['gradient of value'][0, 0, 0, 0, 0] = torch.nan
+        return results
 
     monkeypatch.setattr(check_gpu, 'evaluate', one_nan)
-    assert compare('dynamic_conv', case, torch.float32)[1].startswith('gradient of value differs by inf')
+    errors = compare('dynamic_conv', case, torch.float32)[1]
+    assert errors == {'backward': 'gradient of value differs by inf times the tolerance'}
 
 
-def test_a_kernel_that_raises_is_incorrect_and_the_message_is_kept(monkeypatch):
-    def raises(*_, **__):
-        raise RuntimeError('CUDA error: an illegal memory access\nmore')
+def raising(error):
+    def function(*_, **__):
+        raise error
 
-    monkeypatch.setattr('mmattn.ops.dynamic_conv', raises)
-    found = check('dynamic_conv', 'cpu', quick=True)
-    assert found == {
-        'correct': False,
-        'ratio': None,
-        'alternative': '',
-        'message': 'CUDA error: an illegal memory access',
-    }
+    return function
 
 
-def test_a_kernel_that_takes_nothing_is_not_correct(monkeypatch):
-    monkeypatch.setattr(backends, 'kernels_run', lambda: nullcontext(['another_operator']))
-    found = check('dynamic_conv', 'cpu', quick=True)
-    assert not found['correct']
-    assert found['message'] == 'the kernel supports no case'
+@pytest.mark.parametrize(
+    ('where', 'error', 'state', 'message'),
+    [
+        (
+            'mmattn.ops.dynamic_conv',
+            RuntimeError('CUDA error: an illegal memory access\nmore'),
+            'incorrect',
+            'CUDA error: an illegal memory access',
+        ),
+        ('mmattn.ops.dynamic_conv', torch.cuda.OutOfMemoryError('CUDA: tried'), 'not measured', 'out of memory'),
+        (
+            'mmattn.ops.dynamic_conv',
+            RuntimeError('mmattn::x has no kernel for these tensors'),
+            'not measured',
+            'the kernel supports no case',
+        ),
+        (
+            'mmattn.ops.gpu.check_gpu.medians',
+            RuntimeError('the composition fails'),
+            'not measured',
+            'the composition fails',
+        ),
+        ('mmattn.ops.gpu.check_gpu.medians', torch.cuda.OutOfMemoryError('tried'), 'not measured', 'out of memory'),
+    ],
+    ids=['kernel fails', 'memory', 'no support', 'composition fails', 'memory of the times'],
+)
+def test_only_a_kernel_is_incorrect(monkeypatch, where, error, state, message):
+    monkeypatch.setattr(where, raising(error))
+    findings = check(*ARGUMENTS)
+    assert set(findings.values()) == {Finding(state, message=message)}
 
 
 def ends(sender, *_):
@@ -129,54 +144,157 @@ def hangs(sender, *_):
 
 
 @pytest.mark.parametrize(
-    ('target', 'timeout', 'message'),
-    [(ends, 60.0, 'the process ended with exit code 3'), (hangs, 1.0, 'no result after 1 s')],
+    ('target', 'timeout', 'finding'),
+    [
+        (ends, 60.0, Finding('incorrect', message='the process ended with exit code 3')),
+        (hangs, 1.0, Finding('not measured', message='no result after 1 s')),
+    ],
     ids=['crashes', 'hangs'],
 )
-def test_a_kernel_that_takes_its_process_along_is_incorrect(monkeypatch, target, timeout, message):
+def test_a_kernel_whose_process_ends(monkeypatch, target, timeout, finding):
     monkeypatch.setattr(check_gpu, '_send', target)
-    found = isolated('dynamic_conv', 'cpu', True, timeout)
-    assert not found['correct']
-    assert found['message'] == message
+    findings = isolated(*ARGUMENTS, timeout)
+    assert set(findings.values()) == {finding}
+    assert len(findings) == 2
 
 
-@pytest.mark.parametrize('operator', library.KERNELS)
-def test_what_a_kernel_is_timed_beside_computes_the_same(operator):
-    """In values and gradients; what leaves the positions out is not counted as an alternative."""
-    for work in cases.workloads(operator, 'cpu', torch.float32, quick=True):
-        ours = timed(work.ours, work.inputs, FORWARD_AND_BACKWARD)()
-        for name, rival in work.rivals.items():
-            for a, b in zip(ours, timed(rival, work.inputs, FORWARD_AND_BACKWARD)(), strict=True):
-                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3, msg=lambda text, name=name: f'{name}: {text}')
-        for rival in work.less.values():
-            assert rival(*work.inputs[:3]).shape == work.ours(*work.inputs).shape
-
-
-def test_the_worst_ratio_to_the_best_alternative_that_computes_the_same_counts(monkeypatch, capsys):
+def test_the_worst_workload_counts(monkeypatch):
     times = iter(
         [
-            {'kernel': 3.0, 'reference': 9.0, 'unfold': 4.0},
-            {'kernel': 6.0, 'reference': 4.0, 'unfold': 5.0},
-            *[{'kernel': 1.0, 'reference': 2.0, 'unfold': 2.0, 'SDPA without positions': 0.1}] * 6,
+            {'kernel': 3.0, 'composition': 9.0},
+            {'kernel': 1.0, 'composition': 2.0},
+            {'kernel': 2.0, 'composition': 5.0},
+            {'kernel': 3.0, 'composition': 2.0},
         ]
     )
     monkeypatch.setattr(check_gpu, 'medians', lambda *_: next(times))
-    ratio, beside = time_all('dynamic_conv', 'cpu', quick=True)
-    assert ratio == 1.5
-    assert beside == 'reference (17×17, 256 channels, 8 groups, 3×3, float32, forward + backward)'
-    assert ' 0.75   3000.000  dynamic_conv, 17×17' in capsys.readouterr().out
+    second = '17×17, 256 channels, 16 groups, 5×5'
+    assert time_all('dynamic_conv', 'cuda', 'float32', 'cpu', quick=True) == {
+        'forward': Finding('faster', 2.0, 5.0, second),
+        'backward': Finding('slower', 3.0, 2.0, second),
+    }
 
 
-def test_an_alternative_that_does_not_run_is_none(capsys):
-    def raises(*_):
-        raise RuntimeError('not in this version')
+# What is selected
 
-    value = torch.ones(1, 1, 3, 4, 2, requires_grad=True)
-    work = cases.Workload('', lambda x: x * 2, [value], {'a rival': raises})
-    rivals, times = check_gpu.measure(work, 'forward', 'cpu', 1)
-    assert rivals == ['reference']
-    assert times.keys() == {'kernel', 'reference'}
-    assert capsys.readouterr().out == 'a rival does not run: not in this version\n'
+FAST, FASTEST = Finding('faster', 4.0, 8.0, 'P1'), Finding('faster', 3.0, 8.0, 'P1')
+SLOW, WRONG = Finding('slower', 9.0, 8.0, 'P1'), Finding('incorrect', message='off by 3')
+UNKNOWN = Finding('not measured', message='out of memory')
+
+
+@pytest.mark.parametrize(
+    ('cuda', 'triton', 'selected', 'reasons'),
+    [
+        (FAST, None, 'cuda', {'triton': 'not checked on this GPU'}),
+        (None, FAST, 'triton', {'cuda': 'not checked on this GPU'}),
+        (FAST, FASTEST, 'triton', {'cuda': 'slower than triton: 0.50 and 0.38 times the time of the composition'}),
+        (FASTEST, FAST, 'cuda', {'triton': 'slower than cuda: 0.50 and 0.38 times the time of the composition'}),
+        (SLOW, FAST, 'triton', {'cuda': 'slower: 1.12 times the time of the composition'}),
+        (WRONG, FAST, 'triton', {'cuda': 'incorrect: off by 3'}),
+        (UNKNOWN, FAST, 'triton', {'cuda': 'not measured: out of memory'}),
+        (
+            SLOW,
+            WRONG,
+            'composition',
+            {'cuda': 'slower: 1.12 times the time of the composition', 'triton': 'incorrect: off by 3'},
+        ),
+        (None, UNKNOWN, 'composition', {'cuda': 'not checked on this GPU', 'triton': 'not measured: out of memory'}),
+        (None, None, 'composition', {'cuda': 'not checked on this GPU', 'triton': 'not checked on this GPU'}),
+    ],
+)
+def test_the_fastest_correct_kernel_replaces_a_slower_composition(cuda, triton, selected, reasons):
+    key = ('global_attention', 'float32', 'backward')
+    findings = {
+        Key(key[0], kernel, *key[1:]): finding
+        for kernel, finding in (('cuda', cuda), ('triton', triton))
+        if finding is not None
+    }
+    assert verdict.select(findings, *key, ['cuda', 'triton']) == (selected, reasons)
+    # Other passes, dtype classes and operators were not checked; a kernel that is not installed is not selected.
+    for other in (
+        ('global_attention', 'float32', 'forward'),
+        ('global_attention', '16 bit', 'backward'),
+        ('grid_attention', 'float32', 'backward'),
+    ):
+        assert verdict.select(findings, *other, ['cuda', 'triton'])[0] == 'composition'
+    assert verdict.select(findings, *key, []) == ('composition', {})
+
+
+# Files
+
+KIND = {'gpu': 'NVIDIA Fake/1', 'capability': '9.0', 'torch': '2.13.0', 'cuda': '13.0', 'triton': '3.7.0'}
+CUDA, TRITON = (
+    Key('global_attention', 'cuda', 'float32', 'forward'),
+    Key('grid_attention', 'triton', '16 bit', 'forward'),
+)
+
+
+def test_findings_are_added_to_a_verdict():
+    path = verdict.write(KIND, {CUDA: SLOW})
+    verdict.write(KIND, {TRITON: FAST})
+    assert verdict.read(KIND) == {CUDA: SLOW, TRITON: FAST}
+    assert path.name.startswith('NVIDIA-Fake-1-')
+    verdict.write(KIND, {CUDA: FAST})
+    assert verdict.read(KIND) == {CUDA: FAST, TRITON: FAST}
+
+
+@pytest.mark.parametrize('changed', KIND)
+def test_a_verdict_is_valid_for_one_kind_of_gpu_and_its_software(changed):
+    verdict.write(KIND, {CUDA: FAST})
+    assert verdict.read(KIND | {changed: 'other'}) == {}
+
+
+@pytest.mark.parametrize(('changed', 'kept'), [('cuda', TRITON), ('triton', CUDA)])
+def test_a_finding_is_valid_for_the_sources_of_its_kernel(monkeypatch, changed, kept):
+    verdict.write(KIND, {CUDA: FAST, TRITON: FAST})
+    hashes = verdict.sources() | {changed: 'other sources'}
+    monkeypatch.setattr(verdict, 'sources', lambda: hashes)
+    assert verdict.read(KIND) == {kept: FAST}
+
+
+def test_the_sources_are_hashed(monkeypatch, tmp_path):
+    for name in ('csrc/checks.h', 'csrc/cuda/tiles.cu', 'triton/launch.py'):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('a')
+    monkeypatch.setattr(verdict, 'OPS', tmp_path)
+    before = verdict.sources.__wrapped__()
+    (tmp_path / 'csrc/cuda/tiles.cu').write_text('b')
+    after = verdict.sources.__wrapped__()
+    assert before['cuda'] != after['cuda']
+    assert before['triton'] == after['triton']
+
+
+def test_a_verdict_of_the_package_is_used_and_the_users_comes_first(monkeypatch, tmp_path):
+    path = verdict.write(KIND, {CUDA: FAST, TRITON: FAST})
+    monkeypatch.setattr(verdict, 'SHIPPED', tmp_path)
+    path.rename(tmp_path / 'any.json')
+    assert verdict.read(KIND) == {CUDA: FAST, TRITON: FAST}
+    verdict.write(KIND, {CUDA: SLOW})
+    assert verdict.read(KIND) == {CUDA: SLOW, TRITON: FAST}
+    path.write_text('half a fi')  # not a verdict
+    assert verdict.read(KIND) == {CUDA: FAST, TRITON: FAST}
+
+
+def test_a_failed_write_leaves_the_verdict_as_it_was(monkeypatch):
+    path = verdict.write(KIND, {CUDA: FAST})
+    before = path.read_bytes()
+    monkeypatch.setattr(os, 'replace', raising(OSError(28, 'No space left on device')))
+    with pytest.raises(OSError, match='No space left on device'):
+        verdict.write(KIND, {CUDA: SLOW})
+    assert [file.read_bytes() for file in path.parent.iterdir()] == [before]
+    assert json.loads(before)['machine'] == KIND
+
+
+def test_the_cache_is_that_of_the_system(monkeypatch, tmp_path):
+    monkeypatch.delenv('MMATTN_CACHE')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'xdg'))
+    assert verdict.verdict_path(KIND).parent == tmp_path / 'xdg/mmattn/verdicts'
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert verdict.verdict_path(KIND).parent == tmp_path / '.cache/mmattn/verdicts'
+
+
+# The command
 
 
 def main(monkeypatch, *arguments):
@@ -184,68 +302,108 @@ def main(monkeypatch, *arguments):
     return check_gpu.main()
 
 
-CORRECT = {'correct': True, 'ratio': 3.0, 'alternative': '', 'message': ''}
+@pytest.mark.parametrize(('finding', 'code'), [(SLOW, 0), (WRONG, 1)], ids=['slower', 'incorrect'])
+def test_the_exit_code_says_whether_all_are_correct(monkeypatch, cache, finding, code):
+    def isolated(operator, kernel, dtypes, *_):
+        return {Key(operator, kernel, each, x): finding for each in dtypes for x in verdict.PASSES}
 
-
-@pytest.mark.parametrize(
-    ('found', 'code'), [(CORRECT, 0), (CORRECT | {'correct': False}, 1)], ids=['slower', 'incorrect']
-)
-def test_the_exit_code_tells_whether_all_are_correct(monkeypatch, undecided, found, code):
-    monkeypatch.setattr(check_gpu, 'isolated', lambda name, *_: found if name == 'dynamic_conv' else CORRECT)
+    monkeypatch.setattr(check_gpu, 'isolated', isolated)
     assert main(monkeypatch, '--device', 'cpu') == code
-    assert not undecided.exists()  # a trial on a CPU is no verdict
+    assert not cache.exists()  # a trial on a CPU is no verdict
 
 
 @pytest.fixture
-def gpus(monkeypatch):
-    """Three GPUs of two kinds, and kernels for them."""
-    kinds = [{'gpu': name, 'library': ''} for name in ('NVIDIA A', 'NVIDIA B', 'NVIDIA A')]
+def checked(monkeypatch):
+    """Three GPUs of two kinds, and kernels for them. Lists what is checked; all kernels are found faster."""
+    gpus = [SimpleNamespace(name=name, major=9, minor=0) for name in ('NVIDIA A', 'NVIDIA B', 'NVIDIA A')]
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 3)
-    monkeypatch.setattr(verdict, 'machine', kinds.__getitem__)
-    monkeypatch.setattr(verdict, 'operators', lambda: [*library.KERNELS])
-    return kinds
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', gpus.__getitem__)
+    monkeypatch.setattr(triton, 'unavailable_reason', lambda: '')
+    monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': True)
+    calls = []
+
+    def isolated(operator, kernel, dtypes, device, quick):
+        calls.append((operator, kernel, *dtypes, device))
+        return {Key(operator, kernel, each, x): FAST for each in dtypes for x in verdict.PASSES}
+
+    monkeypatch.setattr(check_gpu, 'isolated', isolated)
+    return calls
 
 
-def test_each_kind_of_gpu_is_checked_once_and_gets_a_verdict(monkeypatch, gpus, capsys):
-    devices = []
-    monkeypatch.setattr(check_gpu, 'isolated', lambda name, device, quick: devices.append(device) or CORRECT)
-    assert main(monkeypatch) == 0
-    assert sorted(set(devices)) == ['cuda:0', 'cuda:1']
-    assert len(devices) == 2 * len(library.KERNELS)
-    assert verdict.read(gpus[0]) == dict.fromkeys(library.KERNELS, CORRECT)
-    assert 'local_attention: reference; the kernel is slower: 3.00 times' in capsys.readouterr().out
-    assert main(monkeypatch, '--once') == 0
-    assert len(devices) == 2 * len(library.KERNELS)
-    assert main(monkeypatch, '--device', 'cuda:2') == 0
-    assert devices[-1] == 'cuda:2'
+BOTH = verdict.DTYPE_CLASSES
 
 
-def test_a_quick_check_is_no_verdict(monkeypatch, gpus):
-    monkeypatch.setattr(check_gpu, 'isolated', lambda *_: CORRECT)
+def test_by_default_the_kernels_that_may_be_faster_are_checked(monkeypatch, checked, capsys):
+    assert main(monkeypatch, '--device', 'cuda:1') == 0
+    assert checked == [
+        ('dynamic_conv', 'cuda', *BOTH, 'cuda:1'),
+        ('global_attention', 'triton', *BOTH, 'cuda:1'),
+        ('grid_attention', 'triton', *BOTH, 'cuda:1'),
+        ('local_attention', 'cuda', *BOTH, 'cuda:1'),
+        ('strided_attention', 'triton', *BOTH, 'cuda:1'),
+    ]
+    assert 'dynamic_conv, cuda                          0.50 ' in capsys.readouterr().out
+
+
+def test_options_select_operators_kernels_and_dtypes(monkeypatch, checked):
+    assert main(monkeypatch, '--kernels', 'cuda', '--operators', 'grid_attention', '--dtypes', 'float32') == 0
+    assert main(monkeypatch, '--kernels', 'triton', '--device', 'cuda:2', '--operators', 'grid_attention') == 0
+    assert checked == [
+        ('grid_attention', 'cuda', 'float32', 'cuda:0'),  # each kind of GPU once
+        ('grid_attention', 'cuda', 'float32', 'cuda:1'),
+        ('grid_attention', 'triton', *BOTH, 'cuda:2'),
+    ]
+
+
+def test_an_interrupted_check_is_resumed(monkeypatch, checked, capsys):
+    """What was found is written after each kernel; dtype classes that were not checked are checked."""
+    isolated, interrupted = check_gpu.isolated, iter([False, True])
+
+    def once(*arguments):
+        if next(interrupted):
+            raise KeyboardInterrupt
+        return isolated(*arguments)
+
+    monkeypatch.setattr(check_gpu, 'isolated', once)
+    with pytest.raises(KeyboardInterrupt, match='run the same command again to resume'):
+        main(monkeypatch, '--device', 'cuda:1', '--dtypes', 'float32')
+    monkeypatch.setattr(check_gpu, 'isolated', isolated)
+    checked.clear()
+    arguments = '--device', 'cuda:1', '--operators', 'dynamic_conv', 'local_attention'
+    assert main(monkeypatch, *arguments, '--dtypes', 'float32') == 0
+    assert checked == [('local_attention', 'cuda', 'float32', 'cuda:1')]
+    assert 'dynamic_conv, cuda: checked before' in capsys.readouterr().out
+    assert main(monkeypatch, *arguments) == 0
+    assert main(monkeypatch, *arguments) == 0
+    assert main(monkeypatch, *arguments, '--again') == 0
+    assert [dtypes for _, _, *dtypes, _ in checked[1:]] == [['16 bit']] * 2 + [[*BOTH]] * 2
+
+
+def test_a_quick_check_is_no_verdict(monkeypatch, checked, cache):
     assert main(monkeypatch, '--quick') == 0
-    assert verdict.read(gpus[0]) is None
+    assert checked
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize(
     ('missing', 'message'),
     [
         ('gpu', 'torch .* finds no usable GPU'),
-        ('build', 'they were built without CUDA.*FORCE_CUDA=1 pip install'),
-        ('library', r'no CUDA kernels \(not built\), and no Triton kernels \(Triton requires a C compiler\)'),
+        ('kernels', 'there is no kernel to check.*FORCE_CUDA=1 pip install'),
         ('device', '--device must be one of cuda:0, cuda:1, cuda:2; got cuda:3'),
     ],
 )
-def test_what_is_missing_is_told(monkeypatch, gpus, missing, message):
+def test_what_is_missing_is_said(monkeypatch, checked, missing, message, capsys):
     if missing == 'gpu':
         monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    elif missing != 'device':
-        monkeypatch.setattr(verdict, 'operators', verdict.triton_kernels)
+    elif missing == 'kernels':
+        monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': False)
         monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton requires a C compiler')
-        if missing == 'library':
-            monkeypatch.setattr(library, 'UNAVAILABLE_REASON', 'not built')
     with pytest.raises(SystemExit, match=message):
-        main(monkeypatch, '--device', 'cuda:3')
+        main(monkeypatch, *([] if missing == 'kernels' else ['--device', 'cuda:3']))
+    if missing == 'kernels':
+        assert 'strided_attention, triton: Triton requires a C compiler\n' in capsys.readouterr().out
 
 
 def test_a_disabled_backend_is_named(monkeypatch, capsys):
@@ -255,14 +413,13 @@ def test_a_disabled_backend_is_named(monkeypatch, capsys):
     assert 'MMATTN_BACKEND=reference disables the kernels' in capsys.readouterr().err
 
 
-def test_the_whole_check_on_a_cpu(run, undecided):
-    """Each operator in a process of its own; nothing of OpenMMLab is needed."""
+def test_the_whole_check_on_a_cpu(run, cache):
+    """Each kernel in a process of its own; nothing of OpenMMLab is needed."""
     code = (
         'import sys; sys.modules.update(dict.fromkeys(("mmengine", "mmcv", "mmseg", "mmdet"))); '
-        'from mmattn.ops import library; from mmattn.utils import check_gpu; '
-        'library.KERNELS = ("dynamic_conv",); sys.exit(check_gpu.main())'
+        'from mmattn.utils import check_gpu; sys.exit(check_gpu.main())'
     )
-    said = run(sys.executable, '-c', code, '--device', 'cpu', '--quick')
-    assert 'dynamic_conv, 17×19, 5×3, dilation 2, bfloat16: correct' in said
-    assert 'kernel/ms' in said
-    assert not undecided.exists()
+    output = run(sys.executable, '-c', code, '--device', 'cpu', '--quick', '--operators', 'dynamic_conv')
+    assert '1 of 1: dynamic_conv, cuda' in output
+    assert '16 bit backward: ' in output
+    assert not cache.exists()

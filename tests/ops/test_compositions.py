@@ -40,7 +40,7 @@ random_calls = functools.partial(
 
 @pytest.fixture(params=['as on CPUs', 'as on GPUs'])
 def path(request, monkeypatch):
-    """On GPUs, PyTorch's attention computes a slice and its gradients; on CPUs, a formula in the operands' dtype does."""
+    """On GPUs, PyTorch's attention computes a slice and its gradients. On CPUs, formulas do, in the operands' dtype."""
     if request.param == 'as on GPUs':
         monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
     return request.param
@@ -80,12 +80,11 @@ def test_slices_do_not_change_the_result(monkeypatch, path, name):
     @random_calls(max_examples=15)
     @hypothesis.given(calls)
     def check(call):
-        tensors = {key: x for key, x in call.tensors.items()}
         results = []
         for budget in (2**30, 2000):
             monkeypatch.setattr(chunks, 'CHUNK_BYTES', budget)
             with backends.backend('composition'):
-                results.append(evaluate(op, tensors, torch.float64, **call.settings))
+                results.append(evaluate(op, call.tensors, torch.float64, **call.settings))
         assert_same(*results, atol=1e-9, rtol=1e-9)
 
     check()
@@ -205,7 +204,7 @@ def both_passes(name, arguments, lse=(), implementation='composition', leading=1
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_launches(meta, dtype):
-    """Of both passes, on two maps of 97×97 (BA: eight of 96×96), with the z-score; no host tensor, no look at values."""
+    """Of both passes, with the z-score, on two maps of 97×97 (BA: eight of 96×96). Nothing looks at a value."""
     size, k, half = (2, 1, 97, 97), 31, functools.partial(meta, dtype=dtype)
     window, outside = meta(*size, k * k), meta(*size)
     x = half(*size, 256)

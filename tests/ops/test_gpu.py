@@ -1,38 +1,28 @@
-"""The CUDA and Triton kernels on a GPU, against float64 on the CPU."""
+"""The kernels and compositions on a GPU, against float64 on the CPU."""
 
 import pytest
 import torch
 
-from mmattn.ops import backends, triton, window_zscore
-from mmattn.ops.gpu import cases, verdict
+from mmattn import ops
+from mmattn.ops import backends, library, window_zscore
+from mmattn.ops.gpu import cases
 from mmattn.ops.gpu.cases import Case
-from mmattn.ops.gpu.check_gpu import compare_all, evaluate
+from mmattn.ops.gpu.check_gpu import BACKENDS, compare_all, evaluate
+from mmattn.ops.gpu.verdict import DTYPE_CLASSES
 
 from ..golden.operator_calls import calls
 from .literal import low_precision
 
-KERNELS = [x for x in verdict.operators() if not (x.endswith(verdict.TRITON) and triton.unavailable_reason())]
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or not KERNELS, reason='there is no GPU, or no kernels for it'
-)
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU')
 DEVICE = 'cuda'
+KERNELS = [(operator, kernel) for operator in library.KERNELS for kernel in backends.available_kernels(operator)]
+every_kernel = pytest.mark.parametrize(('operator', 'kernel'), KERNELS)
 CALLS = [
-    (kernel, name, call)
-    for kernel in KERNELS
+    pytest.param(implementation, call, id=f'{implementation}, {name}')
     for name, call in calls().items()
-    if call.operator == kernel.removesuffix(verdict.TRITON)
+    if call.operator in library.KERNELS
+    for implementation in ('composition', *map(BACKENDS.get, backends.available_kernels(call.operator)))
 ]
-
-
-@pytest.fixture(autouse=True)
-def kernels_run(monkeypatch, request):
-    """The kernel of the test runs, regardless of verdicts, and no other one."""
-    before = verdict.current_choice()
-    kernel = request.getfixturevalue('kernel')
-    verdict.apply_choice({each: '' if each == kernel else verdict.NOT_VERIFIED for each in verdict.operators()})
-    yield
-    verdict.apply_choice(dict.fromkeys(verdict.operators(), verdict.NOT_VERIFIED) if before is None else before)
-    monkeypatch.setattr(verdict, '_choice', before)
 
 
 def case_of(call, device):
@@ -58,27 +48,50 @@ def case_of(call, device):
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(('kernel', 'call'), [pytest.param(x, y, id=f'{x}, {name}') for x, name, y in CALLS])
-def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(kernel, call, dtype):
+@pytest.mark.parametrize(('implementation', 'call'), CALLS)
+def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(implementation, call, dtype):
     operator = call.operator
     expected = evaluate(operator, case_of(call, 'cpu'), dtype, torch.float64)
-    with backends.kernels_run() as kernels:
+    with backends.backend(implementation), backends.kernels_run() as kernels:
         actual = evaluate(operator, case_of(call, DEVICE), dtype, dtype)
-    assert {operator, f'{operator}_backward'} <= set(kernels)
+    assert implementation == 'composition' or {operator, f'{operator}_backward'} <= set(kernels)
     for each, x in expected.items():
         torch.testing.assert_close(
             actual[each].cpu(), x, msg=lambda text, each=each: f'{each}: {text}', **low_precision(dtype)
         )
 
 
-@pytest.mark.parametrize('kernel', KERNELS)
-def test_the_check_finds_the_kernels_correct(kernel):
-    assert compare_all(kernel.removesuffix(verdict.TRITON), DEVICE, quick=True)
+@every_kernel
+@pytest.mark.parametrize('dtypes', DTYPE_CLASSES)
+def test_the_check_finds_the_kernels_correct(operator, kernel, dtypes):
+    assert compare_all(operator, kernel, dtypes, DEVICE, quick=True) == {}
 
 
-@pytest.mark.parametrize('kernel', KERNELS)
-def test_two_calls_give_the_same_bits(kernel):
-    operator = kernel.removesuffix(verdict.TRITON)
+@every_kernel
+def test_two_calls_give_the_same_bits(operator, kernel):
     case = next(cases.cases(operator, DEVICE, True))
-    first, second = (evaluate(operator, case, torch.float16, torch.float16) for _ in range(2))
+    with backends.backend(BACKENDS[kernel]):
+        first, second = (evaluate(operator, case, torch.float16, torch.float16) for _ in range(2))
     assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('operator', library.KERNELS)
+def test_compositions_run_in_a_cuda_graph(operator, dtype):
+    """Nothing synchronises, and no tensor comes from the host: the graph is captured, and replays the numbers."""
+    case = next(cases.cases(operator, DEVICE, True))
+    with backends.backend('composition'):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            expected = evaluate(operator, case, dtype, dtype)['output']
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        tensors = {
+            name: [y.to(dtype) for y in x] if isinstance(x, list) else x.to(dtype) if x.is_floating_point() else x
+            for name, x in case.tensors.items()
+        }
+        operation = getattr(ops, operator)
+        with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+            out = operation(**tensors, **case.settings)
+        graph.replay()
+    torch.testing.assert_close(out, expected)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+import alternatives
 import torch
 from mmcv.cnn import ConvModule, fuse_conv_bn
 from mmcv.cnn.bricks import GeneralizedAttention
@@ -23,7 +24,6 @@ from mmattn.ops import (
     strided_attention,
     window_zscore,
 )
-from mmattn.ops.gpu import alternatives
 from mmattn.ops.support import strided_offsets
 
 FORWARD, BOTH = 'forward', 'forward + backward'

@@ -66,7 +66,7 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
                 else:
                     d_queries.add_(d_pairs @ keys, alpha=args.scale)
                 _keys(d_key, axis, rows).add_(d_pairs.transpose(-1, -2) @ queries, alpha=args.scale)
-                if d_window is not None and positions is not None:
+                if d_window is not None and positions is not None and index is not None:
                     positions.write(axis, lines_along(d_window[:, :, rows], axis), d_logits, index)
     grads = [d_query, d_key, d_value]
     if d_window is not None:

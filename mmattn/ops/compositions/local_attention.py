@@ -37,16 +37,18 @@ def backward(grad: Tensor, args: Any) -> list[Tensor]:
         d_logits = softmax_backward(area.dot(d_out, area.of(value)), weights)
         d_value = area.weighted(area.transposed(weights), area.of(d_out))
         d_bias, d_query, d_key = d_logits, None, None
-        if query is not None:
-            d_key = 0
+        if query is not None and keys is not None:
+            d_keys = []  # summands
             for p, total in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
                 d_total = squash_backward(area.weighted(d_logits, keys), total).to(value.dtype)
                 towards = squash(total).to(value.dtype)
-                d_key = d_key + area.weighted(area.transposed(d_logits), area.of(towards))
-                d_key = d_key + area.weighted(area.transposed(p), area.of(d_total))
+                d_keys.append(area.weighted(area.transposed(d_logits), area.of(towards)))
+                d_keys.append(area.weighted(area.transposed(p), area.of(d_total)))
                 d_logits = d_logits + softmax_backward(area.dot(d_total, keys), p)
             d_query = area.weighted(d_logits, keys) * args.scale
-            d_key = d_key + area.weighted(area.transposed(d_logits), area.of(query * args.scale))
+            d_key = area.weighted(area.transposed(d_logits), area.of(query * args.scale))
+            for summand in d_keys:
+                d_key += summand
         for to, grad_part in zip(grads, (d_query, d_key, d_value, d_bias)):
             if to is not None and grad_part is not None:
                 to[part] = grad_part

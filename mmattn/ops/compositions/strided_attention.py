@@ -53,7 +53,7 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
                     None if y is None else y.squeeze(1).unflatten(0, query.shape[:-2]) for y in grads
                 )
                 d_query, d_key, d_value = (
-                    y[..., : like.shape[-2], : like.shape[-1]]
+                    y[..., : like.shape[-2], : like.shape[-1]]  # type: ignore[index]
                     for y, like in ((d_query, query), (d_key, key), (d_value, value))
                 )
                 d_logits = None if d_logits is None else d_logits[..., : key.shape[-2]]

@@ -94,8 +94,8 @@ def close_table(table: Tensor, count: int) -> None:
 def sdpa(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> Tensor:
     """Call PyTorch's ``scaled_dot_product_attention`` for operands padded by :func:`pad`."""
     if table is not None and table.shape[0] > MOST_BATCHES:
-        parts = (x.split(MOST_BATCHES) for x in (query, key, value, table))
-        return torch.cat([sdpa(*part, scale) for part in zip(*parts)])
+        parts = zip(*(x.split(MOST_BATCHES) for x in (query, key, value, table)))
+        return torch.cat([F.scaled_dot_product_attention(*part, scale=scale) for part in parts])
     return F.scaled_dot_product_attention(query, key, value, table, scale=scale)
 
 

@@ -1,7 +1,7 @@
-"""Cases and workloads of the GPU check: calls whose results are compared, and calls whose times are compared."""
+"""Cases and workloads of the GPU check: calls whose results are compared, and calls whose times are."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from mmattn import ops
-
-from . import alternatives
 
 Tensors = dict[str, Any]  # arguments by name: a tensor, or a list of them
 
@@ -27,13 +25,15 @@ class Case:
 
 @dataclass
 class Workload:
-    """A call whose time is compared with alternatives. Alternatives in ``less`` compute it without positions."""
+    """A call whose time is measured."""
 
     title: str
-    ours: Callable[..., Tensor]
+    function: Callable[..., Tensor]
     inputs: list[Tensor]
-    rivals: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
-    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # called with the first three inputs
+
+    def call(self) -> Tensor:
+        """Call the function with its inputs."""
+        return self.function(*self.inputs)
 
 
 class Draw:
@@ -143,90 +143,69 @@ def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
 
 
 def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> Iterator[Workload]:
-    """Yield the workloads of an operator, with alternatives in PyTorch and mmcv."""
+    """Yield the workloads of an operator."""
     for work in globals()[f'_{operator}_workloads'](Draw(device, dtype), quick):
         work.inputs = [x.requires_grad_() for x in work.inputs]
         yield work
+
+
+def _with_window(operator: Callable[..., Tensor], window_size: int | tuple[int, ...]) -> Callable[..., Tensor]:
+    def call(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+        return operator(query, key, value, window_bias=window_bias, window_size=window_size, outside_bias=outside_bias)
+
+    return call
 
 
 def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k = (21, 7) if quick else (97, 31)
     for channels in (32,) if quick else (256, 64):  # a kernel may support fewer channels in float32
         inputs = [draw(1, 1, side, side, *rest) for rest in ((channels,), (channels,), (channels,), (k * k,), ())]
-        entry = alternatives.window_entry(side, k, draw.device)
-        rivals = {'SDPA with a table': partial(alternatives.sdpa_with_table, entry=entry)}
-        if not quick:
-            rivals['FlexAttention'] = partial(alternatives.flex_attention, size=k)
-
-        def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-            return ops.global_attention(
-                query, key, value, window_bias=window_bias, window_size=k, outside_bias=outside_bias
-            )
-
-        yield Workload(f'{side}×{side}, {channels} channels', ours, inputs, rivals, {'SDPA': alternatives.sdpa})
+        yield Workload(f'{side}×{side}, {channels} channels', _with_window(ops.global_attention, k), inputs)
 
 
 def _grid_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k, channels = (11, 5, 16) if quick else (97, 31, 512)
     query, key, value = (draw.maps(2, 1, side, side, c) / c**0.25 for c in (channels // 8, channels // 8, channels))
     positions = [draw(2, 1, side, side, *rest) for rest in ((2 * k - 1,), ())]
-    mmcv = {'mmcv CrissCrossAttention': alternatives.criss_cross} if alternatives.criss_cross_attention() else {}
     unscaled = partial(ops.grid_attention, scale=1.0)
     title = f'2×{side}×{side}, {channels // 8} and {channels} channels'
-    yield Workload(f'{title}, content alone', unscaled, [query, key, value], mmcv)
-    yield Workload(title, _with_window(unscaled, k), [query, key, value, *positions], {}, mmcv)
+    yield Workload(title, _with_window(unscaled, k), [query, key, value, *positions])
     size, windows = ((4, 8, 8) if quick else (16, 64, 64)), (9, 9, 11)
-    title = f'{"×".join(map(str, size))}, 32 channels'
-    inputs = [draw(1, 1, *size, 32) for _ in range(3)]
-    positions = [draw(1, 1, *size, *rest) for rest in ((27,), ())]
-    axes = {'einsum along the axes': alternatives.axes_einsum}
-    yield Workload(f'{title}, content alone', ops.grid_attention, inputs, axes)
-    yield Workload(title, _with_window(ops.grid_attention, windows), [*inputs, *positions], {}, axes)
-
-
-def _with_window(operator: Callable[..., Tensor], window_size: int | tuple[int, ...]) -> Callable[..., Tensor]:
-    def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-        return operator(query, key, value, window_bias=window_bias, window_size=window_size, outside_bias=outside_bias)
-
-    return ours
+    inputs = [draw(1, 1, *size, *rest) for rest in ((32,), (32,), (32,), (27,), ())]
+    yield Workload(f'{"×".join(map(str, size))}, 32 channels', _with_window(ops.grid_attention, windows), inputs)
 
 
 def _local_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, channels = (17, 64) if quick else (96, 256)
     for iterations in (1, 3):
 
-        def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, n: int = iterations) -> Tensor:
+        def call(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, n: int = iterations) -> Tensor:
             return ops.local_attention(
                 query, key, value, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=n
             )
 
         # small enough for finite refined logits in float16
         inputs = [draw.maps(1, 8, side, side, channels // 8) / 4 for _ in range(3)] + [draw.maps(1, 8, side, side, 9)]
-        rivals = {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}
         refined = ', refined' if iterations > 1 else ''
-        yield Workload(f'{side}×{side}, {channels} channels, 8 heads{refined}', ours, inputs, rivals)
+        yield Workload(f'{side}×{side}, {channels} channels, 8 heads{refined}', call, inputs)
 
 
 def _dynamic_conv_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     for side, groups, k in ((17, 8, 3), (17, 16, 5)) if quick else ((96, 8, 3), (48, 16, 13)):
         inputs = [draw.maps(1, groups, side, side, c) for c in (256 // groups, k * k)]
-        rivals = {'unfold': partial(alternatives.unfold_dynamic_conv, k=k)}
         title = f'{side}×{side}, 256 channels, {groups} groups, {k}×{k}'
-        yield Workload(title, partial(ops.dynamic_conv, kernel_size=k), inputs, rivals)
+        yield Workload(title, partial(ops.dynamic_conv, kernel_size=k), inputs)
 
 
 def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
     widths = [len(offset) for offset in ops.strided_offsets(size, step, 'block')]
 
-    def ours(query: Tensor, key: Tensor, value: Tensor, *offset_bias: Tensor) -> Tensor:
+    def call(query: Tensor, key: Tensor, value: Tensor, *offset_bias: Tensor) -> Tensor:
         return ops.strided_attention(query, key, value, pattern='block', step=step, offset_bias=offset_bias)
 
-    cubes = {'SDPA of cubes': partial(alternatives.cubes_sdpa, step=step)}
     for heads, positions in itertools.product((1, 8), (False, True)):
         inputs = [draw(1, heads, *size, 32 // heads) for _ in range(3)]
-        title = f'{"×".join(map(str, size))}, 32 channels, heads: {heads}'
-        if positions:
-            yield Workload(title, ours, [*inputs, *(draw(1, heads, *size, n) for n in widths)], {}, cubes)
-        else:
-            yield Workload(f'{title}, content alone', ours, inputs, cubes)
+        inputs += [draw(1, heads, *size, n) for n in widths if positions]
+        biases = ', biases by offset' if positions else ''
+        yield Workload(f'{"×".join(map(str, size))}, 32 channels, heads: {heads}{biases}', call, inputs)
