@@ -48,10 +48,6 @@ getting=$!
 trap 'kill $getting 2>/dev/null || true' EXIT
 bash tools/environment/setup.sh
 step 'sample: 12 aerial images with masks of buildings' sample_is_there
-if .venv/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    step 'checking the kernels on this GPU' .venv/bin/python -m mmattn.utils.check_gpu --once ||
-        say 'PyTorch runs what was not found correct'
-fi
 run Bi-CC $work
 if [ "${1:-}" = --peer ]; then run CC $work/peer --cfg-options model.decode_head.position=none; fi
 step 'scoring the prediction of the majority class' score

@@ -95,7 +95,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale:
     """Call PyTorch's ``scaled_dot_product_attention`` for operands padded by :func:`pad`."""
     if table is not None and table.shape[0] > MOST_BATCHES:
         parts = zip(*(x.split(MOST_BATCHES) for x in (query, key, value, table)))
-        return torch.cat([F.scaled_dot_product_attention(*part, scale=scale) for part in parts])
+        return torch.cat([F.scaled_dot_product_attention(q, k, v, mask, scale=scale) for q, k, v, mask in parts])
     return F.scaled_dot_product_attention(query, key, value, table, scale=scale)
 
 

@@ -34,6 +34,15 @@ std::vector<Tensor> Call::all_tensors() const {
   return found;
 }
 
+bool Call::is_float32() const {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (values[i].isTensor() && values[i].toTensor().is_floating_point()) {
+      return values[i].toTensor().scalar_type() == at::kFloat;
+    }
+  }
+  return false;
+}
+
 optional<size_t> Call::needed() const {
   return names.back().name() == "needed" ? optional<size_t>(get("needed").toBoolList().size()) : std::nullopt;
 }
@@ -79,11 +88,11 @@ std::atomic<Backend>& backend() {
   return chosen;
 }
 
-std::atomic<bool>& allowed(const std::string& name) {
+std::atomic<int>& allowed(const std::string& name) {
   static std::mutex mutex;
-  static std::map<std::string, std::atomic<bool>> all;
+  static std::map<std::string, std::atomic<int>> all;
   const std::lock_guard<std::mutex> lock(mutex);
-  return all.try_emplace(name, false).first->second;
+  return all.try_emplace(name, 0).first->second;
 }
 
 namespace {
@@ -121,12 +130,14 @@ void trace(const std::string& name) {
 }
 
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
-         const std::atomic<bool>* allowed) {
+         const std::atomic<int>* allowed) {
   const Backend chosen = backend();
   const Call call(op, *stack);
   check(call);
-  const bool taken =
-      chosen != Backend::reference && (!allowed || *allowed || chosen == Backend::native) && can_run(call);
+  const auto may_run = [&] {
+    return !allowed || chosen == Backend::native || (*allowed & (call.is_float32() ? float32 : sixteen_bit));
+  };
+  const bool taken = chosen != Backend::reference && may_run() && can_run(call);
   if (!taken) {
     TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
                 " has no kernel for these tensors");
@@ -172,7 +183,9 @@ bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empt
 
 TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
   m.def("set_backend(str name) -> str", mmattn::choose);
-  m.def("allow(str name, bool allowed) -> ()",
-        [](const std::string& name, bool allowed) { mmattn::allowed("mmattn::" + name) = allowed; });
+  m.def("allow(str name, bool sixteen_bit, bool float32) -> ()", [](const std::string& name, bool sixteen_bit,
+                                                                    bool float32) {
+    mmattn::allowed("mmattn::" + name) = (sixteen_bit ? mmattn::sixteen_bit : 0) | (float32 ? mmattn::float32 : 0);
+  });
   m.def("trace(bool on) -> str[]", mmattn::switch_trace);
 }

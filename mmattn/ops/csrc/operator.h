@@ -37,6 +37,8 @@ class Call {
 
   // All tensors among the arguments, including those in lists.
   std::vector<Tensor> all_tensors() const;
+  // Whether the first floating-point tensor among the arguments is float32.
+  bool is_float32() const;
   // For a backward operator: the number of flags, one per tensor among the arguments of the operator.
   optional<size_t> needed() const;
   // For a backward operator: whether the gradient of a tensor, or of item `item` of a list of tensors, is needed.
@@ -60,19 +62,20 @@ using Check = void (*)(const Call&);
 // Which implementation of an operator runs. ../library.py initialises it from the environment variable MMATTN_BACKEND.
 enum class Backend { automatic, native, reference };
 std::atomic<Backend>& backend();
-// Whether a kernel that must be verified before use (a CUDA kernel) may run.
-std::atomic<bool>& allowed(const std::string& name);
+// The dtype classes in which a kernel that must be checked before use (a CUDA kernel) may run.
+enum DtypeClass : int { sixteen_bit = 1, float32 = 2 };
+std::atomic<int>& allowed(const std::string& name);
 // Records that a kernel ran, for tests.
 void trace(const std::string& name);
 
 // Checks the arguments, and runs the kernel or calls the reference in Python.
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
-         const std::atomic<bool>* allowed);
+         const std::atomic<int>* allowed);
 
 // A kernel as a boxed function of the dispatcher.
 template <Check check, Kernel kernel, CanRun can_run, bool verified = false>
 void implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  static const std::atomic<bool>* const may = verified ? &allowed(op.schema().name()) : nullptr;
+  static const std::atomic<int>* const may = verified ? &allowed(op.schema().name()) : nullptr;
   run(op, stack, check, kernel, can_run, may);
 }
 
