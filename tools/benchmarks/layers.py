@@ -1,0 +1,166 @@
+"""Time and memory of attention layers beside stock layers: ``python tools/benchmarks/layers.py``.
+
+Bi-NL, Bi-CC, BA and SST's attention, with their default positions, beside mmcv's ``NonLocal2d`` and
+``CrissCrossAttention``, a 3×3 convolution, and PyTorch's attention over all positions of a clip. Lines are printed as
+they are measured: medians in ms, peak memory in MiB beyond weights and inputs, and the ratios to the stock layer.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import mmattn.utils.command
+
+import alternatives
+import torch
+from mmcv.cnn import NonLocal2d
+from torch import Tensor, nn
+
+from mmattn import layers
+from mmattn.ops import backends
+from mmattn.utils.profiling import extra_memory
+
+DTYPES = {'float32': None, 'bfloat16': torch.bfloat16}  # autocast to it
+FORWARD, BOTH = 'forward', 'forward + backward'
+
+
+class AllPositions(nn.Module):
+    """Attention from every position of a clip ``(B, T, H, W, C)`` to every other one, by PyTorch."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(channels, heads, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend."""
+        rows = x.flatten(1, 3)
+        return self.attention(rows, rows, rows, need_weights=False)[0].view_as(x)
+
+
+class OfClip(nn.Module):
+    """A layer for clips, called with the numbers of the frames."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend."""
+        numbers = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
+        return self.layer(x, frame_numbers=numbers)
+
+
+def pairs(small: bool) -> dict[str, tuple[list[tuple[str, nn.Module]], tuple[int, ...]]]:
+    """Return the layers of each comparison, the stock layer last, and the shape of their input."""
+    channels, side, batch = (32, 9, 1) if small else (512, 97, 2)
+    criss_cross = alternatives.criss_cross_attention()
+    clip = (1, 2, 4, 4, 16) if small else (1, 8, 32, 56, 256)
+    return {
+        'Bi-NL': (
+            [('Bi-NL', layers.BilateralNonLocal2d(channels)), ('NonLocal2d', NonLocal2d(channels))],
+            (batch, channels, side, side),
+        ),
+        'Bi-CC': (
+            [('Bi-CC', layers.BilateralCrissCrossAttention(channels))]
+            + ([('CrissCrossAttention', criss_cross(channels))] if criss_cross else []),
+            (batch, channels, side, side),
+        ),
+        'BA': (
+            [
+                ('BA', layers.LocalBilateralAttention(channels // 2)),
+                ('3×3 convolution', nn.Conv2d(channels // 2, channels // 2, 3, padding=1)),
+            ],
+            (batch * 4, channels // 2, side - 1, side - 1),
+        ),
+        'SST': (
+            [
+                ('SST (Grid)', OfClip(layers.GridAttention3d(clip[-1]))),
+                ('SST (Strided)', OfClip(layers.StridedAttention3d(clip[-1]))),
+                ('all positions', AllPositions(clip[-1], 8)),
+            ],
+            clip,
+        ),
+    }
+
+
+def measure(layer: nn.Module, x: Tensor, dtype: torch.dtype | None, repeats: int) -> dict[str, tuple[float, float]]:
+    """Measure the median ms and the extra MiB of both passes."""
+    autocast = nullcontext() if dtype is None else torch.autocast(x.device.type, dtype)
+
+    def forward() -> Tensor:
+        with autocast, torch.no_grad():
+            return layer(x)
+
+    def both() -> tuple[Tensor, ...]:
+        with autocast:
+            out = layer(x)
+        grads = torch.autograd.grad(out.sum(), [x, *layer.parameters()], allow_unused=True)
+        return tuple(grad for grad in grads if grad is not None)
+
+    return {
+        name: (median(call, x.device, repeats), memory(call, x.device))
+        for name, call in ((FORWARD, forward), (BOTH, both))
+    }
+
+
+def median(call: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Measure the median ms of a call, after two warm-up calls."""
+    times = []
+    for repeat in range(repeats + 2):
+        if device.type == 'cuda':
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        if device.type == 'cuda':
+            torch.cuda.synchronize()
+        if repeat > 1:
+            times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def memory(call: Callable[[], object], device: torch.device) -> float:
+    """Measure the peak MiB of a call beyond what was allocated before."""
+    if device.type != 'cuda':
+        return extra_memory(call)[1]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def main() -> None:
+    """Measure all layers, and print a line for each pass."""
+    parser = argparse.ArgumentParser(prog='layers', description='Time attention layers beside stock layers.')
+    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=list(DTYPES))
+    parser.add_argument('--only', nargs='+', choices=pairs(True), default=list(pairs(True)))
+    parser.add_argument('--backend', choices=backends.library.BACKENDS, default='auto')
+    parser.add_argument('--repeats', type=int, default=10)
+    parser.add_argument('--small', action='store_true', help='small maps, to try the command')
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.manual_seed(0)
+    print('| layer | dtype | pass | ms | × stock | MiB | × stock |\n|---|---|---|---|---|---|---|', flush=True)
+    for name, (compared, shape) in pairs(args.small).items():
+        if name not in args.only:
+            continue
+        x = torch.randn(shape, device=device).requires_grad_()
+        for dtype in args.dtypes:
+            with backends.backend(args.backend):
+                found = {title: measure(layer.to(device), x, DTYPES[dtype], args.repeats) for title, layer in compared}
+            *_, stock = found.values()
+            for title, passes in found.items():
+                for pass_, (ms, mib) in passes.items():
+                    ratios = [f'{a / b:.2f}' if b else '–' for a, b in zip((ms, mib), stock[pass_])]
+                    print(
+                        f'| {title} | {dtype} | {pass_} | {ms:.3g} | {ratios[0]} | {mib:.0f} | {ratios[1]} |',
+                        flush=True,
+                    )
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
