@@ -1,10 +1,9 @@
 """Compile the Triton kernels, without a GPU: ``python tools/benchmarks/compile_triton.py``.
 
-Prints registers, spilled bytes (both as ptxas reports them) and shared memory of each kernel, in its default
-configuration: the first one that fits. Kernels are compiled for maps of 97×97 positions and a learned window of 31×31
-or, for ``grid_attention``, of length 31; the kernel of axis biases for a call with these, key biases and a mask; the
-kernels of ``grid_attention`` for its second arm, which adds to the first one; those of ``strided_attention`` for blocks
-of 10×10 positions with biases by offset.
+Prints registers, spilled bytes (both as ptxas reports them) and shared memory of each kernel. Kernels are compiled for
+maps of 97×97 positions and a learned window of 31×31 or, for ``grid_attention``, of length 31; the kernel of axis
+biases for a call with these, key biases and a mask; the kernels of ``grid_attention`` for its second arm, which adds to
+the first one; those of ``strided_attention`` for blocks of 10×10 positions with biases by offset.
 """
 
 import argparse
@@ -70,7 +69,7 @@ def main() -> int:
 
 
 def compile_call(
-    operator: str, dtype: torch.dtype, channels: int, capability: int, positions: bool = True, all_configs: bool = False
+    operator: str, dtype: torch.dtype, channels: int, capability: int, positions: bool = True, config: Any = None
 ) -> Iterator[Compiled]:
     """Compile the kernels of an operator and its backward pass, once each.
 
@@ -80,7 +79,7 @@ def compile_call(
         channels (int): channels of query, key and value.
         capability (int): 10 times the compute capability of the GPU.
         positions (bool): whether the calls have position biases. Defaults to True.
-        all_configs (bool): compile each configuration that fits, not only the default. Defaults to False.
+        config (Config, optional): configuration to compile. Defaults to the one that a launch selects.
 
     Yields:
         Compiled: each kernel.
@@ -93,8 +92,8 @@ def compile_call(
     launches: dict[str, tuple] = {}
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        title = ', '.join(filter(None, (kernel.base_fn.__name__, constants.get('OPERAND'))))
-        launches[title] = kernel, arguments, constants
+        title = ', '.join(filter(None, (kernel.__name__, constants.get('OPERAND'))))
+        launches[title] = kernel, [*map(launch.encode, arguments)], constants
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
@@ -108,13 +107,13 @@ def compile_call(
         get_current_target=lambda: GPUTarget('cuda', capability, 32),
     )
     for name, (kernel, arguments, constants) in launches.items():
-        for config in launch.select_configs(kernel, **constants)[: None if all_configs else 1]:
-            with mock.patch.object(driver, '_active', target), ptxas_log() as log:
-                built = kernel.fn.warmup(*arguments, **constants, **config.all_kwargs(), grid=(1,))
-            stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
-            registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
-            title = f'{config.kwargs["OWN"]} × {config.kwargs["STREAM"]}, {config.num_warps}, {config.num_stages}'
-            yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared)
+        selected = config or launch.select_config(kernel, SHARED[capability] * 1024, **constants)
+        with mock.patch.object(driver, '_active', target), ptxas_log() as log:
+            built = kernel.warmup(*arguments, **constants, **launch.options(selected), grid=(1,))
+        stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
+        registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
+        title = f'{selected.owned} × {selected.stream}, {selected.warps}, {selected.stages}'
+        yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared)
 
 
 def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:

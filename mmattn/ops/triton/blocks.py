@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..autograd import list_tensors
 
+LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 
 
@@ -31,6 +32,30 @@ class Gradient(NamedTuple):
     rows: Tensor  # (maps, N, Dv), contiguous
     lse: Tensor  # (maps, N); 0 for a query without keys
     along: Tensor  # Σ gradient · output, (maps, N)
+
+
+@triton.jit
+def decode(x):
+    """Decode a number, see ``launch.encode``."""
+    number = x
+    if isinstance(x, tl.tensor):  # 1 is a constant
+        number = x >> 1
+    return number
+
+
+@triton.jit
+def decode3(x):
+    """Decode one number for each axis."""
+    return decode(x[0]), decode(x[1]), decode(x[2])
+
+
+@triton.jit
+def decode_table(table):
+    """Decode the strides of a table, or return None."""
+    decoded = table
+    if table is not None:
+        decoded = Table(table.data, decode(table.batch), decode(table.head), decode(table.query), decode(table.entry))
+    return decoded
 
 
 @triton.jit

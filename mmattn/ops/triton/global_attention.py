@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from ..global_attention import OPERATOR
@@ -20,10 +21,10 @@ from . import blocks, launch
 from .blocks import gradients_like, prepare_gradient, rows, table
 from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, query_gradients
 from .global_attention_logits import Call
-from .launch import precision, width
+from .launch import Config, precision, width
 
 AXES = 3
-MOST_CHANNELS = 256
+MOST_CHANNELS = {torch.float32: 128}  # otherwise 256: the sums of a row stay in registers
 
 
 class Operands:
@@ -53,8 +54,8 @@ class Operands:
             query.shape[1],
             size.numel(),
             key_size.numel(),
-            query.shape[-1],
-            value.shape[-1],
+            tl.constexpr(query.shape[-1]),
+            tl.constexpr(value.shape[-1]),
             float(args.outside_value),
             float(args.scale),
         )
@@ -70,9 +71,9 @@ class Operands:
     def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0) -> None:
         """Run a kernel whose programs own ``owned`` rows of each map. If ``parts`` > 0, programs share a tile."""
 
-        def programs(config: dict) -> int:
-            shares = triton.cdiv(parts, config['STREAM']) if parts else 1
-            return self.maps * triton.cdiv(owned, config['OWN']) * shares
+        def programs(config: Config) -> int:
+            shares = triton.cdiv(parts, config.stream) if parts else 1
+            return self.maps * triton.cdiv(owned, config.owned) * shares
 
         with torch.cuda.device_of(self.call.query):  # no effect on CPUs
             launch.launch(kernel, programs, self.call, *arguments, **self.constants)
@@ -117,5 +118,6 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
 
 
 def supports(args: Any) -> bool:
-    """Check whether the kernels support a call. The sums of more than 256 channels do not fit into registers."""
-    return max(args.query.shape[-1], args.value.shape[-1]) <= MOST_CHANNELS and blocks.supports(args)
+    """Check whether the kernels support a call. In float32, products of more than 128 channels are left to cuBLAS."""
+    channels = max(args.query.shape[-1], args.value.shape[-1])
+    return channels <= MOST_CHANNELS.get(args.query.dtype, 256) and blocks.supports(args)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import load_rows, store_rows
-from .global_attention_logits import compute_logits, find_entries, load_outside, strip
-from .launch import autotuned
+from .blocks import LOG2E, decode, load_rows, store_rows
+from .global_attention_logits import compute_logits, decode_call, find_entries, load_outside, strip
 
 
 @triton.jit
@@ -27,20 +26,21 @@ def attend(
     x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     highest = tl.maximum(peak, tl.max(x, 1))
     zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
-    weights = tl.exp(x - zero[:, None])
-    factor = tl.exp(peak - zero)
+    weights = tl.exp2(x - zero[:, None])
+    factor = tl.exp2(peak - zero)
     total = total * factor + tl.sum(weights, 1)
     acc = tl.dot(weights.to(value.dtype), value, acc * factor[:, None], input_precision=PRECISION)
     return acc, highest, total
 
 
-@autotuned
+@triton.jit
 def forward_kernel(
     call, out, lse,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the output ``(maps, N, Dv)`` and the log-sum-exp ``(maps, N)``."""
+    call = decode_call(call)
     tiles = tl.cdiv(call.queries, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -67,7 +67,7 @@ def forward_kernel(
         )
     acc = acc / tl.where(total == 0, 1.0, total)[:, None]
     store_rows(out, map, queries, call.queries, call.value_channels, acc, DV)
-    log = tl.where(total == 0, float('-inf'), peak + tl.log(tl.where(total == 0, 1.0, total)))
+    log = tl.where(total == 0, float('-inf'), (peak + tl.log2(tl.where(total == 0, 1.0, total))) / LOG2E)
     tl.store(lse + map * call.queries + queries, log, mask=queries < call.queries)
 
 
@@ -79,23 +79,23 @@ def differentiate(
     """Compute the weights of a tile, and the gradients of its logits."""
     product = tl.dot(query, key.T, input_precision=PRECISION)
     x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
-    weights = tl.exp(x - lse[:, None])
+    weights = tl.exp2(x - lse[:, None])
     d_weights = tl.dot(grad, value.T, input_precision=PRECISION)
     return weights, weights * (d_weights - along[:, None])
 
 
 @triton.jit
 def load_queries(call, upstream, map, queries, D: tl.constexpr, DV: tl.constexpr):
-    """Load queries, their gradients, their biases outside the window, log-sum-exps and Σ gradient · output."""
+    """Load queries, gradients, biases outside the window, log-sum-exps (times log₂ e), and Σ gradient · output."""
     query = load_rows(call.query, map, queries, call.queries, call.channels, D)
     grad = load_rows(upstream.rows, map, queries, call.queries, call.value_channels, DV)
     at, there = map * call.queries + queries, queries < call.queries
-    lse = tl.load(upstream.lse + at, mask=there, other=0.0)
+    lse = tl.load(upstream.lse + at, mask=there, other=0.0) * LOG2E
     along = tl.load(upstream.along + at, mask=there, other=0.0)
     return query, grad, load_outside(call, map, queries), lse, along
 
 
-@autotuned
+@triton.jit
 def query_gradients(
     call, upstream, d_query, d_window, d_outside,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
@@ -105,6 +105,7 @@ def query_gradients(
 
     Each window entry belongs to one pair. Entries without a key are not written.
     """
+    call = decode_call(call)
     tiles = tl.cdiv(call.queries, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -162,13 +163,14 @@ def accumulate(
     return d_key, d_value, d_bias + tl.sum(d_logits, 0)
 
 
-@autotuned
+@triton.jit
 def key_gradients(
     call, upstream, d_key, d_value, d_bias,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys, values and key biases ``(maps, M)``."""
+    call = decode_call(call)
     tiles = tl.cdiv(call.keys, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -209,7 +211,7 @@ def key_gradients(
         tl.store(to, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
 
 
-@autotuned
+@triton.jit
 def axis_gradients(
     call, upstream, d_bias, length, inner,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
@@ -220,6 +222,8 @@ def axis_gradients(
     A program owns queries × coordinates on this axis, and loops over positions on the other axes. ``inner`` is the
     number of positions on the axes after this one.
     """
+    call = decode_call(call)
+    length, inner = decode(length), decode(inner)
     tiles, parts = tl.cdiv(call.queries, OWN), tl.cdiv(length, STREAM)
     map = (tl.program_id(0) // (tiles * parts)).to(tl.int64)
     queries = tl.program_id(0) // parts % tiles * OWN + tl.arange(0, OWN)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import Table, point_to_map
+from .blocks import LOG2E, Table, decode, decode3, decode_table, point_to_map
 
 
 class Call(NamedTuple):
@@ -30,10 +30,38 @@ class Call(NamedTuple):
     heads: int
     queries: int
     keys: int
-    channels: int
-    value_channels: int
+    channels: tl.constexpr
+    value_channels: tl.constexpr
     outside_value: float
     scale: float
+
+
+@triton.jit
+def decode_call(call):
+    """Decode the numbers of a call."""
+    axes = decode_table(call.axis_bias[0]), decode_table(call.axis_bias[1]), decode_table(call.axis_bias[2])
+    return Call(
+        call.query,
+        call.key,
+        call.value,
+        decode_table(call.window),
+        decode_table(call.outside),
+        axes,
+        call.key_bias,
+        call.key_mask,
+        decode3(call.size),
+        decode3(call.key_size),
+        decode3(call.before),
+        decode3(call.reach),
+        decode(call.entries),
+        decode(call.heads),
+        decode(call.queries),
+        decode(call.keys),
+        call.channels,
+        call.value_channels,
+        call.outside_value,
+        call.scale,
+    )
 
 
 @triton.jit
@@ -44,12 +72,12 @@ def locate(numbers, size):
 
 @triton.jit
 def load_outside(call, map, queries):
-    """Load the bias of each query for keys outside the window."""
+    """Load the bias of each query for keys outside the window, times log₂ e."""
     x = tl.full(queries.shape, call.outside_value, tl.float32)
     if call.outside is not None:
         from_table = point_to_map(call, call.outside, map) + queries * call.outside.query
         x = tl.load(from_table, mask=queries < call.queries, other=0.0).to(tl.float32)
-    return x
+    return x * LOG2E
 
 
 @triton.jit
@@ -75,21 +103,21 @@ def find_entries(call, queries, keys, DIMS: tl.constexpr):
 def axis_logits(call, x, table, map, queries, at):
     """Add the biases of one axis to logits. ``at`` holds the coordinates of the keys."""
     from_table = point_to_map(call, table, map) + (queries[:, None] * table.query + at[None, :] * table.entry)
-    return x + tl.load(from_table, mask=(queries < call.queries)[:, None], other=0.0).to(tl.float32)
+    return x + tl.load(from_table, mask=(queries < call.queries)[:, None], other=0.0).to(tl.float32) * LOG2E
 
 
 @triton.jit
 def compute_logits(
     call, product, outside, map, queries, keys, INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Compute logits from products, −∞ where a query does not attend to a key."""
-    x = call.scale * product
+    """Compute logits times log₂ e from products, −∞ where a query does not attend to a key."""
+    x = call.scale * LOG2E * product
     if call.window is not None:
         if INSIDE:
             entry, inside = find_entries(call, queries, keys, DIMS)
             at = queries[:, None] * call.window.query + entry * call.window.entry
             window = tl.load(point_to_map(call, call.window, map) + at, mask=inside, other=0.0)
-            x += tl.where(inside, window.to(tl.float32), outside[:, None])
+            x += tl.where(inside, window.to(tl.float32) * LOG2E, outside[:, None])
         else:
             x += outside[:, None]
     at = locate(tl.minimum(keys, call.keys - 1), call.key_size)
@@ -101,7 +129,7 @@ def compute_logits(
         x = axis_logits(call, x, call.axis_bias[2], map, queries, at[2])
     attended = keys < call.keys
     if call.key_bias is not None:
-        x += tl.load(call.key_bias + map * call.keys + keys, mask=attended, other=0.0).to(tl.float32)[None, :]
+        x += tl.load(call.key_bias + map * call.keys + keys, mask=attended, other=0.0).to(tl.float32)[None, :] * LOG2E
     if call.key_mask is not None:
         attended &= tl.load(call.key_mask + map // call.heads * call.keys + keys, mask=attended, other=0) != 0
     pairs = (queries < call.queries)[:, None] & attended[None, :]

@@ -2,73 +2,87 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 
 from . import interpreted
 
-# Rows that a program owns, rows that it processes per iteration, warps, and stages of the software pipeline.
-CONFIGS = [
-    triton.Config({'OWN': owned, 'STREAM': stream}, num_warps=warps, num_stages=stages)
-    for owned, stream, warps, stages in (
-        # 16 bits
-        (64, 32, 4, 2),
-        (128, 32, 8, 2),
-        (64, 64, 8, 2),
-        (64, 32, 8, 2),
-        (32, 32, 8, 2),
-        # float32, whose products need more registers
-        (64, 16, 4, 2),
-        (64, 16, 8, 2),
-        (32, 16, 8, 2),
-        (16, 16, 4, 1),
-    )
-]
-# Bytes of a tile of two operands, such as keys and values. Then three of them fit into 96 KiB of shared memory, and the
-# sums of the owned rows into registers. Products of float32 take more; a configuration that does not fit is not timed.
-MOST_BYTES = 32 * 1024
+
+class Config(NamedTuple):
+    """How a kernel is compiled."""
+
+    owned: int  # rows that a program owns
+    stream: int  # rows that it processes per iteration
+    warps: int
+    stages: int  # of the software pipeline
 
 
-def filter_configs(configs: list, _: Any, *, D: int, DV: int, PRECISION: str | None, **__: Any) -> list:
-    """Select the configurations for a dtype whose tiles are small enough: at least one up to 256 channels."""
-    itemsize = 4 if PRECISION else 2
-
-    def fits(config: triton.Config) -> bool:
-        owned, stream = config.kwargs['OWN'], config.kwargs['STREAM']
-        return (stream == 16) == (PRECISION is not None) and max(owned, stream) * (D + DV) * itemsize <= MOST_BYTES
-
-    return list(filter(fits, configs))
-
-
-def autotuned(kernel: Callable) -> Any:
-    """Decorate a kernel: its first call times the configurations that fit, and Triton's cache keeps the fastest one.
-
-    The choice is kept because another configuration could round differently.
-    """
-    key = [name for name in inspect.signature(kernel).parameters if name.isupper() and name not in ('OWN', 'STREAM')]
-    prune = {'early_config_prune': filter_configs}
-    return triton.autotune(CONFIGS, key, prune, cache_results=True)(triton.jit(kernel))
-
-
-def select_configs(kernel: Any, **constants: Any) -> list:
-    """Select the configurations of a kernel that fit. The first one is the default, used where none can be timed."""
-    return filter_configs(kernel.configs, None, **constants)
+# (most channels, configuration of the forward pass, of the gradients), by dtype class, and for GPUs whose blocks have
+# much shared memory (compute capability 9.0 and 10.0) or less. In 16 bits, none spills registers up to 128 channels.
+# All fit into the 99 KiB of the smallest GPUs: see tools/benchmarks/compile_triton.py.
+CONFIGS = {
+    ('16 bit', True): (
+        (64, Config(128, 64, 8, 3), Config(64, 32, 8, 3)),
+        (128, Config(64, 32, 8, 3), Config(64, 32, 8, 3)),
+        (256, Config(32, 32, 8, 2), Config(32, 32, 8, 2)),
+    ),
+    ('16 bit', False): (
+        (64, Config(128, 64, 8, 3), Config(64, 16, 8, 3)),
+        (128, Config(64, 32, 8, 2), Config(64, 16, 8, 3)),
+        (256, Config(32, 32, 8, 2), Config(32, 32, 8, 2)),
+    ),
+    ('float32', True): (
+        (64, Config(64, 16, 8, 2), Config(64, 16, 8, 2)),
+        (128, Config(32, 16, 8, 2), Config(32, 16, 8, 2)),
+    ),
+}
+CONFIGS['float32', False] = CONFIGS['float32', True]
+MUCH = 200 * 1024  # bytes of shared memory
 
 
-def launch(kernel: Any, programs: Callable[[dict], int], *arguments: Any, **constants: Any) -> None:
+def select_config(kernel: Any, shared: int, D: int, DV: int, PRECISION: str | None, **_: Any) -> Config:
+    """Select the configuration of a kernel for the shared memory of a block, a dtype class, and channels."""
+    owns_pairs = kernel.__name__ in ('axis_gradients', 'offset_gradients')  # fewer products: they need fewer registers
+    configs = CONFIGS['float32' if PRECISION else '16 bit', owns_pairs or shared >= MUCH]
+    forward, gradients = next(config for most, *config in configs if max(D, DV) <= most)
+    return forward if kernel.__name__ == 'forward_kernel' else gradients
+
+
+@functools.cache
+def shared_memory(device: int) -> int:
+    """Return the bytes of shared memory that a block can have. In Triton's interpreter, there is no GPU."""
+    return 0 if interpreted() else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def launch(kernel: Any, programs: Callable[[Config], int], *arguments: Any, **constants: Any) -> None:
     """Run a kernel. ``programs`` returns the number of programs for a configuration."""
+    config = select_config(kernel, shared_memory(0 if interpreted() else torch.cuda.current_device()), **constants)
+    kernel[programs(config),](*map(encode, arguments), **constants, **options(config))
 
-    def grid(config: dict) -> tuple[int]:
-        return (programs(config),)
 
-    if interpreted():
-        kernel.fn[grid](*arguments, **constants, **select_configs(kernel, **constants)[0].all_kwargs())
-    else:
-        kernel[grid](*arguments, **constants)
+def encode(x: Any) -> Any:
+    """Encode the numbers of a kernel's argument, also in tuples, so that sizes do not select another compilation.
+
+    Triton compiles a kernel again where a number becomes 1 or divisible by 16, or ceases to be. 2n + 1 is neither.
+    ``blocks.decode`` is the inverse. 1 is a stride or an axis without positions: it remains, and the compiler uses it.
+    """
+    if isinstance(x, tuple):
+        parts = map(encode, x)
+        return type(x)(*parts) if hasattr(x, '_fields') else tuple(parts)
+    if isinstance(x, bool) or not isinstance(x, int) or x == 0:
+        return x
+    return tl.constexpr(1) if x == 1 and not interpreted() else 2 * x + 1
+
+
+def options(config: Config) -> dict[str, int]:
+    """Return the arguments of a launch that are of a configuration."""
+    owned, stream, warps, stages = config
+    return {'OWN': owned, 'STREAM': stream, 'num_warps': warps, 'num_stages': stages}
 
 
 def width(channels: int) -> int:

@@ -6,7 +6,7 @@ two groups are masked. Channels of the result are divided among programs, ``MOST
 program computes all logits. No kernel uses atomics, and the order of every sum is fixed.
 
 An operator is a sequence of calls. Each call adds to the sums of the previous call. The forward pass continues its
-online softmax. No kernel changes its operands, so that Triton can time it.
+online softmax.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from . import blocks, launch
 from .blocks import Gradient, Table, table
-from .launch import precision, width
+from .launch import Config, precision, width
 from .tiles_kernels import forward_kernel, gradients, offset_gradients
 from .tiles_logits import Call, Division, Rows
 
 AXES = 3
-ANY = 1 << 30  # larger than any offset
+ANY = 1 << 29  # larger than any offset
 MOST_WIDTH = 128
 MOST_POSITIONS = 2**20  # of a group; see `tiles_logits.quotient`
 MOST_PACKED = 16  # groups of up to this size share tiles; every tile has at least as many rows
@@ -34,8 +35,12 @@ MOST_PACKED = 16  # groups of up to this size share tiles; every tile has at lea
 
 def vectors(x: Tensor) -> Rows:
     """Flatten the vectors of ``(batch, heads, *positions, channels)``."""
-    flat = blocks.rows(x)
-    return Rows(flat, *flat.shape[1:])
+    return vectors_of(blocks.rows(x))
+
+
+def vectors_of(rows: Tensor) -> Rows:
+    """Describe contiguous vectors ``(maps, positions, channels)``."""
+    return Rows(rows, rows.shape[1], tl.constexpr(rows.shape[2]))
 
 
 def pad_axes(numbers: Sequence[int], missing: int) -> tuple[int, ...]:
@@ -48,7 +53,7 @@ class Tiles:
 
     def __init__(self, operands: Call, skip_self: bool = False) -> None:
         self.operands = operands
-        channels, value_channels = operands.query.channels, operands.value.channels
+        channels, value_channels = (x.data.shape[2] for x in (operands.query, operands.value))
         self.constants = {
             'D': min(width(channels), MOST_WIDTH),
             'DV': min(width(value_channels), MOST_WIDTH),
@@ -73,11 +78,11 @@ class Tiles:
         """
         constants |= self.constants | {'PACKED': owned.group_size <= MOST_PACKED}
 
-        def programs(config: dict) -> int:
-            packed = config['OWN'] // owned.group_size if constants['PACKED'] else 1
-            tiles = triton.cdiv(packed * owned.group_size, config['OWN'])
+        def programs(config: Config) -> int:
+            packed = config.owned // owned.group_size if constants['PACKED'] else 1
+            tiles = triton.cdiv(packed * owned.group_size, config.owned)
             packs = triton.cdiv(math.prod(self.operands.groups), packed)
-            shared = triton.cdiv(packed * length, config['STREAM']) if length else parts
+            shared = triton.cdiv(packed * length, config.stream) if length else parts
             return len(self.operands.query.data) * packs * tiles * shared
 
         with torch.cuda.device_of(self.operands.query.data):  # no effect on CPUs
@@ -117,7 +122,7 @@ def backward(
     """
     if to is d_outside is None and not any(table for tables in d_tables for table in tables):
         return
-    gradient = Rows(upstream.rows, *upstream.rows.shape[1:])
+    gradient = vectors_of(upstream.rows)
     before: tuple = (None, None)
     for n, call in enumerate(calls):
         last = call is calls[-1]
@@ -133,6 +138,6 @@ def backward(
 def backward_offsets(call: Tiles, axis: int, upstream: Gradient, to: Tensor) -> None:
     """Compute the gradient of the table of an axis, ``(batch, heads, *positions, entries)``, contiguous."""
     to.zero_()  # entries without a key are not written
-    operands, gradient = call.operands, Rows(upstream.rows, *upstream.rows.shape[1:])
+    operands, gradient = call.operands, vectors_of(upstream.rows)
     owned, length = operands.queries, operands.keys.length[axis]
     call.launch(offset_gradients, gradient, upstream, table(to), owned=owned, length=length, AXIS=axis)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import point_to_map, store_rows
-from .launch import autotuned
+from .blocks import LOG2E, decode_table, point_to_map, store_rows
 from .tiles_logits import (
     compute_logits,
+    decode_call,
+    decode_rows,
     find_entries,
     groups_per_tile,
     load,
@@ -24,13 +25,17 @@ from .tiles_logits import (
 )
 
 
-@autotuned
+@triton.jit
 def forward_kernel(
     call, before, after,
     D: tl.constexpr, DV: tl.constexpr, CHUNKS: tl.constexpr, VALUE_CHUNKS: tl.constexpr, SKIP_SELF: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the output ``(maps, N, Dv)`` and log-sum-exp ``(maps, N)``, starting from the sums before this call."""
+    call = decode_call(call)
+    if before is not None:
+        before = decode_rows(before[0]), before[1]
+    after = decode_rows(after[0]), after[1]
     chunk = tl.program_id(0) % VALUE_CHUNKS
     map, first, last, start = own_groups(call.queries, call.groups, tl.program_id(0) // VALUE_CHUNKS, OWN, PACKED)
     row = locate(call.queries, call.groups, first, last, start + tl.arange(0, OWN), True, PACKED)
@@ -42,7 +47,7 @@ def forward_kernel(
     own_sum = map * call.queries.positions + row.flat
     if before is not None:
         acc = load(before[0], map, row, DV, chunk)
-        peak = tl.load(before[1] + own_sum, mask=row.flat < call.queries.positions, other=float('-inf'))
+        peak = tl.load(before[1] + own_sum, mask=row.flat < call.queries.positions, other=float('-inf')) * LOG2E
         total = tl.where(peak == float('-inf'), 0.0, 1.0)
     for number in range(0, (last - first) * call.keys.group_size, STREAM):
         key = locate(call.keys, call.groups, first, last, number + tl.arange(0, STREAM), False, PACKED)
@@ -50,27 +55,27 @@ def forward_kernel(
         x, _ = compute_logits(call, x, outside, map, row, key, SKIP_SELF, PACKED)
         highest = tl.maximum(peak, tl.max(x, 1))
         zero = tl.where(highest == float('-inf'), 0.0, highest)  # no key yet
-        weights = tl.exp(x - zero[:, None])
-        factor = tl.exp(peak - zero)
+        weights = tl.exp2(x - zero[:, None])
+        factor = tl.exp2(peak - zero)
         total = total * factor + tl.sum(weights, 1)
         value = load(call.value, map, key, DV, chunk)
         acc = tl.dot(weights.to(value.dtype), value, acc * factor[:, None], input_precision=PRECISION)
         peak = highest
     acc = acc / tl.where(total == 0, 1.0, total)[:, None]
     store_rows(after[0].data, map, row.flat, after[0].positions, after[0].channels, acc, DV, chunk * DV)
-    log = tl.where(total == 0, float('-inf'), peak + tl.log(tl.where(total == 0, 1.0, total)))
+    log = tl.where(total == 0, float('-inf'), (peak + tl.log2(tl.where(total == 0, 1.0, total))) / LOG2E)
     tl.store(after[1] + own_sum, log, mask=(row.flat < call.queries.positions) & (chunk == 0))
 
 
 @triton.jit
 def load_sums(call, upstream, map, query, ROWS: tl.constexpr):
-    """Load the log-sum-exp and Σ gradient · output of each query."""
+    """Load the log-sum-exp, times log₂ e, and Σ gradient · output of each query."""
     at, there = map * call.queries.positions + query.flat, query.flat < call.queries.positions
-    lse = tl.load(upstream.lse + at, mask=there, other=0.0)
+    lse = tl.load(upstream.lse + at, mask=there, other=0.0) * LOG2E
     return orient(lse, ROWS), orient(tl.load(upstream.along + at, mask=there, other=0.0), ROWS)
 
 
-@autotuned
+@triton.jit
 def gradients(
     call, gradient, upstream, before, after, d_tables,
     OPERAND: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CHUNKS: tl.constexpr, VALUE_CHUNKS: tl.constexpr,
@@ -80,6 +85,9 @@ def gradients(
 
     For queries, also compute the gradients of ``outside_bias`` ``(maps, N)`` and of tables with one entry per pair.
     """
+    call, gradient = decode_call(call), decode_rows(gradient)
+    before, after = (decode_rows(before[0]), before[1]), (decode_rows(after[0]), after[1])
+    d_tables = decode_table(d_tables[0]), decode_table(d_tables[1]), decode_table(d_tables[2])
     OF_QUERIES: tl.constexpr = OPERAND == 'query'
     PARTS: tl.constexpr = VALUE_CHUNKS if OPERAND == 'value' else CHUNKS
     WIDTH: tl.constexpr = DV if OPERAND == 'value' else D
@@ -104,7 +112,7 @@ def gradients(
         query, key = (row, column) if OF_QUERIES else (column, row)
         x = product(vectors, owned_vectors, row, other_vectors, column, map, D, CHUNKS, PRECISION)
         x, pairs = compute_logits(call, x, outside, map, query, key, SKIP_SELF, PACKED)
-        weights = tl.exp(x - lse)
+        weights = tl.exp2(x - lse)
         if OPERAND == 'value':
             factor = load(other_values, map, column, DV, chunk)
         else:
@@ -138,7 +146,7 @@ def gradients(
         )
 
 
-@autotuned
+@triton.jit
 def offset_gradients(
     call, gradient, upstream, d_table,
     AXIS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CHUNKS: tl.constexpr, VALUE_CHUNKS: tl.constexpr,
@@ -148,6 +156,7 @@ def offset_gradients(
 
     A program owns queries × coordinates of keys on this axis, and loops over the positions on the other axes.
     """
+    call, gradient, d_table = decode_call(call), decode_rows(gradient), decode_table(d_table)
     length, inner = call.keys.length[AXIS], 1
     for axis in tl.static_range(AXIS + 1, 3):
         inner *= call.keys.length[axis]
@@ -169,7 +178,7 @@ def offset_gradients(
         x = product(vectors, call.query, query, call.key, key, map, D, CHUNKS, PRECISION)
         x, _ = compute_logits(call, x, outside, map, query, key, SKIP_SELF, PACKED)
         d_weights = product(values, gradient, query, call.value, key, map, DV, VALUE_CHUNKS, PRECISION)
-        acc += tl.exp(x - lse) * (d_weights - along)
+        acc += tl.exp2(x - lse) * (d_weights - along)
     key = locate(call.keys, call.groups, first, last, begin, False, PACKED)
     pairs = (query.at < call.queries.positions) & orient(there, False)
     pairs &= (key.axis[AXIS] >= 0) & (key.axis[AXIS] < call.keys.size[AXIS])

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import Table, load_rows, point_to_map
+from .blocks import LOG2E, Table, decode, decode3, decode_table, load_rows, point_to_map
 
 
 class Rows(NamedTuple):
@@ -16,7 +16,7 @@ class Rows(NamedTuple):
 
     data: Tensor  # (maps, positions, channels), contiguous; maps = batch · heads
     positions: int
-    channels: int
+    channels: tl.constexpr
 
 
 class Division(NamedTuple):
@@ -58,6 +58,60 @@ class Location(NamedTuple):
     at: Any
     group: Any  # a number, unless groups share tiles
     axis: Any  # coordinates
+
+
+@triton.jit
+def decode_rows(rows):
+    """Decode the number of positions of vectors, or return None."""
+    decoded = rows
+    if rows is not None:
+        decoded = Rows(rows.data, decode(rows.positions), rows.channels)
+    return decoded
+
+
+@triton.jit
+def decode_division(division):
+    """Decode the numbers of a division."""
+    return Division(
+        decode3(division.size),
+        decode3(division.stride),
+        decode3(division.dilation),
+        decode3(division.length),
+        decode3(division.before),
+        decode(division.group_size),
+        decode(division.positions),
+    )
+
+
+@triton.jit
+def decode_pair(pair):
+    """Decode two numbers."""
+    return decode(pair[0]), decode(pair[1])
+
+
+@triton.jit
+def decode_call(call):
+    """Decode the numbers of a call."""
+    reach = call.reach
+    if call.reach is not None:
+        reach = decode_pair(call.reach[0]), decode_pair(call.reach[1]), decode_pair(call.reach[2])
+    return Call(
+        decode_rows(call.query),
+        decode_rows(call.key),
+        decode_rows(call.value),
+        (decode_table(call.tables[0]), decode_table(call.tables[1]), decode_table(call.tables[2])),
+        decode3(call.unit),
+        decode3(call.centre),
+        decode(call.most),
+        decode_table(call.outside),
+        call.outside_value,
+        reach,
+        decode3(call.groups),
+        decode_division(call.queries),
+        decode_division(call.keys),
+        decode(call.heads),
+        call.scale,
+    )
 
 
 @triton.jit
@@ -139,12 +193,12 @@ def product(first, rows, row, columns, column, map, WIDTH: tl.constexpr, CHUNKS:
 
 @triton.jit
 def load_outside(call, map, query, ROWS: tl.constexpr):
-    """Load the bias of each query for keys outside the window."""
+    """Load the bias of each query for keys outside the window, times log₂ e."""
     x = tl.full(query.flat.shape, call.outside_value, tl.float32)
     if call.outside is not None:
         from_table = point_to_map(call, call.outside, map) + query.flat * call.outside.query
         x = tl.load(from_table, mask=query.flat < call.queries.positions, other=0.0).to(tl.float32)
-    return orient(x, ROWS)
+    return orient(x * LOG2E, ROWS)
 
 
 @triton.jit
@@ -166,8 +220,8 @@ def reached(call, query, key, AXIS: tl.constexpr):
 
 @triton.jit
 def compute_logits(call, product, outside, map, query, key, SKIP_SELF: tl.constexpr, PACKED: tl.constexpr):
-    """Compute logits from products, −∞ where a query does not attend to a key. Also return the mask of pairs."""
-    x = call.scale * product
+    """Compute logits times log₂ e from products, −∞ where a query does not attend to a key, and the mask of pairs."""
+    x = call.scale * LOG2E * product
     pairs = (query.at < call.queries.positions) & (key.at < call.keys.positions)
     if PACKED:
         pairs &= query.group == key.group
@@ -181,5 +235,5 @@ def compute_logits(call, product, outside, map, query, key, SKIP_SELF: tl.conste
             entry, inside = find_entries(call, query, key, axis, SKIP_SELF)
             at = query.at * call.tables[axis].query + entry * call.tables[axis].entry
             bias = tl.load(point_to_map(call, call.tables[axis], map) + at, mask=pairs & inside, other=0.0)
-            x += tl.where(inside, bias.to(tl.float32), outside)
+            x += tl.where(inside, bias.to(tl.float32) * LOG2E, outside)
     return tl.where(pairs, x, float('-inf')), pairs
