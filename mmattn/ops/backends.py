@@ -71,7 +71,7 @@ def _against_native(name: str, device: torch.device, dtype: torch.dtype) -> str:
         return library.UNAVAILABLE_REASON
     if not library.has_kernel(name, device.type):
         return f'no kernel was built for {device.type}'
-    if dtype not in DTYPES[device.type]:
+    if dtype not in DTYPES.get(device.type, ()):
         return f'no kernel for {dtype}'
     if _backend in ('composition', 'reference') or (_backend == 'triton' and triton.interpreted()):
         return f"backend '{_backend}' is selected"

@@ -11,12 +11,15 @@
 # MMATTN_ACCELERATOR  cpu or cuda; default: cuda if nvidia-smi lists a GPU
 # MMATTN_CACHE        where built wheels and downloads are kept; default: ~/.cache/mmattn
 # TORCH_INDEX_URL     where the CPU build of torch comes from if no local wheel folder (PIP_FIND_LINKS) has it
+#
+# uv installs the packages, with pip's settings (indexes, wheel folders, constraints, certificates); pip does where uv cannot.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tools/environment/steps.sh
 
 torch=2.13.0
 mmcv=2.3.6
+uv=0.13.9
 python=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -46,18 +49,34 @@ fi
 python=.venv/bin/python
 rm -f .venv/dependencies-stamp
 
-step 'installing the locked packages' $python -m pip install --no-deps -r tools/environment/lock.txt ||
-    fail 'pip could not install tools/environment/lock.txt'
+get_uv() {
+    [ "$(.venv/bin/uv --version 2>/dev/null | cut -d ' ' -f 2)" = $uv ] || $python -m pip install --quiet --no-deps uv==$uv
+}
+install() { # arguments of pip install
+    if [ -n "$has_uv" ]; then
+        .venv/bin/uv pip install --python $python --index-strategy unsafe-best-match "$@" && return
+        echo 'uv failed; pip tries the same'
+    fi
+    $python -m pip install "$@"
+}
+has_uv=
+if get_uv >/dev/null 2>&1; then
+    has_uv=1
+    eval "$($python tools/environment/uv_settings.py)"
+else say 'uv cannot be installed; pip installs the packages, which takes a minute longer'; fi
+
+step 'installing the locked packages' install --no-deps -r tools/environment/lock.txt ||
+    fail 'the packages in tools/environment/lock.txt could not be installed'
 
 install_torch() {
     $python -m pip uninstall --yes torch # pip takes the build for the other accelerator for the requested version
     if [ $accelerator = cuda ]; then
-        $python -m pip install "torch==$torch" || { echo "pip could not install torch==$torch"; return 1; }
+        install "torch==$torch" || { echo "torch==$torch could not be installed"; return 1; }
         $python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' ||
             { echo "pip's torch==$torch is a build for CPUs: set MMATTN_ACCELERATOR=cpu to use it"; return 1; }
     else # a local folder of wheels comes first
-        $python -m pip install --no-deps --no-index "torch==$torch" ||
-            $python -m pip install --no-deps --index-url "${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}" "torch==$torch" ||
+        install --no-deps --no-index "torch==$torch" ||
+            install --no-deps --index-url "${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}" "torch==$torch" ||
             { echo "no CPU build of torch==$torch: set TORCH_INDEX_URL to an index that has it"; return 1; }
     fi
 }

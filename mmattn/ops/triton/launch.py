@@ -59,7 +59,10 @@ def select_config(kernel: Any, shared: int, D: int, DV: int, PRECISION: str | No
 @functools.cache
 def shared_memory(device: int) -> int:
     """Return the bytes of shared memory that a block can have. In Triton's interpreter, there is no GPU."""
-    return 0 if interpreted() else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    if interpreted():
+        return 0
+    properties = torch.cuda.get_device_properties(device)
+    return getattr(properties, 'shared_memory_per_block_optin', properties.shared_memory_per_block)
 
 
 def launch(kernel: Any, programs: Callable[[Config], int], *arguments: Any, **constants: Any) -> None:
