@@ -7,6 +7,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from mmattn.utils.command import has_mmcv_operators
+
 import pytest
 
 from . import tiny_data as tiny_data_sets
@@ -15,6 +17,15 @@ from .forked_tools import run_command
 
 def pytest_addoption(parser):
     parser.addoption('--update-golden', action='store_true', help='record what tests/golden compares with')
+
+
+def pytest_collection_modifyitems(items):
+    if not has_mmcv_operators():
+        command = 'bash tools/environment/setup.sh --with-mmcv-ops'
+        skip = pytest.mark.skip(reason=f'requires the operators of mmcv: {command}')
+        for item in items:
+            if item.get_closest_marker('mmcv_operators'):
+                item.add_marker(skip)
 
 
 PACKAGE = Path(find_spec('mmattn').origin).parent

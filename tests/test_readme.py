@@ -74,6 +74,7 @@ def test_a_stock_config_with_attention_for_convolutions_builds(tmp_path):
     assert sum(isinstance(module, BAConv2d) for module in head.modules()) == 5  # pyramid, three levels, fusion
 
 
+@pytest.mark.mmcv_operators
 def test_a_stock_detector_with_attention_in_its_backbone_builds(tmp_path):
     import mmdet
     from mmengine.registry import MODELS, init_default_scope

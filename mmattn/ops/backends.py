@@ -112,8 +112,7 @@ def _against_kernel(kernel: str, name: str, dtype: torch.dtype) -> str:
 
 def run(name: str, arguments: tuple) -> Any:
     """Run an operator for which no native kernel has run. The dispatcher tries these first."""
-    tensors = list_tensors(arguments)
-    device, dtype = tensors[0].device, next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
+    device, dtype = _device_and_dtype(arguments)
     if device.type == 'cuda' and _selection is None:
         choose_kernels()
         if not _against_native(name, device, dtype):
@@ -128,6 +127,11 @@ def run(name: str, arguments: tuple) -> Any:
         if outputs is not NotImplemented:
             return outputs
     raise NotImplementedError(f'nothing runs mmattn::{name} for {dtype} on {device}')
+
+
+def _device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
+    tensors = list_tensors(arguments)
+    return tensors[0].device, next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
 
 
 def _order(name: str, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -341,8 +345,7 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     name = operator.__name__
     if name not in registry.OPERATORS:
         raise ValueError(f'operator must be a function of mmattn.ops with kernels; got {operator!r}')
-    tensors = list_tensors(operator.arguments(*args, **kwargs))  # type: ignore[attr-defined]
-    device, dtype = tensors[0].device, next(x.dtype for x in tensors if x.is_floating_point())
+    device, dtype = _device_and_dtype(operator.arguments(*args, **kwargs))  # type: ignore[attr-defined]
     if device.type == 'cuda':
         choose_kernels()
     lines = [f'{name}, {dtype} on {device}']

@@ -343,6 +343,7 @@ def test_keys_of_metainfo_that_are_not_read_are_faults(check, tmp_path, key):
         check(data_set)
 
 
+@pytest.mark.mmcv_operators
 def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkeypatch):
     """By mmdet's own hook, which the shipped schedules have on."""
     for name, value in tiny_data.items():

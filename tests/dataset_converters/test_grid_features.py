@@ -89,7 +89,7 @@ def mean_of_cells(x):
     return torch.stack(rows).float()
 
 
-@pytest.mark.parametrize('kind', ['mmseg', 'mmdet', 'backbone'])
+@pytest.mark.parametrize('kind', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators), 'backbone'])
 def test_features_are_those_of_the_backbone(run, photos, tmp_path, kind):
     """The model is built as a whole, and the image is read by the pipeline of mmcv."""
     config, checkpoint = write_model(tmp_path, kind)
@@ -192,6 +192,7 @@ def test_the_shipped_backbone_reads_a_published_classifier(run, photos, tmp_path
     assert RegionStore(tmp_path / 'out')['0'].features.shape == (4, 320)
 
 
+@pytest.mark.mmcv_operators
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     config, checkpoint = write_model(tmp_path, 'mmdet')
     for options, message in (

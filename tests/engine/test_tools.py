@@ -262,6 +262,7 @@ def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, trai
     assert lines[3] == f'| majority class | {100 * share:.2f} | {50 * share:.2f} | 50.00 |'
 
 
+@pytest.mark.mmcv_operators
 def test_get_flops_counts_the_stock_head_and_ours_alike(run):
     """They differ by the self key, which mmcv computes twice and masks once."""
     counts = {}

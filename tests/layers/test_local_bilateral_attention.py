@@ -1,13 +1,11 @@
 """Local bilateral attention against Eq. 4.6 to 4.9 with its own weights, its counts, and in stock modules."""
 
 import copy
+import importlib
 
-import mmdet.models
-import mmseg.models
 import pytest
 import torch
 from mmcv.cnn import ConvModule, fuse_conv_bn
-from mmdet.models.necks import FPN
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.models.backbones import UNet
 from mmseg.models.decode_heads import UPerHead
@@ -220,8 +218,9 @@ def test_compile_export_autocast_and_half(options):
     copy.deepcopy(layer).half()(x.half())
 
 
-@pytest.mark.parametrize('cls', [mmseg.models.backbones.ResNet, mmdet.models.backbones.ResNet])
-def test_a_resnet_takes_it_as_a_plugin(cls):
+@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
+def test_a_resnet_takes_it_as_a_plugin(package):
+    cls = importlib.import_module(f'{package}.models.backbones').ResNet
     plugin = dict(
         cfg=dict(type='mmattn.LocalBilateralAttention', num_heads=2),
         stages=(False, False, True, True),
@@ -328,17 +327,21 @@ STOCK = {
         (3, 16, 12),
     ),
     'FPN': (
-        FPN,
+        'mmdet.models.necks',
         dict(in_channels=[4, 6], out_channels=8, num_outs=3, add_extra_convs='on_output'),
         [(4, 8, 6), (6, 4, 3)],
     ),
 }
 
 
-@pytest.mark.parametrize('name', STOCK)
+@pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=[pytest.mark.mmcv_operators] if name == 'FPN' else []) for name in STOCK]
+)
 def test_stock_modules_take_it(name):
     """Every 3×3 convolution of stride 1 is replaced, nothing else; it runs, learns and can be copied."""
     cls, arguments, shapes = STOCK[name]
+    if isinstance(cls, str):
+        cls = getattr(importlib.import_module(cls), name)
     stock, ours = cls(**arguments), cls(**arguments, conv_cfg=BA)
     ours.init_weights()
     convs = {n: m for n, m in stock.named_modules() if isinstance(m, nn.Conv2d)}

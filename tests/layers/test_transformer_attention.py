@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from mmcv.cnn.bricks import GeneralizedAttention
-from mmdet.models.backbones import ResNet
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 from torch.nn import functional as F
@@ -293,9 +292,12 @@ def test_a_new_block_is_the_identity(terms, spatial_range):
     assert [name for name, _ in layer.named_parameters() if name == 'gamma'] == ['gamma'] * (terms != '0000')
 
 
+@pytest.mark.mmcv_operators
 @pytest.mark.parametrize('terms', ['1111', '0010', '0000'])
 def test_stock_resnet_takes_it(terms):
     """The network's output is what it was, until γ is no longer 0."""
+    from mmdet.models.backbones import ResNet
+
     init_default_scope('mmdet')
     options = dict(depth=50, base_channels=8)
     plugin = dict(
@@ -324,7 +326,10 @@ def test_stock_resnet_takes_it(terms):
         assert [torch.allclose(a, b) for a, b in zip(model(x), stock(x))] == [True, True, False, False]
 
 
+@pytest.mark.mmcv_operators
 def test_a_backbones_checkpoint_with_mmcvs_block_loads():
+    from mmdet.models.backbones import ResNet
+
     init_default_scope('mmdet')
 
     def resnet(cfg):

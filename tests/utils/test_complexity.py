@@ -31,6 +31,7 @@ def test_no_size():
     assert input_size(Config(dict(train_dataloader=dict(dataset=dict(pipeline=[]))))) is None
 
 
+@pytest.mark.mmcv_operators
 def test_each_stage_of_a_cascade_counts():
     """60 proposals, two layers of 16 features; boxes are regressed once per class (3), or once in a cascade."""
     layers, classes = 16 * 7 * 7 * 16 + 16 * 16, 16 * 4
