@@ -183,11 +183,13 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self,
         embed_dim: int,
         num_heads: int,
-        *,
+        feedforward_dim: int,
+        self_attention: LayerConfig = ATTENTION,
         cross_attention: dict = ATTENTION,
-        **kwargs: Any,
+        dropout: float = 0.1,
+        norm_first: bool = False,
     ) -> None:
-        super().__init__(embed_dim, num_heads, **kwargs)
+        super().__init__(embed_dim, num_heads, feedforward_dim, self_attention, dropout, norm_first)
         self.cross_attention = MODELS.build(dict(embed_dim=embed_dim, num_heads=num_heads, **cross_attention))
         self.cross_attention_norm = nn.LayerNorm(embed_dim)
 
