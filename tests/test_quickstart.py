@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 from shutil import copy, copytree
@@ -85,3 +86,26 @@ def test_a_script_that_is_killed_leaves_no_progress_behind(tmp_path):
     process.kill()
     process.wait()
     process.communicate(timeout=4)  # the command itself writes to the log
+
+
+def test_uv_gets_the_settings_of_pip():
+    """Of the environment and of files; what is set for uv remains."""
+    script = ROOT / 'tools/environment/uv_settings.py'
+    env = {key: value for key, value in os.environ.items() if not key.startswith(('PIP_', 'UV_', 'SSL_'))}
+    env |= {
+        'PIP_CONFIG_FILE': os.devnull,
+        'PIP_INDEX_URL': 'https://index.example/simple',
+        'PIP_EXTRA_INDEX_URL': 'https://a.example https://b.example',
+        'PIP_FIND_LINKS': '/wheels /more',
+        'UV_INDEX': 'mine',
+    }
+    done = subprocess.run([sys.executable, script], env=env, text=True, capture_output=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        'export UV_DEFAULT_INDEX=https://index.example/simple',
+        'export UV_FIND_LINKS=/wheels,/more',
+    ]
+    values = 'echo "$UV_DEFAULT_INDEX"'
+    shell = ['bash', '-c', f'eval "$({sys.executable} {script})"; {values}']
+    done = subprocess.run(shell, env=env | {'PIP_INDEX_URL': 'https://user:a%20b&c@index.example'}, **dict(
+        text=True, capture_output=True, check=True, timeout=60))  # fmt: skip
+    assert done.stdout == 'https://user:a%20b&c@index.example\n'
