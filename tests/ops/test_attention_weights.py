@@ -234,7 +234,8 @@ def test_neighbourhoods_under_autocast_and_another_default_device():
     queries = torch.tensor([[0, 0], [3, 2]])
     settings = dict(window_bias=bias, kernel_size=5, iterations=3)
     expected = local_attention_weights(query, key, queries, **settings)
-    with torch.autocast('cpu', torch.bfloat16):
-        assert torch.equal(local_attention_weights(query, key, queries, **settings), expected)
+    low = local_attention_weights(query.bfloat16(), key.bfloat16(), queries, **settings)
+    with torch.autocast('cpu', torch.bfloat16):  # casts them, as in the operator
+        assert torch.equal(local_attention_weights(query, key, queries, **settings), low)
     with torch.device('meta'):
         assert torch.equal(local_attention_weights(query, key, queries, **settings), expected)

@@ -79,7 +79,8 @@ def results(operators, name, arguments, needed=None, cotangent=cotangent):
     out = getattr(operators, name)(*arguments)
     kept = () if torch.is_tensor(out) else out
     needed = needed or [x.is_floating_point() for x in tensors_of(arguments)]
-    given = (cotangent(kept[0] if kept else out), *kept, *arguments, needed)
+    return_lse = [True] if kept else []
+    given = (cotangent(kept[0] if kept else out), *kept, *arguments, *return_lse, needed)
     return [*(kept or [out]), *getattr(operators, f'{name}_backward')(*given)]
 
 
@@ -525,7 +526,8 @@ def extra_of_global_attention(side):
     arguments, operators = global_arguments(tensors, **settings), torch.ops.cuda_on_cpu
     (out, lse), forward = extra_memory(lambda: operators.global_attention(*arguments))
     needed = [x.is_floating_point() for x in tensors_of(arguments)]
-    _, backward = extra_memory(lambda: tuple(operators.global_attention_backward(out, out, lse, *arguments, needed)))
+    given = (out, out, lse, *arguments, True, needed)
+    _, backward = extra_memory(lambda: tuple(operators.global_attention_backward(*given)))
     return forward, backward
 
 

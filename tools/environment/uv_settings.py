@@ -1,8 +1,9 @@
-"""Print pip's settings as the environment variables of uv, for ``eval`` in a shell: ``python uv_settings.py``.
+"""Print pip's settings as environment variables of uv, for ``eval`` in a shell: ``python uv_settings.py``.
 
 uv then uses the indexes, wheel folders, constraints and certificates that pip uses. Variables that are set remain.
 """
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -23,6 +24,7 @@ SECTIONS = ('global', 'install', ':env:')  # the last one that sets a value coun
 
 def main() -> None:
     """Print one line per variable."""
+    argparse.ArgumentParser(description="Print pip's settings as environment variables of uv.").parse_args()
     command = [sys.executable, '-m', 'pip', 'config', 'list']
     listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     values = dict(line.split('=', 1) for line in listed if '=' in line)

@@ -86,19 +86,37 @@ def _grid_attention(args: Any) -> tuple[Tensor, Tensor]:
 @_composes('global_attention')
 def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
     """Compose ``global_attention``: three tables of N·M logits, and with windows one int64 index of N·K."""
-    x, everything = Rows(args), slice(None)
-    biases = (args.window_bias, args.key_bias, args.key_mask)
-    table = None
-    if args.window_bias is not None:
-        realigned = _window(x.size, x.key_size, args.window_size, args.is_causal, x.query.device)
-        table = x.window(everything, realigned)[..., :-1]
-    elif args.is_causal or args.axis_bias or any(bias is not None for bias in biases):
-        table = x.query.new_zeros((*x.query.shape[:-1], x.key.shape[2]))
-    if table is not None:
-        x.add_to(table, everything)
-        x.mask(table, everything)
-    out, lse = attend(x.query, x.key, x.value, table, args.scale)
+    x = Rows(args)
+    out, lse = attend(x.query, x.key, x.value, _table(x, args), args.scale)
     return out.unflatten(2, x.size), lse.unflatten(2, x.size)
+
+
+def _table(x: Rows, args: Any) -> Tensor:
+    """Build the biases of all pairs, ``(B, heads, N, M)``, without operations in place, which exporters do not take."""
+    count = x.key.shape[2]
+    table = x.query.new_zeros((*x.query.shape[:-1], count))
+    if x.window_bias is not None:
+        where, exists = _window(x.size, x.key_size, args.window_size, args.is_causal, x.query.device)
+        window = x.window_bias.to(x.bias_dtype)
+        if x.outside_bias is None:
+            outside = window.new_full(window.shape[:-1], args.outside_value)
+        else:
+            outside = x.outside_bias.to(x.bias_dtype)
+        # One extra column: entries that do not exist are written to it and dropped.
+        table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1)
+        table = table.scatter(-1, where.where(exists, count).expand(window.shape), window)[..., :-1]
+    for axis, bias in enumerate(x.axis_bias):
+        shape = [1] * len(x.key_size)
+        shape[axis] = x.key_size[axis]
+        table = (table.unflatten(-1, x.key_size) + bias.unflatten(-1, shape)).flatten(3)
+    if x.key_bias is not None:
+        table = table + x.key_bias.unsqueeze(2)
+    if x.key_mask is not None:
+        table = table.masked_fill(~x.key_mask[:, None, None], -torch.inf)
+    if args.is_causal:
+        keys = torch.arange(count, device=table.device)
+        table = table.masked_fill(keys > keys[x.before :, None], -torch.inf)
+    return table
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
