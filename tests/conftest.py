@@ -10,6 +10,7 @@ from pathlib import Path
 from mmattn.utils.command import has_mmcv_operators
 
 import pytest
+from mmengine.registry import DefaultScope
 
 from . import tiny_data as tiny_data_sets
 from .forked_tools import run_command
@@ -26,6 +27,15 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker('mmcv_operators'):
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _default_scope():
+    """No test depends on the default scope that another one has set."""
+    before = DefaultScope._instance_dict.copy()
+    yield
+    DefaultScope._instance_dict.clear()
+    DefaultScope._instance_dict.update(before)
 
 
 PACKAGE = Path(find_spec('mmattn').origin).parent

@@ -83,7 +83,7 @@ def test_weights_become_those_of_the_backbone(data, weights, tmp_path):
     whole = {f'backbone.{key}': value for key, value in state.items()} | {'decode_head.bias': torch.zeros(1)}
     torch.save(whole, tmp_path / 'whole.pth')
     for path in (weights, tmp_path / 'whole.pth'):
-        (method,), said = adapted('3.2', data, names=['CC'], backbone=NAME, pretrained=path)
+        (method,), said = adapted('3.2', data, names=['NL'], backbone=NAME, pretrained=path)
         assert f'backbone: {NAME}, pretrained weights {path.name}' in said
         assert 'heads of 64 channels, trained by AdamW 0.003' in said
         model = MODELS.build(method.configs[0].model)

@@ -21,7 +21,7 @@ CROPS = 5
 @pytest.fixture
 def whole(request, data, weights):  # noqa: F811
     """The config of a row with the whole network, whose backbone is frozen."""
-    table, name = getattr(request, 'param', ('3.2', 'CC'))
+    table, name = getattr(request, 'param', ('3.2', 'Bi-CC'))
     dataset, backbone = ('fasseg', f'{NAME}_unet') if table == '4.3' else ('camvid', NAME)
     methods, said = adapted(table, data, dataset, [name], backbone=backbone, pretrained=weights, crops=CROPS)
     assert 'backbone frozen, heads trained on its features of 5 fixed crops, stored as float16' in said
@@ -87,7 +87,7 @@ def test_a_step_equals_that_of_the_whole_network(whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'whole', [('3.2', 'CC'), pytest.param(('4.3', 'U-Net-BA'), marks=pytest.mark.slow)], indirect=True
+    'whole', [('3.2', 'Bi-CC'), pytest.param(('4.3', 'U-Net-BA'), marks=pytest.mark.slow)], indirect=True
 )
 def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
     """Through the Runner: the metrics; in half precision, nearly. 4.3 pads images, and has its own metric."""

@@ -399,7 +399,11 @@ def test_what_is_no_path(idle, tmp_path, value):
 @pytest.mark.parametrize(
     ('path', 'name'),
     [
-        ('attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py', 'FasterRCNN'),
+        pytest.param(
+            'attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py',
+            'FasterRCNN',
+            marks=pytest.mark.mmcv_operators,
+        ),
         ('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', 'mmattn.SST'),
     ],
 )
