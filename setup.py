@@ -74,9 +74,10 @@ class WithoutTorch(build_ext):
 def native() -> dict:
     """Arguments of ``setup`` that build ``mmattn/_C.so``, the native operators."""
     code = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('mmattn/ops/csrc/**/*.*'))
-    of_cuda = [path for path in code if '/cuda/' in path and path.endswith(('.cpp', '.cu'))]
-    sources = [path for path in code if path.endswith('.cpp') and path not in of_cuda]
-    depends = [path for path in code if path not in sources + of_cuda and not path.endswith('.md')]
+    units = re.compile(r'.*/(unit_\w+|cpu/isa_\w+|cpu/capability)\.cpp')  # they include the other files
+    sources = [path for path in code if units.fullmatch(path)]
+    cuda_sources = [path for path in code if '/cuda/' in path and path.endswith(('.cpp', '.cu'))]
+    depends = [path for path in code if path not in sources + cuda_sources and not path.endswith('.md')]
     if not HAS_TORCH:
         return dict(ext_modules=[Extension('mmattn._C', sources)], cmdclass={'build_ext': WithoutTorch})
     import torch
@@ -100,7 +101,7 @@ def native() -> dict:
     extension = CppExtension
     if os.environ.get('FORCE_CUDA', '1' if torch.version.cuda and CUDA_HOME else '0') == '1':
         os.environ['TORCH_CUDA_ARCH_LIST'] = architectures(os.environ.get('TORCH_CUDA_ARCH_LIST') or ARCHITECTURES)
-        extension, sources = CUDAExtension, sources + of_cuda
+        extension, sources = CUDAExtension, sources + cuda_sources
     return dict(
         ext_modules=[
             extension('mmattn._C', sources, depends=depends, extra_compile_args={'cxx': flags, 'nvcc': ['-O3']})

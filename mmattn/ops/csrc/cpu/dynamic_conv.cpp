@@ -6,7 +6,7 @@
 #include "capability.h"
 #include "parallel_rows.h"
 
-namespace mmattn {
+namespace mmattn::dynamic_conv_cpu {
 namespace {
 
 bool can_run(const Call& given) { return can_run_on(given); }
@@ -53,10 +53,10 @@ std::vector<Tensor> dynamic_conv_backward(const Call& given) {
 }
 
 }  // namespace
-}  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("dynamic_conv", mmattn::on_cpu<mmattn::check_dynamic_conv, mmattn::dynamic_conv, mmattn::can_run>());
-  m.impl("dynamic_conv_backward",
-         mmattn::on_cpu<mmattn::check_dynamic_conv, mmattn::dynamic_conv_backward, mmattn::can_run>());
+  m.impl("dynamic_conv", on_cpu<check_dynamic_conv, dynamic_conv, can_run>());
+  m.impl("dynamic_conv_backward", on_cpu<check_dynamic_conv, dynamic_conv_backward, can_run>());
 }
+
+}  // namespace mmattn::dynamic_conv_cpu

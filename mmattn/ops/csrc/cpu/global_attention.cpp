@@ -15,7 +15,7 @@
 #include "capability.h"
 #include "parallel_items.h"
 
-namespace mmattn {
+namespace mmattn::global_attention_cpu {
 namespace {
 
 // Largest sides of a tile: a tile with its keys and values fits into the L2 cache.
@@ -352,11 +352,10 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
 bool can_run(const Call& given) { return can_run_on(given, {"query", "key"}); }
 
 }  // namespace
-}  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("global_attention",
-         mmattn::on_cpu<mmattn::check_global_attention, mmattn::global_attention, mmattn::can_run>());
-  m.impl("global_attention_backward",
-         mmattn::on_cpu<mmattn::check_global_attention, mmattn::global_attention_backward, mmattn::can_run>());
+  m.impl("global_attention", on_cpu<check_global_attention, global_attention, can_run>());
+  m.impl("global_attention_backward", on_cpu<check_global_attention, global_attention_backward, can_run>());
 }
+
+}  // namespace mmattn::global_attention_cpu

@@ -8,7 +8,7 @@
 #include "capability.h"
 #include "parallel_items.h"
 
-namespace mmattn {
+namespace mmattn::grid_attention_cpu {
 namespace {
 
 constexpr int64_t MOST_NUMBERS = 1 << 20;  // a thread loads 16 lines together if they have at most this many numbers
@@ -179,10 +179,10 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
 bool can_run(const Call& given) { return can_run_on(given); }
 
 }  // namespace
-}  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("grid_attention", mmattn::on_cpu<mmattn::check_grid_attention, mmattn::grid_attention, mmattn::can_run>());
-  m.impl("grid_attention_backward",
-         mmattn::on_cpu<mmattn::check_grid_attention, mmattn::grid_attention_backward, mmattn::can_run>());
+  m.impl("grid_attention", on_cpu<check_grid_attention, grid_attention, can_run>());
+  m.impl("grid_attention_backward", on_cpu<check_grid_attention, grid_attention_backward, can_run>());
 }
+
+}  // namespace mmattn::grid_attention_cpu

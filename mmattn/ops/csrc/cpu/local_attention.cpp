@@ -8,7 +8,7 @@
 #include "capability.h"
 #include "parallel_rows.h"
 
-namespace mmattn {
+namespace mmattn::local_attention_cpu {
 namespace {
 
 bool can_run(const Call& given) { return can_run_on(given); }
@@ -61,10 +61,10 @@ std::vector<Tensor> local_attention_backward(const Call& given) {
 }
 
 }  // namespace
-}  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("local_attention", mmattn::on_cpu<mmattn::check_local_attention, mmattn::local_attention, mmattn::can_run>());
-  m.impl("local_attention_backward",
-         mmattn::on_cpu<mmattn::check_local_attention, mmattn::local_attention_backward, mmattn::can_run>());
+  m.impl("local_attention", on_cpu<check_local_attention, local_attention, can_run>());
+  m.impl("local_attention_backward", on_cpu<check_local_attention, local_attention_backward, can_run>());
 }
+
+}  // namespace mmattn::local_attention_cpu

@@ -9,7 +9,7 @@
 #include "capability.h"
 #include "parallel_items.h"
 
-namespace mmattn {
+namespace mmattn::strided_attention_cpu {
 namespace {
 
 // Queries of a row that are processed together if their keys differ.
@@ -184,11 +184,10 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
 bool can_run(const Call& given) { return can_run_on(given); }
 
 }  // namespace
-}  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("strided_attention",
-         mmattn::on_cpu<mmattn::check_strided_attention, mmattn::strided_attention, mmattn::can_run>());
-  m.impl("strided_attention_backward",
-         mmattn::on_cpu<mmattn::check_strided_attention, mmattn::strided_attention_backward, mmattn::can_run>());
+  m.impl("strided_attention", on_cpu<check_strided_attention, strided_attention, can_run>());
+  m.impl("strided_attention_backward", on_cpu<check_strided_attention, strided_attention_backward, can_run>());
 }
+
+}  // namespace mmattn::strided_attention_cpu

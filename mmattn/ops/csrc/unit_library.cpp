@@ -1,0 +1,4 @@
+// What all operators share, in one translation unit, as in unit_cpu.cpp.
+#include "autograd.cpp"
+#include "library.cpp"
+#include "operator.cpp"
