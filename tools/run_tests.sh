@@ -1,23 +1,51 @@
 #!/usr/bin/env bash
 # Runs the linters and the tests, in the environment that it makes first, as quickstart.sh does:
 #
-#     bash tools/run_tests.sh [pytest arguments]          without the tests marked slow, e2e or kernels in pyproject.toml
-#     bash tools/run_tests.sh --all [pytest arguments]    all tests
+#     bash tools/run_tests.sh          without the tests marked slow, e2e or kernels in pyproject.toml
+#     bash tools/run_tests.sh --all    all tests; also compiles mmcv's operators, once, and installs Triton
+#
+# It prints one line per step and the slowest tests. All output is in work_dirs/tests.log, and what failed is printed.
+# Arguments after these are passed to pytest, which then prints its own output:
+#
+#     bash tools/run_tests.sh tests/ops -k causal -n 0
 #
 # Up to four processes share the tests, each with one thread (-n 0: this process alone, as a debugger requires).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/environment/steps.sh
+
 marks=(-m 'not (slow or e2e or kernels)')
+with_ops=()
 if [ "${1:-}" = --all ]; then
     marks=()
+    with_ops=(--with-mmcv-ops)
     shift
 fi
-bash tools/environment/setup.sh --with-mmcv-ops
-# 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it.
-[ ${#marks[@]} -gt 0 ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.7.0
-.venv/bin/ruff check .
-.venv/bin/ruff format --quiet --check . || { echo 'not formatted: .venv/bin/ruff format .' >&2; exit 1; }
-find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 | xargs -0 .venv/bin/clang-format --dry-run --Werror
-.venv/bin/mypy
+export MMATTN_LOG=$PWD/work_dirs/tests.log
+rm -f "$MMATTN_LOG"
+bash tools/environment/setup.sh "${with_ops[@]}"
+python=.venv/bin/python
+if [ ${#marks[@]} = 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
+    step 'installing Triton' $python -m pip install --disable-pip-version-check --no-deps triton==3.7.0
+fi
+
+lint() {
+    .venv/bin/ruff check . &&
+        { .venv/bin/ruff format --check . || { echo 'not formatted: .venv/bin/ruff format .'; return 1; }; } &&
+        find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 |
+        xargs -0 .venv/bin/clang-format --dry-run --Werror && .venv/bin/mypy
+}
+step 'linters' lint
+
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}" "$@"
+run=($python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}")
+if [ $# -gt 0 ]; then exec "${run[@]}" "$@"; fi
+from=$(wc -c <"$MMATTN_LOG")
+code=0
+step 'tests' "${run[@]}" -o console_output_style=count --durations 10 --disable-warnings 2>/dev/null || code=$?
+output() { tail -c +$((from + 1)) "$MMATTN_LOG"; }
+if [ $code != 0 ]; then
+    { output | sed -n '/^=* \(ERRORS\|FAILURES\) =*$/,$p' | grep . || output | tail -n 40; } >&2
+    fail "tests failed; all output: $MMATTN_LOG"
+fi
+output | sed -n '/slowest 10 durations/,$p'
