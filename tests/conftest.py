@@ -13,14 +13,20 @@ import pytest
 from mmengine.registry import DefaultScope
 
 from . import tiny_data as tiny_data_sets
+from .covering import left_out
 from .forked_tools import run_command
 
 
 def pytest_addoption(parser):
     parser.addoption('--update-golden', action='store_true', help='record what tests/golden compares with')
+    parser.addoption('--all-cases', action='store_true', help='all combinations of the parameters of a test')
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption('--all-cases'):
+        rest = left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in rest])
+        items[:] = [item for item in items if item not in rest]
     if not has_mmcv_operators():
         command = 'bash tools/environment/setup.sh --with-mmcv-ops'
         skip = pytest.mark.skip(reason=f'requires the operators of mmcv: {command}')

@@ -95,6 +95,7 @@ def ask(run_python):
     return ask
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(('code', 'module'), FRESH.items(), ids=['runner', 'mmseg', 'layer', 'optim_wrapper'])
 def test_a_name_is_enough(run_python, mmengine_path, code, module):
     code = (
@@ -127,6 +128,7 @@ def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
             assert part in said[name]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize('hidden', [('mmcv',), ('mmcv', 'mmseg', 'mmdet')])
 def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
     said = ask(ENGINE + MMCV + HEADS, hidden, PYTHONPATH=mmengine_path)

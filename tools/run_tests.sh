@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the linters and the tests, in the environment that it makes first, as quickstart.sh does:
 #
-#     bash tools/run_tests.sh          without the tests marked slow, e2e or kernels in pyproject.toml
+#     bash tools/run_tests.sh          without the tests marked slow, e2e or kernels in pyproject.toml, and with the
+#                                      combinations of parameters that tests/covering.py keeps
 #     bash tools/run_tests.sh --all    all tests; also compiles mmcv's operators, once, and installs Triton
 #
 # It prints one line per step and the slowest tests. All output is in work_dirs/tests.log, and what failed is printed.
@@ -17,7 +18,7 @@ source tools/environment/steps.sh
 marks=(-m 'not (slow or e2e or kernels)')
 with_ops=()
 if [ "${1:-}" = --all ]; then
-    marks=()
+    marks=(--all-cases)
     with_ops=(--with-mmcv-ops)
     shift
 fi
@@ -25,7 +26,7 @@ export MMATTN_LOG=$PWD/work_dirs/tests.log
 rm -f "$MMATTN_LOG"
 bash tools/environment/setup.sh "${with_ops[@]}"
 python=.venv/bin/python
-if [ ${#marks[@]} = 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
+if [ ${#with_ops[@]} != 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
     step 'installing Triton' $python -m pip install --disable-pip-version-check --no-deps triton==3.7.0
 fi
 

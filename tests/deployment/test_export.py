@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
 from PIL import Image
 
 from mmattn.deployment import load_pt2
@@ -207,6 +208,7 @@ def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_
     subprocess.run([sys.executable, '-c', code, *map(str, arguments)], check=True, env={}, cwd=tmp_path)
     model = network.segmentor
     model.cfg = Config(dict(test_pipeline=config('BiCCHead').test_dataloader.dataset.pipeline))
+    init_default_scope('mmseg')
     result = inference_model(model, str(image))
     expected = result.pred_sem_seg.data[0].numpy()
     first, second = result.seg_logits.data.topk(2, 0).values.numpy()

@@ -86,6 +86,7 @@ def assert_equal_with_gradients(ours, expected, x, layer, tolerance=1e-10):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f'{name}: {text}')
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize('options', POSITIONS, ids=lambda o: '-'.join(o.values()))
 @pytest.mark.parametrize(('kind', 'window_size'), [('nl', (3, 5)), ('cc', (3, 5)), ('nl', 11), ('cc', 11), ('sa', 3)])
 def test_layer_is_the_equation(kind, window_size, options):

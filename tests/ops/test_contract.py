@@ -62,15 +62,18 @@ def test_values_and_gradients_are_those_of_the_equation(name):
     expected = {key.replace('d_input', 'd_x'): x for key, x in expected.items()}
     operator = zscored.operator(call.operator)
     assert_same(evaluate(operator, tensors, **settings), expected)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
         rounded = {key: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype)
                    for key, x in tensors.items()}  # fmt: skip
         exact = evaluate(operator, rounded, torch.float64, **settings)
         largest = max(x.abs().max().item() for x in exact.values())
+        actual = evaluate(operator, rounded, **settings)
+        wide = {'output'} if call.operator == 'bilinear_logits' else set()  # logits are in float32
+        assert {x.dtype for key, x in actual.items() if key not in wide} == {dtype}
         tolerance = low_precision(dtype)
         # the z-score of few keys multiplies its gradients
         assert_same(
-            evaluate(operator, rounded, **settings),
+            actual,
             exact,
             **tolerance | {'atol': 4 * tolerance['atol'] * max(1, largest)},
         )

@@ -282,19 +282,6 @@ def test_output_moves_with_an_object(outside_bias, normalize):
 # Numbers of any size, in every dtype.
 
 
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
-@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
-def test_low_precision_is_near_float64(size, dtype, outside_bias, normalize):
-    """Against the literal result, in float64, of the same rounded inputs."""
-    tensors, settings = with_window(size, 3, outside_bias, 2, 2, dtype=dtype)
-    settings['normalize'] = normalize
-    actual = evaluate(grid_attention, tensors, **settings)
-    assert {x.dtype for x in actual.values()} == {dtype}
-    expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
-    assert_same(actual, expected, **low_precision(dtype))
-
-
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
 def test_float32_logits_with_bfloat16_operands(normalize):
     """Each gradient has the dtype of its tensor."""

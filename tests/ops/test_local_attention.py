@@ -509,18 +509,6 @@ def test_neg_inf_removes_a_key(switches):
 # Numbers of any size, in every dtype.
 
 
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
-@pytest.mark.parametrize(('size', 'kernel_size', 'dilation'), [((4, 5), 3, 1), ((6, 5), (3, 5), 2)], ids=str)
-def test_low_precision_is_near_float64(size, kernel_size, dilation, switches, dtype):
-    """Against the literal result, in float64, of the same rounded inputs."""
-    tensors, settings = with_kernel(size, kernel_size, 2, 2, dilation=dilation, dtype=dtype, **switches)
-    actual = evaluate(local_attention, tensors, **settings)
-    assert {x.dtype for x in actual.values()} == {dtype}
-    expected = evaluate(literal.local_attention, tensors, torch.float64, **settings)
-    assert_same(actual, expected, **low_precision(dtype))
-
-
 @pytest.mark.parametrize('switches', [BOTH, REFINED, SWITCHES['geometric']], ids=['bilateral', 'refined', 'geometric'])
 @pytest.mark.parametrize('wide', ['window_bias', 'operands'])
 def test_float32_with_bfloat16(wide, switches):

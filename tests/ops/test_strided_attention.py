@@ -438,18 +438,6 @@ def test_neg_inf_removes_keys(pattern):
 # Numbers of any size, in every dtype.
 
 
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@every_pattern
-@with_and_without_logits
-def test_low_precision_is_near_float64(pattern, logits, dtype):
-    """Against the literal result, in float64, of the same rounded inputs."""
-    tensors, settings = with_offsets((3, 4, 5), 2, pattern, 2, 2, logits=logits, dtype=dtype)
-    actual = evaluate(strided_attention, tensors, **settings)
-    assert {x.dtype for x in actual.values()} == {dtype}
-    expected = evaluate(literal.strided_attention, tensors, torch.float64, **settings)
-    assert_same(actual, expected, **low_precision(dtype))
-
-
 @every_pattern
 def test_float32_logits_with_bfloat16_operands(pattern):
     """Each gradient has the dtype of its tensor."""

@@ -28,6 +28,7 @@ def randomise(module):
             tensor.data.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + 0.05)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(('stock_class', 'head_class', 'options'), PAIRS)
 @pytest.mark.parametrize('training', [False, True])
 def test_head_without_position_is_the_stock_head(stock_class, head_class, options, training):

@@ -1,0 +1,49 @@
+"""Which combinations of the parameters of a test run by default.
+
+A test with two parameters runs with each value of both; a test with more, with each pair of values. ``--all-cases``
+runs every combination, and so does a test marked ``every_case``.
+"""
+
+from collections import defaultdict
+from itertools import combinations
+
+
+def covering(rows, strength):
+    """Return the positions of some rows in which all occurs that occurs in any of them: each value (strength 1), or
+    each pair of values (strength 2), by column. The row that adds most is taken next; of several, the first.
+
+    >>> covering([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)], 2)
+    [0, 3, 5, 6]
+    """
+    occurring = [set(combinations(enumerate(row), strength)) for row in rows]
+    missing = set().union(*occurring)
+    taken = []
+    while missing:
+        best = max(range(len(rows)), key=lambda position: len(occurring[position] & missing))
+        missing -= occurring[best]
+        taken.append(best)
+    return sorted(taken)
+
+
+def parameters(case):
+    """Return a case's values, one per ``parametrize``. Values are compared by identity, as some are tensors."""
+    params = {name: id(value) for name, value in case.callspec.params.items()}
+    together = [mark.args[0] for mark in case.iter_markers('parametrize')]
+    together = [names.replace(' ', '').split(',') if isinstance(names, str) else names for names in together]
+    values = [tuple(params.pop(name) for name in names) for names in together]
+    return [*values, *params.values()]
+
+
+def left_out(items):
+    """Return those of the collected cases that do not run by default."""
+    tests = defaultdict(list)
+    for item in items:
+        if hasattr(item, 'callspec') and not item.get_closest_marker('every_case'):
+            tests[item.nodeid.partition('[')[0]].append(item)
+    rest = set()
+    for cases in tests.values():
+        rows = [parameters(case) for case in cases]
+        if len(rows[0]) > 1:
+            taken = {cases[position] for position in covering(rows, min(len(rows[0]) - 1, 2))}
+            rest.update(case for case in cases if case not in taken)
+    return rest
