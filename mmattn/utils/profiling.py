@@ -1,6 +1,7 @@
 """Time and memory of a call, for benchmarks and tests."""
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -12,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 MIB = 2**20
+os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # at its default, the profiler prints two lines per call
 
 
 def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:

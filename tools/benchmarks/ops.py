@@ -1,26 +1,28 @@
 """Time and extra memory of the operators, compared with the alternatives: workloads P1 to P8.
 
-    python tools/benchmarks/ops.py [--only P1 P3] [--json FILE] [--compare FILE] [--plot FILE] [--scaling FILE]
+    python tools/benchmarks/ops.py [--only P1 P3] [--full] [--json FILE] [--compare FILE] [--plot FILE] [--scaling FILE]
 
 Before a workload is measured, values and gradients are checked on a smaller map: ours must agree with its reference in
 PyTorch, and every alternative with ours (an alternative without positions with ours without positions). Times are
-medians of interleaved measurements. Extra memory is the peak memory of tensors beyond inputs, output and gradients;
-each figure is measured in a separate process. Ratios are ours divided by theirs; a target is an upper limit of a ratio.
+medians of interleaved measurements, three of each call. Extra memory is the peak memory of tensors beyond inputs,
+output and gradients; each call is measured in a separate process. Ratios are ours divided by theirs; a target is an
+upper limit of a ratio. A row of the table is printed as soon as it is measured.
 
---json writes the measurements, one record per line of the table; the file is updated after each workload. --compare
-adds the ratios in such a file; the comparison is only meaningful on the same processor. --scaling draws Bi-NL's core
-over the number of positions.
+--full also measures the slow alternatives to P1. --json writes the measurements, one record per row of the table; the
+file is updated after each workload. --compare adds the ratios in such a file; the comparison is only meaningful on the
+same processor. --scaling draws Bi-NL's core over the number of positions.
 """
 
 import argparse
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import mmattn.utils.command
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_calls
@@ -90,51 +92,52 @@ def takes_kernel(call: Call) -> bool:
     return bool(ran)
 
 
-def megabytes(name: str, who: str, of: str, dtype: torch.dtype, device: str, threads: int) -> float:
-    """Return a call's extra memory in MiB; run this in a separate process."""
+def megabytes(
+    name: str, who: str, passes: tuple[str, ...], dtype: torch.dtype, device: str, threads: int
+) -> list[float]:
+    """Return a call's extra memory in MiB for each pass; run this in a separate process."""
     torch.set_num_threads(threads)
     work = WORKLOADS[name](True, dtype, device)
-    return extra_memory(timed(work.ours if who == OURS else work.peers[who], of))[1]
+    call = work.ours if who == OURS else work.peers[who]
+    return [extra_memory(timed(call, of))[1] for of in passes]
 
 
-def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[dict]:
-    """Return one record per pass and alternative of a workload."""
+def measure(name: str, dtype: torch.dtype, device: str, repeats: int, full: bool) -> Iterator[dict]:
+    """Yield one record per pass and alternative of a workload. The slow alternatives are measured if ``full``."""
     torch.manual_seed(0)
     verify(name, WORKLOADS[name](False, dtype, device), TOLERANCES[dtype])
     work = WORKLOADS[name](True, dtype, device)
-    contenders = {OURS: work.ours, **work.peers}
+    contenders = {OURS: work.ours, **{peer: call for peer, call in work.peers.items() if full or peer not in work.slow}}
     kernel = takes_kernel(work.ours)
-    records = []
+    with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
+        memory = {}
+        for who, call in contenders.items():
+            mebibytes = pool.apply(megabytes, (name, who, call.passes, dtype, device, torch.get_num_threads()))
+            memory.update(zip(((who, of) for of in call.passes), mebibytes))
     for of in (FORWARD, BOTH):
         those = {who: call for who, call in contenders.items() if of in call.passes}
         times = interleaved_times({who: timed(call, of) for who, call in those.items()}, repeats)
-        with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
-            memory = {
-                who: pool.apply(megabytes, (name, who, of, dtype, device, torch.get_num_threads())) for who in those
-            }
         for peer in those:
             if peer != OURS:
                 time_target, memory_target = work.targets.get((peer, of), (None, None))
-                records.append(
-                    {
-                        'workload': name,
-                        'title': work.title,
-                        'pass': of,
-                        'dtype': str(dtype).removeprefix('torch.'),
-                        'device': device,
-                        'kernel': kernel,
-                        'ours_s': times[OURS],
-                        'ours_mib': memory[OURS],
-                        'peer': peer,
-                        'peer_s': times[peer],
-                        'peer_mib': memory[peer],
-                        'time_ratio': times[OURS] / times[peer],
-                        'time_target': time_target,
-                        'memory_ratio': memory[OURS] / memory[peer] if memory[peer] > 0.1 else None,
-                        'memory_target': memory_target,
-                    }
-                )
-    return records
+                ours_mib, peer_mib = memory[OURS, of], memory[peer, of]
+                yield {
+                    'workload': name,
+                    'title': work.title,
+                    'pass': of,
+                    'dtype': str(dtype).removeprefix('torch.'),
+                    'device': device,
+                    'kernel': kernel,
+                    'ours_s': times[OURS],
+                    'ours_mib': ours_mib,
+                    'peer': peer,
+                    'peer_s': times[peer],
+                    'peer_mib': peer_mib,
+                    'time_ratio': times[OURS] / times[peer],
+                    'time_target': time_target,
+                    'memory_ratio': ours_mib / peer_mib if peer_mib > 0.1 else None,
+                    'memory_target': memory_target,
+                }
 
 
 def same_line(record: dict) -> tuple:
@@ -142,30 +145,26 @@ def same_line(record: dict) -> tuple:
     return tuple(record[key] for key in ('workload', 'pass', 'peer', 'dtype', 'device'))
 
 
-def table(records: list[dict], earlier: list[dict] = []) -> str:
-    """Return the records as Markdown, with the ratios of an earlier run."""
-    before = {same_line(record): record for record in earlier}
+HEADER = """\
+| | pass | compared with | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |
+|---|---|---|---|---|---|---|"""
+
+
+def table_row(record: dict, before: dict | None) -> str:
+    """Return a record as a row of a Markdown table, with the ratios of the same record of an earlier run."""
 
     def number(x: float | None) -> str:
         return '–' if x is None else f'{x:.3g}' if x < 100 else f'{x:.0f}'
 
-    rows = [
-        '| | pass | compared with | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |',
-        '|---|---|---|---|---|---|---|',
+    pairs = [f'{number(record[f"ours_{unit}"])}, {number(record[f"peer_{unit}"])}' for unit in ('s', 'mib')]
+    ratios = [
+        number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
+        for of in ('time', 'memory')
     ]
-    for record in records:
-        pairs = [f'{number(record[f"ours_{unit}"])}, {number(record[f"peer_{unit}"])}' for unit in ('s', 'mib')]
-        ratios = [
-            number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
-            for of in ('time', 'memory')
-        ]
-        if found := before.get(same_line(record)):
-            ratios = [f'{now}; was {number(found[f"{of}_ratio"])}' for now, of in zip(ratios, ('time', 'memory'))]
-        name = record['workload'] + ('' if record['kernel'] else ' (the reference, no kernel)')
-        rows.append(
-            f'| {name} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | {pairs[1]} | {ratios[1]} |'
-        )
-    return '\n'.join(rows)
+    if before:
+        ratios = [f'{now}; was {number(before[f"{of}_ratio"])}' for now, of in zip(ratios, ('time', 'memory'))]
+    name = record['workload'] + ('' if record['kernel'] else ' (the reference, no kernel)')
+    return f'| {name} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | {pairs[1]} | {ratios[1]} |'
 
 
 def pyplot():
@@ -234,7 +233,8 @@ def main() -> None:
     )
     parser.add_argument('--dtype', choices=[str(x).removeprefix('torch.') for x in TOLERANCES], default='float32')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--repeats', type=int, default=5)
+    parser.add_argument('--repeats', type=int, default=3, help='measurements of each call (default: 3)')
+    parser.add_argument('--full', action='store_true', help='measure the slow alternatives, too')
     parser.add_argument('--json', type=Path, help='write the records to this file')
     parser.add_argument('--compare', type=Path, metavar='FILE', help='add the ratios in this file of --json')
     parser.add_argument('--plot', type=Path, help='draw the ratios')
@@ -248,12 +248,15 @@ def main() -> None:
     for key in ('torch', 'CPU threads', 'instruction set', 'native operators'):
         print(f'{key}: {collect_env().get(key)}')
     earlier = json.loads(args.compare.read_text(encoding='utf-8')) if args.compare else []
+    before = {same_line(record): record for record in earlier}
     records: list[dict] = []
-    for name in track(names, 'workloads'):
-        records += measure(name, dtype, args.device, args.repeats)
+    print(HEADER, flush=True)
+    for name in track(names, 'workloads', console=Console(stderr=True)):
+        for record in measure(name, dtype, args.device, args.repeats, args.full):
+            print(table_row(record, before.get(same_line(record))), flush=True)
+            records.append(record)
         if args.json:
             write_text(args.json, json.dumps(records, indent=1) + '\n')
-    print(table(records, earlier))
     if args.plot:
         plot(records, args.plot)
     if args.scaling:

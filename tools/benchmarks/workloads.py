@@ -45,7 +45,7 @@ class Workload:
 
     ``targets`` are upper limits of the ratios of time and of extra memory, by peer and pass. ``equivalent`` gives, for
     a peer that computes less than ours, the call that must agree with it instead, or None if the peer computes
-    something else.
+    something else. The ``slow`` peers are measured only with ``--full``.
     """
 
     title: str
@@ -53,6 +53,7 @@ class Workload:
     peers: dict[str, Call]
     targets: dict[tuple[str, str], tuple[float | None, float | None]] = field(default_factory=dict)
     equivalent: dict[str, Call | None] = field(default_factory=dict)
+    slow: tuple[str, ...] = ()
 
 
 Builder = Callable[[bool, torch.dtype, str], Workload]
@@ -124,6 +125,7 @@ def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
         peers,
         both_passes('SDPA, content only', 0.9, None),
         {'SDPA, content only': Call(global_attention, own.inputs[:3])},
+        slow=('literal', 'FlexAttention'),
     )
 
 
