@@ -4,7 +4,8 @@
     python tests/mutations/run.py --table before.json after.json
 
 Each fault runs the tests that it names, up to the first failure, with the marks of the default suite. The faults that
-survive are then applied together to run the whole default suite once; a test that fails is run with each of them alone.
+survive are then applied together to run the whole default suite once; a test that fails, but not without faults, is run
+with each of them alone.
 Results are written after every fault, and a fault that has a result is not run again.
 """
 
@@ -136,11 +137,14 @@ def run(faults, path):
         print(f'the whole default suite, with the {len(survivors)} that survived', flush=True)
         with Applied(copy, survivors):
             _, failed = run_tests(copy, [])
+        failed = [name for name in failed if '::' in name]
+        if failed:  # not what fails in the copy without any fault
+            failed = sorted({*failed} - {*run_tests(copy, failed)[1]})
         for fault in survivors:
             code, alone = 0, []
             if failed:
                 with Applied(copy, [fault]):
-                    code, alone = run_tests(copy, [name for name in failed if '::' in name], '-x')
+                    code, alone = run_tests(copy, failed, '-x')
             outcome = dict(area=fault['area'], outcome=CAUGHT if code else SURVIVED, by=alone[:1], whole_suite=True)
             results[key(fault)] = outcome
             write(path, results)
