@@ -90,6 +90,20 @@ def test_slices_do_not_change_the_result(monkeypatch, path, name):
     check()
 
 
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_the_log_sum_exp_of_no_key(path, dtype):
+    """−∞, beside an output of 0; that of another sample is finite."""
+    tensors = literal.operands((3, 4), 2, 2, dtype=dtype)
+    tensors['window_bias'] = literal.randn(2, 2, 3, 4, 9, seed=4, dtype=dtype)
+    key_mask = torch.ones(2, 3, 4, dtype=torch.bool)
+    key_mask[0] = False
+    with backends.backend('composition'):
+        out, lse = ops.global_attention(**tensors, window_size=3, key_mask=key_mask, return_lse=True)
+    assert (lse[0] == -torch.inf).all()
+    assert not out[0].any()
+    assert lse[1].isfinite().all()
+
+
 def positions_of_a_map(size, window, channels, dtype):
     """Query, key, value, window biases, and biases outside the window, of one head."""
     randn = functools.partial(literal.randn, dtype=torch.float32)

@@ -69,6 +69,14 @@ def test_dense_attention_masked_to_the_cross(size, window_size, batch, heads, ou
     assert_literal(tensors, normalize=normalize, scale=scale, **settings)
 
 
+@pytest.mark.parametrize('size', [(2, 200), (200, 2)], ids=str)
+def test_lines_of_several_tiles(size):
+    """A line's logits take more than one tile of the native kernels."""
+    tensors, settings = with_window(size, 5, dtype=torch.float32)
+    expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
+    assert_same(evaluate(grid_attention, tensors, **settings), expected, atol=1e-5, rtol=1e-5, check_dtype=False)
+
+
 def criss_cross(query, key, value):
     """The arithmetic of mmcv.ops.CrissCrossAttention, on (B, C, H, W)."""
     height = query.shape[2]

@@ -506,6 +506,15 @@ def test_neg_inf_removes_a_key(switches):
     assert all(x.isfinite().all() for x in actual.values())
 
 
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+def test_neg_inf_of_all_keys_leaves_nothing(dtype):
+    tensors, settings = with_kernel((4, 5), 3, 2, 2, dtype=dtype)
+    tensors['window_bias'][:, :, 1:3] = -math.inf
+    actual = evaluate(local_attention, tensors, **settings)
+    assert_same(actual, evaluate(literal.local_attention, tensors, torch.float64, **settings), **low_precision(dtype))
+    assert not actual['output'][:, :, 1:3].any()
+
+
 # Numbers of any size, in every dtype.
 
 
