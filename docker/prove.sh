@@ -139,7 +139,7 @@ mkdir "$work/mounted/work_dirs"
 chown -R 4321:4321 "$work/mounted"
 container=$(buildah from --pull-never mmattn)
 inside --user 4321:4321 --volume "$work/mounted/data:/mmattn/data" --volume "$work/mounted/work_dirs:/mmattn/work_dirs" "$container" \
-    python tools/train.py configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py --work-dir work_dirs/mounted \
+    python tools/train.py configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py --work-dir work_dirs/mounted \
     --cfg-options train_cfg.max_iters=10 train_cfg.val_interval=10 default_hooks.logger.interval=5 >"$work/log" 2>&1 ||
     { tail -n 30 "$work/log" >&2; fail 'training failed'; }
 grep -E 'Iter\(' "$work/log"

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/environment/steps.sh
 
-config=configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py
+config=configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py
 work=work_dirs/quickstart
 sample=data/buildings
 export MMATTN_LOG=$PWD/$work/quickstart.log
@@ -20,7 +20,7 @@ run() { # NAME FOLDER [OPTIONS…]
     shift 2
     step "$name: training" .venv/bin/python tools/train.py $config --work-dir "$folder" --resume "$@"
     rm -rf "$folder/test"
-    step "$name: testing" .venv/bin/python tools/test.py $config "$folder/iter_100.pth" --work-dir "$folder/test" \
+    step "$name: testing" .venv/bin/python tools/test.py $config "$folder/iter_50.pth" --work-dir "$folder/test" \
         --show-dir "$folder/test" "$@"
     results+=(--result "$name=$(echo "$folder"/test/*/*.json)")
 }
@@ -34,7 +34,7 @@ sample_is_there() {
 }
 score() { .venv/bin/python tools/analysis_tools/majority_baseline.py $config "${results[@]}" --out $work/miou.md; }
 draw() { # what the model attends to from a roof, a lawn and bare ground of a held-out tile
-    .venv/bin/python tools/visualization/attention_maps.py $config $work/iter_100.pth \
+    .venv/bin/python tools/visualization/attention_maps.py $config $work/iter_50.pth \
         $sample/img_dir/val/Ortoimagem_MI_2970-1-SO_967.png \
         --query 105,160 --query 265,205 --query 470,260 --out $work/attention_maps.png
 }

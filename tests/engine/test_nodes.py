@@ -170,7 +170,7 @@ def slurm(nodes, ask):
 @pytest.fixture(scope='module')
 def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp('config')
-    base = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
+    base = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
     (folder / 'sabotage.py').write_text(SLOW)
     (folder / 'config.py').write_text(CONFIG.format(base=str(base)))
     return folder / 'config.py'

@@ -18,7 +18,7 @@ from ..forked_tools import run_command
 from ..tiny_data import SIZE
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
+CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
 SMALL = [
     'train_dataloader.batch_size=2',
     'train_dataloader.num_workers=0',

@@ -29,7 +29,7 @@ def without_operators(tmp_path_factory):
 @pytest.mark.parametrize(
     'config',
     [
-        'bi_cc/cc_r18-d8-half_1xb8-100_buildings-256x256.py',
+        'bi_cc/cc_r18-d8-half_1xb8-50_buildings-256x256.py',
         'attended_residual/fcn_r50-d8-attn0010-dcn_8xb1-60k_cityscapes-769x769.py',
         'attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py',
     ],
@@ -54,7 +54,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmattn.utils import config_path
 import mmattn.layers, mmattn.segmentation, mmattn.video
-cfg = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'))
+cfg = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'))
 init_default_scope(cfg.default_scope)
 model = MODELS.build(cfg.model)
 model.eval()

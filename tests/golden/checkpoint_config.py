@@ -1,6 +1,6 @@
 """The quick start's training with a smaller model that holds several components: made ``checkpoint.pth``."""
 
-_base_ = ['../../configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py']
+_base_ = ['../../configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py']
 norm_cfg = dict(type='BN', requires_grad=True)
 head = dict(in_channels=32, in_index=0, channels=8, num_classes=2, norm_cfg=norm_cfg, align_corners=False)
 loss = dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4)

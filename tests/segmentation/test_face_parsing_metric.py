@@ -259,7 +259,7 @@ def test_two_processes_pool_their_counts_and_count_no_image_twice(run_python, tm
 
 def config(folder, name):
     """A tiny model on tiny images, scored by the metric."""
-    cfg = Config.fromfile(ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py')
+    cfg = Config.fromfile(ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py')
     cfg.model = dict(
         type='EncoderDecoder',
         data_preprocessor=dict(type='SegDataPreProcessor', size=(32, 32), seg_pad_val=255),

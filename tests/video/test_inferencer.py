@@ -730,7 +730,7 @@ def test_a_checkpoint_of_another_model_is_an_error(small_sst, tmp_path):
         VOSInferencer(tmp_path / 'missing.py', small_sst.checkpoint)
     with pytest.raises(ValueError, match=r'the model must be an SST; the config has mmattn\.ClipDataPreprocessor'):
         VOSInferencer(Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None)
-    segmentor = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'))
+    segmentor = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'))
     with pytest.raises(
         ValueError, match=r'must be an SST; the config has EncoderDecoder \(tools/image_demo\.py runs seg'
     ):

@@ -29,9 +29,9 @@ from ..forked_tools import run_command
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/visualization/attention_maps.py'
 CONFIGS = {
-    'cc': ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py',
-    'nl': ROOT / 'configs/bi_nl/bi-nl_r18-d8-half_1xb8-100_buildings-256x256.py',
-    'stock': ROOT / 'configs/bi_nl/nl_r18-d8-half_1xb8-100_buildings-256x256.py',
+    'cc': ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py',
+    'nl': ROOT / 'configs/bi_nl/bi-nl_r18-d8-half_1xb8-50_buildings-256x256.py',
+    'stock': ROOT / 'configs/bi_nl/nl_r18-d8-half_1xb8-50_buildings-256x256.py',
 }
 LAYERS = {'cc': 'decode_head.cca', 'nl': 'decode_head.nl_block'}
 SMALL = {

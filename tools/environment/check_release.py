@@ -24,7 +24,7 @@ from mmattn.engine import prepare_for_cpu
 from mmattn.ops import library
 from mmattn.utils import config_path
 
-BI_CC = 'bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
+BI_CC = 'bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
 SST = 'sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 DETECTOR = 'attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'
 STOCK = '../ccnet/ccnet_r50-d8_4xb2-80k_cityscapes-769x769.py'

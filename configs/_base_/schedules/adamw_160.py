@@ -1,5 +1,5 @@
 # For short runs from scratch on CPUs.
-_base_ = './adamw_100.py'
+_base_ = './adamw_50.py'
 optimizer = dict(lr=0.003)
 optim_wrapper = dict(optimizer=optimizer)
 param_scheduler = [dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=160, by_epoch=False)]

@@ -176,7 +176,7 @@ class Trainer:
     def __init__(self, folder, environment, *python_path):
         self.folder, self.runs = folder, 0
         (folder / 'sabotage.py').write_text(SABOTAGE)
-        base = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
+        base = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
         (folder / 'epochs.py').write_text(EPOCHS)
         (folder / 'config.py').write_text(CONFIG.format(base=str(base)))
         path = os.pathsep.join(str(part) for part in (*python_path, ROOT, folder))

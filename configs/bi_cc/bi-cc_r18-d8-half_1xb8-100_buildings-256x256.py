@@ -1,2 +1,0 @@
-_base_ = './cc_r18-d8-half_1xb8-100_buildings-256x256.py'
-model = dict(decode_head=dict(type='mmattn.BiCCHead'))
