@@ -96,7 +96,7 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
         raise ValueError(f'weights must take at most {MAX_WEIGHTS} MiB in one ONNX file; got {weights:.0f} MiB')
     with quiet():
         program = program.run_decompositions(dict(COMPOSITIONS))
-        found = torch.onnx.export(
+        onnx_program = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=OPSET,
@@ -104,7 +104,7 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
             output_names=['logits'],
             verbose=False,
         )
-    assert found is not None
-    found.model.metadata_props[KEY] = json.dumps(metadata)
+    assert onnx_program is not None
+    onnx_program.model.metadata_props[KEY] = json.dumps(metadata)
     with atomic_write(path) as temporary:
-        found.save(temporary)
+        onnx_program.save(temporary)

@@ -36,12 +36,12 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
     pipeline = cfg.test_dataloader.dataset.pipeline
     names = [*map(type_name, pipeline)]
     resizes = [transform for name, transform in zip(names, pipeline) if name == 'Resize']
-    others = [name for name in names if name not in LOADERS]
-    others += ['color_type' for transform in pipeline if transform.get('color_type', 'color') != 'color']
-    others += ['Resize' for transform in resizes[1:]]
-    others += ['interpolation' for transform in resizes if transform.get('interpolation', 'bilinear') != 'bilinear']
+    not_described = [name for name in names if name not in LOADERS]
+    not_described += ['color_type' for transform in pipeline if transform.get('color_type', 'color') != 'color']
+    not_described += ['Resize' for transform in resizes[1:]]
+    not_described += ['interpolation' for resize in resizes if resize.get('interpolation', 'bilinear') != 'bilinear']
     padding = preprocessor.test_cfg or {}
-    others += ['padding to test_cfg.size'] if padding.get('size') is not None else []
+    not_described += ['padding to test_cfg.size'] if padding.get('size') is not None else []
     resize = dict(resizes[0]) if resizes else {}
     scale, factor = (_pair(resize.get(key)) for key in ('scale', 'scale_factor'))
     swaps = settings.get('bgr_to_rgb') or settings.get('rgb_to_bgr')
@@ -57,7 +57,7 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
         size_divisor=padding.get('size_divisor') or 1,
         pad_value=float(preprocessor.pad_val),
         mode=segmentor.test_cfg.get('mode', 'whole'),
-        not_described=others,
+        not_described=not_described,
     )
 
 

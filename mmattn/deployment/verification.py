@@ -90,31 +90,31 @@ def _torch(load: Callable[[], Any]) -> Callable[[np.ndarray], np.ndarray]:
     return run
 
 
-def _onnx(given: tuple[str, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _onnx(path_and_threads: tuple[str, int]) -> Callable[[np.ndarray], np.ndarray]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = given[1]
-    session = onnxruntime.InferenceSession(given[0], options, providers=['CPUExecutionProvider'])
+    options.intra_op_num_threads = path_and_threads[1]
+    session = onnxruntime.InferenceSession(path_and_threads[0], options, providers=['CPUExecutionProvider'])
     (image,) = session.get_inputs()
     return lambda x: session.run(None, {image.name: x})[0]
 
 
-def _in_process(prepare: Callable, given: Any, images: list[np.ndarray], repeats: int) -> list[Run]:
+def _in_process(prepare: Callable, argument: Any, images: list[np.ndarray], repeats: int) -> list[Run]:
     """Measure in a fresh process per image: memory that an earlier run has left would hide that of the next one."""
     from multiprocessing import get_context
 
     runs = []
     for image in images:
         with get_context('spawn').Pool(1) as pool:
-            runs.append(pool.apply(_measure, (prepare, given, image, repeats)))
+            runs.append(pool.apply(_measure, (prepare, argument, image, repeats)))
     return runs
 
 
-def _measure(prepare: Callable, given: Any, image: np.ndarray, repeats: int) -> Run:
+def _measure(prepare: Callable, argument: Any, image: np.ndarray, repeats: int) -> Run:
     with redirect_stdout(StringIO()), catch_warnings():  # the export has printed the same messages
         simplefilter('ignore')
-        run = prepare(given)
+        run = prepare(argument)
     before = _memory_at_start()
     logits = run(image)
     seconds = []

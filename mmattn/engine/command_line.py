@@ -292,8 +292,8 @@ def _look_up(cfg: Config, key: str, new: Any) -> None:
         elif part in value:
             value = value[part]
         else:
-            known = sorted({*value, *SETTINGS} if depth == 0 else value)
-            nearest = difflib.get_close_matches(part, known, 1)
+            allowed = sorted({*value, *SETTINGS} if depth == 0 else value)
+            nearest = difflib.get_close_matches(part, allowed, 1)
             hint = f'; did you mean {".".join([*parts[:depth], *nearest])}?' if nearest else ''
             path = '.'.join(parts[: depth + 1])
             if depth == 0 and part not in SETTINGS:

@@ -96,9 +96,9 @@ def _in_float32(function: type[torch.autograd.Function]) -> None:
     """Make an autograd function compute in float32 and return the dtype of its first tensor."""
     forward, backward = function.forward, function.backward
 
-    def forward_in_float32(ctx: Any, first: torch.Tensor, *others: Any) -> torch.Tensor:
-        found = forward(ctx, *(x.float() if _is_low(x) else x for x in (first, *others)))
-        return found.to(first.dtype) if _is_low(first) and found.is_floating_point() else found
+    def forward_in_float32(ctx: Any, first: torch.Tensor, *rest: Any) -> torch.Tensor:
+        output = forward(ctx, *(x.float() if _is_low(x) else x for x in (first, *rest)))
+        return output.to(first.dtype) if _is_low(first) and output.is_floating_point() else output
 
     def backward_in_float32(ctx: Any, gradient: torch.Tensor) -> Any:
         return backward(ctx, gradient.float() if _is_low(gradient) else gradient)

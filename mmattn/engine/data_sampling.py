@@ -141,7 +141,7 @@ class SeedAugmentation:
         return results
 
 
-def sampler_of(dataloader: DataLoader) -> Sampler:
+def find_sampler(dataloader: DataLoader) -> Sampler:
     """Return the sampler of a data loader, also if the config defines a batch sampler."""
     return dataloader.batch_sampler.sampler  # type: ignore[union-attr]
 
@@ -200,7 +200,7 @@ def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bo
         loader, epoch, run_iter = loop.dataloader, loop.epoch, loop.run_iter
         replace_batch_sampler(loader, _RestOfEpoch(loader.batch_sampler, batches_done))
         loop.run_iter = lambda idx, batch: run_iter(idx + batches_done * (loop.epoch == epoch), batch)
-    sampler: Any = sampler_of(loop.dataloader)
+    sampler: Any = find_sampler(loop.dataloader)
     if getattr(loop.dataloader.batch_sampler, 'infinite', False):  # counts batches, whatever its sampler is
         if seed is not None:
             sampler.seed = seed

@@ -216,8 +216,8 @@ def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float
     return data, (data['inputs'].shape[-1] / width, data['inputs'].shape[-2] / height)
 
 
-def _check_any(found: Sequence, model: nn.Module, layer: str | None) -> None:
-    if not found:
+def _check_any(layers: Sequence, model: nn.Module, layer: str | None) -> None:
+    if not layers:
         raise ValueError(
             f'no attention layer of {type(model).__name__} ran over a map; '
             f'it has {", ".join(attention_layers(model, layer))}'

@@ -20,7 +20,7 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
-from mmattn.engine.data_sampling import continue_data, sampler_of
+from mmattn.engine.data_sampling import continue_data, find_sampler
 from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.engine.safe_globals import add_safe_globals
 from mmattn.registry import HOOKS
@@ -92,10 +92,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         FlexibleRunner has already resumed at this point, one iteration too far; its position is corrected.
         """
         self.before_loops(runner)
-        found = runner.message_hub.runtime_info.get('to_resume')
+        resumed = runner.message_hub.runtime_info.get('to_resume')
         # `found` comes first: without training, runner.iter would build the training loop and its data set.
-        if found and runner.iter == found['iter'] + 1:
-            set_position(runner.train_loop, found['epoch'], found['iter'])
+        if resumed and runner.iter == resumed['iter'] + 1:
+            set_position(runner.train_loop, resumed['epoch'], resumed['iter'])
 
     def before_train(self, runner: Runner) -> None:
         """Restore the generators and the position in the data, and select atomic writes.
@@ -115,9 +115,9 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
         if runner.iter > 0:
-            found = runner.message_hub.runtime_info.get('to_resume', {})
+            resumed = runner.message_hub.runtime_info.get('to_resume', {})
             # another iteration: a run with the stock hook has copied `to_resume` from an older checkpoint
-            self._continue(runner, found if found.get('iter') == runner.iter else {})
+            self._continue(runner, resumed if resumed.get('iter') == runner.iter else {})
             if runner.iter >= runner.max_iters and not self._validate_first:
                 runner.logger.warning(
                     f'Nothing is trained: the checkpoint is of iteration {runner.iter}, and training ends at '
@@ -196,7 +196,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 batches_done=self._batches_done,
                 validating=validating,
                 extra=name if extra else '',
-                sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
+                sampler_seed=getattr(find_sampler(runner.train_dataloader), 'seed', None),
                 rng_state=all_gather_object(self._rng_state),
             ),
         )
@@ -216,8 +216,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def _bests(self) -> list[str]:
         """Return the paths of the best checkpoints."""
-        found = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
-        return [path for path in found if path]
+        paths = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
+        return [path for path in paths if path]
 
     def _forget_bests_elsewhere(self) -> None:
         """Find the best checkpoints in the run's own folder, which may have been moved; forget those of others."""
@@ -225,8 +225,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             return
 
         def own(path: str | None) -> str | None:
-            found = Path(self.out_dir, Path(path).name) if path else None
-            return str(found) if found and found.exists() else None
+            copy = Path(self.out_dir, Path(path).name) if path else None
+            return str(copy) if copy and copy.exists() else None
 
         if getattr(self, 'best_ckpt_path', None):
             self.best_ckpt_path = own(self.best_ckpt_path)
@@ -262,7 +262,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             )
         if not continue_data(runner.train_loop, to_resume.get('sampler_seed'), self._batches_done):
             runner.logger.warning(
-                f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
+                f'train_dataloader.sampler is {type(find_sampler(runner.train_dataloader)).__name__}, batch_sampler '
                 f'{type(runner.train_dataloader.batch_sampler).__name__}; the result equals that of an uninterrupted '
                 'run only with mmattn.InfiniteSampler without a batch sampler, or with mmattn.DefaultSampler'
             )
@@ -298,20 +298,20 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         if path.exists() and _is_complete(path):
             return str(path)
     folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
-    found = [
+    checkpoints = [
         path
         for folder in folders
         if folder.is_dir()
         for path in folder.iterdir()
         if re.fullmatch(filename_tmpl.format(NUMBER), path.name)
     ]
-    complete = [path for path in found if _is_complete(path)]
+    complete = [path for path in checkpoints if _is_complete(path)]
     reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'
     if complete:
         newest = max(complete, key=lambda path: path.stat().st_mtime_ns)
         print_log(f'{reason}: resuming from {newest}, the newest complete checkpoint', 'current', logging.WARNING)
         return str(newest)
-    if found or named:
+    if checkpoints or named:
         raise FileNotFoundError(f'{reason}, and there is no complete checkpoint to resume from')
     return None
 

@@ -112,11 +112,11 @@ class CheckpointKeysHook(Hook):
             return
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        given = checkpoint.get('state_dict', checkpoint)
-        stripped = type(given)((re.sub(r'^module\.', '', key), value) for key, value in given.items())
-        expected = type(given)((key, value) for key, value in stripped.items() if not self.allow.search(key))
+        weights = checkpoint.get('state_dict', checkpoint)
+        stripped = type(weights)((re.sub(r'^module\.', '', key), value) for key, value in weights.items())
+        expected = type(weights)((key, value) for key, value in stripped.items() if not self.allow.search(key))
         expected.update((key, value) for key, value in model.state_dict().items() if self.allow.search(key))
-        copy_versions(given, expected)
+        copy_versions(weights, expected)
         try:
             model.load_state_dict(expected)
         except RuntimeError as error:

@@ -130,9 +130,9 @@ def caption_figure(
     rects, spans = [], []
     for k, word in enumerate(words):
         values = strongest[k, :STRONGEST].tolist()
-        for place, (value, index) in enumerate(zip(values, order[k].tolist())):
+        for rank, (value, index) in enumerate(zip(values, order[k].tolist())):
             left, top, right, bottom = boxes[index].tolist()
-            kind = ' further' if place else ''
+            kind = ' further' if rank else ''
             rects.append(
                 f'<rect class="w{k}{kind}" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
                 f'height="{bottom - top:.1f}" style="--share: {value / values[0]:.2f}"/>'

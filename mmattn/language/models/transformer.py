@@ -222,9 +222,10 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         """Compute keys and values of the encoder's output for :meth:`step`, all with S rows."""
         return self.cross_attention.start(memory, memory_padding_mask)
 
-    def step(self, x: Tensor, own: list[dict], memory: dict[str, Tensor], position: int) -> tuple[Tensor, list[dict]]:
+    def step(
+        self, x: Tensor, states: list[dict], memory: dict[str, Tensor], position: int
+    ) -> tuple[Tensor, list[dict]]:
         """Decode one more token ``(n, 1, E)``. Return the output and the new state of the self-attention."""
-        states = own
 
         def attend(h: Tensor) -> Tensor:
             nonlocal states

@@ -22,11 +22,11 @@ def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], bo
         x, y, right, bottom = box
         for line, tone in ((3.6, 'white'), (2.0, colour)):
             axis.add_patch(Rectangle((x, y), right - x, bottom - y, fill=False, edgecolor=tone, linewidth=line))
-        place = _free_place(box, size, unit, placed)
-        placed.append(place)
+        corner = _free_place(box, size, unit, placed)
+        placed.append(corner)
         axis.text(
-            place[0] + unit / 2,
-            place[1] + unit / 2,
+            corner[0] + unit / 2,
+            corner[1] + unit / 2,
             str(number),
             color='white',
             fontsize=8,

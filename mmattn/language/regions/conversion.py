@@ -132,18 +132,18 @@ def write_images(
     """
     faults: list[str] = []
     places: dict[str, str] = {}
-    for place, image_id, read in images:
+    for source, image_id, read in images:
         try:
             if image_id in places:
                 raise Fault(f'image {image_id} is also in {places[image_id]}')
-            places[image_id] = place
+            places[image_id] = source
             if image_id not in writer:
                 regions = read()
                 if clip:
                     regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
                 writer.write(image_id, regions)
         except (Fault, ValueError) as fault:
-            faults += [f'{place}: {reason}' for reason in fault.args]
+            faults += [f'{source}: {reason}' for reason in fault.args]
     if faults:
         raise Fault(*faults)
 

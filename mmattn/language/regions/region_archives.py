@@ -124,8 +124,8 @@ def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{
     return sizes
 
 
-def missing_regions(place: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
+def missing_regions(source: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
     """Describe the fault if images at ``place`` have no regions, with the first five ids."""
     missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
     more = ', …' if len(missing) > 5 else ''
-    return [f'{place}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []
+    return [f'{source}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []

@@ -347,12 +347,12 @@ class VQADataset(TextDataset):
         """
         number = range(len(self))[index]
         question = self._questions[number]
-        place = self._places[question.image_id]
+        source = self._places[question.image_id]
         if self._pictures:
-            inputs = dict(image=read_picture(place))
+            inputs = dict(image=read_picture(source))
             size = tuple(inputs['image'].shape[:0:-1])
         else:
-            inputs, size = image_inputs(best_regions(place, self.max_regions)), place.size
+            inputs, size = image_inputs(best_regions(source, self.max_regions)), source.size
         inputs['question'] = self.tokenizer.pad(self._numbers[number].tolist())
         about = question._asdict()
         sample = BaseDataElement(metainfo={name: about[name] for name in about if 'answers' != name != 'answer'})

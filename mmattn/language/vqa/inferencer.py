@@ -30,14 +30,14 @@ class AskedQuestion(NamedTuple):
     """A question, and where its image is: the store that has its regions, or the path of its picture."""
 
     question: Question
-    place: RegionStore | Path
+    images: RegionStore | Path
 
     def inputs(self, tokenizer: QuestionTokenizer) -> dict[str, Tensor]:
         """Load what a model reads, as :class:`VQADataset` does in tests."""
         question = tokenizer(self.question.question)
-        if isinstance(self.place, Path):
-            return dict(image=read_picture(self.place), question=question)
-        return dict(image_inputs(self.place[self.question.image_id]), question=question)
+        if isinstance(self.images, Path):
+            return dict(image=read_picture(self.images), question=question)
+        return dict(image_inputs(self.images[self.question.image_id]), question=question)
 
 
 class VQAInferencer(LanguageInferencer):
@@ -99,7 +99,7 @@ class VQAInferencer(LanguageInferencer):
         settings = dict(batch_size=self.batch_size, **_run_settings(asked_questions))
         batches = self.preprocess(asked_questions)
         answers = self._run(batches, 'Answers', progress_file, resume, {}, dict(top_k=top_k), **settings)
-        about = [self._describe(asked.question) for asked in asked_questions]
+        about = [self._describe(asked_question.question) for asked_question in asked_questions]
         return dict(predictions=[description | answers[i] for i, description in enumerate(about)])
 
     def questions(self, inputs: Stores, questions: Sequence[tuple[str, str]] | str | Path) -> list[AskedQuestion]:
@@ -125,7 +125,7 @@ class VQAInferencer(LanguageInferencer):
     @torch.no_grad()
     def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
         """Score all answers for a batch: ``(B, A)``."""
-        batch = self._collated([asked.inputs(self.tokenizer) for asked in inputs.inputs])
+        batch = self._collated([asked_question.inputs(self.tokenizer) for asked_question in inputs.inputs])
         return torch.stack([sample.pred_scores for sample in self.model(batch, mode='predict')])
 
     def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
@@ -187,7 +187,7 @@ def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained:
     """Check that pictures have the size of the training, or, for older checkpoints, one size: others have no batch."""
     faults: list[str] = []
     first = trained and ('the training', tuple(trained))
-    for path in dict.fromkeys(asked.place for asked in asked_questions):
+    for path in dict.fromkeys(asked.images for asked in asked_questions):
         assert isinstance(path, Path)
         try:
             with Image.open(path) as picture:
@@ -203,11 +203,11 @@ def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained:
 
 
 def _run_settings(asked_questions: Sequence[AskedQuestion]) -> dict[str, Any]:
-    place = asked_questions[0].place
-    if isinstance(place, Path):
-        paths = dict.fromkeys(asked.place for asked in asked_questions)
+    source = asked_questions[0].images
+    if isinstance(source, Path):
+        paths = dict.fromkeys(asked.images for asked in asked_questions)
         stats = [path.stat() for path in paths if isinstance(path, Path)]
         images: Any = digest([[stat.st_size, stat.st_mtime_ns] for stat in stats])
     else:
-        images = store_files(place)
+        images = store_files(source)
     return dict(questions=digest([asked.question for asked in asked_questions]), images=images)

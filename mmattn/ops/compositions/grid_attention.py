@@ -105,11 +105,11 @@ def _logits(
     if queries is None or keys is None:
         queries, keys = lines_along(args.query[:, :, rows], axis), _keys(args.key, axis, rows)
     length, index = keys.shape[-2], None
-    place = torch.arange(length, device=keys.device)
+    position = torch.arange(length, device=keys.device)
     if positions is None:
         arm = (queries * args.scale) @ keys.transpose(-1, -2)
     else:
-        index = positions.index(axis, place[rows] if axis == 0 else place, length)
+        index = positions.index(axis, position[rows] if axis == 0 else position, length)
         window, outside = (
             lines_along(x[:, :, rows], axis) for x in (positions.window, positions.outside.unsqueeze(-1))
         )
@@ -117,7 +117,7 @@ def _logits(
         pairs = (x.flatten(0, -3) for x in (biases, queries, keys.transpose(-1, -2)))
         arm = torch.baddbmm(*pairs, alpha=args.scale).view(biases.shape)
     if axis != args.query.dim() - 4:  # only the arm of the last axis contains the self key
-        arm = arm.masked_fill(place == (place[rows] if axis == 0 else place)[:, None], -torch.inf)
+        arm = arm.masked_fill(position == (position[rows] if axis == 0 else position)[:, None], -torch.inf)
     return arm, index
 
 

@@ -178,7 +178,7 @@ def isolated(
 
 
 def _for_all(operator: str, kernel: str, dtypes: Iterable[str], finding: Finding) -> dict[Key, Finding]:
-    return {Key(operator, kernel, each, pass_): finding for each in dtypes for pass_ in PASSES}
+    return {Key(operator, kernel, dtype_class, pass_): finding for dtype_class in dtypes for pass_ in PASSES}
 
 
 def _send(sender: Connection, *arguments: Any) -> None:
@@ -191,10 +191,10 @@ def check(operator: str, kernel: str, dtypes: Sequence[str], device: str, quick:
     if device != 'cpu':
         torch.cuda.set_device(device)
     findings = {}
-    for each in dtypes:
+    for dtype_class in dtypes:
         try:
-            wrong = compare_all(operator, kernel, each, device, quick)
-            times = {} if len(wrong) == len(PASSES) else time_all(operator, kernel, each, device, quick)
+            wrong = compare_all(operator, kernel, dtype_class, device, quick)
+            times = {} if len(wrong) == len(PASSES) else time_all(operator, kernel, dtype_class, device, quick)
         except torch.cuda.OutOfMemoryError:
             wrong, times = {}, dict.fromkeys(PASSES, Finding('not measured', message=OUT_OF_MEMORY))
         except NotComparable as error:
@@ -204,9 +204,9 @@ def check(operator: str, kernel: str, dtypes: Sequence[str], device: str, quick:
             wrong, times = dict.fromkeys(PASSES, message), {}
         for pass_ in PASSES:
             finding = Finding('incorrect', message=wrong[pass_]) if pass_ in wrong else times[pass_]
-            findings[Key(operator, kernel, each, pass_)] = finding
+            findings[Key(operator, kernel, dtype_class, pass_)] = finding
             ratio = f', {finding.time / finding.composition:.2f} times' if finding.time and finding.composition else ''
-            print(f'    {each} {pass_}: {finding.state}{ratio} {finding.message}', flush=True)
+            print(f'    {dtype_class} {pass_}: {finding.state}{ratio} {finding.message}', flush=True)
     return findings
 
 

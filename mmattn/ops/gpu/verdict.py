@@ -136,9 +136,9 @@ def select(
 
     Returns it with the reason against each of the other kernels.
     """
-    found = {kernel: findings.get(Key(operator, kernel, dtypes, pass_)) for kernel in kernels}
-    reasons = {kernel: explain(finding) for kernel, finding in found.items()}
-    faster = {kernel: finding for kernel, finding in found.items() if finding is not None and not reasons[kernel]}
+    by_kernel = {kernel: findings.get(Key(operator, kernel, dtypes, pass_)) for kernel in kernels}
+    reasons = {kernel: explain(finding) for kernel, finding in by_kernel.items()}
+    faster = {kernel: finding for kernel, finding in by_kernel.items() if finding is not None and not reasons[kernel]}
     if not faster:
         return 'composition', reasons
     # The worst workloads of two kernels may differ: compare the kernels by their ratios to the composition.

@@ -35,10 +35,10 @@ MOST_PACKED = 16  # groups of up to this size share tiles; every tile has at lea
 
 def vectors(x: Tensor) -> Rows:
     """Flatten the vectors of ``(batch, heads, *positions, channels)``."""
-    return vectors_of(blocks.rows(x))
+    return tile_vectors(blocks.rows(x))
 
 
-def vectors_of(rows: Tensor) -> Rows:
+def tile_vectors(rows: Tensor) -> Rows:
     """Describe contiguous vectors ``(maps, positions, channels)``."""
     return Rows(rows, rows.shape[1], tl.constexpr(rows.shape[2]))
 
@@ -122,7 +122,7 @@ def backward(
     """
     if to is d_outside is None and not any(table for tables in d_tables for table in tables):
         return
-    gradient = vectors_of(upstream.rows)
+    gradient = tile_vectors(upstream.rows)
     before: tuple = (None, None)
     for n, call in enumerate(calls):
         last = call is calls[-1]
@@ -138,6 +138,6 @@ def backward(
 def backward_offsets(call: Tiles, axis: int, upstream: Gradient, to: Tensor) -> None:
     """Compute the gradient of the table of an axis, ``(batch, heads, *positions, entries)``, contiguous."""
     to.zero_()  # entries without a key are not written
-    operands, gradient = call.operands, vectors_of(upstream.rows)
+    operands, gradient = call.operands, tile_vectors(upstream.rows)
     owned, length = operands.queries, operands.keys.length[axis]
     call.launch(offset_gradients, gradient, upstream, table(to), owned=owned, length=length, AXIS=axis)

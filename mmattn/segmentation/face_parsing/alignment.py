@@ -52,7 +52,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
     """
     if not folder.is_dir():
         return {}, [f'{folder}: no such folder']
-    wanted = set(names)
+    missing_names = set(names)
     landmarks: dict[str, np.ndarray] = {}
     paths: dict[str, Path] = {}
     broken: list[str] = []
@@ -65,7 +65,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
             continue
         if name in landmarks:
             faults.append(f'{path}: a second file with the landmarks of {name}')
-        elif name in wanted:
+        elif name in missing_names:
             landmarks[name], paths[name] = points, path
     if missing := [name for name in names if name not in landmarks]:
         faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]

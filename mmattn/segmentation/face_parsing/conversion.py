@@ -66,13 +66,13 @@ def read_lists(
             continue
         before = len(images)
         for number, line in enumerate(lines, 1):
-            name, place = parse(line.strip()), f'{folder / file}:{number}'
+            name, location = parse(line.strip()), f'{folder / file}:{number}'
             if name is None:
-                faults += [f'{place}: invalid line: {line!r}'] if line.strip() else []
+                faults += [f'{location}: invalid line: {line!r}'] if line.strip() else []
             elif name in images:
-                faults.append(f'{place}: {name} is also in {images[name][2]}')
+                faults.append(f'{location}: {name} is also in {images[name][2]}')
             else:
-                images[name] = split, name, place
+                images[name] = split, name, location
         if (count := len(images) - before) != expected:
             text = f'{folder / file}: lists {count} images, the release has {expected}'
             if allow_other_counts and count:

@@ -196,10 +196,10 @@ class FaceParsingMetric(BaseMetric):
         return {f'F1.{name}' if name in self._members else name: score for name, score in scores.items()}
 
 
-def _check_names(argument: str, names: Iterable[str], known: Collection[str]) -> None:
-    unknown = [name for name in names if name not in known]
+def _check_names(argument: str, names: Iterable[str], allowed: Collection[str]) -> None:
+    unknown = [name for name in names if name not in allowed]
     if unknown:
-        raise ValueError(f'{argument} must be among {", ".join(known)}; got {", ".join(map(repr, unknown))}')
+        raise ValueError(f'{argument} must be among {", ".join(allowed)}; got {", ".join(map(repr, unknown))}')
 
 
 def _f1_counts(confusion: np.ndarray, classes: list[int]) -> np.ndarray:

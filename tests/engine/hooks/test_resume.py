@@ -32,7 +32,7 @@ from mmattn.engine import (
     add_safe_globals,
     latest_checkpoint,
 )
-from mmattn.engine.data_sampling import SampleIndex, continue_data, sampler_of
+from mmattn.engine.data_sampling import SampleIndex, continue_data, find_sampler
 
 ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / 'tools/train.py'
@@ -647,8 +647,8 @@ def test_the_sampler_behind_a_batch_sampler_is_found(sampler_class):
         return SimpleNamespace(dataloader=loader, iter=3)
 
     first, resumed = loop(5), loop(6)
-    assert sampler_of(first.dataloader).seed == 5
-    went_on = continue_data(resumed, sampler_of(first.dataloader).seed)
+    assert find_sampler(first.dataloader).seed == 5
+    went_on = continue_data(resumed, find_sampler(first.dataloader).seed)
     assert went_on == (sampler_class is DefaultSampler)
     if went_on:
         assert list(resumed.dataloader.batch_sampler) == list(first.dataloader.batch_sampler)

@@ -23,7 +23,7 @@ from ..interruption import killing
 from .tiny_models import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 ROOT = Path(__file__).parents[3]
-TOOL = ROOT / 'tools/caption.py'
+TOOL = ROOT / 'tools/caption_demo.py'
 ENSEMBLE = ROOT / 'tools/misc/ensemble_checkpoints.py'
 
 
@@ -312,7 +312,7 @@ def by_hand(tiny, members, beam=3):
 
 
 def test_an_ensemble_captions_as_the_three_models_built_by_hand(tiny, members, tmp_path, call):
-    """By tools/caption.py and tools/test.py."""
+    """By tools/caption_demo.py and tools/test.py."""
     call(*(each.checkpoint for each in members), '--out', tmp_path / 'ensemble.pth', tool=ENSEMBLE)
     configs = [Config.fromfile(each.config).model.to_dict() for each in members]
     dataset = dict(

@@ -18,7 +18,7 @@ from mmattn.language.regions.region_store import RegionStore
 from ..interruption import Stop, stop_after
 from ..vqa.asking import BAN, FEATURES, SIZE, WORDS, spoil, write_model, write_pictures, write_store
 
-TOOL = Path(__file__).parents[3] / 'tools/ground.py'
+TOOL = Path(__file__).parents[3] / 'tools/grounding_demo.py'
 GROUNDER = dict(
     type='mmattn.PhraseGrounder',
     vocab_size=4 + len(WORDS),

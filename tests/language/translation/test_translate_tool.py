@@ -20,7 +20,7 @@ from ..interruption import killing
 from .conftest import LINES
 
 ROOT = Path(__file__).parents[3]
-TOOL = ROOT / 'tools/translate.py'
+TOOL = ROOT / 'tools/translation_demo.py'
 
 
 @pytest.fixture(scope='module')

@@ -23,7 +23,7 @@ from ..interruption import killing
 from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, spoil, write_model, write_pictures, write_store
 
 ROOT = Path(__file__).parents[3]
-TOOL = ROOT / 'tools/ask.py'
+TOOL = ROOT / 'tools/vqa_demo.py'
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,170 @@
+"""Translate text, one sentence per line, with a trained model.
+
+    python tools/translation_demo.py CONFIG CHECKPOINT [INPUT] [--out FILE]
+
+Without INPUT, the text is read from the standard input; without --out, translations are written to the standard output.
+The checkpoint contains vocabulary and subword codes, so no folder of data is needed. An empty line has an empty
+translation. Characters that the vocabulary does not have are reported. A model of lower-cased text, such as those of
+Multi30k, writes lower-cased translations: a score that regards case is then near 0.
+
+With --out, finished sentences are kept in FILE.part. After an interruption, the same command with --resume continues,
+and FILE is the same as after an uninterrupted run. --attention DIR draws the attention for the first sentences.
+"""
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from mmattn.utils.command import describe, run
+
+from PIL import Image
+
+from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.language.models.progress_file import check_output, progress_path
+from mmattn.language.text.text_files import decode_lines, read_lines
+from mmattn.language.translation.attention_pictures import attention_parts
+from mmattn.language.translation.inferencer import TranslationInferencer
+from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
+
+
+def parse_args() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description='Translate text, one sentence per line')
+    parser.add_argument('config', help='path of the config')
+    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
+    parser.add_argument('input', nargs='?', type=Path, help='UTF-8 text file; default: the standard input')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='file to write; default: the standard output')
+    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per sentence; default: that of the config')
+    parser.add_argument(
+        '--n-best',
+        type=int,
+        metavar='N',
+        help='write the best N translations of each sentence: number of the line, score and text, separated by tabs',
+    )
+    parser.add_argument(
+        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: that of the config'
+    )
+    parser.add_argument(
+        '--max-source-length',
+        type=int,
+        metavar='N',
+        default=250,
+        help='a sentence of more subword pieces is an error; default: %(default)s',
+    )
+    parser.add_argument(
+        '--batch-tokens', type=int, metavar='N', default=4096, help='subword pieces per batch; default: %(default)s'
+    )
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    parser.add_argument('--attention', type=Path, metavar='DIR', help='folder for pictures of attention, <line>.png')
+    parser.add_argument(
+        '--attention-lines',
+        type=int,
+        metavar='N',
+        default=1,
+        help='number of sentences with a picture, the first ones; default: %(default)s',
+    )
+    parser.add_argument(
+        '--attention-layer',
+        type=int,
+        metavar='N',
+        help='layer of encoder and decoder that is drawn, from 1; default: the last',
+    )
+    parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from FILE.part')
+    parser.add_argument(
+        '--overwrite',
+        action='store_true',
+        help='replace FILE and pictures that exist; without --resume, also FILE.part',
+    )
+    add_config_options(parser)
+    args = parser.parse_args()
+    if args.resume and args.out is None:
+        parser.error('--resume requires --out')
+    if args.attention_lines < 1:
+        parser.error(f'--attention-lines must be at least 1; got {args.attention_lines}')
+    return args
+
+
+def progress_of(args: argparse.Namespace) -> Path | None:
+    """Return the progress file of a run, after all checks of the output."""
+    if args.out is None:
+        return None
+    path = progress_path(args.out, args.resume, args.overwrite)
+    for written in (args.out, path):
+        check_not_input('--out', written, input_files(args))
+    return path
+
+
+def text_of(predictions: list[dict], n_best: int | None) -> bytes:
+    """Return the content of the output file."""
+    if n_best is None:
+        lines = [prediction['text'] for prediction in predictions]
+    else:
+        lines = [
+            f'{number}\t{each["score"]:.6f}\t{each["text"]}'
+            for number, prediction in enumerate(predictions, 1)
+            for each in prediction['n_best']
+        ]
+    return ''.join(f'{line}\n' for line in lines).encode()
+
+
+def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
+    """Translate the input, and write translations and pictures."""
+    part = progress_of(args)
+    check_checkpoint(args.checkpoint)
+    cfg = load_config(args.config, args.cfg_options)
+    lines = [] if args.input is None else read_lines(args.input)
+    inferencer = TranslationInferencer(cfg, args.checkpoint, args.device, args.batch_tokens)
+    if args.attention is not None:
+        attention_parts(inferencer.model, args.attention_layer)
+        check_writable(args.attention)
+    if args.input is None:
+        lines = list(decode_lines(sys.stdin.buffer, 'standard input'))
+    pictures = {}
+    if inferencer.meta['lowercase']:
+        print('Translations are in lower case, as the training text of this model: score them without regard to case')
+    if args.attention is not None:
+        drawn = islice((number for number, line in enumerate(lines) if inferencer.pipeline(line)), args.attention_lines)
+        pictures = {number: args.attention / f'{number + 1}.png' for number in drawn}
+        for path in pictures.values():
+            check_output(path, args.overwrite)
+        if not pictures:
+            print(f'{args.attention}: no picture, because no line has text')
+    predictions = inferencer(
+        lines,
+        beam=args.beam,
+        length_penalty=args.length_penalty,
+        n_best=1 if args.n_best is None else args.n_best,
+        max_source_length=args.max_source_length,
+        progress_file=part,
+        resume=args.resume,
+        name='standard input' if args.input is None else str(args.input),
+    )['predictions']
+    for number, path in pictures.items():
+        picture = inferencer.visualize(lines[number], predictions[number]['pieces'], args.attention_layer)
+        with atomic_write(path) as temporary:
+            Image.fromarray(picture).save(temporary)
+    content = text_of(predictions, args.n_best)
+    if part is None:
+        output.write(content)
+        output.flush()
+    else:
+        with atomic_write(args.out) as temporary:
+            temporary.write_bytes(content)
+        part.unlink()
+
+
+def main() -> None:
+    """Translate; messages go to the standard error stream."""
+    args = parse_args()
+    try:
+        with redirect_stdout(sys.stderr):
+            translate(args, sys.__stdout__.buffer)  # type: ignore[union-attr]
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
+        raise SystemExit(describe(error)) from error
+
+
+if __name__ == '__main__':
+    run(main)
