@@ -84,9 +84,10 @@ def annotations_of(args: argparse.Namespace) -> dict[str, Annotation]:
     """Return the annotations of ``--ann-file`` by image."""
     if args.ann_file is None:
         return {}
-    found = read_annotations(args.ann_file)
+    annotations = read_annotations(args.ann_file)
     splits = None if args.split is None else [args.split]
-    return {each.image_id: each for each in select_splits('split', found, splits, str(args.ann_file))}
+    selected = select_splits('split', annotations, splits, str(args.ann_file))
+    return {annotation.image_id: annotation for annotation in selected}
 
 
 def pictures_of(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
@@ -96,9 +97,9 @@ def pictures_of(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
         OSError: there is no such folder.
         ValueError: there is no picture of an image; the message lists all.
     """
-    found = picture_paths(folder)
-    raise_faults(folder, [f'no picture of image {name}' for name in image_ids if name not in found])
-    return {name: found[name] for name in image_ids}
+    paths = picture_paths(folder)
+    raise_faults(folder, [f'no picture of image {name}' for name in image_ids if name not in paths])
+    return {name: paths[name] for name in image_ids}
 
 
 def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> None:
@@ -159,7 +160,8 @@ def main() -> None:
     image_ids = args.ids or [*annotations] or store.image_ids
     if annotations:
         split = '' if args.split is None else f', split {args.split}'
-        raise_faults(f'--ids: not in {args.ann_file}{split}', [each for each in image_ids if each not in annotations])
+        missing = [image_id for image_id in image_ids if image_id not in annotations]
+        raise_faults(f'--ids: not in {args.ann_file}{split}', missing)
     pictures = {}
     if args.images is not None:
         shown = image_ids[: args.page_images]
@@ -184,8 +186,8 @@ def main() -> None:
         images = inferencer.images(store, image_ids, **attributes)[: len(pictures)]
         write_text(page, page_of(args, inferencer, images, predictions, pictures, annotations))
     records = [
-        dict(image_id=name, caption=each['caption'], **({} if args.n_best is None else dict(n_best=each['n_best'])))
-        for name, each in zip(coco_ids(image_ids), predictions)
+        dict(image_id=name, caption=best['caption'], **({} if args.n_best is None else dict(n_best=best['n_best'])))
+        for name, best in zip(coco_ids(image_ids), predictions)
     ]
     write_text(out, json.dumps(records, ensure_ascii=False))
     part.unlink()

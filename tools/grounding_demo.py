@@ -112,24 +112,24 @@ def main() -> None:
     if picture is not None:
         [caption] = inferencer.captions(args.regions, pairs)
         check_shape(args.picture, picture, args.image, caption.store[args.image].size)
-    found = inferencer(args.regions, pairs, args.top_k, part, args.resume)['predictions']
+    predictions = inferencer(args.regions, pairs, args.top_k, part, args.resume)['predictions']
     if args.captions is None:
-        for each in found[0]['phrases']:
-            box = ', '.join(f'{x:.0f}' for x in each['box'])
-            print(f'{each["score"]:.3f}  {each["phrase"]}: {box}')
-        if found[0]['unknown']:
-            print(f'not in the vocabulary: {", ".join(found[0]["unknown"])}')
+        for phrase in predictions[0]['phrases']:
+            box = ', '.join(f'{x:.0f}' for x in phrase['box'])
+            print(f'{phrase["score"]:.3f}  {phrase["phrase"]}: {box}')
+        if predictions[0]['unknown']:
+            print(f'not in the vocabulary: {", ".join(predictions[0]["unknown"])}')
     if args.out is None:
         return
     if args.captions is None:
         [caption] = inferencer.captions(args.regions, pairs)
         with atomic_write(args.out / 'phrases.png') as temporary:
-            Image.fromarray(inferencer.visualize(caption, found[0], picture)).save(temporary)
-    write_text(args.out / 'phrases.json', json.dumps(found, ensure_ascii=False))
+            Image.fromarray(inferencer.visualize(caption, predictions[0], picture)).save(temporary)
+    write_text(args.out / 'phrases.json', json.dumps(predictions, ensure_ascii=False))
     if part is not None:
         part.unlink()
-    unknown = sum(bool(each['unknown']) for each in found)
-    print(f'{len(found):,} captions: {args.out / "phrases.json"}; {unknown:,} have unknown words')
+    unknown = sum(bool(prediction['unknown']) for prediction in predictions)
+    print(f'{len(predictions):,} captions: {args.out / "phrases.json"}; {unknown:,} have unknown words')
 
 
 if __name__ == '__main__':

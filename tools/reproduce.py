@@ -125,8 +125,8 @@ def parse_args() -> argparse.Namespace:
         print_tables(tables)
         parser.exit()
     if args.table not in tables:
-        known = ', '.join(tables)
-        parser.error(f"table must be one of {known}; got '{args.table}'" if args.table else 'give a table, or --list')
+        names = ', '.join(tables)
+        parser.error(f"table must be one of {names}; got '{args.table}'" if args.table else 'give a table, or --list')
     if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
         parser.error(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:

@@ -103,9 +103,9 @@ def text_of(predictions: list[dict], n_best: int | None) -> bytes:
         lines = [prediction['text'] for prediction in predictions]
     else:
         lines = [
-            f'{number}\t{each["score"]:.6f}\t{each["text"]}'
+            f'{number}\t{hypothesis["score"]:.6f}\t{hypothesis["text"]}'
             for number, prediction in enumerate(predictions, 1)
-            for each in prediction['n_best']
+            for hypothesis in prediction['n_best']
         ]
     return ''.join(f'{line}\n' for line in lines).encode()
 

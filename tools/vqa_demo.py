@@ -73,30 +73,31 @@ def parse_args() -> argparse.Namespace:
 
 def answer_all(args: argparse.Namespace, inferencer: VQAInferencer, part: Path) -> None:
     """Answer the questions of a file, and write the answers."""
-    found = inferencer(args.regions or args.images, args.questions, args.top_k, part, args.resume)['predictions']
-    write_text(args.out / 'answers.json', json.dumps(found, ensure_ascii=False))
+    predictions = inferencer(args.regions or args.images, args.questions, args.top_k, part, args.resume)['predictions']
+    write_text(args.out / 'answers.json', json.dumps(predictions, ensure_ascii=False))
     part.unlink()
-    unknown = sum(bool(each['unknown']) for each in found)
-    print(f'{len(found):,} answers: {args.out / "answers.json"}; {unknown:,} questions have unknown words')
-    if long := sum(bool(each['unread']) for each in found):
+    unknown = sum(bool(prediction['unknown']) for prediction in predictions)
+    print(f'{len(predictions):,} answers: {args.out / "answers.json"}; {unknown:,} questions have unknown words')
+    if long := sum(bool(prediction['unread']) for prediction in predictions):
         print(f'{long:,} questions have more than {inferencer.tokenizer.max_words} words, of which the first are read')
 
 
 def answer_one(args: argparse.Namespace, inferencer: VQAInferencer, picture: np.ndarray | None) -> None:
     """Answer one question, and draw the attention of the model."""
     pairs = [(args.image, args.question)]
-    [found] = inferencer(args.regions or args.images, pairs, args.top_k)['predictions']
+    [prediction] = inferencer(args.regions or args.images, pairs, args.top_k)['predictions']
     if args.out is not None:
-        [asked] = inferencer.questions(args.regions or args.images, pairs)
+        [asked_question] = inferencer.questions(args.regions or args.images, pairs)
         if picture is not None:
-            check_shape(args.picture, picture, args.image, asked.images[args.image].size)
+            check_shape(args.picture, picture, args.image, asked_question.images[args.image].size)
         with atomic_write(args.out / 'attention.png') as temporary:
-            Image.fromarray(inferencer.visualize(asked, picture, args.top_k)).save(temporary)
-    print('\n'.join(['score  answer', *(f'{each["score"]:.3f}  {each["answer"]}' for each in found['answers'])]))
-    if found['unknown']:
-        print(f'not in the vocabulary: {", ".join(found["unknown"])}')
-    if found['unread']:
-        print(f'only the first {inferencer.tokenizer.max_words} words are read, not: {" ".join(found["unread"])}')
+            Image.fromarray(inferencer.visualize(asked_question, picture, args.top_k)).save(temporary)
+    lines = [f'{answer["score"]:.3f}  {answer["answer"]}' for answer in prediction['answers']]
+    print('\n'.join(['score  answer', *lines]))
+    if prediction['unknown']:
+        print(f'not in the vocabulary: {", ".join(prediction["unknown"])}')
+    if prediction['unread']:
+        print(f'only the first {inferencer.tokenizer.max_words} words are read, not: {" ".join(prediction["unread"])}')
     if args.out is not None:
         print(args.out / 'attention.png')
 

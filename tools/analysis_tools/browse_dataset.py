@@ -32,12 +32,12 @@ def image_of(item: dict, split: str) -> np.ndarray:
 
     For evaluation, pipelines load the labels after images are resized. They then fit the file.
     """
-    sample, given = item['data_samples'], item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]
+    sample, pixels = item['data_samples'], item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]
     if split == 'train':
-        return given
+        return pixels
     image = read_image(sample.img_path)
     labels = sample.get('gt_sem_seg')
-    return image if labels is None or tuple(labels.shape) == image.shape[:2] else given
+    return image if labels is None or tuple(labels.shape) == image.shape[:2] else pixels
 
 
 def main() -> None:

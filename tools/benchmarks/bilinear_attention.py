@@ -137,16 +137,16 @@ def check(model: Any, inputs: dict[str, Tensor], orders: list[str]) -> None:
     network = copy.deepcopy(model.head.network).double().eval()
     few = {name: x[:4] for name, x in inputs.items()}
     words, regions = model.question_encoder(few['question']).words.detach().double(), few['features'].double()
-    found: list[list[Tensor]] = []
+    results: list[list[Tensor]] = []
     for order in orders:
         run, arguments = ORDERS[order], (words.clone().requires_grad_(), regions, None, few['region_mask'])
         out, _ = network(*arguments) if run is None else run(network, *arguments)
         parameters = [
             p for name, p in network.named_parameters() if name != 'logits.glimpses.bias'
         ]  # its gradient is 0
-        found.append([out, *torch.autograd.grad(out.square().mean(), [arguments[0], *parameters])])
-    for other in found[1:]:
-        for theirs, ours in zip(other, found[0]):
+        results.append([out, *torch.autograd.grad(out.square().mean(), [arguments[0], *parameters])])
+    for other in results[1:]:
+        for theirs, ours in zip(other, results[0]):
             torch.testing.assert_close(theirs, ours, rtol=1e-8, atol=1e-8 * float(ours.detach().abs().max()))
 
 

@@ -73,8 +73,8 @@ def check(theirs: Captioner, ours: Captioner, inputs: dict[str, Tensor]) -> None
         getattr(ours, name).load_state_dict(getattr(theirs, name).state_dict())
     copy_stacks(theirs, ours)
     with torch.no_grad():
-        found, expected = (model.eval()(inputs) for model in (ours, theirs))
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        logits, expected = (model.eval()(inputs) for model in (ours, theirs))
+    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
 
 
 def training_step(model: Captioner, inputs: dict[str, Tensor], **options: Any) -> Callable[[], Tensor]:
@@ -101,9 +101,9 @@ class TimedReward:
     def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
         """Return the reward of each caption."""
         start = time.perf_counter()
-        found = self.reward(tokens, index)
+        rewards = self.reward(tokens, index)
         self.seconds += time.perf_counter() - start
-        return found
+        return rewards
 
 
 def share_of_reward(step: Callable[[], object], reward: TimedReward, repeats: int) -> float:
@@ -126,13 +126,13 @@ def main() -> None:
     parser.add_argument('--words', type=int, default=10, help='words of a reference')
     parser.add_argument('--repeats', type=int, default=5)
     args = parser.parse_args()
-    found = models(args.size)
-    inputs = batch(found['SAN'], args.images, args.regions, args.captions, args.words)
-    check(found['nn.Transformer'], found['SAN'], inputs)
-    train = {name: training_step(model, inputs) for name, model in found.items()}
+    pair = models(args.size)
+    inputs = batch(pair['SAN'], args.images, args.regions, args.captions, args.words)
+    check(pair['nn.Transformer'], pair['SAN'], inputs)
+    train = {name: training_step(model, inputs) for name, model in pair.items()}
     times = seconds(train, args.repeats)
     memory = {name: extra_memory(step)[1] for name, step in train.items()}
-    symbols = len(found['SAN'].embedding.weight)
+    symbols = len(pair['SAN'].embedding.weight)
     draw = random.Random(0)
     references = [
         [[draw.randrange(4, symbols) for _ in range(args.words)] + [2] for _ in range(args.captions)]
@@ -140,7 +140,7 @@ def main() -> None:
     ]
     samples = [BaseDataElement(metainfo=dict(index=index)) for index in range(args.images)]
     decode, critical, rewards = {}, {}, {}
-    for name, model in found.items():
+    for name, model in pair.items():
         with torch.no_grad():
             model.output.bias[2] = -100  # no end token: every model writes as many words
         model.eval()
@@ -154,7 +154,7 @@ def main() -> None:
     head = ['M parameters', 's per iteration', 'MiB', 'captions/s, beam 3', 's self-critical', 'of it reward']
     print(f'| {args.size}, {args.images} × {args.regions} regions × {args.captions} | {" | ".join(head)} |')
     print(f'|---{"|---" * len(head)}|')
-    for name, model in found.items():
+    for name, model in pair.items():
         base = times['nn.Transformer']
         cells = [
             f'{sum(p.numel() for p in model.parameters()) / 1e6:.1f}',

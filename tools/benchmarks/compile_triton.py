@@ -58,13 +58,13 @@ def main() -> int:
     fit = True
     options = itertools.product(args.operators, args.capabilities, args.dtypes, args.channels)
     for operator, capability, dtype, channels in options:
-        for each in compile_call(operator, DTYPES[dtype], channels, capability, not args.content):
+        for kernel in compile_call(operator, DTYPES[dtype], channels, capability, not args.content):
             print(
-                f'| {operator} | sm_{capability} | {dtype} | {channels} | {each.kernel} | {each.config} | '
-                f'{each.registers} | {each.spilled} | {each.shared / 1024:.0f} |',
+                f'| {operator} | sm_{capability} | {dtype} | {channels} | {kernel.kernel} | {kernel.config} | '
+                f'{kernel.registers} | {kernel.spilled} | {kernel.shared / 1024:.0f} |',
                 flush=True,
             )
-            fit = fit and each.shared <= SHARED[capability] * 1024
+            fit = fit and kernel.shared <= SHARED[capability] * 1024
     return 0 if fit else 1
 
 
@@ -128,7 +128,7 @@ def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> 
         yield tensors, {'pattern': 'block'} if operator == 'strided_attention' else {}
         return
     if operator == 'strided_attention':
-        biases = [empty(1, 1, *size, len(each)) for each in ops.strided_offsets(size, None, 'block')]
+        biases = [empty(1, 1, *size, len(offsets)) for offsets in ops.strided_offsets(size, None, 'block')]
         yield tensors, {'pattern': 'block', 'offset_bias': biases}
         return
     if operator == 'global_attention':

@@ -72,8 +72,8 @@ def measure(name: str, sizes: list[tuple[int, int]]) -> None:
             'ONNX': run_onnx(Path(folder, 'network.onnx'), images, torch.get_num_threads()),
             'pt2': run_torch(partial(loaded, str(Path(folder, 'network.pt2'))), images),
         }
-    for kind, found in runs.items():
-        for size, ours, theirs in zip(sizes, found, expected):
+    for kind, kind_runs in runs.items():
+        for size, ours, theirs in zip(sizes, kind_runs, expected):
             same = compare(theirs.logits, ours.logits)
             print(
                 f'| {name}, {kind} | {size[0]}×{size[1]} | {same.difference / same.span:.1e} | {same.equal:.4%} '

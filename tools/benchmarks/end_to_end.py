@@ -78,14 +78,15 @@ def steps(cfg: Config) -> dict[str, tuple[Callable[[], object], int]]:
     torch.manual_seed(0)
     model = MODELS.build(cfg.model).to('cuda' if torch.cuda.is_available() else 'cpu')
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
-    found: dict[str, tuple[Callable[[], object], int]] = {}
+    functions: dict[str, tuple[Callable[[], object], int]] = {}
     for name in ('train', 'test') if scope != 'mmengine' else ('train',):
         loader = cfg[f'{name}_dataloader']
         loader.update(num_workers=0, persistent_workers=False)
         batch = next(iter(Runner.build_dataloader(loader, seed=0)))
         step = partial(model.train_step, optim_wrapper=optimizer) if name == 'train' else model.test_step
-        found[name] = partial(run_step, model.train if name == 'train' else model.eval, step, batch), loader.batch_size
-    return found
+        mode = model.train if name == 'train' else model.eval
+        functions[name] = partial(run_step, mode, step, batch), loader.batch_size
+    return functions
 
 
 def run_step(mode: Callable[[], object], step: Callable[[dict], object], batch: dict) -> Tensor:
@@ -116,11 +117,11 @@ def seconds(step: Callable[[], object], repeats: int) -> tuple[float, float]:
 def row(name: str, cfg: Config, repeats: int) -> str:
     """Measure a config, and return its line of the table."""
     cells = []
-    found = steps(cfg)
-    for step, images in found.values():
+    functions = steps(cfg)
+    for step, images in functions.values():
         ours, reference = seconds(step, repeats)
         cells += [f'{images / ours:.3g}', f'{ours / reference:.2f}']
-    memory = extra_memory(found['train'][0])[1]
+    memory = extra_memory(functions['train'][0])[1]
     return f'| {" | ".join([name, *cells, *["–"] * (4 - len(cells))])} | {memory:,.0f} |'
 
 

@@ -151,9 +151,9 @@ def main() -> None:
         x = torch.randn(shape, device=device).requires_grad_()
         for dtype in args.dtypes:
             with backends.backend(args.backend):
-                found = {title: measure(layer.to(device), x, DTYPES[dtype], args.repeats) for title, layer in compared}
-            *_, stock = found.values()
-            for title, passes in found.items():
+                times = {title: measure(layer.to(device), x, DTYPES[dtype], args.repeats) for title, layer in compared}
+            *_, stock = times.values()
+            for title, passes in times.items():
                 for pass_, (ms, mib) in passes.items():
                     ratios = [f'{a / b:.2f}' if b else '–' for a, b in zip((ms, mib), stock[pass_])]
                     print(

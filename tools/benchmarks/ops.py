@@ -202,8 +202,8 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
     styles = {'literal': '#999999', 'SDPA with a table': '#4477aa', OURS: '#ee6677'}
     points: dict[str, list[tuple[int, float, float]]] = {name: [] for name in styles}
     for side in track(sides, 'scaling'):
-        own, peers = bi_nl_calls(side, 256, 31, dtype, device)
-        those = {name: timed(call, BOTH) for name, call in {**peers, OURS: own}.items() if name in styles}
+        our_call, peers = bi_nl_calls(side, 256, 31, dtype, device)
+        those = {name: timed(call, BOTH) for name, call in {**peers, OURS: our_call}.items() if name in styles}
         times = interleaved_times(those, repeats)
         for name, call in those.items():
             points[name].append((side**2, times[name], extra_memory(call)[1]))
@@ -216,8 +216,8 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
     axes[0].legend(frameon=False)
     figure.suptitle('Bi-NL core, forward + backward: 256 channels, 31×31 window, float32')
     figure.savefig(path, dpi=110)
-    for name, found in points.items():
-        for positions, seconds, mib in found:
+    for name, measurements in points.items():
+        for positions, seconds, mib in measurements:
             print(f'{name}, N = {positions}: {seconds:.3g} s, {mib:.0f} MiB')
 
 

@@ -37,10 +37,11 @@ def models(size: str, vocabulary: int) -> dict[str, TranslationTransformer]:
     """Return the models, that of nn.Transformer first."""
     torch.manual_seed(0)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    found = {'nn.Transformer': TranslationTransformer(vocabulary, size, stack='Torch')}
+    networks = {'nn.Transformer': TranslationTransformer(vocabulary, size, stack='Torch')}
     for name, attention in ATTENTION.items():
-        found[name] = TranslationTransformer(vocabulary, size, encoder_attention=attention, decoder_attention=attention)
-    return {name: model.to(device) for name, model in found.items()}
+        layers = dict(encoder_attention=attention, decoder_attention=attention)
+        networks[name] = TranslationTransformer(vocabulary, size, **layers)
+    return {name: model.to(device) for name, model in networks.items()}
 
 
 def copy_stacks(theirs: Any, ours: Any) -> None:
@@ -63,8 +64,8 @@ def check(theirs: TranslationTransformer, ours: TranslationTransformer, source: 
     ours.embedding.load_state_dict(theirs.embedding.state_dict())
     copy_stacks(theirs, ours)
     with torch.no_grad():
-        found, expected = (model.eval()(dict(source=source, target=target)) for model in (ours, theirs))
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        losses, expected = (model.eval()(dict(source=source, target=target)) for model in (ours, theirs))
+    torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-3)
 
 
 def seconds(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -77,7 +78,7 @@ def seconds(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each[1:]) for name, each in times.items()}
+    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
 
 def training_step(model: TranslationTransformer, source: Tensor, target: Tensor) -> Callable[[], None]:
@@ -97,9 +98,9 @@ def never_ends(model: TranslationTransformer) -> None:
     """Make the end token improbable, so that every model writes as many tokens."""
 
     def logits(x: Tensor) -> Tensor:
-        found = F.linear(x, model.embedding.weight)
-        found[..., 2] -= 100
-        return found
+        logits = F.linear(x, model.embedding.weight)
+        logits[..., 2] -= 100
+        return logits
 
     model.embedding.logits = logits  # type: ignore[method-assign]
 
@@ -115,18 +116,18 @@ def main() -> None:
     args = parser.parse_args()
     train, decode = [], []
     for length in args.tokens:
-        found = models(args.size, args.vocabulary)
-        device = next(found['sa'].parameters()).device
+        networks = models(args.size, args.vocabulary)
+        device = next(networks['sa'].parameters()).device
         source, target = (
             F.pad(torch.randint(4, args.vocabulary, (max(1, 4096 // length), length - 1)), (0, 1), value=2).to(device)
             for _ in range(2)
         )
-        check(found['nn.Transformer'], found['sa'], source[:2], target[:2])
-        steps = {name: training_step(model, source, target) for name, model in found.items()}
+        check(networks['nn.Transformer'], networks['sa'], source[:2], target[:2])
+        steps = {name: training_step(model, source, target) for name, model in networks.items()}
         train.append((length, source.numel(), seconds(steps, args.repeats)))
         few = source[: args.sentences]
         calls = {}
-        for name, model in found.items():
+        for name, model in networks.items():
             never_ends(model.eval())
             calls[name] = partial(model.translate, few, max_length=length)
         decode.append((length, len(few), seconds(calls, max(1, args.repeats // 2))))

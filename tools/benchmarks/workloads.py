@@ -107,24 +107,24 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
     ]
     with_table = partial(alternatives.sdpa_with_table, entry=entry)
     tables = {} if entry is None else {'literal': literal, 'SDPA with a table': with_table}
-    own, peers = calls(ours, tables, inputs)
+    our_call, peers = calls(ours, tables, inputs)
     peers['SDPA, content only'] = Call(alternatives.sdpa, inputs[:3])
     flex = partial(alternatives.flex_attention, size=k)
     forward_only = Call(flex, [x.detach() for x in inputs], (FORWARD,))  # FlexAttention has no backward pass on a CPU
     peers['FlexAttention'] = forward_only if device == 'cpu' else Call(flex, inputs)
-    return own, peers
+    return our_call, peers
 
 
 @workload('P1')
 def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-NL's core: a 31×31 window of position logits and a learned logit for positions outside."""
-    own, peers = bi_nl_calls(*((97, 256, 31) if full else (21, 256, 7)), dtype, device)
+    our_call, peers = bi_nl_calls(*((97, 256, 31) if full else (21, 256, 7)), dtype, device)
     return Workload(
         'Bi-NL core, 1×97×97×256, k = 31',
-        own,
+        our_call,
         peers,
         both_passes('SDPA, content only', 0.9, None),
-        {'SDPA, content only': Call(global_attention, own.inputs[:3])},
+        {'SDPA, content only': Call(global_attention, our_call.inputs[:3])},
         slow=('literal', 'FlexAttention'),
     )
 
@@ -133,7 +133,7 @@ def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
 def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-NL's core after the z-score of its window logits."""
     side, channels, k = (97, 256, 31) if full else (21, 256, 7)
-    own, peers = bi_nl_calls(side, channels, k, dtype, device)
+    our_call, peers = bi_nl_calls(side, channels, k, dtype, device)
 
     def zscored(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outside: Tensor) -> Tensor:
         window, outside = window_zscore(window, k, outside)
@@ -147,8 +147,8 @@ def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
 
     return Workload(
         'Bi-NL core with the z-score, 1×97×97×256, k = 31',
-        Call(zscored, own.inputs),
-        {'SDPA with a table': Call(table, own.inputs), 'SDPA, content only': peers['SDPA, content only']},
+        Call(zscored, our_call.inputs),
+        {'SDPA with a table': Call(table, our_call.inputs), 'SDPA, content only': peers['SDPA, content only']},
         equivalent={'SDPA, content only': None},
     )
 
@@ -206,9 +206,9 @@ def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Wor
         return local_attention(q, k, v, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=iterations)
 
     inputs = [channels_first(1, 8, side, c, dtype, device) for c in (*[channels // 8] * 3, 9)]
-    own, peers = calls(ours, {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}, inputs)
+    our_call, peers = calls(ours, {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}, inputs)
     return Workload(
-        f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', own, peers, both_passes('unfold', 0.05, 0.1)
+        f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', our_call, peers, both_passes('unfold', 0.05, 0.1)
     )
 
 
@@ -218,8 +218,8 @@ def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int,
     """Dynamic convolution with 256 channels."""
     inputs = [channels_first(1, groups, side if full else 17, c, dtype, device) for c in (256 // groups, k**2)]
     unfold = partial(alternatives.unfold_dynamic_conv, k=k)
-    own, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': unfold}, inputs)
-    return Workload(f'dynamic convolution, 256 channels, {groups} groups, {side}×{side}, {k}×{k}', own, peers)
+    our_call, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': unfold}, inputs)
+    return Workload(f'dynamic convolution, 256 channels, {groups} groups, {side}×{side}, {k}×{k}', our_call, peers)
 
 
 # P4: the whole BA block
@@ -286,13 +286,13 @@ def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: boo
             q, k, v, window_bias=window_bias, window_size=(9, 9, 11), outside_bias=outside_bias.squeeze(-1)
         )
 
-    own, peers = calls(grid_attention, {'einsum': alternatives.axes_einsum}, inputs)
+    our_call, peers = calls(grid_attention, {'einsum': alternatives.axes_einsum}, inputs)
     return Workload(
         f'grid attention, 32 channels, heads: {heads}, 16×64×64',
-        Call(ours, with_positions(inputs, [27, 1])) if positions else own,
+        Call(ours, with_positions(inputs, [27, 1])) if positions else our_call,
         peers,
         both_passes('einsum', 0.3, 0.2),
-        {'einsum': own},
+        {'einsum': our_call},
     )
 
 
@@ -307,14 +307,14 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
     def ours(q: Tensor, k: Tensor, v: Tensor, *offset_bias: Tensor) -> Tensor:
         return strided_attention(q, k, v, pattern='block', step=step, offset_bias=offset_bias)
 
-    own, peers = calls(ours, {'reshape + SDPA': partial(alternatives.cubes_sdpa, step=step)}, inputs)
+    our_call, peers = calls(ours, {'reshape + SDPA': partial(alternatives.cubes_sdpa, step=step)}, inputs)
     widths = [len(offsets) for offsets in strided_offsets(inputs[0].shape[2:5], step, 'block')]
     return Workload(
         f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',
-        Call(ours, with_positions(inputs, widths)) if positions else own,
+        Call(ours, with_positions(inputs, widths)) if positions else our_call,
         peers,
         both_passes('reshape + SDPA', 0.6, 0.2),
-        {'reshape + SDPA': own},
+        {'reshape + SDPA': our_call},
     )
 
 
@@ -333,13 +333,13 @@ def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Work
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device, requires_grad=True)
 
     def function(block: nn.Module) -> Callable[..., Tensor]:
-        return lambda x, *given: torch.func.functional_call(block, dict(zip(names, given)), x, strict=True)
+        return lambda x, *weights: torch.func.functional_call(block, dict(zip(names, weights)), x, strict=True)
 
     peer = 'mmcv GeneralizedAttention'
-    own, peers = calls(function(ours), {peer: function(stock)}, [x, *weights])
+    our_call, peers = calls(function(ours), {peer: function(stock)}, [x, *weights])
     return Workload(
         f"generalized attention '{terms}', 512 channels, 8 heads, 96×96",
-        own,
+        our_call,
         peers,
         both_passes(peer, 0.5, 0.05) if terms == '1111' else {},
     )
@@ -359,9 +359,9 @@ def overhead(full: bool, dtype: torch.dtype, device: str, operator: str) -> Work
     def many(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def calls(*operands: Tensor) -> Tensor:
             for _ in range(200 if full else 1):
-                found = function(*operands)
-                if found.requires_grad:  # the benchmark computes the gradients of the last call
-                    torch.autograd.grad(found.sum(), operands)
+                output = function(*operands)
+                if output.requires_grad:  # the benchmark computes the gradients of the last call
+                    torch.autograd.grad(output.sum(), operands)
             return function(*operands)
 
         return calls

@@ -53,17 +53,18 @@ HIDDEN = 512
 
 def attribute_words(annotations: Sequence[Annotation], num_words: int) -> list[str]:
     """Return the words that the most images have in a caption, without function words, the most frequent first."""
-    counts = Counter(word for each in annotations for word in {word for words in each.words for word in words})
-    found = sorted(counts.keys() - FUNCTION_WORDS.split(), key=lambda word: (-counts[word], word))
-    return found[:num_words]
+    in_captions = ({word for words in annotation.words for word in words} for annotation in annotations)
+    counts = Counter(word for words in in_captions for word in words)
+    words_by_count = sorted(counts.keys() - FUNCTION_WORDS.split(), key=lambda word: (-counts[word], word))
+    return words_by_count[:num_words]
 
 
 def word_targets(annotations: Sequence[Annotation], words: Sequence[str]) -> Tensor:
     """Return which words are in the captions of which images, bool ``(images, words)``."""
     numbers = {word: number for number, word in enumerate(words)}
     targets = torch.zeros(len(annotations), len(words), dtype=torch.bool)
-    for row, each in zip(targets, annotations):
-        row[[numbers[word] for caption in each.words for word in caption if word in numbers]] = True
+    for row, annotation in zip(targets, annotations):
+        row[[numbers[word] for caption in annotation.words for word in caption if word in numbers]] = True
     return targets
 
 
@@ -159,9 +160,9 @@ def cross_predict(inputs: Tensor, targets: Tensor, training: Tensor, validation:
     unseen = torch.ones(len(inputs), dtype=torch.bool).index_fill_(0, training, False)
     folds = training[torch.randperm(len(training))].tensor_split(FOLDS)
     for i, fold in enumerate(folds):
-        others = torch.cat([*folds[:i], *folds[i + 1 :]])
+        other_folds = torch.cat([*folds[:i], *folds[i + 1 :]])
         name = f'Classifier {i + 1}'
-        model = train(inputs[others], targets[others], inputs[validation], targets[validation], name).eval()
+        model = train(inputs[other_folds], targets[other_folds], inputs[validation], targets[validation], name).eval()
         scores[fold] = predict(model, inputs[fold])
         scores[unseen] += predict(model, inputs[unseen]) / FOLDS
     return scores
@@ -180,13 +181,13 @@ def convert(args: argparse.Namespace) -> None:
     if args.out.exists():
         raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(args.out))
     annotations = read_annotations(args.ann_file)
-    splits = ['train' if each.split == 'restval' else str(each.split) for each in annotations]
+    splits = ['train' if annotation.split == 'restval' else str(annotation.split) for annotation in annotations]
     if missing := {'train', 'val'} - set(splits):
         raise ValueError(f"{args.ann_file}: no split {' and '.join(sorted(missing))}; Karpathy's splits are required")
     store = RegionStore(args.regions)
-    store.check((each.image_id for each in annotations), features=False)
+    store.check((annotation.image_id for annotation in annotations), features=False)
     check_writable(args.out.parent)
-    rows = {split: torch.tensor([i for i, each in enumerate(splits) if each == split]) for split in sorted(set(splits))}
+    rows = {split: torch.tensor([i for i, name in enumerate(splits) if name == split]) for split in sorted(set(splits))}
     if len(rows['train']) < FOLDS:
         raise ValueError(f'{args.ann_file}: {len(rows["train"])} training images; at least {FOLDS} are required')
     words = attribute_words([annotations[i] for i in rows['train']], args.num_words)
@@ -197,22 +198,22 @@ def convert(args: argparse.Namespace) -> None:
     targets = word_targets(annotations, words)
     if not targets[rows['val']].any():
         raise ValueError(f'{args.ann_file}: the captions of val have none of the {len(words):,} words')
-    inputs = pool_regions(store, [each.image_id for each in annotations])
+    inputs = pool_regions(store, [annotation.image_id for annotation in annotations])
     torch.manual_seed(0)
     scores = cross_predict(inputs, targets, rows['train'], rows['val'])
     prior = targets[rows['train']].float().mean(0).expand_as(scores)
     print(f'{len(words):,} words, from {words[0]} to {words[-1]}')
     for split, which in rows.items():
-        for name, each in (('classifier', scores), ('frequency', prior)):
-            average, precision, recall = quality(each[which], targets[which], args.num_attributes)
+        for name, method_scores in (('classifier', scores), ('frequency', prior)):
+            average, precision, recall = quality(method_scores[which], targets[which], args.num_attributes)
             print(
                 f'{split}, {len(which):,} images, {name}: mean average precision {average:.4f}; best '
                 f'{args.num_attributes}: precision {precision:.4f}, recall {recall:.4f}'
             )
-    found = best_words(scores, words, args.num_attributes)
-    text = json.dumps({each.image_id: best for each, best in zip(annotations, found)}, ensure_ascii=False)
+    best_attributes = best_words(scores, words, args.num_attributes)
+    text = json.dumps({item.image_id: best for item, best in zip(annotations, best_attributes)}, ensure_ascii=False)
     write_text(args.out, text)
-    print(f'{args.out}: {len(found):,} images')
+    print(f'{args.out}: {len(best_attributes):,} images')
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -45,13 +45,13 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
         counts = ', '.join(f'{len(column):,} {name}' for column, name in zip(columns, NAMES))
         faults.append(f'{folder}: {counts}; there must be as many lines of each, at least one')
         return []
-    found = []
+    questions = []
     for number, (text, answer, image, kind) in enumerate(zip(*columns)):
         if not text or not answer or not image.isdecimal() or kind not in ('0', '1', '2', '3'):
             faults.append(f'{folder}, line {number + 1}: not a question; got {text!r}, {answer!r}, {image!r}, {kind!r}')
             continue
-        found.append(Question(first + number, str(int(image)), text, [answer], answer, TYPES[int(kind)]))
-    return found
+        questions.append(Question(first + number, str(int(image)), text, [answer], answer, TYPES[int(kind)]))
+    return questions
 
 
 def convert(args: argparse.Namespace) -> None:

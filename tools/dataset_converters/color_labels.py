@@ -142,17 +142,17 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
 def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
     """Return the images of a folder and its subfolders, by relative path without suffix; and the faults."""
     check_folder(folder)
-    found, faults = {}, []
+    images, faults = {}, []
     paths = [path for path in files_below(folder) if not path.name.startswith('.')]
-    others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
-    if others:
-        print(f'warning: {folder}: {len(others)} files are skipped, not images: {others[0]} …', file=sys.stderr)
+    skipped = [path for path in paths if path.suffix.lower() not in SUFFIXES]
+    if skipped:
+        print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)
     for path in (path for path in paths if path.suffix.lower() in SUFFIXES):
         name = path.relative_to(folder).with_suffix('')
-        if name in found:
-            faults.append(f'{path}: {found[name].name} has the same name')
-        found.setdefault(name, path)
-    return found, faults
+        if name in images:
+            faults.append(f'{path}: {images[name].name} has the same name')
+        images.setdefault(name, path)
+    return images, faults
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -167,8 +167,8 @@ def convert(args: argparse.Namespace) -> None:
     if args.images.resolve() == args.masks.resolve():
         raise Fault(f'{args.images}: --images and --masks must be different folders')
     with label_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
-        (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
-        faults += others
+        (images, faults), (masks, mask_faults) = images_below(args.images), images_below(args.masks)
+        faults += mask_faults
         faults += [f'{path}: no mask of this name' for name, path in images.items() if name not in masks]
         faults += [f'{path}: no image of this name' for name, path in masks.items() if name not in images]
         suffixes = Counter(path.suffix for path in images.values())

@@ -43,7 +43,7 @@ def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
         lines.pop()
     if len(lines) % 2:
         faults.append(f'{path}: {len(lines):,} lines; each question must have a line with its answer')
-    found = []
+    questions = []
     for number, (question, answer) in enumerate(zip(lines[::2], lines[1::2])):
         match = IMAGE.search(question)
         if match is None or not answer:
@@ -51,10 +51,10 @@ def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
             reason = 'the answer is empty' if match else 'the question does not end in an image, such as image12 ?'
             faults.append(f'{line}: {reason}; got {question!r}')
             continue
-        found.append(Question(first + number, match[1], question[: match.start()], [answer], answer))
+        questions.append(Question(first + number, match[1], question[: match.start()], [answer], answer))
     if not lines and path.is_file():
         faults.append(f'{path}: no question')
-    return found
+    return questions
 
 
 def convert(args: argparse.Namespace) -> None:

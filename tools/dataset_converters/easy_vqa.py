@@ -40,16 +40,16 @@ def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Qu
         answer = check_text(answer)
         return Question(0, f'{split}_{int(image)}', check_text(question), [answer], answer)
 
-    found: list[str] = []
+    file_faults: list[str] = []
     questions: list[Question] = []
     try:
-        questions = parse_each(read_json(path), parse, found, 'questions')
-        if not questions and not found:
-            found.append('no question')
+        questions = parse_each(read_json(path), parse, file_faults, 'questions')
+        if not questions and not file_faults:
+            file_faults.append('no question')
     except ValueError as error:
-        found.append(str(error).removeprefix(f'{path}: '))
-    faults += [f'{path}: {fault}' for fault in found]
-    return [each._replace(question_id=first + number) for number, each in enumerate(questions)]
+        file_faults.append(str(error).removeprefix(f'{path}: '))
+    faults += [f'{path}: {fault}' for fault in file_faults]
+    return [question._replace(question_id=first + number) for number, question in enumerate(questions)]
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -69,7 +69,7 @@ def convert(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for split, path in paths.items():
             places = (args.folder / f'{split}_images.zip', args.folder / split / 'images')
-            images = next((each for each in places if each.exists()), None)
+            images = next((folder for folder in places if folder.exists()), None)
             splits[split] = read_split(path, split, sum(map(len, splits.values())), faults)
             try:
                 if images is None:
@@ -78,7 +78,7 @@ def convert(args: argparse.Namespace) -> None:
             except Fault as fault:
                 faults += fault.args
                 continue
-            for image_id in dict.fromkeys(each.image_id for each in splits[split]):
+            for image_id in dict.fromkeys(question.image_id for question in splits[split]):
                 picture = folder / f'{image_id.removeprefix(f"{split}_")}.png'
                 pictures[image_id] = picture
                 if not picture.is_file():

@@ -48,7 +48,7 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
     except ValueError as error:
         faults += [f'{path}: {reason}' for reason in split_faults(error, path)]
     else:
-        splits = {str(each.split) for each in annotations}
+        splits = {str(annotation.split) for annotation in annotations}
         if splits != {'test'} and not {'train', 'val'} <= splits:
             faults.append(f'{path}: must have the splits train and val, or test alone; got {", ".join(sorted(splits))}')
     damaged: list[str] = []
@@ -70,7 +70,7 @@ def convert(args: argparse.Namespace) -> None:
         annotations = check(path, archives)
         data = read_json(path)
         held_out = [image for image in data['images'] if image['split'] == 'val']
-        if all(each.split != 'test' for each in annotations):
+        if all(annotation.split != 'test' for annotation in annotations):
             for image in held_out[1::2]:
                 image['split'] = 'test'
         with RegionWriter(scratch / 'new' / 'regions', describe_source(archives), args.float16) as writer:

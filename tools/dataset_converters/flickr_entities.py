@@ -138,16 +138,16 @@ def read_release(
 
 def described(images: Sequence[Image]) -> str:
     """Return the numbers of a split."""
-    captions = [(caption, boxes.boxes) for _, each, boxes in images for caption in each]
+    captions = [(caption, boxes.boxes) for _, image_captions, boxes in images for caption in image_captions]
     grounded = [[phrase for phrase in caption.phrases if phrase.entity in boxes] for caption, boxes in captions]
     phrases = sum(len(caption.phrases) for caption, _ in captions)
-    found = sum(map(len, grounded))
+    with_box = sum(map(len, grounded))
     words = Counter(word for caption, _ in captions for word in caption.words)
-    length = max((len(caption.words) for (caption, _), each in zip(captions, grounded) if each), default=0)
+    length = max((len(caption.words) for (caption, _), boxes in zip(captions, grounded) if boxes), default=0)
     return (
         f'{len(images):,} images, {len(captions):,} captions, {sum(map(bool, grounded)):,} of them with '
-        f'{found:,} phrases with a box, at most {max(map(len, grounded), default=0)} and {length} words each; '
-        f'{phrases - found:,} phrases without a box; {len(words):,} different words'
+        f'{with_box:,} phrases with a box, at most {max(map(len, grounded), default=0)} and {length} words each; '
+        f'{phrases - with_box:,} phrases without a box; {len(words):,} different words'
     )
 
 
@@ -174,7 +174,7 @@ def convert(args: argparse.Namespace) -> None:
                 raise Fault(*faults)
             folder = find(unpack(folder, scratch), 'Sentences').parent
         images = read_release(
-            folder, splits, sizes, str(args.regions or ', '.join(each.name for each in archives)), faults
+            folder, splits, sizes, str(args.regions or ', '.join(archive.name for archive in archives)), faults
         )
         new = scratch / 'new'
         new.mkdir(exist_ok=True)
@@ -183,10 +183,10 @@ def convert(args: argparse.Namespace) -> None:
         else:
             with RegionWriter(new / 'regions', describe_source(archives), args.float16) as writer:
                 write_images(writer, read_images(archives, '{}'))
-        for split, each in images.items():
-            write_text(new / f'entities_{split}.json', json.dumps(prepared(each), ensure_ascii=False))
-    for split, each in images.items():
-        print(f'{split}: {described(each)}')
+        for split, split_images in images.items():
+            write_text(new / f'entities_{split}.json', json.dumps(prepared(split_images), ensure_ascii=False))
+    for split, split_images in images.items():
+        print(f'{split}: {described(split_images)}')
     print(f'{args.out_dir / "regions"}: {len(RegionStore(args.out_dir / "regions")):,} images')
     warn_of_test_set(images)
 

@@ -65,11 +65,11 @@ def convert(args: argparse.Namespace) -> None:
             Face(
                 split,
                 name,
-                place,
+                location,
                 root / 'images' / f'{name}.jpg',
                 tuple(root / 'labels' / name / f'{name}_lbl{i:02}.png' for i in range(len(CLASSES))),
             )
-            for split, name, place in listed
+            for split, name, location in listed
         ]
         points = None if args.align is None else Path(args.align or root / 'points')
         convert_faces(faces, faults, read_probability, PALETTE, scratch / 'new', points, args)

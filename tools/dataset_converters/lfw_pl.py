@@ -66,8 +66,8 @@ def convert(args: argparse.Namespace) -> None:
         labels = find(unpack(args.labels, scratch), '[!._]*_[0-9]*.ppm').parent
         listed, faults = read_lists(args.lists, LISTS, read_name, args.allow_other_counts)
         faces = [
-            Face(split, name, place, images / name.rpartition('_')[0] / f'{name}.jpg', (labels / f'{name}.ppm',))
-            for split, name, place in listed
+            Face(split, name, location, images / name.rpartition('_')[0] / f'{name}.jpg', (labels / f'{name}.ppm',))
+            for split, name, location in listed
         ]
         convert_faces(faces, faults, read_colors, LFWPLDataset.METAINFO['palette'], scratch / 'new', args.align, args)
 

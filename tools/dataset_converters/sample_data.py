@@ -297,11 +297,11 @@ def wanted_files(sample: Sample, out: Path) -> set[Path]:
 
 def find_faults(sample: Sample, out: Path) -> list[str]:
     """Return the faults of ``out``: files that are missing, broken, or not part of the sample."""
-    wanted = wanted_files(sample, out)
-    found = {file for path in sample.layout for file in out.glob(path.format(part='*', name='*'))}
-    faults = [f'{path.relative_to(out)} is missing' for path in sorted(wanted - found)]
-    faults += [f'{path.relative_to(out)} is not part of it' for path in sorted(found - wanted)]
-    for path in sorted(wanted & found):
+    expected = wanted_files(sample, out)
+    present = {file for path in sample.layout for file in out.glob(path.format(part='*', name='*'))}
+    faults = [f'{path.relative_to(out)} is missing' for path in sorted(expected - present)]
+    faults += [f'{path.relative_to(out)} is not part of it' for path in sorted(present - expected)]
+    for path in sorted(expected & present):
         try:
             if path.suffix == '.xml':
                 ElementTree.parse(path)
@@ -324,10 +324,10 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
             return
         if not overwrite:
             raise Fault(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
-        wanted = wanted_files(sample, out)
-        others = [path for path in out.rglob('*') if not path.is_dir() and path not in wanted]
-        if others:
-            raise Fault(f'{out} also contains {min(others).relative_to(out)}, which --overwrite would delete')
+        expected = wanted_files(sample, out)
+        other_files = [path for path in out.rglob('*') if not path.is_dir() and path not in expected]
+        if other_files:
+            raise Fault(f'{out} also contains {min(other_files).relative_to(out)}, which --overwrite would delete')
     kind = 'source release' if sample.backend else 'wheel'
     print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
     if archive:

@@ -33,11 +33,11 @@ def parse_image(entry: dict) -> tuple[int, str | None]:
 
 def parse_questions(entry: dict) -> list[Question]:
     """Return the questions about an image."""
-    found = []
-    for each in entry['qas']:
-        answer = check_text(each['answer'])
-        found.append(Question(0, str(int(entry['id'])), check_text(each['question']), [answer], answer))
-    return found
+    questions = []
+    for pair in entry['qas']:
+        answer = check_text(pair['answer'])
+        questions.append(Question(0, str(int(entry['id'])), check_text(pair['question']), [answer], answer))
+    return questions
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -53,28 +53,28 @@ def convert(args: argparse.Namespace) -> None:
     for split in outputs:
         path = args.vqa / f'questions_{split}.json'
         try:
-            images[split] = {each.image_id for each in read_questions(path)}
+            images[split] = {question.image_id for question in read_questions(path)}
         except FileNotFoundError:
             faults.append(f'{path}: no such file; vqa.py writes it')
         except ValueError as error:
             faults += str(error).splitlines()
     for name, parse in (('image_data', parse_image), ('question_answers', parse_questions)):
-        path, found = find(args.folder, f'{name}.json*'), []
+        path, file_faults = find(args.folder, f'{name}.json*'), []
         try:
-            read.append(parse_each(read_json(path), parse, found, name))  # type: ignore[arg-type]
+            read.append(parse_each(read_json(path), parse, file_faults, name))  # type: ignore[arg-type]
         except ValueError as error:
-            found.append(str(error).removeprefix(f'{path}: '))
-        faults += shortened(path, found)
+            file_faults.append(str(error).removeprefix(f'{path}: '))
+        faults += shortened(path, file_faults)
     if faults:
         raise Fault(*faults)
     coco = dict(read[0])
-    questions = [each for found in read[1] for each in found]
+    questions = [question for about_image in read[1] for question in about_image]
     splits: Splits = {split: [] for split in outputs}
     for question in questions:
         image_id = coco.get(int(question.image_id))
-        for split, found in splits.items():
+        for split, split_questions in splits.items():
             if image_id in images[split]:
-                found.append(question._replace(question_id=len(found), image_id=image_id))
+                split_questions.append(question._replace(question_id=len(split_questions), image_id=image_id))
     if empty := [f'{args.folder}: no question about an image of {split}' for split in splits if not splits[split]]:
         raise Fault(*empty)
     for split, output in outputs.items():

@@ -46,7 +46,7 @@ def find_files(folder: Path) -> dict[tuple[str, str], Path]:
     Raises:
         Fault: there are none, questions or annotations of a split are missing, or files of both versions are there.
     """
-    found: dict[tuple[str, str], Path] = {}
+    paths: dict[tuple[str, str], Path] = {}
     versions: dict[str, Path] = {}
     faults = []
     for pattern in ('*', '*/*', '*/*/*'):
@@ -55,19 +55,19 @@ def find_files(folder: Path) -> dict[tuple[str, str], Path]:
             if match is None or bool(match[2]) != (match[4] == 'questions'):
                 continue
             versions.setdefault(match[1] or '', path)
-            other = found.setdefault((match[3], match[4]), path)
+            other = paths.setdefault((match[3], match[4]), path)
             if other != path:
                 faults.append(f'{path}: {match[4]} of {match[3]}, as {other}')
     if len(versions) > 1:
         faults = [f'{" and ".join(map(str, versions.values()))}: of VQA 2.0 and 1.0; a folder must have one of them']
-    alone = bool(found) and {split for split, _ in found} <= {'test', 'test-dev'}  # a test set for a trained model
+    alone = bool(paths) and {split for split, _ in paths} <= {'test', 'test-dev'}  # a test set for a trained model
     for split, kind in (('train', 'questions'), ('val', 'questions'), *((s, 'annotations') for s in ('train', 'val'))):
-        if (split, kind) not in found and not alone:
+        if (split, kind) not in paths and not alone:
             name = '[v2_]' + ('OpenEnded_' if kind == 'questions' else '') + f'mscoco_{split}2014_{kind}.json'
             faults.append(f'{folder}: no {kind} of {split} ({name}) in it')
     if faults:
         raise Fault(*faults)
-    return found
+    return paths
 
 
 def parse_question(entry: dict) -> Question:
@@ -81,7 +81,7 @@ def parse_annotation(entry: dict) -> Question:
         int(entry['question_id']),
         str(int(entry['image_id'])),
         '',
-        [check_text(each['answer']) for each in entry['answers']],
+        [check_text(answer['answer']) for answer in entry['answers']],
         check_text(entry['multiple_choice_answer']),
         check_text(entry['question_type']),
         check_text(entry['answer_type']),
@@ -90,44 +90,44 @@ def parse_annotation(entry: dict) -> Question:
 
 def read_entries(path: Path, kind: str, faults: list[str]) -> list[Question]:
     """Return the entries of a file; what is wrong with it is added to ``faults``."""
-    found: list[str] = []
+    file_faults: list[str] = []
     entries: list[Question] = []
     try:
         data: Any = read_json(path)
         entries = parse_each(
             data[kind] if isinstance(data, dict) and kind in data else None,
             parse_question if kind == 'questions' else parse_annotation,
-            found,
+            file_faults,
             kind,
         )
-        counts = Counter(each.question_id for each in entries)
-        found += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
+        counts = Counter(entry.question_id for entry in entries)
+        file_faults += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
     except ValueError as error:
-        found.append(str(error).removeprefix(f'{path}: '))
-    faults += shortened(path, found)
+        file_faults.append(str(error).removeprefix(f'{path}: '))
+    faults += shortened(path, file_faults)
     return entries
 
 
 def join(path: Path, questions: list[Question], annotations: list[Question], faults: list[str]) -> list[Question]:
     """Return the questions with their annotations, from the file ``path``; what does not fit is added to ``faults``."""
-    by_id = {each.question_id: each for each in annotations}
-    found: list[str] = []
+    by_id = {annotation.question_id: annotation for annotation in annotations}
+    wrong: list[str] = []
     joined = []
     for question in questions:
         annotation = by_id.pop(question.question_id, None)
         if annotation is None:
-            found.append(f'question {question.question_id}: no annotation')
+            wrong.append(f'question {question.question_id}: no annotation')
             continue
         if annotation.image_id != question.image_id:
             images = f'{annotation.image_id} in the annotation, {question.image_id} in the question'
-            found.append(f'question {question.question_id}: image {images}')
+            wrong.append(f'question {question.question_id}: image {images}')
         if len(annotation.answers) != HUMANS:
-            found.append(f'question {question.question_id}: {len(annotation.answers)} answers, not {HUMANS}')
+            wrong.append(f'question {question.question_id}: {len(annotation.answers)} answers, not {HUMANS}')
         elif annotation.answer not in annotation.answers:
-            found.append(f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
+            wrong.append(f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
         joined.append(annotation._replace(question=question.question))
-    found += [f'question {number}: an annotation, but no question' for number in by_id]
-    faults += shortened(path, found)
+    wrong += [f'question {number}: an annotation, but no question' for number in by_id]
+    faults += shortened(path, wrong)
     return joined
 
 

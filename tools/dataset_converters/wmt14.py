@@ -88,7 +88,7 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     root = unpack(args.release, scratch)
     segmented, faults = find_pairs(root, SEGMENTED.values(), languages)
     published, _ = find_pairs(root, PUBLISHED.values(), languages)
-    others, missing = find_files(root, ['bpe.32000', 'vocab.bpe.32000'])
+    vocabularies, missing = find_files(root, ['bpe.32000', 'vocab.bpe.32000'])
     counts, wrong = check_pairs({**segmented, **published})
     faults += [*missing, *wrong, *check_counts(counts, COUNTS, args)]
     for split, stem in PUBLISHED.items():
@@ -98,7 +98,7 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
                 f'{counts[SEGMENTED[split]]:,}'
             )
     lines = {}
-    for name, path in others.items():
+    for name, path in vocabularies.items():
         try:
             lines[name] = read_lines(path)
             if name == 'bpe.32000':
@@ -127,7 +127,7 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
             ]
         writer.write_evaluation(split, zip(raw, pieces[split], strict=True))
     if unlisted := writer.symbols.keys() - set(lines['vocab.bpe.32000']):
-        warn([f'{others["vocab.bpe.32000"]}: {len(unlisted):,} symbols of the training text are not in it'])
+        warn([f'{vocabularies["vocab.bpe.32000"]}: {len(unlisted):,} symbols of the training text are not in it'])
     report(args, writer.finish(lines['bpe.32000'], lowercase=False, moses=moses), writer.warnings)
 
 
@@ -139,27 +139,27 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
         raise Fault(f'{root}: not a folder')
     needed = {archive: [f'{stem}.{language}' for language in languages] for archive, stem in CORPORA.items()}
     needed['test-full.tgz'] = [*NEWSTEST_2014]
-    found = find_files(root, [*needed, *chain(*needed.values())])[0]
-    incomplete = {archive: names for archive, names in needed.items() if not found.keys() >= {*names}}
+    files = find_files(root, [*needed, *chain(*needed.values())])[0]
+    incomplete = {archive: names for archive, names in needed.items() if not files.keys() >= {*names}}
     faults = [
         f'{root}: neither {archive} nor {" and ".join(names)} in it'
         for archive, names in incomplete.items()
-        if archive not in found
+        if archive not in files
     ]
     if faults:
         raise Fault(*faults)
     for archive, names in incomplete.items():
-        found.update(find_files(unpack(found[archive], scratch), names)[0])
-        faults += [f'{found[archive]}: no {name} in it' for name in names if name not in found]
+        files.update(find_files(unpack(files[archive], scratch), names)[0])
+        faults += [f'{files[archive]}: no {name} in it' for name in names if name not in files]
     pairs = {
-        stem: (found[f'{stem}.en'], found[f'{stem}.fr'])
+        stem: (files[f'{stem}.en'], files[f'{stem}.fr'])
         for stem in CORPORA.values()
-        if found.keys() >= {f'{stem}.en', f'{stem}.fr'}
+        if files.keys() >= {f'{stem}.en', f'{stem}.fr'}
     }
     counts, wrong = check_pairs(pairs)
     faults += wrong
-    if found.keys() >= {*NEWSTEST_2014}:
-        test, wrong = check_pairs({NEWSTEST_2014[0]: tuple(found[name] for name in NEWSTEST_2014)}, read_segments)
+    if files.keys() >= {*NEWSTEST_2014}:
+        test, wrong = check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, read_segments)
         faults += wrong + check_counts(test, COUNTS, args)
     if faults:
         raise Fault(*faults)
@@ -171,7 +171,7 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
         scratch,
         languages,
         chain.from_iterable(iter_pairs(*paths) for paths in pairs.values()),
-        zip(*(read_segments(found[name]) for name in NEWSTEST_2014), strict=True),
+        zip(*(read_segments(files[name]) for name in NEWSTEST_2014), strict=True),
         merges=args.merges or 40000,
         lowercase=lowercase,
         moses=MOSES,

@@ -49,22 +49,22 @@ def mix(sentences: Sequence[Sequence[int]], vectors: Tensor, plain_counts: bool 
         tensor([0.0000, 0.6667, 0.3333], dtype=torch.float64)
     """
     size = len(vectors)
-    counts = torch.bincount(torch.tensor([i for each in sentences for i in each], dtype=torch.long), minlength=size)
+    counts = torch.bincount(torch.tensor([i for words in sentences for i in words], dtype=torch.long), minlength=size)
     weights = torch.ones(size).double() if plain_counts else 1 / counts.clamp(min=1).double()
     # The last channel is the sum of the weights.
     weighted = torch.cat([vectors.double(), torch.ones(size, 1).double()], 1) * weights[:, None]
     mixed = torch.zeros_like(weighted)
     for start in track(range(0, len(sentences), CHUNK), 'Mixing'):
         part = sentences[start : start + CHUNK]
-        words = torch.tensor([i for each in part for i in each], dtype=torch.long)
-        lengths = torch.tensor([len(each) for each in part])
-        own = weighted[words]
-        place = torch.arange(len(part)).repeat_interleave(lengths)
-        total = torch.zeros(len(part), own.shape[1]).double().index_add_(0, place, own)
-        mixed.index_add_(0, words, total[place] - own)  # of all other positions
+        words = torch.tensor([i for sentence in part for i in sentence], dtype=torch.long)
+        lengths = torch.tensor([len(sentence) for sentence in part])
+        word_vectors = weighted[words]
+        sentence_numbers = torch.arange(len(part)).repeat_interleave(lengths)
+        total = torch.zeros(len(part), word_vectors.shape[1]).double().index_add_(0, sentence_numbers, word_vectors)
+        mixed.index_add_(0, words, total[sentence_numbers] - word_vectors)  # of all other positions
     # The difference of equal sums may be a rounding error.
     alone = torch.ones(size, dtype=torch.bool)
-    alone[[i for each in sentences if len(each) > 1 for i in each]] = False
+    alone[[i for sentence in sentences if len(sentence) > 1 for i in sentence]] = False
     sums = mixed[:, -1:].masked_fill(alone[:, None], 1)
     return mixed[:, :-1].masked_fill(alone[:, None], 0) / sums
 
@@ -74,25 +74,25 @@ def convert(args: argparse.Namespace) -> None:
     if args.out.exists():
         raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(args.out))
     check_writable(args.out.parent)
-    texts = [each.question for path in args.questions for each in read_questions(path)]
+    texts = [question.question for path in args.questions for question in read_questions(path)]
     vocabulary = question_words(texts, 'ban')
-    texts += [each.question for path in args.more for each in read_questions(path)]
-    texts += [text for path in args.captions for each in read_annotations(path) for text in each.captions]
+    texts += [question.question for path in args.more for question in read_questions(path)]
+    texts += [text for path in args.captions for annotation in read_annotations(path) for text in annotation.captions]
     numbers = {word: number for number, word in enumerate(vocabulary)}
     sentences = [[numbers.setdefault(word, len(numbers)) for word in ban_words(text)] for text in texts]
     dim = len(next(iter_lines(args.vectors), '').split()) - 1
     if dim < 1:
         raise ValueError(f'{args.vectors}, line 1: expected a word and its numbers')
-    known = read_word_vectors(args.vectors, numbers, dim)
+    in_file = read_word_vectors(args.vectors, numbers, dim)
     absent = torch.zeros(dim)
-    vectors = torch.stack([known.get(word, absent) for word in numbers])
+    vectors = torch.stack([in_file.get(word, absent) for word in numbers])
     both = torch.cat([vectors, mix(sentences, vectors, args.plain_counts).float()], 1)
     with atomic_write(args.out) as temporary, open(temporary, 'w', encoding='utf-8') as file:
         for word, row in zip(vocabulary, both.tolist()):
             file.write(f'{word} {" ".join(f"{x:.6g}" for x in row)}\n')
     print(
         f'{args.out}: {len(vocabulary):,} words with {2 * dim} numbers, of {len(sentences):,} sentences with '
-        f'{len(numbers):,} words; {sum(word in known for word in vocabulary):,} are in {args.vectors}'
+        f'{len(numbers):,} words; {sum(word in in_file for word in vocabulary):,} are in {args.vectors}'
     )
 
 

@@ -88,9 +88,9 @@ def verify(args: argparse.Namespace, cfg: Config, about: dict, inputs: list[np.n
     """Run the images in PyTorch and from the file. Return a table of the differences, times and memory."""
     expected = run_torch(partial(build, cfg, args.checkpoint), inputs)
     if args.format == 'onnx':
-        found = run_onnx(args.out, inputs, torch.get_num_threads())
+        runs = run_onnx(args.out, inputs, torch.get_num_threads())
     else:
-        found = run_torch(partial(from_pt2, args.out), inputs)
+        runs = run_torch(partial(from_pt2, args.out), inputs)
     table = PrettyTable(
         [
             'image',
@@ -101,7 +101,7 @@ def verify(args: argparse.Namespace, cfg: Config, about: dict, inputs: list[np.n
             'MiB: PyTorch, file',
         ]
     )
-    for path, x, a, b in zip(args.verify, inputs, expected, found):
+    for path, x, a, b in zip(args.verify, inputs, expected, runs):
         same = compare(a.logits, b.logits, about['threshold'])
         table.add_row(
             [

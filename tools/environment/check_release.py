@@ -93,8 +93,8 @@ def check_segmentation() -> None:
 def check_detection() -> None:
     """Detect boxes in a random image."""
     data = dict(inputs=[torch.randint(0, 256, (3, *SIZE), dtype=torch.uint8)], data_samples=[_sample()])
-    (found,) = build(DETECTOR).test_step(data)
-    assert found.pred_instances.bboxes.shape[1] == 4
+    (prediction,) = build(DETECTOR).test_step(data)
+    assert prediction.pred_instances.bboxes.shape[1] == 4
 
 
 def _sample() -> object:

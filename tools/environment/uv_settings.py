@@ -29,9 +29,9 @@ def main() -> None:
     listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     values = dict(line.split('=', 1) for line in listed if '=' in line)
     for setting, (variable, separator) in VARIABLES.items():
-        found = [values[f'{section}.{setting}'] for section in SECTIONS if f'{section}.{setting}' in values]
-        if found and variable not in os.environ:
-            words = found[-1][1:-1].replace('\\n', ' ').split()
+        settings = [values[f'{section}.{setting}'] for section in SECTIONS if f'{section}.{setting}' in values]
+        if settings and variable not in os.environ:
+            words = settings[-1][1:-1].replace('\\n', ' ').split()
             print(f'export {variable}={shlex.quote(separator.join(words))}')
 
 

@@ -28,13 +28,13 @@ def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
         FileNotFoundError: the folder has fewer checkpoints.
         ValueError: the folder has checkpoints of iterations and of epochs.
     """
-    found: dict[str, dict[int, Path]] = {}
+    series: dict[str, dict[int, Path]] = {}
     for path in work_dir.iterdir():
         if match := re.fullmatch(r'(iter|epoch)_(\d+)\.pth', path.name):
-            found.setdefault(match[1], {})[int(match[2])] = path
-    if len(found) > 1:
+            series.setdefault(match[1], {})[int(match[2])] = path
+    if len(series) > 1:
         raise ValueError(f'{work_dir} has checkpoints iter_*.pth and epoch_*.pth: name the files')
-    numbered = next(iter(found.values()), {})
+    numbered = next(iter(series.values()), {})
     if len(numbered) < count:
         raise FileNotFoundError(
             f'{work_dir} has {len(numbered)} checkpoints iter_*.pth or epoch_*.pth; --last requests {count}: raise '
@@ -68,9 +68,9 @@ def write_checkpoint(out: Path, paths: Sequence[Path], make: Callable[[Sequence[
     for path in paths:
         check_checkpoint(path)
     check_writable(out.parent)
-    found = make(paths)
+    averaged = make(paths)
     with atomic_write(out) as temporary:
-        torch.save(found, temporary)
+        torch.save(averaged, temporary)
 
 
 def average(paths: Sequence[Path]) -> dict:
@@ -105,9 +105,9 @@ def average(paths: Sequence[Path]) -> dict:
 
 def training_differences(meta: dict, first: dict) -> list[str]:
     """Return what differs in the data sets and models of two trainings; weights of both may have the same shapes."""
-    data, others = (each.get('dataset_meta') or {} for each in (meta, first))
-    names = [name for name in dict.fromkeys([*others, *data]) if repr(data.get(name)) != repr(others.get(name))]
-    model, trained = (trained_model(each) or {} for each in (meta, first))
+    data, first_data = (checkpoint_meta.get('dataset_meta') or {} for checkpoint_meta in (meta, first))
+    names = [name for name in dict.fromkeys([*first_data, *data]) if repr(data.get(name)) != repr(first_data.get(name))]
+    model, trained = (trained_model(checkpoint_meta) or {} for checkpoint_meta in (meta, first))
     return [f'dataset_meta.{name} of the data' for name in names] + model_differences(model, trained)
 
 

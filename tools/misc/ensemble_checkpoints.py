@@ -39,10 +39,10 @@ def ensemble(paths: Sequence[Path]) -> dict:
                 'visual questions have'
             )
         symbols.append(list(meta['symbols']))
-    for path, found in zip(paths, symbols):
-        if found != symbols[0]:
+    for path, listed in zip(paths, symbols):
+        if listed != symbols[0]:
             raise ValueError(
-                f'{path} and {paths[0]} have different vocabularies, of {len(found)} and {len(symbols[0])} symbols'
+                f'{path} and {paths[0]} have different vocabularies, of {len(listed)} and {len(symbols[0])} symbols'
             )
     state = {
         f'members.{number}.{name}': x

@@ -30,8 +30,8 @@ def publish(source: Path, target: Path) -> Path:
     check_writable(target.parent)
     checkpoint = torch.load(source, map_location='cpu', weights_only=True)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
-        found = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
-        raise ValueError(f"{source} has no 'state_dict'; it contains {found}")
+        content = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
+        raise ValueError(f"{source} has no 'state_dict'; it contains {content}")
     meta = {
         key: checkpoint.get('meta', {})[key]
         for key in ('dataset_meta', 'cfg', 'epoch', 'iter')

@@ -105,21 +105,21 @@ def check_weights(backbone: ConfigDict, scope: str) -> None:
         ValueError: the file is not a checkpoint, or the weights do not fit; the message names them.
     """
     file, prefix = Path(backbone.init_cfg.checkpoint), backbone.init_cfg.prefix or ''
-    given = {key.removeprefix(prefix): value for key, value in _read(file).items() if key.startswith(prefix)}
+    weights = {key.removeprefix(prefix): value for key, value in _read(file).items() if key.startswith(prefix)}
     init_default_scope(scope)
     with torch.device('meta'):
         expected = MODELS.build(backbone).state_dict()
     # As in mmengine, checkpoints from before PyTorch 0.4.1 may lack num_batches_tracked.
-    missing = [key for key in expected if key not in given and not key.endswith('.num_batches_tracked')]
+    missing = [key for key in expected if key not in weights and not key.endswith('.num_batches_tracked')]
     shapes = [
-        f'{key} {tuple(given[key].shape)} in place of {tuple(value.shape)}'
+        f'{key} {tuple(weights[key].shape)} in place of {tuple(value.shape)}'
         for key, value in expected.items()
-        if key in given and given[key].shape != value.shape
+        if key in weights and weights[key].shape != value.shape
     ]
     if not missing and not shapes:
         return
     faults = []
-    unknown = [key for key in given if key not in expected]
+    unknown = [key for key in weights if key not in expected]
     for text, keys in (('missing', missing), ('of another shape', shapes), ('unknown', unknown)):
         if keys:
             more = f' and {len(keys) - MANY} more' if len(keys) > MANY else ''
@@ -159,10 +159,10 @@ def _read(file: Path) -> dict[str, Tensor]:
 def _tensors(file: Path, modified: int) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint, without their values."""
     try:
-        found = torch.load(file, map_location='meta', weights_only=True)
+        weights = torch.load(file, map_location='meta', weights_only=True)
     except Exception as error:  # the unpickler may raise any
         raise ValueError(f'{file} cannot be read as weights alone: {str(error).splitlines()[0]}') from error
-    found = found.get('state_dict', found) if isinstance(found, dict) else found
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    weights = weights.get('state_dict', weights) if isinstance(weights, dict) else weights
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise ValueError(f'{file} is not a state dict')
-    return found
+    return weights

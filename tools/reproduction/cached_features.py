@@ -105,12 +105,12 @@ class CachedFeaturesDataset(Dataset):
             raise IndexError(f'index must be from 0 to {self.num_samples - 1}; got {index}')
         path = sample_path(self.data_root, index)
         try:
-            found = torch.load(str(path), map_location='cpu', weights_only=True, mmap=True)
+            features = torch.load(str(path), map_location='cpu', weights_only=True, mmap=True)
         except (RuntimeError, OSError) as error:
             raise ValueError(f'{path} cannot be read ({error}); remove it to compute it again') from error
-        sample = SegDataSample(metainfo=found['metainfo'])
-        sample.gt_sem_seg = PixelData(data=found['labels'].long())
-        return dict(inputs=found['maps'], data_samples=sample)
+        sample = SegDataSample(metainfo=features['metainfo'])
+        sample.gt_sem_seg = PixelData(data=features['labels'].long())
+        return dict(inputs=features['maps'], data_samples=sample)
 
 
 @MODELS.register_module()

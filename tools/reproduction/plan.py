@@ -77,8 +77,8 @@ def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[s
 
 def words(methods: list[Method], protocol: Protocol, data: Config | None) -> list[str]:
     """Return the differences between the runs and the paper's protocol, in words; empty if there are none."""
-    found = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
-    return list(dict.fromkeys(text for texts in found for text in texts))
+    differences = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
+    return list(dict.fromkeys(text for texts in differences for text in texts))
 
 
 def check_backbones(methods: list[Method]) -> None:
@@ -172,8 +172,8 @@ def _text(cfg: Config) -> str:
 def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
-            known = '; '.join(dict.fromkeys(row.name for row in rows))
-            raise ProtocolError(f"--rows must be one of {known}; got '{name}'")
+            row_names = '; '.join(dict.fromkeys(row.name for row in rows))
+            raise ProtocolError(f"--rows must be one of {row_names}; got '{name}'")
     chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
     needed: set[tuple[str | None, str]] = {(row.name, row.setting) for row in chosen}
     while missing := {(row.baseline, row.setting) for row in rows if (row.name, row.setting) in needed} - needed:
@@ -188,10 +188,10 @@ def _check(dataset: ConfigDict, scope: str) -> None:
     init_default_scope(scope)
     try:
         built = DATASETS.build(dataset)
-        found = len(built)
+        count = len(built)
     except (OSError, ValueError, KeyError) as error:
         raise ProtocolError(f'the data are not in {where}: {error}') from None
-    if found == 0:
+    if count == 0:
         raise ProtocolError(f'nothing to train on or to test in {where}')
     if getattr(built, 'published', True) is False:
         raise ProtocolError(f'the answers of {dataset.ann_file} are not published: choose another --dataset')

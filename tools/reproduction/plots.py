@@ -41,13 +41,13 @@ def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) 
     """Draw each seed as a dot, the mean as a bar, and the paper's figure, if it is comparable, as a diamond."""
     metric = methods[0].metrics[0]
     with drawing(path, title, (7, 1.3 + 0.3 * len(methods)), 'x') as axis:
-        for place, method in enumerate(methods):
+        for row, method in enumerate(methods):
             values = method.values(metric)
             colour = '#4477aa' if method.baseline else '#888888'
-            axis.plot(values, [place] * len(values), 'o', color=colour, alpha=0.6)
-            axis.plot([statistics.mean(values)], [place], '|', color=colour, markersize=15, markeredgewidth=3)
+            axis.plot(values, [row] * len(values), 'o', color=colour, alpha=0.6)
+            axis.plot([statistics.mean(values)], [row], '|', color=colour, markersize=15, markeredgewidth=3)
             for value in (value for row in method.rows for value in [*row.metrics.values()][:1] if with_paper):
-                axis.plot([value], [place], 'D', color='#ee6677', markerfacecolor='none')
+                axis.plot([value], [row], 'D', color='#ee6677', markerfacecolor='none')
         axis.set_yticks(range(len(methods)), [method.name for method in methods])
         axis.invert_yaxis()
         key = 'dots: seeds, bar: mean, grey: baselines' + (', diamond: paper' if with_paper else '')
@@ -57,11 +57,11 @@ def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) 
 def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title: str, path: Path) -> None:
     """Draw the paired differences by seed as dots, their mean as a bar, and the interval as a line."""
     with drawing(path, title, (7, 1.3 + 0.4 * len(compared)), 'x') as axis:
-        for place, (interval, pairs) in enumerate(compared.values()):
-            axis.plot(pairs, [place] * len(pairs), 'o', color='#4477aa', alpha=0.5)
+        for row, (interval, pairs) in enumerate(compared.values()):
+            axis.plot(pairs, [row] * len(pairs), 'o', color='#4477aa', alpha=0.5)
             if interval.low is not None:
-                axis.plot([interval.low, interval.high], [place, place], '-', color='#4477aa', linewidth=2)
-            axis.plot([interval.mean], [place], '|', color='#4477aa', markersize=15, markeredgewidth=3)
+                axis.plot([interval.low, interval.high], [row, row], '-', color='#4477aa', linewidth=2)
+            axis.plot([interval.mean], [row], '|', color='#4477aa', markersize=15, markeredgewidth=3)
         axis.axvline(0, color='#888888', linewidth=1)
         axis.set_yticks(range(len(compared)), [*compared])
         axis.set_ylim(len(compared) - 0.5, -0.5)
@@ -99,14 +99,14 @@ def plot_numbers(methods: Sequence[Measured], title: str, path: Path) -> None:
     """Draw the methods of :func:`by_number` over this number: their means as a line, seeds as dots."""
     metric, words = methods[0].metrics[0], methods[0].rows[0].setting.partition(' ')[2]
     with drawing(path, title) as axis:
-        for place, (name, found) in enumerate(by_number(methods).items()):
-            style: dict[str, Any] = dict(color=f'C{place % 10}')
-            values = {number: method.values(metric) for number, method in found.items()}
+        for row, (name, group) in enumerate(by_number(methods).items()):
+            style: dict[str, Any] = dict(color=f'C{row % 10}')
+            values = {number: method.values(metric) for number, method in group.items()}
             axis.plot([*values], [*map(statistics.mean, values.values())], **style, label=name)
             for number, dots in values.items():
                 axis.plot([number] * len(dots), dots, 'o', **style, markersize=4, alpha=0.6)
         axis.set_xscale('log')
-        axis.set_xticks([*found], [f'{number:,}' for number in found])
+        axis.set_xticks([*group], [f'{number:,}' for number in group])
         axis.minorticks_off()
         axis.set_xlabel(f'{words} in training')
         axis.set_ylabel(f'{metric} (line: mean, dots: seeds)')

@@ -127,8 +127,8 @@ def data_sets() -> dict[str, str]:
     sources = {
         path.stem: path.read_text(encoding='utf-8') for path in sorted(config_path('_base_/datasets').glob('*.py'))
     }
-    found = {name: re.search(r"^data_root = '\{\{\$(\w+):", text, re.M) for name, text in sources.items()}
-    return {name: match[1] for name, match in found.items() if match}
+    roots = {name: re.search(r"^data_root = '\{\{\$(\w+):", text, re.M) for name, text in sources.items()}
+    return {name: match[1] for name, match in roots.items() if match}
 
 
 def shipped(name: str) -> Config:
@@ -147,11 +147,11 @@ def read_data(name: str, root: Path | None) -> Config:
     Raises:
         ProtocolError: the data set is unknown.
     """
-    known = data_sets()
-    if name not in known:
-        raise ProtocolError(f"--dataset must be one of {', '.join(known)}; got '{name}'")
+    names = data_sets()
+    if name not in names:
+        raise ProtocolError(f"--dataset must be one of {', '.join(names)}; got '{name}'")
     if root is not None:
-        os.environ[known[name]] = str(root.resolve())
+        os.environ[names[name]] = str(root.resolve())
     return shipped(f'_base_/datasets/{name}.py')
 
 
@@ -172,9 +172,9 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
                 f'table {rows[0].table} is on {" and ".join(on)}, which have different metrics: choose one by --dataset'
             )
         return rows
-    own = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
-    if own:
-        return own
+    own_rows = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
+    if own_rows:
+        return own_rows
     task, *_ = metrics_of(data)
     fitting = [row for row in rows if task_of(shipped(row.configs[-1])) == task]
     if not fitting:
@@ -207,15 +207,15 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
     it.
     """
-    own = data is None or _is_own(shipped(row.configs[-1]), data)
+    is_papers_data = data is None or _is_own(shipped(row.configs[-1]), data)
     configs = []
-    for name in row.configs if own else row.configs[:1]:
+    for name in row.configs if is_papers_data else row.configs[:1]:
         cfg = deepcopy(shipped(name))
         small = small_of(cfg) if protocol.small else None
-        source = cfg if data is None or own else _with_targets(data, cfg, protocol)
+        source = cfg if data is None or is_papers_data else _with_targets(data, cfg, protocol)
         for key in DATA:
             cfg[key] = deepcopy(source.get(key))
-        if not own:
+        if not is_papers_data:
             cfg.val_cfg, cfg.test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
         if small is not None:
             _make_small(cfg, small)
@@ -226,7 +226,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         if protocol.scale != 1:
             _scale_images(cfg, protocol.scale)
         _fit_to_data(cfg)
-        if not own or protocol.scale != 1:
+        if not is_papers_data or protocol.scale != 1:
             _fit_to_crop(cfg)
         if protocol.iterations is not None:
             _set_iterations(cfg, protocol.iterations)
@@ -253,35 +253,35 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
 def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config | None) -> list[str]:
     """Return the differences between a row's run and the paper's protocol, in words; empty if there are none."""
     cfg, of_paper = configs[-1], shipped(row.configs[-1])
-    own = data is None or _is_own(of_paper, data)
-    found = [] if own else [f'{protocol.dataset} in place of {row.data}']
+    is_papers_data = data is None or _is_own(of_paper, data)
+    differences = [] if is_papers_data else [f'{protocol.dataset} in place of {row.data}']
     if length(cfg) != length(of_paper):
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
         of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')
-        found.append(f'{now:,} {UNITS[unit]} of {of}')
+        differences.append(f'{now:,} {UNITS[unit]} of {of}')
     if protocol.backbone is not None or protocol.pretrained is not None:
         name = 'its own' if protocol.backbone is None else Path(protocol.backbone).stem
         weights = 'from scratch' if protocol.pretrained is None else f'pretrained weights {protocol.pretrained.name}'
-        found.append(f'backbone: {name}, {weights}')
+        differences.append(f'backbone: {name}, {weights}')
     if protocol.crops is not None:
-        found.append(
+        differences.append(
             f'backbone frozen, heads trained on its features of {protocol.crops:,} fixed crops, stored as float16'
         )
     elif protocol.frozen:
-        found.append('backbone frozen')
+        differences.append('backbone frozen')
     if protocol.small:
         optimizer = configs[0].optim_wrapper.optimizer
         network = small_of(of_paper).words if protocol.backbone is None else _head_words(cfg)
         how = 'trained' if protocol.pretrained else 'trained from scratch'
-        found.append(f'{network}, {how} by {optimizer.type} {optimizer.lr:g}')
-    if (not own or protocol.scale != 1) and task_of(cfg) != 'text':
-        found.append(f'inputs of {input_words(cfg)}')
-    if not own and len(row.configs) > 1:
-        found.append('the first stage alone')
+        differences.append(f'{network}, {how} by {optimizer.type} {optimizer.lr:g}')
+    if (not is_papers_data or protocol.scale != 1) and task_of(cfg) != 'text':
+        differences.append(f'inputs of {input_words(cfg)}')
+    if not is_papers_data and len(row.configs) > 1:
+        differences.append('the first stage alone')
     if protocol.amp:
-        found.append('mixed precision')
-    found += [f'{key} = {value}' for key, value in protocol.options.items()]
-    return found
+        differences.append('mixed precision')
+    differences += [f'{key} = {value}' for key, value in protocol.options.items()]
+    return differences
 
 
 def _head_words(cfg: Config) -> str:
@@ -387,8 +387,8 @@ def _fit_to_data(cfg: Config) -> None:
                 cfg.model.num_features = RegionStore(Path(dataset.data_root, dataset.regions)).num_features
         return
     init_default_scope(cfg.default_scope)
-    known = component_class(dataset, DATASETS, cfg.default_scope)
-    metainfo = dataset.get('metainfo') or getattr(known, 'METAINFO', {})
+    dataset_class = component_class(dataset, DATASETS, cfg.default_scope)
+    metainfo = dataset.get('metainfo') or getattr(dataset_class, 'METAINFO', {})
     for part in complexity.dicts(cfg.model):
         if 'num_classes' in part:
             part.num_classes = len(metainfo['classes'])

@@ -139,14 +139,14 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
 
 def table(methods: list[Measured], setup: Setup) -> str:
     """Return the Markdown table: paper, ours, difference, cost."""
-    first, *others = methods[0].metrics
+    first, *rest = methods[0].metrics
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
     heads = [
         *([f'paper: {" / ".join(sorted(printed))}'] if printed else []),
         *(f'{first}, seed {seed}' for seed in methods[0].results),
         f'{first}, mean',
         'difference to the baseline',
-        *others,
+        *rest,
         'M parameters',
         'G MACs',
         's an iteration',
@@ -164,7 +164,7 @@ def table(methods: list[Measured], setup: Setup) -> str:
                 *(f'{value:.2f}' for value in method.values(first)),
                 spread(method.values(first)),
                 str(to_baseline.get(method.name, 'baseline' if method.is_trained else 'not trained')),
-                *(spread(method.values(metric)) for metric in others),
+                *(spread(method.values(metric)) for metric in rest),
                 f'{method.parameters / 1e6:.3f}' if method.is_trained else '–',
                 f'{method.macs / 1e9:.3f}' if method.is_trained else '–',
                 f'{statistics.median(seconds):.3g}' if seconds else '–',

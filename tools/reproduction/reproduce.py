@@ -243,12 +243,12 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
         statistic = score_by_unit(scoring)
         folder.mkdir(exist_ok=True)
         scoring.dump(folder / 'config.py')
-        found = test(staged._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
+        results = test(staged._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
         samples = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))
     else:
         by_sample = writes_samples(cfg) and (has_own_test(cfg) or by_unit)
         step = None if has_own_test(cfg) or by_sample else steps
-        found = scores(staged, jobs, best, key, step, *arguments, files=by_sample)
+        results = scores(staged, jobs, best, key, step, *arguments, files=by_sample)
         if by_sample:
             samples = read_samples(test_folder(run, *arguments), keys[key])
     logs = scalars(run.folder)
@@ -258,7 +258,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     if not times:
         raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
     # Without published references, there is no sacreBLEU.
-    metrics = {name: factor * found[key] for key, name in keys.items() if key in found}
+    metrics = {name: factor * results[key] for key, name in keys.items() if key in results}
     # After an interruption, a resumed training repeats validations.
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
     result = Result(metrics, statistics.median(times), memory, sorted(curve.items()), samples, statistic)

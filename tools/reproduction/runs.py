@@ -182,12 +182,12 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *argumen
     Raises:
         RuntimeError: the required metric is missing.
     """
-    found = None if arguments or step is None else last_scores(run.folder, key, step)
-    if found is None:  # also if the run was interrupted between the last iteration and its validation
-        found = test(run, jobs, last, test_folder(run, *arguments), *arguments, files=files)
-    if key not in found:
+    results = None if arguments or step is None else last_scores(run.folder, key, step)
+    if results is None:  # also if the run was interrupted between the last iteration and its validation
+        results = test(run, jobs, last, test_folder(run, *arguments), *arguments, files=files)
+    if key not in results:
         raise RuntimeError(f'{run.folder} has no {key} of {last.name}; see {run.folder}/output.log')
-    return found
+    return results
 
 
 def test_folder(run: Run, *arguments: str) -> Path:

@@ -66,9 +66,9 @@ def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
 
 def check_suffix(path: Path) -> None:
     """Raise a ValueError if Pillow cannot write a format of this suffix."""
-    known = sorted(suffix for suffix, form in Image.registered_extensions().items() if form in Image.SAVE)
-    if path.suffix.lower() not in known:
-        raise ValueError(f'--out must have a suffix of an image format ({", ".join(known)}); got {path}')
+    suffixes = sorted(suffix for suffix, form in Image.registered_extensions().items() if form in Image.SAVE)
+    if path.suffix.lower() not in suffixes:
+        raise ValueError(f'--out must have a suffix of an image format ({", ".join(suffixes)}); got {path}')
 
 
 def write(picture: Image.Image, path: Path) -> None:
