@@ -74,11 +74,19 @@ SECTIONS = [
         },
     ),
     # The curve of (a), seed 0, was not stored.
-    ('docs/evidence.md', '(c): the curve', 'The last fifth', 'evidence_c', {}),
-    ('docs/evidence.md', '(d): J&F of grid', '59 pairs', 'evidence_d_stock', {}),
-    ('docs/evidence.md', '| contrast, overall F1 | paper', '* In the [short runs]', 'evidence_c', {}),
+    ('docs/evidence_protocol.md', '(c): the curve', 'The last fifth', 'evidence_c', {}),
+    ('docs/evidence_protocol.md', '(d): J&F of grid', '59 pairs', 'evidence_d_stock', {}),
+    ('docs/evidence_protocol.md', '## Runs of (c)', '* In the [short runs]', 'evidence_c', {}),
+    ('docs/evidence.md', '| contrast, overall F1 | paper', 'The deficit', 'evidence_c', {}),
     (
         'docs/evidence.md',
+        'The deficit on upright',
+        '### Streets',
+        'evidence_c',
+        {'U-Net-BA with 1/√d': (SCALED,)},
+    ),
+    (
+        'docs/evidence_protocol.md',
         '**(c), exploratory**, seeds',
         '* The highest mean',
         'evidence_c_exploratory',
@@ -91,17 +99,25 @@ SECTIONS = [
             '… 5×5 neighbourhoods': ('U-Net-BA, 5×5 neighbourhoods',),
         },
     ),
-    ('docs/evidence.md', '**(c), follow-up', '* Thus the scale', 'evidence_c', {'U-Net-BA with 1/√d': (SCALED,)}),
     (
-        'docs/evidence.md',
-        '| contrast | paper | here, 99.2 %',
+        'docs/evidence_protocol.md',
+        '**(c), follow-up',
+        '* Thus the scale',
+        'evidence_c',
+        {'U-Net-BA with 1/√d': (SCALED,)},
+    ),
+    ('docs/evidence.md', '| contrast | paper | here, 99.2 %', 'This setting', 'evidence_a', {}),
+    (
+        'docs/evidence_protocol.md',
+        '| mIoU, backbone frozen',
         '* Attention itself',
         'evidence_a',
         {'no attention: CC without its attention': ('no attention',)},
     ),
+    ('docs/evidence.md', '| contrast, J&F | paper', 'Trained on six', 'evidence_d', {}),
     (
-        'docs/evidence.md',
-        '| contrast, J&F | paper',
+        'docs/evidence_protocol.md',
+        '## Runs of (d)',
         '* Trained on six',
         'evidence_d',
         {'label propagation, not trained': ('label propagation',)},
@@ -285,7 +301,7 @@ def test_a_table_has_the_figures_of_its_runs(section):
         if not any(all(map(is_printed, printed, d)) for d in differences if d.low is not None):
             wrong.append(('text', '', printed))
     assert not wrong
-    assert checked > 3
+    assert checked  # a table of one contrast has one figure
 
 
 def test_the_results_are_small():
