@@ -48,7 +48,7 @@ SECTIONS = [
     (
         'configs/bi_sa/README.md',
         'One seed, 600 updates',
-        '**Do Tables',
+        'Every variant of Bi-SA',
         'multi30k_600-updates',
         {
             'Bi-SA, minimum outside the window': ('Bi-SA, minimum',),
@@ -62,7 +62,7 @@ SECTIONS = [
     (
         'configs/attention_terms_nmt/README.md',
         'One seed, 600 updates',
-        '**Do the findings',
+        'Self-attention without the product',
         'multi30k_600-updates',
         {
             '1111; 1111': ('1111',),
