@@ -205,7 +205,7 @@ def test_interrupt(command, release, tmp_path, monkeypatch):
         save(image, path)
 
     monkeypatch.setattr(Image.Image, 'save', interrupted_save)
-    assert 'interrupted' in failure(command('--archive', release.path), 130)
+    assert 'Interrupted' in failure(command('--archive', release.path), 130)
     assert not leftovers(tmp_path)
 
 

@@ -72,9 +72,9 @@ def main() -> None:
         runner.train()
     except KeyboardInterrupt:
         if has_checkpoint(cfg.work_dir):
-            again = f'the same command with --resume continues from the last checkpoint in {cfg.work_dir}'
+            again = f'Add --resume to the same command to continue from the last checkpoint in {cfg.work_dir}.'
         else:
-            again = f'there is no checkpoint in {cfg.work_dir}; the same command starts again'
+            again = f'There is no checkpoint in {cfg.work_dir} yet. The same command starts again.'
         raise KeyboardInterrupt(again) from None
     leave_process_group()
 

@@ -64,7 +64,7 @@ def run(main: Callable[[], int | None]) -> None:
             raise exit.__cause__ from None
         code, message = 1, exit.code
     except KeyboardInterrupt as error:
-        code, message = 130, 'interrupted' + ''.join(f': {text}' for text in error.args)
+        code, message = 130, ' '.join(['Interrupted.', *map(str, error.args)])
     except Exception as error:
         if os.environ.get(DEBUG, '0') not in ('', '0'):
             raise

@@ -40,7 +40,6 @@ def run_converter(
     if overwrites:
         parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
     args = parser.parse_args(argv)
-    code = 1
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
     try:
         convert(args)
@@ -50,7 +49,8 @@ def run_converter(
         path = error.filename2 or error.filename or args.out_dir  # a failed copy names both files
         lines = (f'{path}: {error.strerror or error}',)
     except KeyboardInterrupt:
-        lines, code = ('interrupted',), 130
+        print('Interrupted.', file=sys.stderr)
+        return 130
     else:
         return 0
     finally:
@@ -59,7 +59,7 @@ def run_converter(
         print(f'error: {lines[0]}', file=sys.stderr)
     else:
         print('\n  '.join([f'error: {len(lines)} faults', *lines]), file=sys.stderr)
-    return code
+    return 1
 
 
 @contextmanager

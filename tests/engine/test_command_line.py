@@ -354,9 +354,9 @@ def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
         process.communicate(timeout=120)
     said = (tmp_path / 'said').read_text('utf-8')
     assert process.returncode == 130, said
-    assert said.count('interrupted') == 1
-    again = f'the same command with --resume continues from the last checkpoint in {tmp_path}'
-    assert f'train.py: interrupted: {again}\n' in said
+    assert said.count('Interrupted') == 1
+    again = f'Add --resume to the same command to continue from the last checkpoint in {tmp_path}.'
+    assert f'train.py: Interrupted. {again}\n' in said
     assert 'Traceback' not in said
 
 

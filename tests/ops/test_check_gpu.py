@@ -366,7 +366,7 @@ def test_an_interrupted_check_is_resumed(monkeypatch, checked, capsys):
         return isolated(*arguments)
 
     monkeypatch.setattr(check_gpu, 'isolated', once)
-    with pytest.raises(KeyboardInterrupt, match='run the same command again to resume'):
+    with pytest.raises(KeyboardInterrupt, match='Run the same command again to resume'):
         main(monkeypatch, '--device', 'cuda:1', '--dtypes', 'float32')
     monkeypatch.setattr(check_gpu, 'isolated', isolated)
     checked.clear()

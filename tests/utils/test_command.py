@@ -46,8 +46,8 @@ HINT = '(MMATTN_DEBUG=1 shows the traceback)\n'
         ('raise SystemExit("no")', 1, 'tool.py: error: no\n'),
         ('raise ValueError("too small")', 1, f'tool.py: error: too small\n{HINT}'),
         ('open("/nowhere/file")', 1, f'tool.py: error: /nowhere/file: No such file or directory\n{HINT}'),
-        ('raise KeyboardInterrupt', 130, 'tool.py: interrupted\n'),
-        ('raise KeyboardInterrupt("--resume continues")', 130, 'tool.py: interrupted: --resume continues\n'),
+        ('raise KeyboardInterrupt', 130, 'tool.py: Interrupted.\n'),
+        ('raise KeyboardInterrupt("Try again.")', 130, 'tool.py: Interrupted. Try again.\n'),
         ('import argparse; argparse.ArgumentParser("x").error("y")', 2, 'usage: x [-h]\nx: error: y\n'),
     ],
 )

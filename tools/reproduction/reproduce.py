@@ -202,7 +202,7 @@ def train_all(
         for run, result in each(work, todo, sharing):
             results.setdefault((run.method, run.seed), []).append(result)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt('the same command continues') from None
+        raise KeyboardInterrupt('Run the same command again to resume.') from None
     return {key: pool(parts) for key, parts in results.items()}
 
 

@@ -176,8 +176,8 @@ def write_store(
             try:
                 write_images(writer, images, clip)
             except BaseException:
-                kept = f'images kept in {args.out_dir}.part: {len(writer):,}'
-                print(f'{kept}; the same command continues', file=sys.stderr)
+                kept = f'{len(writer):,} images are kept in {args.out_dir}.part.'
+                print(f'{kept} Run the same command again to resume.', file=sys.stderr)
                 raise
     except ValueError as error:  # other arguments, or no image
         raise Fault(str(error)) from error

@@ -126,7 +126,7 @@ def check_all(device: str, kind: dict[str, str], args: argparse.Namespace) -> di
         try:
             new = isolated(operator, kernel, missing, device, args.quick)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt('run the same command again to resume') from None
+            raise KeyboardInterrupt('Run the same command again to resume.') from None
         findings |= new
         if kind and not args.quick:
             path = verdict.write(kind, new)
