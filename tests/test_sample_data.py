@@ -205,7 +205,8 @@ def test_interrupt(command, release, tmp_path, monkeypatch):
         save(image, path)
 
     monkeypatch.setattr(Image.Image, 'save', interrupted_save)
-    assert 'Interrupted' in failure(command('--archive', release.path), 130)
+    code, _, stderr = command('--archive', release.path)
+    assert (code, stderr) == (130, 'Interrupted.\n')
     assert not leftovers(tmp_path)
 
 

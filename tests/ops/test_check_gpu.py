@@ -320,6 +320,7 @@ def checked(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 3)
     monkeypatch.setattr(torch.cuda, 'get_device_properties', gpus.__getitem__)
     monkeypatch.setattr(triton, 'unavailable_reason', lambda: '')
+    monkeypatch.setattr(triton, 'version', lambda: '3.7.0')
     monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': True)
     calls = []
 
