@@ -95,7 +95,6 @@ def ask(run_python):
     return ask
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(('code', 'module'), FRESH.items(), ids=['runner', 'mmseg', 'layer', 'optim_wrapper'])
 def test_a_name_is_enough(run_python, mmengine_path, code, module):
     code = (

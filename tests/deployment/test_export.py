@@ -90,6 +90,7 @@ def check(exported, name, align_corners=False):
     assert operator is None or operator in kernels  # the operators of the file are not compositions
 
 
+@pytest.mark.slow
 def test_the_files_of_criss_cross_attention(exported):
     check(exported, 'BiCCHead')
 

@@ -366,7 +366,6 @@ os._exit(0)  # destroy_process_group() of torch 2.4 hangs with the functions abo
 """
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize('checked', [0, 1], ids=['rank 0 has the verdict', 'rank 1 has the verdict'])
 @pytest.mark.parametrize('other', ['NVIDIA Fake', 'NVIDIA Other'])
 def test_rank_0_chooses_for_all_and_different_gpus_run_compositions(checked, other):

@@ -54,7 +54,7 @@ get_uv() {
 }
 install() { # arguments of pip install
     if [ -n "$has_uv" ]; then
-        .venv/bin/uv pip install --python $python --index-strategy unsafe-best-match "$@" && return
+        .venv/bin/uv pip install --python $python --compile-bytecode --index-strategy unsafe-best-match "$@" && return
         echo 'uv failed; pip tries the same'
     fi
     $python -m pip install "$@"
