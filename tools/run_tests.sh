@@ -38,7 +38,7 @@ lint() {
 }
 step 'linters' lint
 
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE= # many processes import the same modules
 run=($python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}")
 if [ $# -gt 0 ]; then exec "${run[@]}" "$@"; fi
 from=$(wc -c <"$MMATTN_LOG")

@@ -107,6 +107,7 @@ def test_the_files_of_networks_that_align_corners(exported, name):
     check(exported, name, align_corners=True)
 
 
+@pytest.mark.slow
 def test_a_file_of_torch_export_loads_without_mmseg(exported, run_python):
     network, folder, _ = exported('BiCCHead')
     code = (
