@@ -32,14 +32,14 @@ RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *GROUN
 
 
 def representatives(names):
-    """Return one config, a small one if there is one, of those with the same head, attention and plugins."""
+    """Return one config, a small one if there is one, of those with the same head, backbone, attention and plugins."""
     first = {}
     for name in sorted(names, key=lambda name: 'half' not in name):
         cfg = Config.fromfile(config_path(name))
         model = cfg.model
         head = (model.get('decode_head') or model.get('roi_head') or model).type
         plugins = [plugin['cfg']['type'] for plugin in model.backbone.get('plugins') or []]
-        first.setdefault(str((head, model.get('attention', {}).get('type'), plugins)), name)
+        first.setdefault(str((head, model.backbone.type, model.get('attention', {}).get('type'), plugins)), name)
     return {*first.values()}
 
 
