@@ -80,7 +80,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def annotations_of(args: argparse.Namespace) -> dict[str, Annotation]:
+def annotations_by_image(args: argparse.Namespace) -> dict[str, Annotation]:
     """Return the annotations of ``--ann-file`` by image."""
     if args.ann_file is None:
         return {}
@@ -90,7 +90,7 @@ def annotations_of(args: argparse.Namespace) -> dict[str, Annotation]:
     return {annotation.image_id: annotation for annotation in selected}
 
 
-def pictures_of(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
+def find_pictures(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
     """Return the pictures of images.
 
     Raises:
@@ -123,7 +123,7 @@ def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> 
     raise_faults(folder, faults)
 
 
-def page_of(
+def build_page(
     args: argparse.Namespace,
     inferencer: CaptionInferencer,
     images: Sequence[StoredImage],
@@ -155,7 +155,7 @@ def main() -> None:
         check_not_input('--out', path, input_files(args))
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
-    annotations = annotations_of(args)
+    annotations = annotations_by_image(args)
     store = RegionStore(args.regions)
     image_ids = args.ids or [*annotations] or store.image_ids
     if annotations:
@@ -166,7 +166,7 @@ def main() -> None:
     if args.images is not None:
         shown = image_ids[: args.page_images]
         store.check(shown, features=False)
-        pictures = pictures_of(args.images, shown)
+        pictures = find_pictures(args.images, shown)
         check_pictures(args.images, pictures, store)
     inferencer = CaptionInferencer(cfg, args.checkpoint, args.device, args.batch_size)
     if args.images is not None:
@@ -184,7 +184,7 @@ def main() -> None:
     )['predictions']
     if args.images is not None:
         images = inferencer.images(store, image_ids, **attributes)[: len(pictures)]
-        write_text(page, page_of(args, inferencer, images, predictions, pictures, annotations))
+        write_text(page, build_page(args, inferencer, images, predictions, pictures, annotations))
     records = [
         dict(image_id=name, caption=best['caption'], **({} if args.n_best is None else dict(n_best=best['n_best'])))
         for name, best in zip(coco_ids(image_ids), predictions)

@@ -74,7 +74,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def captions_of(args: argparse.Namespace) -> list[tuple[str, str]]:
+def read_captions(args: argparse.Namespace) -> list[tuple[str, str]]:
     """Return image ids and captions.
 
     Raises:
@@ -106,7 +106,7 @@ def main() -> None:
     for name in ('phrases.json', 'phrases.json.part', 'phrases.png') if args.out is not None else ():
         check_not_input('--out', args.out / name, input_files(args))
     check_checkpoint(args.checkpoint)
-    pairs, picture = captions_of(args), given_picture(args.picture)
+    pairs, picture = read_captions(args), given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)
     inferencer = GroundingInferencer(cfg, args.checkpoint, args.device, args.batch_size)
     if picture is not None:

@@ -87,7 +87,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def progress_of(args: argparse.Namespace) -> Path | None:
+def check_outputs(args: argparse.Namespace) -> Path | None:
     """Return the progress file of a run, after all checks of the output."""
     if args.out is None:
         return None
@@ -97,7 +97,7 @@ def progress_of(args: argparse.Namespace) -> Path | None:
     return path
 
 
-def text_of(predictions: list[dict], n_best: int | None) -> bytes:
+def format_translations(predictions: list[dict], n_best: int | None) -> bytes:
     """Return the content of the output file."""
     if n_best is None:
         lines = [prediction['text'] for prediction in predictions]
@@ -112,7 +112,7 @@ def text_of(predictions: list[dict], n_best: int | None) -> bytes:
 
 def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
     """Translate the input, and write translations and pictures."""
-    part = progress_of(args)
+    part = check_outputs(args)
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     lines = [] if args.input is None else read_lines(args.input)
@@ -146,7 +146,7 @@ def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
         picture = inferencer.visualize(lines[number], predictions[number]['pieces'], args.attention_layer)
         with atomic_write(path) as temporary:
             Image.fromarray(picture).save(temporary)
-    content = text_of(predictions, args.n_best)
+    content = format_translations(predictions, args.n_best)
     if part is None:
         output.write(content)
         output.flush()

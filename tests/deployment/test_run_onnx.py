@@ -120,7 +120,7 @@ def test_sizes_are_those_of_mmcv(resize):
 def test_a_single_logit_has_a_threshold():
     about = dict(align_corners=False, threshold=0.3)
     logits = np.array([[[-200.0, -0.9, 9.0], [-0.8, 0.0, 9.0]]], np.float32)
-    assert runner.labels_of(logits, (2, 2), 2, 2, about).tolist() == [[0, 0], [1, 1]]
+    assert runner.to_labels(logits, (2, 2), 2, 2, about).tolist() == [[0, 0], [1, 1]]
 
 
 def run(monkeypatch, *arguments):

@@ -9,8 +9,8 @@ from mmengine.runner import Runner
 from mmattn.utils import config_path
 from reproduction.plan import check_data, plan, words, write_configs
 from reproduction.protocol import Protocol, read_data
-from reproduction.tables import read_tables
-from reproduction.task import ProtocolError, has_own_test, metrics_of, task_of
+from reproduction.tables import add_variant, read_tables
+from reproduction.task import ProtocolError, find_metrics, find_task, has_own_test
 
 TABLES = read_tables()
 # A data set for each of the rows' tasks.
@@ -193,7 +193,7 @@ def test_the_papers_protocol_is_the_shipped_config(table, dataset):
             known.merge_from_dict(method.rows[0].options)
             for key in ('model', 'optim_wrapper', 'param_scheduler', 'test_dataloader', 'tta_pipeline'):
                 assert cfg.get(key) == known.get(key)
-            if task_of(known) == 'text':
+            if find_task(known) == 'text':
                 known.train_dataloader.batch_sampler.max_tokens = method.rows[0].batch_size
             else:
                 known.train_dataloader.batch_size = method.rows[0].batch_size
@@ -231,6 +231,29 @@ def test_rows_that_become_the_same_are_run_once(data):
         ('CC, R101', None),
         ('Bi-CC, R101', 'CC, R101'),
     ]
+
+
+def test_a_variant_may_have_a_layer_of_the_user(data, tmp_path, monkeypatch):
+    """`custom_imports` names its module, which the plan imports, too, to count parameters."""
+    path = tmp_path / 'my_blocks.py'
+    path.write_text(
+        'from mmattn.registry import MODELS\nfrom mmcv.cnn import ConvModule\n\n\n@MODELS.register_module()\n'
+        'class MyBlock(ConvModule):\n    def __init__(self, in_channels, out_channels, norm_cfg, act_cfg):\n'
+        '        super().__init__(in_channels, out_channels, 1, norm_cfg=norm_cfg, act_cfg=act_cfg)\n',
+        encoding='utf-8',
+    )
+    options = {
+        'custom_imports.imports': ['my_blocks'],
+        'model.decode_head.block': dict(_delete_=True, type='mmattn.MyBlock'),
+    }
+    rows = add_variant(TABLES['4.3'], '1×1', 'U-Net', options)
+    protocol = Protocol('fasseg', 2, small=True), read_data('fasseg', data['fasseg'])
+    with pytest.raises(ProtocolError, match=r'my_blocks.*PYTHONPATH'):
+        plan(rows, *protocol, ['1×1'])
+    monkeypatch.syspath_prepend(tmp_path)
+    stock, (variant,) = (plan(rows, *protocol, [name])[-1:] for name in ('U-Net', '1×1'))
+    assert variant.counts()[0] < stock[0].counts()[0]
+    assert 'my_blocks' in variant.configs[0].custom_imports.imports
 
 
 def test_iterations_shorten_the_schedule_in_proportion(data):
@@ -370,7 +393,7 @@ def test_a_row_trains_and_is_scored(table, dataset, name, data, tmp_path):
         loader.update(num_workers=0, persistent_workers=False, batch_size=min(loader.batch_size, 2))
     runner = Runner.from_cfg(cfg)
     runner.train()
-    _, keys, factor = metrics_of(cfg)
+    _, keys, factor = find_metrics(cfg)
     for key in {*keys} - {'METEOR'}:  # METEOR is computed in the test alone
         score = factor * runner.message_hub.get_scalar(f'val/{key}').current()
         assert 0 <= score <= (1000 if key == 'CIDEr-D' else 100)

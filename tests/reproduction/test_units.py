@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmattn.registry import METRICS
 from reproduction.results import STATISTICS
 from reproduction.task import ProtocolError
-from reproduction.units import STATISTIC_OF, ByUnit, check_units, score_by_unit
+from reproduction.units import STATISTIC_NAMES, ByUnit, check_units, score_by_unit
 
 CLASSES = ('background', 'skin', 'eyes')
 WORDS = ['ein', 'hund', 'läuft', 'im', 'park', 'und', 'bellt']
@@ -88,6 +88,6 @@ def test_images_of_one_name_in_several_folders_are_several(tmp_path):
 
 
 def test_averages_over_boxes_are_not_sums():
-    assert set(STATISTIC_OF.values()) == set(STATISTICS)
+    assert set(STATISTIC_NAMES.values()) == set(STATISTICS)
     with pytest.raises(ProtocolError, match='VOCMetric is not a sum over samples'):
         check_units(Config(dict(test_evaluator=dict(type='VOCMetric'))))

@@ -27,7 +27,7 @@ def clip_picture(item: dict) -> np.ndarray:
     return np.concatenate([draw_overlay(frame, mask, 0.5) for frame, mask in zip(frames, masks)], 1)
 
 
-def image_of(item: dict, split: str) -> np.ndarray:
+def sample_image(item: dict, split: str) -> np.ndarray:
     """Return the image that the labels of an item fit: uint8 ``(H, W, 3)``, RGB.
 
     For evaluation, pipelines load the labels after images are resized. They then fit the file.
@@ -84,7 +84,7 @@ def main() -> None:
         visualizer.add_datasample(
             name,
             # contiguous, because mmseg 1.2.2 passes an array with the same strides to OpenCV to draw on
-            np.ascontiguousarray(image_of(item, args.split)),
+            np.ascontiguousarray(sample_image(item, args.split)),
             item['data_samples'],
             draw_pred=False,
             show=not args.not_show,

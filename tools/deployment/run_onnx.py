@@ -92,7 +92,7 @@ def preprocess(pixels, about, fixed=None):
     return np.pad(x, padding, constant_values=about['pad_value'])[None], (height, width)
 
 
-def labels_of(logits, size, height, width, about):
+def to_labels(logits, size, height, width, about):
     """Return the labels, uint8 ``(height, width)``, from logits ``(C, H', W')`` whose first rows and columns count."""
     logits = resize(logits[:, : size[0], : size[1]], height, width, about['align_corners'])
     if about['threshold'] is not None:
@@ -138,7 +138,7 @@ def segment(session, path, about, fixed):
         (logits,) = session.run(None, {session.get_inputs()[0].name: x})
     except Exception as error:  # its errors have no common class
         raise RuntimeError(f'{path}: {error}') from error
-    return pixels, labels_of(logits[0], size, height, width, about)
+    return pixels, to_labels(logits[0], size, height, width, about)
 
 
 def main():

@@ -17,7 +17,7 @@ from mmattn.utils.files import write_text
 from .backbone import check_weights
 from .protocol import Protocol, adapt, choose, deviations
 from .tables import Row
-from .task import ProtocolError, input_size, metrics_of
+from .task import ProtocolError, find_metrics, input_size
 
 
 class Method:
@@ -105,7 +105,7 @@ def check_data(methods: list[Method]) -> None:
     """
     checked = []
     for method in methods:
-        metrics_of(method.configs[-1])
+        find_metrics(method.configs[-1])
         for cfg in method.configs:
             for loader in (cfg.train_dataloader, cfg.test_dataloader):
                 if loader.dataset not in checked:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
+from mmengine.utils import import_modules_from_strings
 
 import mmattn.registry  # noqa: F401
 from mmattn.engine import enable_amp
@@ -25,12 +26,12 @@ from .task import (
     SENTENCE_TASKS,
     UNITS,
     ProtocolError,
+    find_metrics,
+    find_task,
     has_own_test,
     input_size,
     input_words,
     length,
-    metrics_of,
-    task_of,
 )
 
 # The settings of a config; other names are variables of its file.
@@ -161,7 +162,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     Raises:
         ProtocolError: there are none, or ``scale`` is given for text.
     """
-    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in SENTENCE_TASKS for row in rows):
+    if protocol.scale != 1 and any(find_task(shipped(row.configs[-1])) in SENTENCE_TASKS for row in rows):
         raise ProtocolError(
             f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
         )
@@ -175,8 +176,8 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     own_rows = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
     if own_rows:
         return own_rows
-    task, *_ = metrics_of(data)
-    fitting = [row for row in rows if task_of(shipped(row.configs[-1])) == task]
+    task, *_ = find_metrics(data)
+    fitting = [row for row in rows if find_task(shipped(row.configs[-1])) == task]
     if not fitting:
         raise ProtocolError(
             f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on "
@@ -211,7 +212,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     configs = []
     for name in row.configs if is_papers_data else row.configs[:1]:
         cfg = deepcopy(shipped(name))
-        small = small_of(cfg) if protocol.small else None
+        small = small_network(cfg) if protocol.small else None
         source = cfg if data is None or is_papers_data else _with_targets(data, cfg, protocol)
         for key in DATA:
             cfg[key] = deepcopy(source.get(key))
@@ -230,11 +231,12 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             _fit_to_crop(cfg)
         if protocol.iterations is not None:
             _set_iterations(cfg, protocol.iterations)
-        if task_of(cfg) != 'text':
+        if find_task(cfg) != 'text':
             cfg.train_dataloader.batch_size = row.batch_size
         elif small is None:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict({**row.options, **protocol.options})
+        _import_layers(cfg)
         if protocol.fold is not None:
             use_fold(cfg, protocol.fold)
         _set_validations(cfg, protocol.validations)
@@ -248,6 +250,15 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             enable_amp(cfg.optim_wrapper)
         configs.append(Config({key: cfg[key] for key in SETTINGS if key in cfg}))
     return configs
+
+
+def _import_layers(cfg: Config) -> None:
+    """Import the modules of ``custom_imports``, which register the user's own layers."""
+    imports = cfg.get('custom_imports', {}).get('imports', [])
+    try:
+        import_modules_from_strings(imports)
+    except ImportError as error:
+        raise ProtocolError(f'custom_imports.imports={imports}: {error}; PYTHONPATH must have its folder') from None
 
 
 def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config | None) -> list[str]:
@@ -271,10 +282,10 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         differences.append('backbone frozen')
     if protocol.small:
         optimizer = configs[0].optim_wrapper.optimizer
-        network = small_of(of_paper).words if protocol.backbone is None else _head_words(cfg)
+        network = small_network(of_paper).words if protocol.backbone is None else _head_words(cfg)
         how = 'trained' if protocol.pretrained else 'trained from scratch'
         differences.append(f'{network}, {how} by {optimizer.type} {optimizer.lr:g}')
-    if (not is_papers_data or protocol.scale != 1) and task_of(cfg) != 'text':
+    if (not is_papers_data or protocol.scale != 1) and find_task(cfg) != 'text':
         differences.append(f'inputs of {input_words(cfg)}')
     if not is_papers_data and len(row.configs) > 1:
         differences.append('the first stage alone')
@@ -293,7 +304,7 @@ def _head_words(cfg: Config) -> str:
     return f'heads of {channels} channels' if channels else 'small heads'
 
 
-def small_of(cfg: Config) -> Small:
+def small_network(cfg: Config) -> Small:
     """Return the small network that replaces a config's, selected by its base configs."""
     return next(small for base, small in SMALL.items() if base in cfg.text)
 
@@ -321,7 +332,7 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
-    if task_of(cfg) in ('questions', 'grounding'):
+    if find_task(cfg) in ('questions', 'grounding'):
         cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks', []) if hook.type != 'mmattn.WordVectorHook']
     if 'self_critical' in cfg.model:  # it starts from a trained network
         return
@@ -430,7 +441,7 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
     hooks.logger.update(interval=max(1, min(hooks.logger.interval, iterations // 10)), log_metric_by_epoch=False)
     hooks.checkpoint.update(by_epoch=False, interval=max(1, iterations // 4), max_keep_ckpts=1)
     sampler = cfg.train_dataloader.sampler
-    if sampler.type == 'mmattn.DefaultSampler' and task_of(cfg) != 'text':
+    if sampler.type == 'mmattn.DefaultSampler' and find_task(cfg) != 'text':
         sampler.type = 'mmattn.InfiniteSampler'
         cfg.train_dataloader.batch_sampler = None
 

@@ -22,7 +22,7 @@ from .results import Measured, Result, Setup, pool
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
 from .tables import Row
-from .task import UNITS, has_own_test, input_words, length, metrics_of, writes_samples
+from .task import UNITS, find_metrics, has_own_test, input_words, length, writes_samples
 from .units import check_units, score_by_unit
 from .untrained import check_untrained, test_untrained
 
@@ -192,7 +192,7 @@ def train_all(
             places.put(environment)
 
     todo = [
-        run_of(method.name, method.paths[-1], seed, work_dir)
+        make_run(method.name, method.paths[-1], seed, work_dir)
         for seed in scope.seeds
         for part in methods_by_fold
         for method in part
@@ -206,7 +206,7 @@ def train_all(
     return {key: pool(parts) for key, parts in results.items()}
 
 
-def run_of(method: str, config: Path, seed: int, work_dir: Path) -> Run:
+def make_run(method: str, config: Path, seed: int, work_dir: Path) -> Run:
     """Return the run of a method, given by its config, with a seed."""
     return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
 
@@ -220,7 +220,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     """
     cfg = method.configs[-1]
     steps, unit = length(cfg)
-    _, keys, factor = metrics_of(cfg)
+    _, keys, factor = find_metrics(cfg)
     key = next(iter(keys))
     stored = store.get(run.config.stem, run.seed, steps, UNITS[unit])
     if stored is not None and (stored.samples or not by_unit):
@@ -228,7 +228,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     start: list[str] = []
     for path, cfg in zip(method.paths, method.configs):
         # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
-        staged = run_of(run.method, path, run.seed, run.folder.parent)._replace(
+        staged = make_run(run.method, path, run.seed, run.folder.parent)._replace(
             options=start + _with_workers(cfg, workers), environment=run.environment
         )
         last = checkpoint(staged.folder, cfg)

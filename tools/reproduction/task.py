@@ -36,7 +36,7 @@ class ProtocolError(ValueError):
     """A request that cannot be run."""
 
 
-def task_of(cfg: Config) -> str:
+def find_task(cfg: Config) -> str:
     """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions', 'grounding' or 'questions'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
@@ -58,7 +58,7 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    lengths = dict(text=SENTENCES, captions=CAPTIONS, grounding=PHRASES, questions=QUESTIONS).get(task_of(cfg))
+    lengths = dict(text=SENTENCES, captions=CAPTIONS, grounding=PHRASES, questions=QUESTIONS).get(find_task(cfg))
     if lengths is not None:
         return lengths
     size = complexity.input_size(cfg)
@@ -73,10 +73,10 @@ def input_words(cfg: Config) -> str:
     regions = '{0} regions and {1} words'
     formats = dict(text='{0} source and {1} target tokens', captions=regions, grounding=regions)
     formats['questions'] = '64×64 pixels and {1} words' if 'image_encoder' in cfg.model else regions
-    return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
+    return formats.get(find_task(cfg), '{1}×{0}').format(height, width)
 
 
-def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
+def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
     """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator.
 
     Raises:

@@ -14,17 +14,17 @@ from mmattn.utils.component_type import type_name
 from mmattn.utils.files import write_text
 
 from .backbone import add_import
-from .task import ProtocolError, metrics_of
+from .task import ProtocolError, find_metrics
 
 # The statistic of a metric's scores, see `reproduction.results.STATISTICS`.
-STATISTIC_OF = {'IoUMetric': 'mIoU', 'FaceParsingMetric': 'mean', 'VOSMetric': 'mean', 'BLEU': 'BLEU'}
+STATISTIC_NAMES = {'IoUMetric': 'mIoU', 'FaceParsingMetric': 'mean', 'VOSMetric': 'mean', 'BLEU': 'BLEU'}
 
 
 def score_sample(metric: BaseMetric, result: Any, key: str) -> list[float]:
     """Return the numbers of a sample that add up to a metric of a test.
 
     Args:
-        metric (BaseMetric): a metric of :data:`STATISTIC_OF`.
+        metric (BaseMetric): a metric of :data:`STATISTIC_NAMES`.
         result: its result of one sample.
         key (str): name of the metric, such as 'overall' or 'accuracy' for faces.
 
@@ -54,7 +54,7 @@ class ByUnit(BaseMetric):
     """Another metric, and the scores of its samples in ``scores.json``.
 
     Args:
-        metric (dict): config of a metric of :data:`STATISTIC_OF`.
+        metric (dict): config of a metric of :data:`STATISTIC_NAMES`.
         key (str): name of the metric whose scores are written, see :func:`score_sample`.
         output_dir (str): folder for ``scores.json``; ``tools/test.py --out`` sets it.
         keep_results (bool): no effect; ``tools/test.py --out`` sets it.
@@ -101,15 +101,15 @@ def check_units(cfg: Config) -> None:
     Raises:
         ProtocolError: its metric is not a sum over samples.
     """
-    if type_name(cfg.test_evaluator) not in STATISTIC_OF:
+    if type_name(cfg.test_evaluator) not in STATISTIC_NAMES:
         raise ProtocolError(
-            f'--units is for {", ".join(STATISTIC_OF)}; {type_name(cfg.test_evaluator)} is not a sum over samples'
+            f'--units is for {", ".join(STATISTIC_NAMES)}; {type_name(cfg.test_evaluator)} is not a sum over samples'
         )
 
 
 def score_by_unit(cfg: Config) -> str:
     """Let the test of a config write the scores of its samples, and return the name of their statistic."""
-    statistic, key = STATISTIC_OF[type_name(cfg.test_evaluator)], next(iter(metrics_of(cfg)[1]))
+    statistic, key = STATISTIC_NAMES[type_name(cfg.test_evaluator)], next(iter(find_metrics(cfg)[1]))
     cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator, key=key)
     add_import(cfg, __name__)
     return statistic

@@ -12,7 +12,7 @@ from mmattn.registry import DATASETS, METRICS, MODELS
 from mmattn.video import LabelPropagation
 
 from .results import Result
-from .task import ProtocolError, metrics_of, task_of
+from .task import ProtocolError, find_metrics, find_task
 from .units import score_sample
 
 
@@ -50,7 +50,7 @@ def check_untrained(names: Sequence[str], cfg: Config) -> None:
     Raises:
         ProtocolError: a row does not fit.
     """
-    if names and task_of(cfg) != 'video':
+    if names and find_task(cfg) != 'video':
         raise ProtocolError('--untrained is for video object segmentation')
     if 'label propagation' in names and 'init_cfg' not in cfg.model.backbone.get('backbone', cfg.model.backbone):
         raise ProtocolError('--untrained label propagation requires --pretrained')
@@ -64,7 +64,7 @@ def test_untrained(name: str, cfg: Config) -> Result:
     metric = METRICS.build(cfg.test_evaluator)
     metric.dataset_meta = dataset.metainfo
     metric.process({}, [clip.to_dict() for clip in clips])
-    _, keys, factor = metrics_of(cfg)
+    _, keys, factor = find_metrics(cfg)
     samples = {clip.clip: score_sample(metric, result, next(iter(keys))) for clip, result in zip(clips, metric.results)}
     scores = metric.evaluate(len(clips))
     return Result({name: factor * scores[key] for key, name in keys.items()}, samples=samples)
