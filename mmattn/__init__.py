@@ -1,6 +1,6 @@
 """Position-aware attention for MMSegmentation and MMDetection.
 
-Importing this package loads neither torch nor any OpenMMLab package: components register themselves when a config first
+Importing this package loads neither torch nor any OpenMMLab package. Components register themselves when a config first
 names one (``type='mmattn.BiCCHead'``).
 """
 

@@ -23,22 +23,22 @@ def default_scopes() -> list[str]:
 
 
 def resumes_without_path(runner: Runner) -> bool:
-    """Return whether a run is to be resumed from a checkpoint that mmengine finds, which may be incomplete."""
+    """Tell whether a run is to be resumed from a checkpoint that mmengine finds, which may be incomplete."""
     return runner._resume and runner._load_from is None
 
 
 def is_resumed(runner: Runner) -> bool:
-    """Return whether a run is to be resumed from a checkpoint."""
+    """Tell whether a run is to be resumed from a checkpoint."""
     return runner._resume
 
 
 def has_loaded(runner: Runner) -> bool:
-    """Return whether a run has started from a checkpoint."""
+    """Tell whether a run has started from a checkpoint."""
     return runner._has_loaded
 
 
 def checkpoint_path(runner: Runner) -> str | None:
-    """Return the checkpoint that a run starts from. The Runner has no public attribute for it."""
+    """Get the checkpoint that a run starts from. The Runner has no public attribute for it."""
     return runner._load_from
 
 
@@ -82,10 +82,10 @@ def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
 
 
 def process_store(distributed: Any) -> Any:
-    """Return the store that the processes of a group share. torch has no public function for it."""
+    """Get the store that the processes of a group share. torch has no public function for it."""
     return distributed.distributed_c10d._get_default_store()
 
 
 def loads_masks_as(transform: object, stock: Any) -> bool:
-    """Return whether a transform reads masks with the code of ``stock``, and does not override it."""
+    """Tell whether a transform reads masks with the code of ``stock``, and does not override it."""
     return getattr(type(transform), '_load_seg_map', None) is stock._load_seg_map

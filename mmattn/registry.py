@@ -65,10 +65,7 @@ class FolderRegistry(Registry):
     """A registry that imports the module of a name when the name is first looked up.
 
     Other modules are not imported. A missing package affects only the folders that require it. A package that is
-    installed but broken raises its own ImportError.
-
-    Args:
-        name (str): attribute of ``mmengine.registry`` that is the parent.
+    installed but broken raises its own ImportError. The parent is ``name`` of ``mmengine.registry``.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,15 +81,12 @@ class FolderRegistry(Registry):
                     getattr(module, name)
 
     def get(self, key: str) -> type | None:
-        """Return the class that is registered as ``key`` here or in the scope of the config.
+        """Look up the class that is registered as ``key`` here or in the scope of the config.
 
         The second lookup is for configs with ``_base_ = 'mmattn::…'``: mmengine builds these in the scope ``mmattn``,
-        but their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, for example, differs from
-        mmengine's.
+        but their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, for example, differs from mmengine's.
 
-        Raises:
-            ImportError: a package that the folder of ``key`` requires is not installed; the message gives the command
-                that installs it.
+        If a package that the folder of ``key`` requires is missing, the ImportError gives the command that installs it.
         """
         scope, _, name = key.rpartition('.')
         if scope in ('', 'mmattn'):

@@ -41,32 +41,26 @@ CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 class DetDataCheckHook(DataCheckHook):
     """Checks annotations and images of mmdet's data sets before the first iteration, and lists all faults in one error.
 
-    The hook checks data sets that derive from mmdet's ``BaseDetDataset``, also within wrappers. Before training, it
-    checks ``train_dataloader`` and ``val_dataloader``; before testing, ``test_dataloader``. Faults are:
+    The hook checks data sets that derive from mmdet's ``BaseDetDataset``, also within wrappers. It checks
+    ``train_dataloader`` and ``val_dataloader`` before training, and ``test_dataloader`` before testing. Faults are:
 
-    * an annotation file that is missing or cannot be parsed; a data set whose ``filter_cfg`` leaves no image;
-    * in a COCO file: repeated image ids, boxes that are not four finite numbers, boxes of no image, boxes
-      with an area of 0, boxes in 0…1, boxes given as corners;
-    * a metric that compares with another annotation file than the data set reads;
-    * an image that is missing, truncated or unreadable, or whose size differs from that in its annotations;
-    * categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the order of the
-      file;
-    * a class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
+    * An annotation file that is missing or cannot be parsed, or a data set whose ``filter_cfg`` leaves no image.
+    * In a COCO file: repeated image ids, boxes that are not four finite numbers, boxes of no image, boxes with an area
+      of 0, boxes in 0…1, boxes given as corners.
+    * A metric that compares with another annotation file than the data set reads.
+    * An image that is missing, truncated or unreadable, or whose size differs from the size in its annotations.
+    * Categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the file's order.
+    * A class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
 
     The hook logs a warning for unused boxes (no area, outside the image, or a class that is not in
     ``metainfo['classes']``), and for a class without a box in validation or test. mmdet's ``NumClassCheckHook`` checks
-    ``num_classes`` of the heads.
-
-    Files that are not on a local disk are not checked.
-    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
+    ``num_classes`` of the heads. Files that are not on a local disk are not checked.
+    :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,
             ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
         allow_absent (sequence of str): classes that may have no box in the training set. Defaults to none.
-
-    Raises:
-        ValueError: before the first iteration, if there are faults. The message lists up to 20 of them.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -98,7 +92,6 @@ class DetDataCheckHook(DataCheckHook):
 
 
 def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
-    """Append a data set to ``parts``, with the samples that its ``filter_cfg`` keeps, and yield its faults."""
     dataset = content = None
     try:
         dataset = DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
@@ -141,7 +134,6 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
 
 
 def _coco_faults(content: dict) -> Iterator[str]:
-    """Count what mmdet would drop or misread in a COCO file without a message."""
     images: dict[object, dict] = {}
     repeated = []
     for image in content['images']:
@@ -202,11 +194,7 @@ BOX_FAULTS: dict[str, Callable[[dict, dict], bool]] = {
 
 
 def load_json(path: str) -> dict:
-    """Read a COCO file.
-
-    Raises:
-        ValueError: the file is not JSON, or not in COCO's format. The message names the file.
-    """
+    """Read a COCO file. The ValueError for a file that is not JSON, or not in COCO's format, names the file."""
     try:
         content = load(path)
     except ValueError as error:
@@ -233,7 +221,6 @@ def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
 
 
 def _xml_files(dataset: BaseDetDataset | None) -> list[str]:
-    """List the XML files of a data set. Empty for other data sets, and for remote files."""
     if not isinstance(dataset, XMLDataset) or not is_local(dataset, dataset.ann_file):
         return []
     names = list_from_file(dataset.ann_file) if os.path.isfile(dataset.ann_file) else []
@@ -269,10 +256,7 @@ def _text_fault(element: ElementTree.Element, tag: str, parse: Callable[[str], o
 
 
 def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None) -> tuple[str, int]:
-    """Describe the unused boxes by reason, and count boxes that leave their images by more than a pixel.
-
-    ``listed`` has the samples before filtering, ``content`` a COCO file.
-    """
+    """Describe the unused boxes by reason, and count boxes that leave their images by more than a pixel."""
     reasons: Counter[str] = Counter()
     beyond = 0
     foreign: Counter[str] = Counter()  # names that are not classes
@@ -294,7 +278,6 @@ def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict |
 def _boxes(
     dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None
 ) -> Iterator[tuple[str, tuple[int, int] | None, list[float]]]:
-    """Yield class name, image size and corners of all boxes, including unused boxes."""
     if content is not None:
         names = {category['id']: category['name'] for category in content.get('categories', ())}
         sizes = {image['id']: (image['width'], image['height']) for image in content['images']}
@@ -343,7 +326,6 @@ def _image_faults(part: Part, files: Sequence[ImageFile], facts: dict[ImageFile,
 
 
 def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fault]:
-    """Yield classes without a box in training. Missing classes of validation and test are logged."""
     present = {
         part.where: {
             part.classes[box['bbox_label']]

@@ -108,7 +108,7 @@ def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> It
 
 
 def _wrong_ignored(cfg: Config, heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
-    """Compare all values of ``ignore_index``, except a data set's default: it only permits that label in masks."""
+    # without a data set's default, which only permits that label in masks
     ignored = {f'{where}.ignore_index': head.get('ignore_index', IGNORE_INDEX) for where, head in heads}
     for evaluator in dict.fromkeys(_evaluator(part.loader) for part in parts):
         for metric in dicts(cfg.get(evaluator)):
@@ -180,7 +180,6 @@ def _present(part: Part, labels: set[float]) -> set[str]:
 
 
 def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
-    """Describe binary masks. The first data set of a ``data_root`` also gets the command that converts them."""
     reason = 'its masks contain only 0 and 255, but labels are 0, 1, … and 255 is ignored'
     together = [other for other in binary if other.dataset.data_root == part.dataset.data_root]
     if part is not together[0]:

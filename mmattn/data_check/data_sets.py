@@ -1,4 +1,4 @@
-"""The data sets of a config, and what the checks of masks and boxes share."""
+"""The data sets of a config, and functions that the checks of masks and boxes share."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,9 +26,7 @@ class CheckableDataset(Protocol):
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
         """Check the data sets of this class, and whether they fit the model. Return path → faults.
 
-        Args:
-            cfgs (sequence of dict): the configs of all data sets of this class.
-            model (nn.Module): the model, without the wrapper of distributed training.
+        ``cfgs`` are the configs of all data sets of this class. ``model`` has no wrapper of distributed training.
         """
 
 
@@ -51,7 +49,7 @@ class Part(NamedTuple):
 
 
 def loader_name(where: str) -> str:
-    """Return the data loader at the start of a place in the config."""
+    """Get the data loader at the start of a place in the config."""
     return where.partition('.')[0]
 
 
@@ -80,7 +78,7 @@ def dicts(cfg: Any) -> list[dict]:
 
 
 def is_local(reader: Any, *paths: str) -> bool:
-    """Return whether a data set or a transform reads local files, and whether ``paths`` are local. True for None."""
+    """Tell whether a data set or a transform reads local files, and whether ``paths`` are local. True for None."""
     arguments = getattr(reader, 'backend_args', None) or getattr(reader, 'file_client_args', None) or {}
     paths = (*paths, *getattr(reader, 'data_prefix', {}).values())
     return arguments.get('backend', 'local') in ('local', 'disk') and not any('://' in path for path in paths if path)

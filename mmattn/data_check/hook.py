@@ -32,9 +32,8 @@ class DataCheckHook(Hook):
     """Check the data sets of a run before its first iteration, and list all faults in one error.
 
     A subclass checks the data sets of one library. A class of data sets can also bring a check of its own, see
-    :class:`~mmattn.data_check.data_sets.CheckableDataset`.
-
-    All faults are written to ``data_check.txt`` in the work dir. The main process checks. All processes raise.
+    :class:`~mmattn.data_check.data_sets.CheckableDataset`. The ValueError lists up to 20 faults. All faults are written
+    to ``data_check.txt`` in the work dir. The main process checks. All processes raise.
 
     mmengine builds data sets before it calls any hook, and raises an error that does not name the data set if one is
     empty. Therefore, ``tools/train.py`` first calls ``before_loops``, and ``tools/test.py`` first calls
@@ -45,9 +44,6 @@ class DataCheckHook(Hook):
 
     Args:
         enabled (bool): False disables the check. Defaults to True.
-
-    Raises:
-        ValueError: before the first iteration, if there are faults; the message lists up to 20 of them.
     """
 
     priority = 'VERY_HIGH'
@@ -64,9 +60,7 @@ class DataCheckHook(Hook):
     def faults_by_path(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
         """Collect the faults of files, data sets and config: path, or place in the config → reasons.
 
-        Args:
-            runner (Runner): it has config, work dir and model.
-            loaders (tuple of str): keys of the config, such as 'train_dataloader'.
+        ``loaders`` are keys of the config, such as 'train_dataloader'.
         """
         faults: dict[str, dict[str, None]] = {}
         for path, reason in (

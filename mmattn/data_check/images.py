@@ -107,7 +107,6 @@ def look(file: ImageFile) -> Facts:
 
 
 def _look_at_image(file: ImageFile) -> Facts:
-    """Read header and end of a JPEG or PNG, and decode it if the end is missing. Decode other formats by mmcv."""
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
         if fault := _bands_fault(stream):
             return Facts(fault=fault)
@@ -148,7 +147,7 @@ def _tiff_fault(image: Image.Image) -> str:
 
 
 def _too_dark(path: str, image: Image.Image) -> str:
-    """Check that the upper 8 of 16 bits, which loading keeps, are not almost empty."""
+    # loading keeps the upper 8 of 16 bits
     tiles = getattr(image, 'tile', None)  # PIL's decoder arguments, such as 'RGB;16B'
     if not tiles or '16' not in str(tiles[0][3]):
         return ''
@@ -162,10 +161,10 @@ def _too_dark(path: str, image: Image.Image) -> str:
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
-    """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, which it truncates to 8 bits."""
     with suppress(UnidentifiedImageError), Image.open(file.path) as image:
         if fault := lossy_mask_fault(image):
             return Facts(fault=fault)
+    # as in mmseg's LoadAnnotations, but with values above 255, which it truncates to 8 bits
     mask = _decode(file).squeeze()
     if mask.ndim == 1:
         return Facts(fault=f"one row or column of {mask.size} pixels, which mmseg's LoadAnnotations does not accept")
@@ -193,8 +192,8 @@ def unread_files(folder: str, suffix: str, read: Collection[str]) -> Iterator[tu
     """Yield files that look like images of a data set but are not read, and the reason.
 
     A name is compared with ``suffix`` without case and without the image format: for ``_leftImg8bit.png``,
-    ``b_leftImg8bit.JPG`` is reported, ``b.png`` is not. Hidden files are not reported, nor is a file that differs from
-    a file that is read only in its format.
+    ``b_leftImg8bit.JPG`` is reported, ``b.png`` is not. Hidden files are not reported, nor is a file that differs only
+    in its format from a file that is read.
 
     Args:
         folder (str): folder to search, including subfolders, as ``BaseSegDataset`` does.

@@ -1,4 +1,4 @@
-"""Faults in the files of mmseg's data sets that would stop training, or that it would silently ignore."""
+"""Faults in the files of mmseg's data sets that would stop training, or that training would silently ignore."""
 
 import copy
 import os
@@ -43,19 +43,19 @@ class Sample(NamedTuple):
 class SegDataCheckHook(DataCheckHook):
     """Checks images and masks of mmseg's data sets before the first iteration, and lists all faults in one error.
 
-    The hook checks data sets that derive from mmseg's ``BaseSegDataset``, also within wrappers. Before training, it
-    checks ``train_dataloader`` and ``val_dataloader``; before testing, ``test_dataloader``. Faults are:
+    The hook checks data sets that derive from mmseg's ``BaseSegDataset``, also within wrappers. It checks
+    ``train_dataloader`` and ``val_dataloader`` before training, and ``test_dataloader`` before testing. Faults are:
 
-    * an empty data set; an image without a mask; an unreadable file; an image and a mask of different sizes; a mask in
-      a lossy format or with more than one value per pixel; a 16-bit image with values of 12 bits or fewer; a
-      TIFF with bands or pages that loading drops;
-    * a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored; a mask with only
-      ignored pixels; masks that contain only 0 and 255; a class without a pixel in the training masks;
-    * files in the folders that are not read: images with another suffix, broken links, folders named like images,
-      masks without an image. This is not checked with ``ann_file``, which selects images;
-    * ``num_classes`` of a head that differs from the number of classes of the data; ``class_weight`` of another
-      length; different values of ``ignore_index`` in heads, metrics and data; duplicate class names; validation
-      classes in another order than the training classes.
+    * Files: an empty data set, an image without a mask, an unreadable file, an image and a mask of different sizes, a
+      mask in a lossy format or with more than one value per pixel, a 16-bit image with values of 12 bits or fewer, a
+      TIFF with bands or pages that loading drops.
+    * Labels: a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored, a mask with
+      only ignored pixels, masks that contain only 0 and 255, a class without a pixel in the training masks.
+    * Files in the folders that are not read: images with another suffix, broken links, folders named like images, masks
+      without an image. This is not checked with ``ann_file``, which selects images.
+    * Config: ``num_classes`` of a head that differs from the number of classes of the data, ``class_weight`` of another
+      length, different values of ``ignore_index`` in heads, metrics and data, duplicate class names, validation classes
+      in another order than the training classes.
 
     The hook logs a warning for a class without a pixel in validation or test, for test masks with only ignored pixels,
     and for images that are listed twice or are in both training and validation.
@@ -65,20 +65,16 @@ class SegDataCheckHook(DataCheckHook):
     ``LoadImageFromFile`` and mmseg's ``LoadAnnotations``, or not from a local disk, are skipped, and the log names
     them.
 
-    All faults are written to ``data_check.txt`` in the work dir. Results for files without faults are cached in
-    ``data_check.json`` there: later runs check a file again only if its size or modification time has changed.
-    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
+    Results for files without faults are cached in ``data_check.json`` in the work dir: later runs check a file again
+    only if its size or modification time has changed. :class:`~mmattn.data_check.hook.DataCheckHook` describes the
+    report, when the check runs, and in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,
             ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
         allow_absent (sequence of str): classes that may be missing from all training masks, for a subset that lacks
-            them. Defaults to none.
+            them. An unknown class is a fault. Defaults to none.
         allow_ignored (bool): whether all pixels of a mask may be ignored. Defaults to False.
-
-    Raises:
-        ValueError: before the first iteration, if there are faults, or if ``allow_absent`` names an unknown class. The
-            message lists up to 20 faults.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -160,7 +156,6 @@ def _build(cfg: dict) -> BaseSegDataset:
 
 
 def _flat(transforms: object) -> Iterator[Any]:
-    """Yield transforms and the transforms inside them, as in ``TestTimeAug``."""
     if isinstance(transforms, list | tuple):
         for transform in transforms:
             yield from _flat(transform)
@@ -181,7 +176,6 @@ def _why_empty(dataset: BaseSegDataset) -> str:
 
 
 def _reads_whole_folders(dataset: BaseSegDataset) -> bool:
-    """Return whether a data set reads all images of a folder, not a list."""
     stock = type(dataset).load_data_list is BaseSegDataset.load_data_list
     return stock and (not dataset.ann_file or os.path.isdir(dataset.ann_file))
 
@@ -236,11 +230,11 @@ def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool)
 
 
 def _listed(part: Part, path: str) -> str:
-    """Quote the line of ``ann_file``, so that unusual characters are visible."""
     if not part.dataset.ann_file or _reads_whole_folders(part.dataset):
         return ''
     suffix = part.dataset.img_suffix
     line = os.path.relpath(path, part.dataset.data_prefix.get('img_path') or '.').removesuffix(suffix)
+    # quoted, so that unusual characters are visible
     return f', but {part.dataset.ann_file} lists {line!r} (a line is a name in data_prefix.img_path without {suffix})'
 
 

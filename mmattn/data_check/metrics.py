@@ -17,7 +17,7 @@ BOX_RESULTS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 def metric_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: a metric with an unknown name, and ``save_best`` of no metric.
 
-    Metrics of other types than mmseg's ``IoUMetric`` and mmdet's ``VOCMetric`` and ``CocoMetric`` are not checked.
+    Only mmseg's ``IoUMetric`` and mmdet's ``VOCMetric`` and ``CocoMetric`` are checked.
     """
     for name in ('val_evaluator', 'test_evaluator'):
         for metric in dicts(cfg.get(name)):

@@ -1,6 +1,6 @@
 """Segmentation networks as files: ONNX for any runtime, and ``torch.export`` with the native operators.
 
-Exporting requires mmseg (``exporter.py``, ``metadata.py``, ``network.py``); loading a file of ``torch.export`` not.
+Only exporting (``exporter.py``, ``metadata.py``, ``network.py``) requires mmseg, not loading a ``torch.export`` file.
 """
 
 from .pt2 import load_pt2

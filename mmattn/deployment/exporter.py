@@ -24,13 +24,10 @@ MIN_SIDE = 64  # of a dynamic image, in pixels: torch.export treats maps of one 
 
 
 def check_requirements(*packages: str) -> None:
-    """Check the versions and packages that exporting requires.
-
-    Args:
-        *packages (str): names of packages of the extra ``export``.
+    """Check the torch version and the packages that exporting requires. ``packages`` belong to the extra ``export``.
 
     Raises:
-        ImportError: torch is too old, or a package is not installed; the message gives the command that installs it.
+        ImportError: torch is too old, or a package is not installed. The message gives the command that installs it.
 
     Example:
         >>> check_requirements('torch')
@@ -43,20 +40,18 @@ def check_requirements(*packages: str) -> None:
 
 
 def export_network(network: nn.Module, input_size: tuple[int, int] | None = None) -> ExportedProgram:
-    """Trace a network that maps images ``(B, 3, H, W)`` to logits; the operators of mmattn stay operators.
+    """Trace a network that maps images ``(B, 3, H, W)`` to logits. The operators of mmattn stay operators.
 
     Args:
-        network (nn.Module): in evaluation mode, on the CPU; see :class:`LogitsNetwork`.
-        input_size (tuple[int, int], optional): height and width of the only image, B = 1. None: batch, height and width
-            are dynamic, from 1 and ``MIN_SIDE``.
+        network (nn.Module): in evaluation mode, on the CPU, such as :class:`LogitsNetwork`.
+        input_size (tuple[int, int], optional): height and width of the only image, B = 1. With None, batch, height and
+            width are dynamic, from 1 and ``MIN_SIDE``.
 
     Returns:
         ExportedProgram: its argument is 'image'.
 
     Raises:
-        ImportError: torch is too old.
-        RuntimeError: the network has an operation that depends on the size of the image in a way that the file cannot
-            express.
+        RuntimeError: the network depends on the size of the image in a way that the file cannot express.
     """
     check_requirements()
     if input_size is None:
@@ -81,8 +76,8 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
 def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
     """Replace the operators of a program by their compositions, and write it as ONNX. The file is written atomically.
 
-    The file uses opset 18 and no operator of other domains; its input is 'image', its output 'logits', and the JSON
-    text of its metadata is under the key 'mmattn'.
+    The file uses opset 18 and no operator of other domains. Its input is 'image', its output 'logits'. The JSON text of
+    its metadata is under the key 'mmattn'.
 
     Raises:
         ImportError: torch is too old, or a package of the extra ``export`` is not installed.

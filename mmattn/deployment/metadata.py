@@ -1,4 +1,4 @@
-"""What a runtime without mmseg must know of a network: how images become its input, and what its labels mean."""
+"""Metadata for a runtime without mmseg: how images become the input of a network, and what its labels mean."""
 
 from typing import Any
 
@@ -13,21 +13,19 @@ LOADERS = ('LoadImageFromFile', 'LoadAnnotations', 'PackSegInputs', 'Resize')
 
 
 def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
-    """Return the preprocessing of the config's test images, and the classes, for the metadata of a file.
+    """Describe the preprocessing of the config's test images, and the classes, for the metadata of a file.
 
     Args:
-        cfg (Config): a config of mmseg, with ``test_dataloader``.
+        cfg (Config): a config of mmseg, with ``test_dataloader``. Its data preprocessor normalises three channels.
         segmentor (EncoderDecoder): the model, with ``dataset_meta``.
 
     Returns:
-        dict: 'classes'; 'palette', RGB; 'threshold' of the sigmoid of a single logit, or None; 'align_corners', for
-        resizing logits; 'channel_order', 'RGB' or 'BGR'; 'mean' and 'std' in that order; 'resize', None or a dict with
-        'scale', width and height, or 'scale_factor', and 'keep_ratio'; 'size_divisor', of the sides after padding at
-        the bottom and on the right; 'pad_value', after normalisation; 'mode', 'whole' or 'slide' as in the config;
-        'not_described', transforms of the pipeline that none of these describes.
-
-    Raises:
-        ValueError: the data preprocessor does not normalise three channels.
+        dict: 'classes', and their 'palette' in RGB. 'threshold' of the sigmoid of a single logit, or None.
+            'align_corners', for resizing logits. 'channel_order', 'RGB' or 'BGR', and 'mean' and 'std' in that order.
+            'resize', None or a dict with 'scale' (width and height) or 'scale_factor', and 'keep_ratio'. 'size_divisor'
+            of the sides after padding at the bottom and on the right, and 'pad_value' after normalisation. 'mode',
+            'whole' or 'slide' as in the config. 'not_described', all transforms of the pipeline that the other entries
+            do not describe.
     """
     settings, preprocessor = cfg.model.data_preprocessor, segmentor.data_preprocessor
     mean, std = (getattr(preprocessor, name, torch.full((3,), value)) for name, value in (('mean', 0.0), ('std', 1.0)))
@@ -62,5 +60,4 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
 
 
 def _pair(value: Any) -> list | None:
-    """Return one number, or two, as a list of two."""
     return None if value is None else [value, value] if isinstance(value, int | float) else list(value)

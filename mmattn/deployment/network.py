@@ -10,10 +10,11 @@ from torch import Tensor, nn
 class LogitsNetwork(nn.Module):
     """The network of a segmentor, with its logits resized to the size of the image.
 
-    It is what mmseg runs on a whole image or on one window, between the data preprocessor and the removal of padding.
+    mmseg runs it on a whole image or on one window, between the data preprocessor and the removal of padding. It maps
+    normalised images, float32 ``(B, 3, H, W)``, to logits ``(B, classes, H, W)``, before softmax or sigmoid.
 
     Args:
-        segmentor (EncoderDecoder): a segmentor of mmseg; its auxiliary heads are not used.
+        segmentor (EncoderDecoder): a segmentor of mmseg. Its auxiliary heads are not used.
 
     Example:
         >>> from mmseg.registry import MODELS
@@ -29,14 +30,7 @@ class LogitsNetwork(nn.Module):
         self.segmentor = segmentor
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the logits.
-
-        Args:
-            image (Tensor): float32 ``(B, 3, H, W)``, normalised.
-
-        Returns:
-            Tensor: ``(B, classes, H, W)``, before softmax or sigmoid.
-        """
+        """Compute the logits of normalised images."""
         logits = self.segmentor(image, mode='tensor')
         corners = self.segmentor.align_corners
         return resize(logits, size=image.shape[2:], mode='bilinear', align_corners=corners, warning=False)
@@ -46,15 +40,11 @@ def load_segmentor(cfg: Config, checkpoint: str) -> EncoderDecoder:
     """Build the segmentor of a config on the CPU, and load its weights, classes and palette.
 
     Args:
-        cfg (Config): a config of mmseg.
-        checkpoint (str): path or URL of the checkpoint.
+        cfg (Config): a config of mmseg, whose model is an ``EncoderDecoder``.
+        checkpoint (str): path or URL of the checkpoint. It raises the errors of ``FaceParsingInferencer``.
 
     Returns:
         EncoderDecoder: in evaluation mode, with ``dataset_meta``.
-
-    Raises:
-        ValueError: the model is not a segmentor, or as in ``FaceParsingInferencer``.
-        OSError, RuntimeError: as in ``FaceParsingInferencer``.
     """
     from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
 

@@ -21,11 +21,7 @@ FILE = 'mmattn.json'  # of the metadata within the file
 
 
 def write_pt2(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
-    """Write a program for :func:`load_pt2`, with its metadata. The file is written atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a program for :func:`load_pt2`, with its metadata. The file is written atomically."""
     content = BytesIO()  # torch aborts the process if a write fails
     with quiet():
         torch.export.save(program, content, extra_files={FILE: json.dumps(metadata)})
@@ -34,7 +30,7 @@ def write_pt2(program: ExportedProgram, path: str | Path, metadata: dict[str, An
 
 
 def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a file of :func:`write_pt2`; its operators run natively where a kernel supports the tensors.
+    """Load a file of :func:`write_pt2`. Its operators run natively where a kernel supports the tensors.
 
     Load only files whose source you trust: a program of ``torch.export`` can run any code when PyTorch loads it.
 
@@ -42,7 +38,8 @@ def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         path (str or Path): the file.
 
     Returns:
-        tuple[nn.Module, dict]: maps float32 images ``(B, 3, H, W)`` on the CPU to logits; the metadata.
+        tuple[nn.Module, dict]: the network, from float32 images ``(B, 3, H, W)`` on the CPU to logits, and the
+            metadata.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Runs the same images in PyTorch and in ONNX Runtime, each in a process of its own, and compares the logits."""
+"""Run the same images in PyTorch and in ONNX Runtime, each in a process of its own, and compare the logits."""
 
 import math
 import time
@@ -37,11 +37,8 @@ def compare(first: np.ndarray, second: np.ndarray, threshold: float | None = Non
     """Compare two arrays of logits.
 
     Args:
-        first, second (np.ndarray): float ``(B, C, H, W)``.
-        threshold (float, optional): of the sigmoid of a single logit. None: the label is that of the largest logit.
-
-    Raises:
-        ValueError: the shapes differ.
+        first, second (np.ndarray): float ``(B, C, H, W)``, of the same shape.
+        threshold (float, optional): of the sigmoid of a single logit. None: the largest logit determines the label.
 
     Example:
         >>> compare(np.array([[[[1.0]], [[3.0]]]]), np.array([[[[1.0]], [[2.5]]]]))
@@ -59,7 +56,7 @@ def run_torch(load: Callable[[], Any], images: list[np.ndarray], repeats: int = 
     """Run a network in PyTorch, with the threads that torch uses.
 
     Args:
-        load (Callable): returns the network, a function of a tensor ``(B, 3, H, W)``; it must be picklable.
+        load (Callable): returns the network, a function of a tensor ``(B, 3, H, W)``. It must be picklable.
         images (list of np.ndarray): float32 ``(B, 3, H, W)``.
         repeats (int): number of timed runs. Defaults to 3.
     """
@@ -67,13 +64,9 @@ def run_torch(load: Callable[[], Any], images: list[np.ndarray], repeats: int = 
 
 
 def run_onnx(path: str | Path, images: list[np.ndarray], threads: int, repeats: int = 3) -> list[Run]:
-    """Run an ONNX file in ONNX Runtime on the CPU.
+    """Run an ONNX file, whose first output is the logits, in ONNX Runtime on the CPU with this number of ``threads``.
 
-    Args:
-        path (str or Path): the file; its first output is the logits.
-        images (list of np.ndarray): float32 ``(B, 3, H, W)``.
-        threads (int): number of threads.
-        repeats (int): number of timed runs. Defaults to 3.
+    ``images`` and ``repeats`` are as in :func:`run_torch`.
     """
     return _in_process(_onnx, (str(path), threads), images, repeats)
 
@@ -101,10 +94,9 @@ def _onnx(path_and_threads: tuple[str, int]) -> Callable[[np.ndarray], np.ndarra
 
 
 def _in_process(prepare: Callable, argument: Any, images: list[np.ndarray], repeats: int) -> list[Run]:
-    """Measure in a fresh process per image: memory that an earlier run has left would hide that of the next one."""
     from multiprocessing import get_context
 
-    runs = []
+    runs = []  # a fresh process per image: memory that an earlier run has left would hide the next run's
     for image in images:
         with get_context('spawn').Pool(1) as pool:
             runs.append(pool.apply(_measure, (prepare, argument, image, repeats)))
@@ -126,8 +118,8 @@ def _measure(prepare: Callable, argument: Any, image: np.ndarray, repeats: int) 
 
 
 def _memory_at_start() -> float:
-    """Forget the peak so far, that of loading, and return the memory of this process in bytes; NaN if unknown."""
     try:
+        # forgets the peak of loading
         Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')
     except OSError:  # not Linux, or a container that forbids it
         return math.nan
@@ -135,7 +127,6 @@ def _memory_at_start() -> float:
 
 
 def _memory(field: str) -> float:
-    """Return a field of this process in bytes: VmRSS, its memory now, or VmHWM, its peak; NaN if unknown."""
     try:
         status = Path('/proc/self/status').read_text(encoding='utf-8')
     except OSError:

@@ -67,7 +67,7 @@ LAUNCHERS = {  # by name: a variable of the processes that it starts, and how th
 
 
 class _OptionsAction(DictAction):
-    """mmengine's ``DictAction``, with text of digits in quotes; an option without a value is a usage error."""
+    """mmengine's ``DictAction``. It keeps quoted digits as text, and an option without a value is a usage error."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
         without = [value for value in values if '=' not in value]
@@ -106,26 +106,23 @@ def add_common_arguments(parser: ArgumentParser) -> None:
 
 
 def leave_process_group() -> None:
-    """Wait for the other processes, if there are any, and destroy the process group; without this, gloo aborts at exit.
-
-    The threads of gloo live as long as the wrapped model, which is in a reference cycle with the Runner. A gloo thread
-    that requests the interpreter while it is being finalised aborts the process. Therefore, the garbage collector frees
-    the Runner at exit, before finalisation.
-    """
+    """Wait for other processes, if there are any, and destroy the process group. Otherwise gloo aborts at exit."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.barrier()
         distributed.destroy_process_group()
+        # The wrapped model keeps the threads of gloo alive, and is in a reference cycle with the Runner. A gloo thread
+        # that requests the interpreter during finalisation aborts the process. The garbage collector frees both before.
         atexit.register(gc.collect)
 
 
 def config_from(args: Namespace) -> Config:
     """Load ``args.config`` and apply the common arguments.
 
-    The work dir is that of the argument, else that of the config, else it is named after the config.
+    The work dir comes from the argument, then from the config. By default, it is named after the config.
 
     Raises:
         OSError: the config does not exist, or the work dir is not writable.
-        ValueError: as in :func:`load_config`; or the launcher did not start this process.
+        ValueError: the config is invalid (see :func:`load_config`), or the launcher did not start this process.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = load_config(args.config, args.cfg_options)
@@ -148,7 +145,7 @@ def config_from(args: Namespace) -> Config:
 
 
 def data_paths(cfg: Config) -> list[Path]:
-    """Return the files and folders on this machine that the data sets and metrics of a config read."""
+    """List the local files and folders that the data sets and metrics of a config read."""
 
     def walk(value: Any, root: str, key: str) -> Iterator[Path]:
         if isinstance(value, dict):
@@ -167,7 +164,7 @@ def data_paths(cfg: Config) -> list[Path]:
 
 
 def _check_lengths(cfg: Config) -> None:
-    """Check settings that mmengine and mmseg do not check; with invalid values, a run does nothing or fails late."""
+    # mmengine and mmseg do not check these settings: with invalid values, a run does nothing or fails late
     seed = (cfg.get('randomness') or {}).get('seed')
     if not isinstance(seed, int | None):
         raise ValueError(f'randomness.seed must be an integer; got {seed!r}')
@@ -201,7 +198,7 @@ def _check_lengths(cfg: Config) -> None:
 
 
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
-    """Load a config and override settings of it.
+    """Load a config and override its settings.
 
     Args:
         path (str or Path): the file.
@@ -210,10 +207,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
 
     Raises:
         OSError: the file does not exist, or is a folder.
-        ValueError: the file is not a config; it or one of its base configs has an error, which the message gives with
-            file and line; a name in it is almost that of a setting; the first part of a key is not a setting, or an
-            option does not fit the config; training has no iteration; windows of ``test_cfg`` with ``mode='slide'``
-            leave gaps; an epoch has no end; the size of a crop is not in whole pixels; or the seed is not an integer.
+        ValueError: the file is not a config or has an error (the message gives file and line, also in a base config), a
+            name looks like a misspelt setting, an option does not fit, or a value makes no sense: training without an
+            iteration, an epoch without an end, sliding windows with gaps, a crop size that is not in whole pixels, or a
+            seed that is not an integer.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
@@ -243,7 +240,6 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
 
 
 def _fault(path: Path, error: Exception) -> str:
-    """Describe an error in a config, with file and line."""
     where, line = str(path), None
     for frame, number in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name in ('_is_lazy_import', '_file2dict', '_parse_lazy_import'):  # includes base configs
@@ -256,21 +252,17 @@ def _fault(path: Path, error: Exception) -> str:
 
 
 def _check_names(path: Path, cfg: Config) -> None:
-    """Raise a ValueError if a name of the config looks like a misspelt or old setting; mmengine ignores such a name.
-
-    A variable whose value is part of a setting is a helper of the config, whatever its name.
-    """
     settings = [value for name, value in cfg.items() if name in SETTINGS]
     for name, value in cfg.items():
         # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
         nearest = [] if name in SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
         nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else nearest
+        # a variable whose value is part of a setting is a helper of the config, whatever its name
         if nearest and not any(_contains(setting, value) for setting in settings):
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
 
 
 def _contains(setting: Any, value: Any) -> bool:
-    """Whether a value is a setting, or anywhere in it."""
     if setting == value:
         return True
     items = setting.values() if isinstance(setting, dict) else setting if isinstance(setting, list | tuple) else ()
@@ -278,11 +270,6 @@ def _contains(setting: Any, value: Any) -> bool:
 
 
 def _look_up(cfg: Config, key: str, new: Any) -> None:
-    """Warn if a config does not have this key.
-
-    Raises:
-        ValueError: the first part of the key is not a setting, or text would replace a number or a truth value.
-    """
     value, parts = cfg.to_dict(), key.split('.')
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):

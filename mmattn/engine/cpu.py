@@ -26,17 +26,14 @@ SLOW = 1.5  # times float32: with instructions for bfloat16, a product takes hal
 
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpOptimWrapper(OptimWrapper):
-    """Mixed-precision training on a CPU; mmengine's ``AmpOptimWrapper`` requires a GPU.
+    """Mixed-precision training on a CPU. mmengine's ``AmpOptimWrapper`` requires a GPU.
 
     It is faster than float32 only on processors with instructions for bfloat16: AVX-512 BF16 or AMX on x86 (Intel from
-    Cooper Lake, AMD from Zen 4), BF16 on ARM. On others, a warning gives the factor, as measured.
+    Cooper Lake, AMD from Zen 4), BF16 on ARM. On other processors, a warning gives the measured factor.
 
     Args:
         dtype (str): 'bfloat16' or 'float16'. The loss is not scaled. Defaults to 'bfloat16'.
         **kwargs: as in mmengine's ``OptimWrapper``.
-
-    Raises:
-        ValueError: ``dtype`` has another value.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -69,7 +66,6 @@ class CPUAmpOptimWrapper(OptimWrapper):
 
 
 def _product_time(dtype: torch.dtype) -> float:
-    """Return the seconds of a product of two matrices of 256×256, the shortest of three."""
     matrix, seconds = torch.ones(256, 256, dtype=dtype), []
     for _ in range(3):
         start = time.perf_counter()
@@ -80,7 +76,7 @@ def _product_time(dtype: torch.dtype) -> float:
 
 @cache
 def _mmcv_in_float32() -> None:
-    """Make the mmcv operators of detectors compute in float32; on a CPU they do not support bfloat16."""
+    # operators of detectors, which do not support bfloat16 on a CPU
     if find_spec('mmcv') is None or find_spec('mmcv._ext') is None:
         return
     for module, name in (
@@ -93,7 +89,6 @@ def _mmcv_in_float32() -> None:
 
 
 def _in_float32(function: type[torch.autograd.Function]) -> None:
-    """Make an autograd function compute in float32 and return the dtype of its first tensor."""
     forward, backward = function.forward, function.backward
 
     def forward_in_float32(ctx: Any, first: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -112,7 +107,7 @@ def _is_low(value: object) -> bool:
 
 
 def prepare_for_cpu(cfg: Config) -> None:
-    """Change a config, and initialise gloo, so that the stock Runner runs on CPUs. On a machine with a GPU, do nothing.
+    """Change a config, and initialise gloo, so that the stock Runner runs on CPUs. With a GPU, do nothing.
 
     With a launcher, mmengine would select a CUDA device, pass one to DDP or FSDP, and keep SyncBN, which rejects
     modules on a CPU.
@@ -165,7 +160,6 @@ def prepare_for_cpu(cfg: Config) -> None:
 
 
 def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
-    """Replace every ``type='SyncBN'``, or its class, in the config of a model; return the number of replacements."""
     values = cfg.values() if isinstance(cfg, dict) else cfg
     replaced = sum(_sync_bn_to_bn(value) for value in values if isinstance(value, dict | list | tuple))
     if isinstance(cfg, dict) and type_name(cfg) in ('SyncBN', 'MMSyncBN', 'SyncBatchNorm'):
@@ -175,7 +169,6 @@ def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
 
 
 def _environment_from_slurm() -> None:
-    """Set the environment variables of torch.distributed from those of Slurm, as mmengine does for GPUs."""
     if 'MASTER_ADDR' not in os.environ:
         hosts = subprocess.run(
             ['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']], capture_output=True, text=True, check=True

@@ -1,9 +1,9 @@
 """Training data that depend only on the seed and the position in the sample stream, not on workers or interruptions.
 
-The samplers return each index together with its position in the stream. :class:`SeedAugmentation`, the first transform
+The samplers yield each index together with its position in the stream. :class:`SeedAugmentation`, the first transform
 of the pipeline, seeds the random number generators from seed and position. A sample therefore does not depend on the
-process that loads it, or on the samples before it. Any number of workers, persistent or not, yields the same images,
-and so does a resumed run.
+process that loads it, or on earlier samples. Any number of workers, persistent or not, and a resumed run yield the same
+images.
 """
 
 import random
@@ -24,7 +24,7 @@ from mmattn.registry import DATA_SAMPLERS, TRANSFORMS
 class SampleIndex(int):
     """An index into a data set, with the sample's position in the sampler's stream and the sampler's seed.
 
-    The arithmetic with which ``RepeatDataset`` and ``ConcatDataset`` compute the index in their parts preserves both.
+    ``RepeatDataset`` and ``ConcatDataset`` compute with an index. Their arithmetic preserves position and seed.
     """
 
     position: int
@@ -48,7 +48,7 @@ class SampleIndex(int):
 
 @DATA_SAMPLERS.register_module()
 class InfiniteSampler(mmengine.dataset.InfiniteSampler):
-    """mmengine's ``InfiniteSampler``, same arguments and order, whose indices know their positions in the stream.
+    """mmengine's ``InfiniteSampler`` with the same arguments and order. Each index knows its position in the stream.
 
     It is for ``IterBasedTrainLoop``. Positions count the stream that all processes share: process ``rank`` of
     ``world_size`` gets the positions ``rank``, ``rank + world_size``, and so on.
@@ -74,7 +74,7 @@ class InfiniteSampler(mmengine.dataset.InfiniteSampler):
 
 @DATA_SAMPLERS.register_module()
 class DefaultSampler(mmengine.dataset.DefaultSampler):
-    """mmengine's ``DefaultSampler``, same arguments and order, whose indices know their positions in the stream.
+    """mmengine's ``DefaultSampler`` with the same arguments and order. Each index knows its position in the stream.
 
     It is for ``EpochBasedTrainLoop``. ``DistSamplerSeedHook``, one of the default hooks, sets the epoch.
 
@@ -93,16 +93,14 @@ class DefaultSampler(mmengine.dataset.DefaultSampler):
 
 @TRANSFORMS.register_module()
 class SeedAugmentation:
-    """Seed the generators of Python, NumPy and torch for a sample.
-
-    It must be the first transform of a training pipeline.
+    """Seed the generators of Python, NumPy and torch for a sample. Must be the first transform of a training pipeline.
 
     The later transforms then depend only on the sampler's seed and the sample's position. If the pipeline rejects a
     sample, its replacement continues with the same generators.
 
-    In the training process, for example with ``num_workers=0``, the generators are left in the state after
-    augmentation. ``mmattn.CheckpointHook`` separates the generators of the training steps from this state. Without that
-    hook, dropout also depends on seed and position.
+    In the training process, for example with ``num_workers=0``, the generators keep their state after augmentation.
+    ``mmattn.CheckpointHook`` separates the generators of the training steps from this state. Without that hook, dropout
+    also depends on seed and position.
 
     Example:
         >>> seed = TRANSFORMS.build(dict(type='mmattn.SeedAugmentation'))
@@ -119,11 +117,8 @@ class SeedAugmentation:
     def __call__(self, results: dict) -> dict:
         """Seed the generators and return ``results`` unchanged.
 
-        An index without a position, as in ``dataset[0]``, does not seed them.
-
-        Raises:
-            TypeError: in a worker of a ``DataLoader``, ``results['sample_idx']`` does not come from a sampler of
-                mmattn.
+        An index without a position, as in ``dataset[0]``, does not seed them. In a worker of a ``DataLoader``, it is a
+        TypeError: ``results['sample_idx']`` must come from a sampler of mmattn.
         """
         index = results.get('sample_idx')
         if isinstance(index, SampleIndex):
@@ -142,7 +137,7 @@ class SeedAugmentation:
 
 
 def find_sampler(dataloader: DataLoader) -> Sampler:
-    """Return the sampler of a data loader, also if the config defines a batch sampler."""
+    """Get the sampler of a data loader, also if the config defines a batch sampler."""
     return dataloader.batch_sampler.sampler  # type: ignore[union-attr]
 
 
@@ -164,12 +159,9 @@ class _RestOfEpoch:
 
 
 class _FromHere:
-    """The batches of a resumed loop, whose batch sampler has skipped the earlier ones; mmengine need not skip them.
-
-    mmengine 0.10.7 consumes a batch for every earlier iteration; these are empty.
-    """
-
     def __init__(self, loop: BaseLoop) -> None:
+        # The batch sampler has skipped the earlier batches, so mmengine need not skip them. mmengine 0.10.7 consumes a
+        # batch for every earlier iteration. These batches are empty.
         skips = hasattr(loop.dataloader_iterator, 'skip_iter')
         self._batches = chain(repeat(None, 0 if skips else loop.iter), loop.dataloader)
 
@@ -188,13 +180,13 @@ def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bo
 
     Args:
         loop (BaseLoop): an ``IterBasedTrainLoop`` or ``EpochBasedTrainLoop`` before its first iteration.
-        seed (int, optional): seed of the sampler in the interrupted run; None, if unknown, keeps the sampler's seed.
+        seed (int, optional): seed of the sampler in the interrupted run. None, if unknown, keeps the sampler's seed.
         batches_done (int): for a loop by epoch, the number of batches of its epoch that this process has trained on.
             Defaults to 0.
 
     Returns:
-        bool: whether the data continue. False if the sampler is not one of mmattn, or if a batch sampler of the config
-            reads ahead from an infinite sampler.
+        bool: False if the sampler is not one of mmattn, or if a batch sampler of the config reads ahead from an
+            infinite sampler. Then the data do not continue.
     """
     if isinstance(loop, EpochBasedTrainLoop) and batches_done:
         loader, epoch, run_iter = loop.dataloader, loop.epoch, loop.run_iter
@@ -216,6 +208,6 @@ def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bo
             return False  # a batch sampler of the config may hold indices back, so the position is unknown
         sampler.skip(loop.iter * loop.dataloader.batch_size)
         if not hasattr(loop.dataloader_iterator, 'skip_iter'):
-            # mmengine 0.10.7 consumes a batch for every earlier iteration; these are empty and cost nothing.
+            # mmengine 0.10.7 consumes a batch for every earlier iteration. These are empty and cost nothing.
             loop.dataloader_iterator = chain(repeat(None, loop.iter), loop.dataloader)
     return True

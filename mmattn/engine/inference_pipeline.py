@@ -9,16 +9,12 @@ from mmattn.utils.component_type import type_name
 def inference_pipeline(cfg: Config) -> Compose:
     """Build the transforms of ``test_dataloader`` for images that have no annotations.
 
-    Of wrapped data sets, such as those of ``ConcatDataset``, the first one counts.
-
     Args:
-        cfg (Config): the config. Its default scope must be set.
+        cfg (Config): the config. Its default scope must be set. Of several data sets, as in ``ConcatDataset``, the
+            first one counts.
 
     Returns:
         Compose: from ``dict(img_path=…)`` to a sample, which ``pseudo_collate`` makes a batch for ``test_step``.
-
-    Raises:
-        ValueError: the data set has no pipeline.
     """
     dataset = cfg.test_dataloader.dataset
     while not dataset.get('pipeline') and (inner := dataset.get('dataset') or dataset.get('datasets')):

@@ -14,10 +14,8 @@ def enable_amp(wrapper: dict) -> None:
     """Change the config of an optimizer wrapper to mixed precision.
 
     Args:
-        wrapper (dict): ``optim_wrapper`` of a config. Its loss is scaled dynamically unless ``loss_scale`` is set.
-
-    Raises:
-        ValueError: its ``type`` has no mixed-precision form here.
+        wrapper (dict): ``optim_wrapper`` of a config, of a type in ``AMP``. Its loss is scaled dynamically unless
+            ``loss_scale`` is set.
     """
     name = type_name(wrapper, 'OptimWrapper')
     if name not in AMP:

@@ -11,8 +11,7 @@ from mmattn.ops import backends, library
 def choose_kernels() -> None:
     """Choose the kernels for the GPUs, and log them. All processes of a distributed run must call this function.
 
-    The tools call it when the Runner has been built: at this point there is a process group, and no operator has run on
-    a GPU.
+    The tools call it when the Runner has been built. There is a process group then, and no operator has run on a GPU.
     """
     backends.agree_on_kernels()
     if torch.cuda.is_available():

@@ -11,10 +11,10 @@ from mmengine.logging import HistoryBuffer
 def add_safe_globals() -> None:
     """Register the types in mmengine's checkpoints, other than tensors, as safe.
 
-    The original mmengine does not do this, and cannot load its own checkpoints with torch ≥ 2.6. The list is that of
-    ``get_torch_safe_globals`` in the continued mmengine, plus all number types of NumPy: it lacks float32, the type of
-    the best mIoU of mmseg. In place of ``getattr``, which reaches every function of Python, is one for the methods of
-    ``HistoryBuffer``. Checkpoints that were written with NumPy 1 or 2 are loaded with both.
+    The original mmengine does not do this, and cannot load its own checkpoints with torch ≥ 2.6. The list is
+    ``get_torch_safe_globals`` of the continued mmengine, plus all number types of NumPy: float32, the type of the best
+    mIoU of mmseg, is missing there. ``getattr``, which reaches every function of Python, is replaced by a function for
+    the methods of ``HistoryBuffer``. Checkpoints written with NumPy 1 or 2 are loaded with both.
     """
     # The functions that unpickle arrays and numbers; NumPy 2 has moved them.
     functions = np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]
@@ -24,11 +24,7 @@ def add_safe_globals() -> None:
 
 
 def _named(function: Any, package: str) -> Any:
-    """Return a function with the name that it has in another package of NumPy.
-
-    Before torch 2.6, a safe function can only be registered by its own name.
-    """
-
+    # Before torch 2.6, a safe function can only be registered by its own name.
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 

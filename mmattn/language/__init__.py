@@ -1,4 +1,4 @@
-"""Attention that reads and writes sentences. Importing it imports no tokenizer and no metric's package."""
+"""Attention that reads and writes sentences. Importing this package imports no tokenizer and no metric's package."""
 
 from mmattn.utils.lazy import lazy_names
 

@@ -12,7 +12,6 @@ class AttendedResidual(nn.Module):
     Use it for layers that have no residual connection, such as :class:`~mmattn.layers.LocalBilateralAttention`. The
     block is the identity at first, so inserting it does not change the output of a pretrained network. The ``init_cfg``
     of a network initialises convolutions and norms, but not the scalar γ.
-
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019, Fig. 2a.
 
     Args:

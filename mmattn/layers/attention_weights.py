@@ -13,8 +13,8 @@ POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 class AttentionWeights:
     """Mix-in for attention layers: computes attention rows for selected queries. ``forward`` does not store them.
 
-    A subclass defines ``operands``, which returns the arguments of its operator for the inputs of ``forward``, and
-    ``operator_weights``, which computes attention rows from these arguments.
+    ``operands`` of a subclass returns the arguments of its operator for the inputs of ``forward``, and
+    ``operator_weights`` computes attention rows from these arguments.
     """
 
     position: str
@@ -33,10 +33,10 @@ class AttentionWeights:
         Args:
             *inputs: as in ``forward``, with a batch dimension.
             queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence of queries.
-            kind (str): one of ``attention_kinds``. 'bilateral', the weights that ``forward`` uses (for every position
-                encoding); 'content', the softmax of the content logits only, with the same scale; 'position', the
-                softmax of the position logits only. In Transformer attention, the terms E1 and E3 are content, E2 and
-                E4 are position. Defaults to 'bilateral'.
+            kind (str): one of ``attention_kinds``: 'bilateral' (the weights that ``forward`` uses, for every position
+                encoding), 'content' (the softmax of the content logits only, with the same scale) or 'position' (the
+                softmax of the position logits only). In Transformer attention, E1 and E3 are content, E2 and E4 are
+                position. Defaults to 'bilateral'.
 
         Returns:
             Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.
@@ -64,16 +64,13 @@ def check_terms(terms: str) -> None:
 
 
 class TermWeights(AttentionWeights):
-    """Mix-in for Transformer attention with four terms: E1 and E3 are of content, E2 and E4 of position.
-
-    The method ``operands`` of a subclass also accepts ``content`` and ``position``, which switch terms off.
-    """
+    """Mix-in for four terms: ``operands`` also takes the switches ``content`` (E1, E3) and ``position`` (E2, E4)."""
 
     terms: str
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
-        """The values of ``kind`` that ``attention_weights`` accepts: those for which ``terms`` has a term."""
+        """The values of ``kind`` that ``attention_weights`` accepts, depending on ``terms``."""
         content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
         return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
 

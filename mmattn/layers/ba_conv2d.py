@@ -19,16 +19,14 @@ class BAConv2d(LocalBilateralAttention):
     The call returns a plain ``nn.Conv2d``, which is not an instance of this class, when attention cannot replace the
     convolution: ``kernel_size`` is 1 in both directions, ``stride`` is not 1 in a direction, or ``groups`` is not 1.
     The arguments of attention are then not used. The ``ConvModule`` around it applies the last norm and the activation.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, chapter 4.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, chapter 4.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
             padding must keep the size of the map, and the dilation must be the same in both directions.
         **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale`` and ``norm_cfg`` as in
-            :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections. It is
-            independent of the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
+            :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections, separate
+            from the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
 
     Example:
         >>> conv = BAConv2d(16, 32, 3, padding=1, num_heads=4)

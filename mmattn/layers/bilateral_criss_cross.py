@@ -20,13 +20,9 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
     """Criss-cross attention with position logits: each position attends to its row and its column.
 
     y_i = x_i + γ · Σ_j softmax_j [q_iᵀk_j/σc + δp(i, j)/σp] v_j over the H + W − 1 positions j in the row and the
-    column of i (Eq. 3.9 to 3.12).
-
-    It extends mmcv's ``CrissCrossAttention``. With ``position='none'`` it has the same ``state_dict`` keys and the same
-    output. γ has shape (1,), mmcv's has shape (). Checkpoints load in both directions.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 3.4.4.
+    column of i (Eq. 3.9 to 3.12). It extends mmcv's ``CrissCrossAttention``: with ``position='none'`` it has the same
+    ``state_dict`` keys and the same output. γ has shape (1,), and () in mmcv. Checkpoints load in both directions.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.4.
 
     Args:
         in_channels (int): channels C of the map.
@@ -72,7 +68,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.key_conv = nn.Conv2d(in_channels, channels, 1)
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1)
         self.gamma = Scale(0.0)
-        # Sharded training does not support 0-dimensional parameters; γ of mmcv's block is reshaped when it is loaded.
+        # Sharded training does not support 0-dimensional parameters. Loading reshapes γ of mmcv's block.
         self.gamma.scale = nn.Parameter(torch.zeros(1))
         before_loading(self.gamma, _as_vector)
         if position == 'bilateral':

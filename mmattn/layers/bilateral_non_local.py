@@ -17,15 +17,12 @@ from .window_position import POSITIONS, WindowPosition
 class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
     """Non-local attention with position logits: each position attends to all positions of the map.
 
-    y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12).
-    A 1×1 convolution computes the position logits δp(i, j) from x_i for offsets within the window. The window does not
-    limit attention: keys outside the window get the logit of ``padding``. σc is √d, and ``smoothing`` determines σp.
-
-    It extends mmcv's ``NonLocal2d``, without the N×N table of attention weights. With ``position='none'`` it has the
-    same ``state_dict`` keys and the same output.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 3.4.4.
+    y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12). A
+    1×1 convolution computes the position logits δp(i, j) from x_i for offsets within the window. The window does not
+    limit attention: keys outside the window get the logit of ``padding``. σc is √d, and ``smoothing`` determines σp. It
+    extends mmcv's ``NonLocal2d``, without the N×N table of attention weights. With ``position='none'`` it has the same
+    ``state_dict`` keys and the same output.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.4.
 
     Args:
         in_channels (int): channels C of the map.
@@ -34,8 +31,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
         conv_cfg, norm_cfg (dict, optional): as in mmcv. The norm applies to the output projection only.
-        mode (str): pairwise function of mmcv. Must be 'embedded_gaussian' unless ``position='none'``. Defaults to
-            'embedded_gaussian'.
+        mode (str): pairwise function of mmcv, 'embedded_gaussian' (default) unless ``position='none'``.
         use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
             σc is always √d. Defaults to True.
 

@@ -14,23 +14,21 @@ from mmattn.utils.checks import check_divisor
 class DynamicConv2d(nn.Module):
     """Residual block with a gated linear unit (GLU) and a depth-wise convolution whose kernel each position predicts.
 
-    y_i = x_i + γ · W_c Σ_j softmax_j [d_{j,g}ᵀ u_i] u_{i + p_j} over the k² offsets p_j (Eq. 5 to 7), with
-    u = GLU(W x). Each of the ``groups`` groups g of channels has its own softmax. Outside the map, u is 0. γ is a
-    learned scalar that starts at 0: a new block is the identity and does not change the output of a pretrained network.
+    y_i = x_i + γ · W_c Σ_j softmax_j [d_{j,g}ᵀ u_i] u_{i + p_j} over the k² offsets p_j (Eq. 5 to 7), with u =
+    GLU(W x). Each of the ``groups`` groups g of channels has its own softmax. Outside the map, u is 0. γ is a learned
+    scalar that starts at 0: a new block is the identity and does not change the output of a pretrained network.
 
-    The order of the operations follows Wu et al., as in the paper: the GLU precedes the dynamic convolution,
-    so x of Eq. 5 to 7 is u, which is filtered and also predicts the kernels. W and W_c have biases, unless a norm
-    follows. There is no bias in d_{j,g}.
-
+    As in the paper, the order of the operations follows Wu et al.: the GLU precedes the dynamic convolution, so x of
+    Eq. 5 to 7 is u, which is filtered and also predicts the kernels. W and W_c have biases, unless a norm follows.
+    There is no bias in d_{j,g}.
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         in_channels (int): channels C of the map.
         kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).
-        groups (int): number of groups, a divisor of ``in_channels``. The channels of a group share a kernel. Defaults
-            to 16.
-        norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the segmentation networks of
-            the paper. Defaults to None.
+        groups (int): number of groups, a divisor of C. The channels of a group share a kernel. Defaults to 16.
+        norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the segmentation networks of the
+            paper. Defaults to None.
 
     Example:
         >>> layer = DynamicConv2d(16, kernel_size=3, groups=4)

@@ -14,9 +14,7 @@ class GridAttention3d(MultiheadAttention3d):
 
     A query has T + H + W − 2 keys. Three layers connect any two voxels of a video (Eq. 5.2 to 5.5). The relative
     encoding of a key belongs to the axis on which the key lies. The voxel itself uses the encoding of the x axis.
-
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, chapter 5.
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.
@@ -46,13 +44,10 @@ class GridAttention3d(MultiheadAttention3d):
         """Attend from each voxel of ``query`` to the voxels of ``key`` on the axes through its position.
 
         Args:
-            query (Tensor): float ``(B, T, H, W, C)``.
+            query (Tensor): float ``(B, T, H, W, C)``. The output has the same shape.
             key (Tensor, optional): float ``(B, T, H, W, C)``, keys and values. Defaults to ``query``.
-            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required
-                if ``temporal_position`` is 'sinusoidal' or 'absolute'.
-
-        Returns:
-            Tensor: ``(B, T, H, W, C)``.
+            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required if
+                ``temporal_position`` is 'sinusoidal' or 'absolute'.
         """
         key = query if key is None else key
         check_maps(query, key, self.embed_dims)

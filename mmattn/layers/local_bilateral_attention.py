@@ -27,16 +27,14 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
     """Attention over the k×k neighbourhood of each position, by content, by geometry, or by both.
 
     y_i = W_out Σ_j softmax_j [(W_σ x_i)ᵀ(W_φ x_j) + W_γ[j,·]·(W_σ x_i)] W_β x_j for each of M heads (Eq. 4.2, 4.6 to
-    4.9), over the neighbours j inside the map. The thesis does not specify the following details. They reproduce the
+    4.9), over the neighbours j inside the map. The thesis does not specify the following details, which reproduce the
     ten parameter counts of Table 4.2. W_γ is one 1×1 layer from all channels of the projected query to M·k² logits.
     Each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β. This projection and γ
     have no bias and no norm, and the output projection has both.
 
     In evaluation without gradients, large maps are processed in strips of rows: the extra memory does not depend on the
-    height. The values are the same, except for rounding.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, chapter 4.
+    height, and the values are the same, except for rounding.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, chapter 4.
 
     Args:
         in_channels (int): channels of the map.
@@ -50,8 +48,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float, optional): factor of the content logits. None means 1/√d, d = out_channels / num_heads.
-            The thesis uses no factor. Defaults to 1.0.
+        scale (float, optional): factor of the content logits. None means 1/√d, d = out_channels / num_heads. Defaults
+            to 1.0: the thesis uses no factor.
         norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
             'IN'. With None, also pass ``scale=None``. Otherwise the content logits are not scaled. Defaults to batch
             norm.
@@ -150,11 +148,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
 
     def _finish(self, y: Tensor) -> Tensor:
-        """Project and activate the output of ``local_attention``, ``(B, M, H, W, C)``."""
         return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
 
     def _rows_of_a_strip(self, x: Tensor) -> int | None:
-        """Choose the number of rows of a strip, or None if the map is processed as a whole."""
         if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
             return None
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
@@ -178,8 +174,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        """View ``(B, M·C, H, W)`` as ``(B, M, H, W, C)``."""
-        # Move channels last first: a view next to a batch of 1 would give it a stride that does not show the layout.
+        # (B, M·C, H, W) → (B, M, H, W, C). Channels move first: a view next to a batch of 1 has a stride that does not
+        # show the layout.
         return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
 
 
@@ -188,15 +184,13 @@ def _has_fixed_statistics(norm: nn.Module) -> bool:
 
 
 class Pointwise(nn.Conv2d):
-    """A 1×1 convolution that computes a channels-last map, or a slice of its channels, as a product of rows.
-
-    ``nn.Conv2d`` would first copy the slice.
-    """
+    """A 1×1 convolution that computes a channels-last map, or a slice of its channels, as a product of rows."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Project a map ``(B, C, H, W)`` to ``(B, O, H, W)``."""
         if x.stride(1) != 1:
             return super().forward(x)
+        # `nn.Conv2d` would first copy a slice of channels.
         return projection(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
 
 

@@ -79,9 +79,8 @@ class MultiheadAttention3d(nn.Module):
     ) -> dict:
         """Compute ``query``, ``key`` and ``value`` of an operator, ``(B, heads, T, H, W, C/heads)``, and its ``scale``.
 
-        Args:
-            query, key (Tensor): float ``(B, T, H, W, C)``. T, H and W may differ.
-            frame_numbers, key_frame_numbers (Tensor, optional): int64 ``(B, T)``, required by absolute encodings.
+        The maps are float ``(B, T, H, W, C)`` and may differ in T, H and W. Absolute encodings require int64 frame
+        numbers ``(B, T)``.
         """
         timed = [self._timed(x, numbers) for x, numbers in ((query, frame_numbers), (key, key_frame_numbers))]
         q, k, v = (

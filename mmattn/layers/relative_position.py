@@ -1,4 +1,4 @@
-"""Relative position encodings: products of the query and learned vectors r_{j−i} (Table 3.2; video: Eq. 5.9)."""
+"""Relative position encodings: products of the query and learned vectors r_{j−i} (Table 3.2, and Eq. 5.9 for video)."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,10 @@ from mmattn.utils.checks import check_count
 class RelativePosition(nn.Module):
     """Learned vectors for each axis, indexed by the offset j − i, which is clipped to ±``max_offset``.
 
+    The methods take a float query ``(B, heads, *S, D)`` that is already scaled.
+
     Args:
-        axes (int): 1 for sequences, 2 for maps, 3 for videos. If the query has more axes, the tables belong to the last
-            ones.
+        axes (int): 1 for sequences, 2 for maps, 3 for videos. Queries with more axes use the tables for the last axes.
         channels (int): D, channels of the query.
         max_offset (int): largest offset with a separate vector, at least 0.
         concatenated (bool): divide the D channels among the axes, for :meth:`offset_bias`. If False, each axis has
@@ -33,10 +34,7 @@ class RelativePosition(nn.Module):
         return self.tables[axis][offsets.clamp(-self.max_offset, self.max_offset) + self.max_offset]
 
     def axis_bias(self, query: Tensor) -> dict:
-        """Compute the decomposed logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
-
-        ``query`` is float ``(B, heads, *S, D)``, already scaled, as in all methods of this class.
-        """
+        """Compute the logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``."""
         logits = []
         for axis, length in enumerate(query.shape[2:-1]):
             position = torch.arange(length, device=query.device)
@@ -46,15 +44,7 @@ class RelativePosition(nn.Module):
         return dict(axis_bias=logits)
 
     def last_row(self, query: Tensor, length: int) -> Tensor:
-        """Compute the logits q·r_{j−i} of the last position i of a sequence, for incremental decoding.
-
-        Args:
-            query (Tensor): float ``(B, heads, 1, D)``, already scaled.
-            length (int): length of the sequence.
-
-        Returns:
-            Tensor: ``(B, heads, length)``.
-        """
+        """Compute the logits ``(B, heads, length)`` of the last position of a sequence: the query has one position."""
         offsets = torch.arange(1 - length, 1, device=query.device)
         return query.squeeze(2) @ self._vectors(0, offsets).to(query.dtype).T
 
@@ -80,10 +70,7 @@ class RelativePosition(nn.Module):
         return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
     def offset_bias(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
-        """Compute the logits q·[r_t, r_y, r_x] with concatenated vectors (Eq. 5.9), for ``strided_attention``.
-
-        ``offsets`` is the output of ``strided_offsets``: one int64 tensor ``(K)`` per axis.
-        """
+        """Compute the logits q·[r_t, r_y, r_x] (Eq. 5.9) for ``strided_attention``, from ``strided_offsets``."""
         axes_without_table = len(offsets) - len(self.tables)
         logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]
         parts = query.split([table.shape[1] for table in self.tables], -1)

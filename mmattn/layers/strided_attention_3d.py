@@ -16,9 +16,7 @@ class StridedAttention3d(nn.Module):
     The side of the cube is the step h. The keys of the second attention have gathered the values of their cubes in the
     first, so both together connect any two voxels of a video (Eq. 5.7). With 'block', the map is padded to whole cubes:
     padded voxels are queries of the first attention and keys of the second, but not keys of the first.
-
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, chapter 5.
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.
@@ -62,14 +60,9 @@ class StridedAttention3d(nn.Module):
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query``, in two steps, to all voxels of ``key``.
 
-        Args:
-            query (Tensor): float ``(B, T, H, W, C)``.
-            key (Tensor, optional): float ``(B, T, H, W, C)``, keys and values. If None (self-attention), ``query``
-                provides them, and its sum with the output of the first attention is the query of the second.
-            frame_numbers (Tensor, optional): as in :class:`~mmattn.layers.GridAttention3d`.
-
-        Returns:
-            Tensor: ``(B, T, H, W, C)``, the sum of the outputs of both attentions.
+        Takes the arguments of :meth:`~mmattn.layers.GridAttention3d.forward`. Returns the sum of the outputs of both
+        attentions, ``(B, T, H, W, C)``. In self-attention (``key`` is None), ``query`` provides keys and values, and
+        its sum with the output of the first attention is the query of the second attention.
         """
         keys = query if key is None else key
         check_maps(query, keys, self.embed_dims)

@@ -34,10 +34,9 @@ class TransformerAttention2d(TermWeights, nn.Module):
     new block is the identity.
 
     It replaces mmcv's ``GeneralizedAttention``, without the N×N table of attention weights. The ``state_dict`` has the
-    same keys and shapes, and the outputs equal mmcv's with ``kv_stride=1``, except for these errors of mmcv: it uses
-    the transposed query for 0100, 0110, 1100 and 1110; it averages the map for 0000; and its ``spatial_range`` reaches
-    one key further to the right and down than to the left and up (and adds a mask to the ``state_dict``).
-
+    same keys and shapes, and the outputs equal mmcv's with ``kv_stride=1``, except for three errors of mmcv. It uses
+    the transposed query for 0100, 0110, 1100 and 1110. It averages the map for 0000. Its ``spatial_range`` reaches one
+    key further to the right and down than to the left and up (and adds a mask to the ``state_dict``).
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
@@ -46,8 +45,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         terms (str): β1 β2 β3 β4, each '0' or '1'. With '0010', all queries share the same weights, so attention takes
             O(N·C). '0000' is the identity, without parameters. Defaults to '1111'.
         spatial_range (int, optional): odd n_k: a query attends only to keys with |dx|, |dy| ≤ (n_k − 1)/2, with n_k²
-            logits per query and head. A range that covers the map costs as much as None, the whole map. Defaults to
-            None.
+            logits per query and head. A range that covers the map costs as much as None (the whole map), the default.
         position_dim (int, optional): even number of sines and cosines that encode an offset along an axis. Defaults to
             C/2, rounded up to an even number.
         wavelength (float): positive. The wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
@@ -174,11 +172,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return (local_attention_weights if 'kernel_size' in operands else global_attention_weights)(**operands)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """View ``(B, C, H, W)`` as ``(B, heads, H, W, D)``."""
         return x.unflatten(1, (self.num_heads, -1)).movedim(2, -1)
 
     def _towards(self, query: Tensor | None, bias: Tensor | None) -> Tensor:
-        """The factor of keys or positions, U z + u: ``(B, heads, H, W, D)``, or ``(1, heads, 1, 1, D)`` for u only."""
+        """Compute the factor of keys or positions, U z + u ``(B, heads, H, W, D)``, or u ``(1, heads, 1, 1, D)``."""
         if bias is None:
             assert query is not None
             return query
@@ -193,7 +190,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return exporting or self.spatial_range // 2 < max(x.shape[2:]) - 1
 
     def _vectors(self, projection: nn.Linear, length: int, local: bool) -> Tensor:
-        """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key; if local, ``(heads, 1, n_k, D)``."""
+        """Compute V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)``, or ``(heads, 1, n_k, D)`` if local."""
         weight = projection.weight
         radius = self.spatial_range // 2 if local and self.spatial_range else length - 1
         half = projection.in_features // 2

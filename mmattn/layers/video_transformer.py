@@ -12,17 +12,14 @@ class VideoTransformerLayer(nn.Module):
     """Transformer layer for video: x ← x + attention(norm(x), …), then x ← x + FFN(norm(x)).
 
     Without a memory it is self-attention, with a memory cross-attention.
-
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, chapter 5.
 
     Args:
         embed_dims (int): channels C.
         attention (dict): config of ``GridAttention3d``, ``StridedAttention3d`` or another layer with the same
             interface. ``embed_dims`` is added to it.
         feedforward_channels (int, optional): hidden channels of the feed-forward network. Defaults to 4 · C.
-        dropout (float): dropout probability of the outputs of attention and feed-forward network, from 0 to 1. Defaults
-            to 0.
+        dropout (float): dropout probability after attention and feed-forward network, from 0 to 1. Defaults to 0.
         query (str): the input that provides the queries in cross-attention: 'memory' (x provides keys and values, as in
             the signature of section 5.3 and in Eq. 5.5) or 'x' (the memory provides keys and values, as in the text
             below Eq. 5.1). Defaults to 'memory'.
@@ -56,15 +53,10 @@ class VideoTransformerLayer(nn.Module):
         self.ffn = FFN(embed_dims, feedforward_channels or 4 * embed_dims, ffn_drop=dropout, add_identity=False)
 
     def forward(self, x: Tensor, memory: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
-        """Attend within ``x``, or between it and ``memory``.
+        """Attend within ``x``, or between ``x`` and ``memory``. All maps are float ``(B, T, H, W, C)``.
 
-        Args:
-            x (Tensor): float ``(B, T, H, W, C)``.
-            memory (Tensor, optional): float ``(B, T, H, W, C)``, already normalised.
-            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip.
-
-        Returns:
-            Tensor: ``(B, T, H, W, C)``.
+        ``memory`` must be normalised already. ``frame_numbers`` is int64 ``(B, T)``, the index of each frame in its
+        clip.
         """
         y = self.norms[0](x)
         if memory is None:

@@ -26,12 +26,11 @@ class WindowPosition(nn.Module):
         entries (int): K, number of logits of a window.
         dim (int): d of σp = √d, the number of channels of query and key.
         padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
-            (attention becomes local), 'mean' or 'min' (of all K entries, including those dropped at the border).
+            (attention becomes local), 'mean' or 'min' (of all K entries, including entries dropped at the border).
         smoothing (str): 'sqrt_dim' divides the logits by √d. 'zscore' normalises them over the keys of each query, and
             is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
-        support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
-        is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
+        support, is_causal: keys of the z-score, as in :func:`mmattn.ops.window_zscore`.
     """
 
     def __init__(
@@ -67,9 +66,7 @@ class WindowPosition(nn.Module):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> dict:
         """Compute the position arguments of the operator: ``window_bias``, ``window_size`` and ``outside_bias``.
 
-        Args:
-            x (Tensor): float ``(B, in_channels, *S)``.
-            key_mask (Tensor, optional): bool ``(B, *S)``, True where a key may be attended to.
+        ``x`` is float ``(B, in_channels, *S)``. ``key_mask`` is bool ``(B, *S)``, True where a key may be attended to.
         """
         window, outside = self._predicted(x)
         if self.support is not None:
@@ -77,14 +74,9 @@ class WindowPosition(nn.Module):
         return dict(window_bias=window, window_size=self.window_size, outside_bias=outside)
 
     def last_row(self, x: Tensor, length: int) -> Tensor:
-        """Compute the position logits of the last position of a causal sequence, for incremental decoding.
+        """Compute the position logits ``(B, heads, length)`` of the last position of a causal sequence, for decoding.
 
-        Args:
-            x (Tensor): float ``(B, in_channels, 1)``, the feature of the last position.
-            length (int): length of the sequence, which includes that position.
-
-        Returns:
-            Tensor: ``(B, heads, length)``, the logits of all keys of the last position.
+        ``x`` is float ``(B, in_channels, 1)``, the feature of that position. ``length`` includes the position.
         """
         window, outside = self._predicted(x)
         inside = window[:, :, 0, -length:]  # the last entry belongs to the position itself

@@ -1,8 +1,7 @@
 """Derivatives of the operators, and their batching under ``torch.vmap``.
 
 ``torch.library.register_autograd`` supports gradients only: forward-mode derivatives are silently 0, and
-``torch.func.grad`` and second derivatives raise obscure errors. This module therefore registers autograd kernels, for
-calls of the public functions and of ``torch.ops.mmattn``.
+``torch.func.grad`` and second derivatives raise obscure errors. This module therefore registers autograd kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +21,12 @@ KEYS = [f'Autograd{device}' for device in ('CPU', 'CUDA', 'MPS', 'XPU', 'Meta', 
 
 
 def register(name: str, differentiable: int = 1) -> None:
-    """Register the derivative of ``mmattn::<name>``, which ``mmattn::<name>_backward`` computes, and vmap for both.
+    """Register the derivative of the first ``differentiable`` outputs of ``mmattn::<name>``, and vmap.
 
-    The first ``differentiable`` outputs have a derivative. The arguments of the backward operator are their gradients,
-    the outputs that it needs, the arguments of the operator, and one bool per tensor among these: whether it needs a
-    gradient. It returns the needed gradients, in the order of the tensors. The first dimension of every tensor is the
-    batch. A second derivative raises a NotImplementedError. If native code is built, it registers the same derivative,
-    with less overhead per call.
+    ``mmattn::<name>_backward`` is called with the gradients of these outputs, the outputs that it needs, the arguments
+    of the operator, and one bool per tensor among these arguments: whether it needs a gradient. It returns the needed
+    gradients in the order of the tensors. The batch is the first dimension of every tensor. Native code registers the
+    same derivative, with less overhead per call.
     """
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
     for overload in (op, backward):
@@ -57,15 +55,11 @@ def register_vmap(op: torch._ops.OpOverload, rule: Callable) -> None:
 
 
 def register_formula(name: str, gradients: Callable, differentiable: int | None = 1, kept: int = 0) -> None:
-    """Register a derivative of ``mmattn::<name>``.
+    """Register the derivative of the first ``differentiable`` outputs of ``mmattn::<name>``, None for all outputs.
 
-    Args:
-        name (str): name of the operator.
-        gradients (Callable): called with one bool per tensor among the arguments (whether it needs a gradient), the
-            gradients of the differentiable outputs, the first ``kept`` outputs, and the arguments. Returns a gradient
-            or None for each tensor among the arguments.
-        differentiable (int, optional): number of leading outputs that have a derivative, None for all. Defaults to 1.
-        kept (int): number of leading outputs that the derivative needs. Defaults to 0.
+    ``gradients`` is called with one bool per tensor among the arguments (whether it needs a gradient), the gradients of
+    the differentiable outputs, the first ``kept`` outputs, and the arguments. It returns a gradient or None for each
+    tensor.
     """
     op = getattr(torch.ops.mmattn, name).default
 
@@ -111,8 +105,6 @@ def _replace(arguments: Sequence, by: Callable) -> list:
 
 
 class _Call(torch.autograd.Function):
-    """A call of an operator, as a node of autograd's graph."""
-
     @staticmethod
     def forward(ctx, name, below, gradients, differentiable, kept, fill, *tensors):  # type: ignore[override]
         ctx.name, ctx.gradients, ctx.differentiable, ctx.kept, ctx.fill = name, gradients, differentiable, kept, fill
@@ -144,7 +136,6 @@ class _Call(torch.autograd.Function):
 
 
 def _as_returned(op: torch._ops.OpOverload, outputs: tuple[Tensor, ...]) -> Tensor | list[Tensor] | tuple[Tensor, ...]:
-    """Arrange the flat outputs in the structure of the schema."""
     returns = op._schema.returns
     if len(returns) > 1:
         return outputs

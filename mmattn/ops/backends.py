@@ -1,11 +1,9 @@
 """Chooses what runs an operator: a native kernel, a Triton kernel, a composition, or the reference.
 
-No other module chooses. :func:`candidates` is the ordered list of what there is for a pass of an operator on a device,
-each with the reason why it does not run; the first one without a reason runs. Nothing here looks at values, and a call
-of an operator never communicates with other processes: processes that make different calls would deadlock.
-
-A process chooses the kernels for its GPUs once: at the first call of an operator on a GPU, from the verdicts of the
-check (``gpu/verdict.py``), or in :func:`agree_on_kernels`, for all processes of a run.
+No other module chooses. The first of the :func:`candidates` without a reason against it runs. Nothing here looks at
+values, and a call of an operator never communicates with other processes: processes that make different calls would
+deadlock. A process chooses the kernels for its GPUs once: at the first call of an operator on a GPU, from the verdicts
+of the check (``gpu/verdict.py``), or in :func:`agree_on_kernels`, for all processes of a run.
 """
 
 import os
@@ -49,13 +47,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(name: str, device: torch.device, dtype: torch.dtype) -> list[Candidate]:
-    """List the implementations of a pass of an operator, in the order in which they are tried.
-
-    Args:
-        name (str): name of an operator, such as 'grid_attention', or of its derivative, 'grid_attention_backward'.
-        device (torch.device): device of the tensors.
-        dtype (torch.dtype): dtype of the operands.
-    """
+    """List the implementations of an operator, or of '<operator>_backward', in the order in which they are tried."""
     return [
         Candidate('native', _against_native(name, device, dtype)),
         Candidate('triton', _against_triton(name, device, dtype)),
@@ -103,7 +95,6 @@ def _against_composition(name: str, device: torch.device) -> str:
 
 
 def _against_kernel(kernel: str, name: str, dtype: torch.dtype) -> str:
-    """Explain why the verdicts do not select a kernel, or return '' if they do."""
     operator, pass_ = name.removesuffix('_backward'), PASSES[name.endswith('_backward')]
     dtypes = DTYPE_CLASSES[dtype == torch.float32]
     selected, reasons = (_selection or {}).get((operator, dtypes, pass_), ('composition', {}))
@@ -111,7 +102,7 @@ def _against_kernel(kernel: str, name: str, dtype: torch.dtype) -> str:
 
 
 def run(name: str, arguments: tuple) -> Any:
-    """Run an operator for which no native kernel has run. The dispatcher tries these first."""
+    """Run an operator for which no native kernel has run. The dispatcher tries native kernels first."""
     device, dtype = _device_and_dtype(arguments)
     if device.type == 'cuda' and _selection is None:
         choose_kernels()
@@ -143,7 +134,7 @@ def _order(name: str, device: torch.device, dtype: torch.dtype) -> list[str]:
 
 
 def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
-    """Request the log-sum-exp of a composition if a kernel will compute the gradients: the kernel needs it."""
+    """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
     operator = registry.OPERATORS.get(name)
     if operator is None or not operator.returns_lse:
         return arguments
@@ -152,7 +143,7 @@ def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dt
 
 
 def _run_triton(name: str, arguments: tuple) -> Any:
-    """Run a Triton kernel. If it fails to compile or to start, warn, and do without it in this process."""
+    # If the kernel fails to compile or to start, warn, and do without it in this process.
     try:
         outputs = triton.run(name, arguments)
     except torch.cuda.OutOfMemoryError:
@@ -175,15 +166,12 @@ registry.run = run
 def backend(name: str) -> Iterator[None]:
     """Select the implementation of the operators in a ``with`` block, for all threads.
 
-    Compute the gradients in the same block as the outputs.
+    Compute the gradients in the same block as the outputs. If the kernels are not available, the RuntimeError says why.
 
     Args:
-        name (str): 'native', the kernels; 'triton', Triton's kernels on GPUs, where there are some; 'composition',
-            PyTorch's own operators in the dtype of the operands; 'reference', literal references in float32 or float64;
-            'auto', the default: kernels on CPUs, checked kernels and compositions on GPUs.
-
-    Raises:
-        RuntimeError: ``name`` is 'native' or 'triton', and these kernels are not available. The message says why.
+        name (str): 'native' (native kernels), 'triton' (Triton kernels on GPUs, where they exist), 'composition'
+            (PyTorch's own operators in the dtype of the operands), 'reference' (literal references in float32 or
+            float64), or the default 'auto' (kernels on CPUs, checked kernels and compositions on GPUs).
 
     Example:
         >>> with backend('reference'), kernels_run() as kernels:
@@ -216,7 +204,7 @@ def _select(name: str) -> None:
 
 @contextmanager
 def kernels_run() -> Iterator[list[str]]:
-    """Record the operators whose kernels run in a ``with`` block: the list is filled when the block ends."""
+    """Record the operators whose kernels run in a ``with`` block. The list is filled when the block ends."""
     global _traced
     names: list[str] = []
     _traced = names
@@ -253,7 +241,7 @@ def select_kernels(kinds: list[dict[str, str]]) -> Selection:
 
 
 def choose_kernels() -> None:
-    """Choose the kernels for the GPUs of this process, unless it has chosen. Warns if faster ones may be had."""
+    """Choose the kernels for the GPUs of this process, once. Warns if faster kernels may be available."""
     with _lock:
         if _selection is None:
             _apply(select_kernels(verdict.machines()))
@@ -264,8 +252,7 @@ def choose_kernels() -> None:
 def agree_on_kernels() -> None:
     """Choose the kernels for all processes of a distributed run. All processes must call this function.
 
-    Rank 0 chooses, so only its machine needs verdicts. If a process has another kind of GPU or another build, no kernel
-    runs on a GPU.
+    Rank 0 chooses, so only its machine needs verdicts. If the GPUs or the builds differ, no kernel runs on a GPU.
     """
     kinds = verdict.machines()
     selection = select_kernels(kinds)
@@ -283,7 +270,7 @@ def agree_on_kernels() -> None:
 
 
 def what_may_be_faster() -> str:
-    """Say which kernels for GPUs were not checked, or are missing, and how to get them. '' if none."""
+    """Say which kernels for GPUs were not checked or are missing, and how to get them. '' if there are none."""
     texts = []
     unchecked = sorted(
         {
@@ -327,12 +314,8 @@ def describe_on_gpu(operator: str) -> str:
 def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     """Explain which implementation runs a call of an operator, and why the others do not.
 
-    Args:
-        operator (Callable): an operator of ``mmattn.ops``, such as :func:`global_attention`.
-        *args, **kwargs: its arguments.
-
-    Returns:
-        str: for the forward and the backward pass, a line for each implementation, up to the one that runs.
+    ``operator`` is a function of ``mmattn.ops``, such as :func:`global_attention`, followed by the arguments of the
+    call. For the forward and the backward pass, the result has a line for each implementation, up to the one that runs.
 
     Example:
         >>> from mmattn.ops import dynamic_conv
@@ -366,7 +349,6 @@ def _apply(selection: Selection) -> None:
 
 
 def _allow_native() -> None:
-    """Tell native code which CUDA kernels may run."""
     for (operator, dtypes, pass_), _ in (_selection or {}).items():
         if dtypes == DTYPE_CLASSES[0] and library.has_kernel(operator, 'cuda'):
             name = f'{operator}_backward' if pass_ == PASSES[1] else operator

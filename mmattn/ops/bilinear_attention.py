@@ -26,9 +26,7 @@ def _parts(first: Tensor, x: Tensor, y: Tensor, *extra: Tensor) -> Iterator[tupl
 
 
 def _without_autocast(reference: Callable) -> Callable:
-    """Decorate a reference: autocast would cast its products."""
-
-    @functools.wraps(reference)
+    @functools.wraps(reference)  # autocast would cast the products of a reference
     def run(*arguments: Any) -> Any:
         with torch.autocast(arguments[-1].query.device.type, enabled=False):
             return reference(*arguments)
@@ -149,7 +147,6 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
     This is low-rank bilinear pooling of every pair with one output for each of G glimpses (Eq. 9). The product of all
     pairs, ``(B, Q, K, C)``, is never formed. Differentiable in every tensor. float16 and bfloat16 are accumulated in
     float32.
-
     Source: "Bilinear Attention Networks", 2018.
 
     Args:
@@ -180,11 +177,10 @@ def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask:
 
     Args:
         logits (Tensor): L, float ``(B, G, Q, K)``.
-        query_mask (Tensor, optional): bool ``(B, Q)``, True for queries that may be attended to.
-        key_mask (Tensor, optional): bool ``(B, K)``, True for keys that may be attended to.
+        query_mask, key_mask (Tensor, optional): bool ``(B, Q)`` and ``(B, K)``, True where attention is allowed.
 
     Returns:
-        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``, 0 for pairs that are masked, also if all are.
+        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``. Masked pairs have weight 0, even if all pairs are masked.
 
     Example:
         >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
@@ -215,7 +211,6 @@ def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
 
     Computed as Σ_i x_i ∘ Σ_j A_g[i,j] y_j. Differentiable in every tensor. float16 and bfloat16 are accumulated in
     float32.
-
     Source: "Bilinear Attention Networks", 2018.
 
     Args:
@@ -254,7 +249,6 @@ def bilinear_attention(
     """Combine :func:`bilinear_logits`, :func:`bilinear_softmax` and :func:`bilinear_pooling` in one call.
 
     A bias of a glimpse has no effect, because the softmax is over all pairs.
-
     Source: "Bilinear Attention Networks", 2018, Eq. 6 to 9.
 
     Args:

@@ -23,10 +23,10 @@ def under_autocast(*tensors: Tensor, always: bool = False) -> tuple[Tensor, ...]
 
 
 def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Check that query, key and value, ``(B, heads, *positions, channels)``, fit together.
+    """Check query, key and value ``(B, heads, *positions, channels)``, with ``axes[0]`` to ``axes[1]`` position axes.
 
-    ``axes`` is the least and greatest number of position axes. Returns the tensors in one dtype (under autocast in its
-    dtype, as torch does for its attention), with key and value heads repeated to the number of query heads.
+    Returns them in one dtype (under autocast, its dtype), with key and value heads repeated to the number of query
+    heads.
     """
     fewest, most = axes
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
@@ -62,7 +62,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
 
 
 def check_device(first: Tensor, **more: Tensor | None) -> None:
-    """Check that all tensors are on one device, which fake kernels would not detect."""
+    """Check that all tensors are on one device, because fake kernels would not detect that they differ."""
     device = first.device
     for name, x in more.items():
         if x is not None and x.device != device:
@@ -82,10 +82,9 @@ def check_window(
     outside_bias: Tensor | float,
     entries: Callable[[tuple[int, ...]], int],
 ) -> tuple[tuple[int, ...], Tensor | None, float]:
-    """Check the arguments of window biases.
+    """Check the arguments of window biases, whose number K is ``entries(window_size)``.
 
-    ``entries`` counts the window biases K of a window size. Returns the window length of each axis; ``outside_bias``
-    if it is a tensor, otherwise None; ``outside_bias`` if it is a number, otherwise 0.
+    Returns one window length per axis, ``outside_bias`` as a tensor or None, and ``outside_bias`` as a number or 0.
     """
     if window_bias is None:
         return (), None, 0.0

@@ -9,15 +9,12 @@ GPU_CHUNK_BYTES = 512 * 2**20  # fewer launches, and products that fill the devi
 
 
 def chunk_bytes(device: torch.device) -> int:
-    """Return the byte budget of a slice of work on a device."""
+    """Choose the byte budget of a slice of work."""
     return CHUNK_BYTES if device.type == 'cpu' else GPU_CHUNK_BYTES
 
 
 def chunks(length: int, bytes_each: int, budget: int | None = None) -> Iterator[slice]:
-    """Yield slices that cover ``range(length)``, with as many items as fit the budget, but at least one.
-
-    Every item needs ``bytes_each`` bytes. The budget of a slice defaults to ``CHUNK_BYTES``.
-    """
+    """Yield slices of ``range(length)``, with as many items of ``bytes_each`` bytes as fit the budget, at least 1."""
     step = max(1, (CHUNK_BYTES if budget is None else budget) // max(1, bytes_each))
     for start in range(0, length, step):
         yield slice(start, min(start + step, length))

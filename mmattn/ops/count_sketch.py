@@ -13,14 +13,13 @@ def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
     """Project the channels of x at random: Ψ(x)[k] = Σ_{i: index[i] = k} sign[i] x[i].
 
     Differentiable in ``x`` and ``sign``. On a GPU, sums of one output may be in any order, as in ``torch.index_add``.
-
-    Source: Charikar et al., "Finding Frequent Items in Data Streams", 2002; in multimodal compact bilinear pooling
+    Sources: Charikar et al., "Finding Frequent Items in Data Streams", 2002, and multimodal compact bilinear pooling
     (MCB), Fukui et al., 2016.
 
     Args:
         x (Tensor): float ``(*, C)``.
-        index (Tensor): int64 ``(C)``, the output of each channel, from 0 to ``size`` − 1. The values are checked on a
-            CPU only, where checks cause no synchronisation.
+        index (Tensor): int64 ``(C)``, the output of each channel, from 0 to ``size`` − 1. Only values on a CPU are
+            checked, because a check on a GPU would synchronise it.
         sign (Tensor): ``(C)``, 1 or −1, the dtype of ``x``.
         size (int): number of outputs d ≥ 1.
 

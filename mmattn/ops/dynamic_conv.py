@@ -58,16 +58,14 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
 
     y_i = Σ_j softmax_e [logits_i]_{j−i} v_j (Eq. 5 to 7, without W_c), where the softmax is over the k² entries e of
     the kernel at i. It is a convolution with zero padding: a kernel sums to 1 over all of its entries (Σ_j K_{j,g} = 1
-    in the text below Eq. 7, and Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions"). At the
-    border, the weights of the positions inside the map therefore sum to less than 1, unlike in
-    :func:`local_attention`. Differentiable in both tensors. float16 and bfloat16 are accumulated in float32.
-
+    below Eq. 7, and Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions"). At the border, the
+    weights of the positions inside the map therefore sum to less than 1, unlike in :func:`local_attention`.
+    Differentiable in both tensors. float16 and bfloat16 are accumulated in float32.
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         value (Tensor): float ``(B, groups, H, W, D)``. The channels of a group share a kernel.
-        logits (Tensor): float ``(B, groups, H, W, k0·k1)``, the kernel of each position before the softmax, row-major
-            over the neighbourhood.
+        logits (Tensor): float ``(B, groups, H, W, k0·k1)``, the row-major kernel of each position before the softmax.
         kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).
         dilation (int): step ≥ 1 between the positions of a kernel. Defaults to 1.
 

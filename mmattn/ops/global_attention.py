@@ -1,12 +1,6 @@
-"""Global attention with structured position biases.
+"""Global attention with structured position biases. :func:`global_attention` has the equation.
 
-Every query attends to every key, with logits
-
-    scale · qᵢᵀkⱼ + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]
-
-where δp are window biases with one value for all keys outside the window (Eq. 3.12 of the bilateral-attention thesis),
-Aₐ are biases per axis of the position of the key, and B are biases per key. The N×N table of all pairs is never stored:
-logits are computed for slices of queries, and again in the backward pass.
+The N×N table of all pairs is never stored: logits are computed for slices of queries, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -35,11 +29,7 @@ from .window_bias import accumulator, window_entries, window_keys
 
 
 class Rows:
-    """The operands of one call, with positions flattened to N queries and M keys.
-
-    Products are computed in ``dtype``, by default that of the accumulator. Biases of all keys are in ``bias_dtype``, by
-    default the same.
-    """
+    """The operands of one call, flattened to N queries and M keys in ``dtype``. Biases of all keys: ``bias_dtype``."""
 
     def __init__(self, args: Any, dtype: torch.dtype | None = None, bias_dtype: torch.dtype | None = None) -> None:
         dtype = accumulator(args.query) if dtype is None else dtype
@@ -58,22 +48,19 @@ class Rows:
         self.before = self.key.shape[2] - self.query.shape[2]
 
     def slices(self, tables: int) -> Iterator[slice]:
-        """Yield slices of queries, for which ``tables`` rows of logits over all keys fit the byte budget."""
+        """Yield slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
         batch, heads, _, _ = self.query.shape
         entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
         return chunks(self.query.shape[2], row * self.bias_dtype.itemsize, chunk_bytes(self.query.device))
 
     def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether it exists."""
+        """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
         queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
         return window_keys(queries, self.key_size, self.args.window_size, self.args.is_causal)
 
     def window(self, rows: slice | Tensor, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
-        """Expand the window biases of some queries to all keys: ``(B, heads, n, M + 1 + columns)``.
-
-        Column M is arbitrary: entries that do not exist are written to it. So are the columns after it.
-        """
+        """Expand window biases to all keys: ``(B, heads, n, M + 1 + columns)``. Columns from M on are arbitrary."""
         where, exists = realigned
         count = self.key.shape[2]
         window = self.window_bias[:, :, rows].to(self.bias_dtype)  # type: ignore[index]
@@ -82,6 +69,7 @@ class Rows:
         else:
             outside = self.outside_bias[:, :, rows].to(self.bias_dtype)
         table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1 + columns)
+        # Entries that do not exist are written to column M.
         return table.scatter_(-1, where.where(exists, count).expand_as(window), window)
 
     def add_to(self, logits: Tensor, rows: slice | Tensor) -> None:
@@ -94,7 +82,7 @@ class Rows:
             logits += self.key_bias.unsqueeze(2)
 
     def mask(self, logits: Tensor, rows: slice | Tensor) -> None:
-        """Set logits ``(B, heads, n, M)`` of keys that a query does not attend to to −∞, in place."""
+        """Set logits ``(B, heads, n, M)`` to −∞, in place, where a query does not attend to a key."""
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
         if self.args.is_causal:
@@ -119,7 +107,7 @@ class Rows:
 def _reference(args: Any) -> tuple[Tensor, Tensor]:
     x = Rows(args)
     positions = args.query.shape[:-1]
-    # The outputs are no views: autograd forbids in-place changes of these.
+    # The outputs are no views, because autograd forbids in-place changes of views.
     outs, lses = args.value.new_empty(*positions, args.value.shape[-1]), x.query.new_empty(positions)
     out, lse = outs.flatten(2, -2), lses.flatten(2)
     with torch.autocast(x.query.device.type, enabled=False):
@@ -161,7 +149,7 @@ class BiasGradients:
             self.keys += d_logits.sum(2)
 
     def gradients(self, d_query: Tensor, d_key: Tensor, d_value: Tensor) -> list[Tensor | None]:
-        """Return all gradients of the call, in the order and the shapes of its tensors."""
+        """Return all gradients of the call, in the order and with the shapes of its tensors."""
         size, key_size = self.of.size, self.of.key_size
         grads = [(d_query, size), (d_key, key_size), (d_value, key_size), (self.window, size), (self.outside, size)]
         grads += [*((d_axis, size) for d_axis in self.axes), (self.keys, key_size)]
@@ -223,19 +211,17 @@ def global_attention(
 ) -> tuple:
     """Attend over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
 
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, where δp is given by
-    ``window_bias`` and ``outside_bias`` (Eq. 3.12), Aₐ by ``axis_bias``, and B by ``key_bias``. Extra memory is linear
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, with the biases δp of
+    ``window_bias`` and ``outside_bias`` (Eq. 3.12), Aₐ of ``axis_bias``, and B of ``key_bias``. Extra memory is linear
     in the number of positions.
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
     queries and ``*R`` for keys, which may differ. With ``window_bias`` or ``is_causal``, the queries are at the last
-    positions of the keys: the sides of ``*S`` and ``*R`` must be equal, except that the first side of ``*S`` may be
-    smaller. The output of a query without keys (all masked) is 0. The operator is differentiable in every
-    floating-point tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value are
-    cast to its dtype, as for ``torch.nn.functional.scaled_dot_product_attention``.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 3.4.
+    positions of the keys: only the first side of ``*S`` may be smaller than in ``*R``, and all other sides must be
+    equal. The output of a query without keys (all masked) is 0. The operator is differentiable in every floating-point
+    tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value are cast to its dtype,
+    as for ``torch.nn.functional.scaled_dot_product_attention``.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.
@@ -248,13 +234,13 @@ def global_attention(
             not scaled: divide them by σp, or apply :func:`window_zscore`.
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis. Required
             with ``window_bias``.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
-            number. ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
+        outside_bias (Tensor or float): with ``window_bias``, the bias v_i of keys outside the window: float
+            ``(B, heads, *S)`` or a finite number. ``-inf`` restricts attention to the window. Defaults to 0.
         axis_bias (sequence of Tensor): empty, or one float tensor per key axis a, broadcastable to
-            ``(B, heads, *S, R[a])``: a bias for the absolute coordinate of the key on that axis. Defaults to empty.
-        key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``. For padding, use −∞ or ``key_mask``: in
-            float32, the gradients of a query whose log-sum-exp is ±1e8 or beyond, because all of its keys have a bias
-            of −1e9, are wrong.
+            ``(B, heads, *S, R[a])``: a bias for the coordinate of the key on that axis. Defaults to empty.
+        key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``. For padding, use −∞ or ``key_mask``. If
+            the log-sum-exp of a query is ±1e8 or beyond, for example because all its keys have −1e9, its float32
+            gradients are wrong.
         key_mask (Tensor, optional): bool ``(B, *R)``, True for keys that may be attended to.
         is_causal (bool): attend only to keys with j ≤ i in row-major order. Defaults to False.
         return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for

@@ -21,10 +21,7 @@ from .window_bias import accumulator
 
 
 class Positions:
-    """The window biases of one call, laid out for each arm.
-
-    ``at`` holds coordinates ``(Q,)`` on each axis of selected queries. ``(Q)`` then replaces ``*S``.
-    """
+    """The window biases of one call, laid out for each arm. For queries ``at`` coordinates, ``(Q)`` replaces ``*S``."""
 
     def __init__(self, args: Any, at: tuple[Tensor, ...] = (), dtype: torch.dtype | None = None) -> None:
         dtype = accumulator(args.query) if dtype is None else dtype
@@ -41,7 +38,7 @@ class Positions:
         return None if args.window_bias is None else cls(args, at, dtype)
 
     def arm(self, axis: int) -> slice:
-        """Entries of an axis within K: the last axis comes first, with the centre. The other axes omit the centre."""
+        """Select the entries of an axis. The last axis comes first and has the centre, which the other axes omit."""
         counts = [k - 1 for k in self.window_size]
         counts[-1] += 1
         start = sum(counts[axis + 1 :])
@@ -55,10 +52,7 @@ class Positions:
         return self.realign(axis, window, outside, index)
 
     def realign(self, axis: int, window: Tensor, outside: Tensor, index: Tensor) -> Tensor:
-        """Compute biases ``(…, n, length)`` of the arm along ``axis``, with the :meth:`index` of n queries.
-
-        ``window`` is ``(…, n, K)``, ``outside`` is ``(…, n, 1)``.
-        """
+        """Compute biases ``(…, n, length)`` of an arm from ``window`` ``(…, n, K)`` and ``outside`` ``(…, n, 1)``."""
         k = self.window_size[axis]
         entries = window[..., self.arm(axis)]
         if entries.shape[-1] == k:
@@ -87,7 +81,6 @@ class Positions:
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    """Index ``(B, heads, *S, …)`` by one tensor per axis of ``*S``. Without tensors, select everything."""
     return slice(None), slice(None), *coordinates
 
 
@@ -97,10 +90,7 @@ def lines_along(x: Tensor, axis: int) -> Tensor:
 
 
 def _arms(args: Any, positions: Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
-    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm. The lines fit the byte budget.
-
-    Only the arm of the last axis contains the self key.
-    """
+    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm. The lines fit the byte budget."""
     dtype, axes = accumulator(args.query), args.query.dim() - 3
     for axis in reversed(range(axes)):
         q, k = lines_along(args.query, axis), lines_along(args.key, axis)
@@ -111,7 +101,7 @@ def _arms(args: Any, positions: Positions | None) -> Iterator[tuple[int, slice, 
             logits = (q[:, :, lines].to(dtype) * args.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
             if positions is not None:
                 logits += positions.logits(axis, lines)
-            if axis != axes - 1:
+            if axis != axes - 1:  # only the arm of the last axis contains the self key
                 logits.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
             yield axis, lines, logits
 
@@ -198,21 +188,19 @@ def grid_attention(
     """Attend over the keys on the axes through each position of a 2-D or 3-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
-    with the position biases b. A query has ∑S − (axes − 1) keys.
-
-    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable
-    in every tensor. Dtypes are handled as in :func:`global_attention`.
-
-    Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision",
-    master's thesis, University of Guelph, 2020, Eq. 5.2 to 5.5 for 3-D.
+    with the position biases b. A query has ∑S − (axes − 1) keys. Positions are the dimensions between heads and
+    channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable in every tensor. Dtypes are handled as in
+    :func:`global_attention`.
+    Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, Eq. 3.12 for the position
+    biases. "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, Eq. 5.2 to 5.5 for
+    3-D.
 
     Args:
         query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
-            query. The last axis comes first, including the centre. The other axes follow in reverse order, without
-            the centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them
-            by σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
+            query. The last axis comes first, including the centre. The other axes follow in reverse order, without the
+            centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them by
+            σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
             log-sum-exp is ±1e8 or beyond are wrong.
         window_size, outside_bias, return_lse: as in :func:`global_attention`.
 
@@ -241,11 +229,9 @@ def grid_attention(
 def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
     """Compute the weights of :func:`grid_attention` for selected queries only. Not differentiable.
 
-    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`grid_attention`.
-
-    Returns:
-        Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1. The weights
-        of keys that are not on the axes through the query are 0.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`grid_attention`. Returns
+    ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0 at keys that are
+    not on the axes through the query.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions

@@ -13,11 +13,8 @@ KERNELS = ('dynamic_conv', 'global_attention', 'grid_attention', 'local_attentio
 
 
 def native_backend(backend: str, interpreted: bool) -> str:
-    """Return what native code does under a backend: 'auto', 'native', or 'reference', where no native kernel runs.
-
-    With 'triton', operators without a Triton kernel run as with 'auto', except in Triton's interpreter, on the CPU.
-    """
-    if backend == 'triton':
+    """Choose what native code does under a backend: 'auto', 'native', or 'reference', where no native kernel runs."""
+    if backend == 'triton':  # except in Triton's interpreter, operators without a Triton kernel run as with 'auto'
         return 'reference' if interpreted else 'auto'
     return 'reference' if backend == 'composition' else backend
 

@@ -42,7 +42,7 @@ def _passes(
     scale: float,
     iterations: int,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Weights ``(K, B, heads, H, W)`` and weighted sum of keys of each refining pass, and weights of the last pass."""
+    """Compute weights ``(K, B, heads, H, W)`` and weighted keys of refining passes, and weights of the last pass."""
     logits = area.logits(value)
     rounds = []
     if query is not None and key is not None:
@@ -102,7 +102,7 @@ def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
 
 
 def _flops(args: Any, backward: bool) -> int:
-    """Every pass before the last sums keys. Border positions count as having all k×k neighbours."""
+    # Each pass but the last sums keys. Border positions count as having all k×k neighbours.
     keys, value = math.prod(args.kernel_size), args.value
     flops = products((*value[:-1], 0 if args.query is None else args.query[-1]), value, keys, backward)
     if args.query is None:
@@ -139,12 +139,9 @@ def local_attention(
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
     the positions j in the k×k neighbourhood of i. Their weights sum to 1. At the border of the map, a neighbourhood is
-    clipped and has fewer positions. (NATTEN shifts it inwards instead, so that it keeps its size.)
-
-    Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, chapter 4.
+    clipped and has fewer positions. (NATTEN shifts it inwards instead, so that it keeps its size.) Differentiable in
+    every tensor. Dtypes are handled as in :func:`global_attention`.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, chapter 4.
 
     Args:
         query (Tensor, optional): float ``(B, heads, H, W, D)``. If None, ``window_bias`` determines the weights.
@@ -206,11 +203,9 @@ def local_attention_weights(
 ) -> Tensor:
     """Compute the weights of :func:`local_attention` for selected queries only. Not differentiable.
 
-    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`local_attention`.
-
-    Returns:
-        Tensor: ``(B, heads, Q, H, W)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0
-        outside the neighbourhood of its query.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`local_attention`. Returns
+    ``(B, heads, Q, H, W)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0 outside the
+    neighbourhood of its query.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions

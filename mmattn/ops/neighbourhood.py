@@ -1,7 +1,7 @@
 """Sums over the k×k neighbourhoods of a 2-D map, for the operators with local weights.
 
-The neighbourhood is never unfolded. For each of its k² offsets, the shifted map is a view. Only the product of two
-views is stored. The forward and the backward pass consist of three kinds of such sums.
+The neighbourhood is never unfolded: for each of its k² offsets, the shifted map is a view, and only the product of two
+views is stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from .chunks import chunks
 class Neighbourhood:
     """The pairs of positions (i, j) at each offset of a neighbourhood, and the sums over them.
 
-    Maps are ``(B, heads, H, W, C)``. Weights of pairs are planes ``(K, B, heads, H, W)``: one plane per offset j − i,
-    indexed by i.
+    Maps are ``(B, heads, H, W, C)``. Weights of pairs are ``(K, B, heads, H, W)``: a plane, indexed by i, per offset
+    j − i.
     """
 
     def __init__(self, size: Sequence[int], kernel_size: Sequence[int], dilation: int) -> None:
@@ -66,10 +66,7 @@ class Neighbourhood:
 
 
 def slices(shape: Sequence[int], bytes_each: int, budget: int | None = None) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of batch items and heads that fit the byte budget.
-
-    ``shape`` is ``(B, heads, H, W, …)``. One position of one head needs ``bytes_each`` bytes.
-    """
+    """Yield slices of batch and heads that fit the byte budget. A position of a head needs ``bytes_each`` bytes."""
     batch, heads, height, width = shape[:4]
     one = height * width * bytes_each
     for items in chunks(batch, heads * one, budget):

@@ -33,23 +33,23 @@ class PublicOperator(Protocol):
 class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
-    The dispatcher runs a native kernel if one may run and supports the tensors. Otherwise it runs what ``backends.py``
-    chooses: a Triton kernel, a composition of PyTorch's operators, or the reference. The callables below receive the
-    arguments as one object, whose attributes have the names of the schema.
+    The dispatcher runs a native kernel if one may run and supports the tensors. Otherwise ``backends.py`` chooses a
+    Triton kernel, a composition of PyTorch's operators, or the reference. The callables below receive the arguments as
+    one object, whose attributes have the names of the schema.
 
     Args:
         name (str): name of the operator.
         arguments (str): arguments of the schema. The first dimension of every tensor is the batch.
         outputs (str): outputs of the schema. With '(Tensor, Tensor)', the second output is a log-sum-exp, and the
             operator has a last argument ``return_lse``: if False, an implementation may leave this output undefined.
-        reference (Callable): called with the arguments; returns the outputs. It is written literally, in float32 or
-            float64, and is what every other implementation is compared with.
+        reference (Callable): computes the outputs from the arguments, literally, in float32 or float64. Every other
+            implementation is compared with it.
         backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, and the
-            arguments. Returns one gradient per tensor among the arguments, or None for a tensor that has none.
-            Gradients that are not needed are dropped. Native kernels do not compute them.
-        fake (Callable): called with the arguments; returns outputs without data.
-        flops (Callable): called with the arguments, with shapes in place of tensors, and a bool, True for the backward
-            pass. Returns the FLOPs, an integer.
+            arguments. Returns a gradient or None for each tensor among the arguments. Gradients that are not needed are
+            dropped. Native kernels do not compute them.
+        fake (Callable): allocates outputs without data from the arguments.
+        flops (Callable): counts FLOPs from the arguments, with shapes in place of tensors, and a bool, True for the
+            backward pass.
         kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
         differentiable (int): the first ``differentiable`` outputs have a derivative. Defaults to 1.
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
@@ -102,18 +102,18 @@ class Operator:
         return self._reference(self.Arguments(*arguments))
 
     def reference_backward(self, *arguments: Any) -> list[Tensor]:
-        """Evaluate the derivative in PyTorch: the needed gradients, in the dtypes of the tensors."""
+        """Evaluate the needed gradients in PyTorch, in the dtypes of the tensors."""
         return self.needed_gradients(self._backward, *arguments)
 
     def needed_gradients(self, backward: Callable, *arguments: Any) -> list[Tensor]:
-        """Call a function such as ``backward`` with the arguments of the backward operator; drop what is not needed."""
+        """Call a function such as ``backward`` with the arguments of the backward operator. Drop unneeded gradients."""
         operands, needed = arguments[self._leading : -1], arguments[-1]
         grads = backward(*arguments[: self._leading], self.Arguments(*operands))
         tensors = autograd.list_tensors(operands)
         return [grad.to(x.dtype) for grad, x, is_needed in zip(grads, tensors, needed, strict=True) if is_needed]
 
     def composition(self, forward: Callable, backward: Callable) -> None:
-        """Register a composition of PyTorch's operators. Its functions are called as those of the reference."""
+        """Register a composition of PyTorch's operators. Its functions have the arguments of the reference."""
 
         def run(*arguments: Any) -> Any:
             return forward(self.Arguments(*arguments))
@@ -132,8 +132,8 @@ class Operator:
     def public(self, arguments: Callable[..., tuple]) -> PublicOperator:
         """Decorate a function that checks the user's arguments and converts them to the schema.
 
-        The result runs the operator and returns the first output, or the first two with ``return_lse=True``.
-        The original function is its attribute ``arguments``.
+        The result runs the operator and returns the first output, or the first two with ``return_lse=True``. Its
+        attribute ``arguments`` is the original function.
         """
         run = self.run
         signature = inspect.signature(arguments)
@@ -170,10 +170,7 @@ class Operator:
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:
-    """Register the FLOPs of the matrix products of ``mmattn::<name>`` with PyTorch's ``FlopCounterMode``.
-
-    ``formula`` is called with the arguments, with shapes in place of tensors.
-    """
+    """Register the FLOPs of ``mmattn::<name>``: ``formula`` gets the arguments, with shapes in place of tensors."""
     op = getattr(torch.ops.mmattn, name)
     register_flop_formula(op)(lambda *shapes, out_shape=None, **_: formula(*shapes))
     flop_registry.setdefault(op, flop_registry.get(op.default))  # torch 2.4 registers the overload
@@ -201,9 +198,6 @@ def fake_attention(args: Any) -> tuple[Tensor, Tensor]:
 
 
 def products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
-    """Count the FLOPs of the products of attention with ``keys`` keys per query. A multiply-accumulate counts as two.
-
-    The backward pass computes the logits again, and the gradients of query, key, value and weights.
-    """
-    queries = math.prod(query[:-1])
+    """Count the FLOPs of attention with ``keys`` keys per query. The backward pass computes the logits again."""
+    queries = math.prod(query[:-1])  # a multiply-accumulate counts as two
     return 2 * queries * keys * ((3 if backward else 1) * query[-1] + (2 if backward else 1) * value[-1])

@@ -57,7 +57,7 @@ def _projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _dense(matrix: Tensor) -> Tensor:
-    """Copy a matrix unless its rows or columns are contiguous and do not overlap: oneDNN would be 100 times slower."""
+    # oneDNN would be 100 times slower unless rows or columns are contiguous and do not overlap.
     rows = matrix.stride(1) == 1 and not 0 < matrix.stride(0) < matrix.shape[1]
     return matrix if rows or matrix.t().is_contiguous() else matrix.t().contiguous().t()
 
@@ -80,7 +80,7 @@ def _gradients(
 
 
 def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """Sum the outer products of the rows. oneDNN transposes a copy of the first operand: the one of fewer channels."""
+    # oneDNN transposes a copy of the first operand: it is the one with fewer channels.
     if x.shape[1] < grad.shape[1]:
         return _weight_gradient(x, grad).t()
     return _projection(grad.t(), x.t(), None)

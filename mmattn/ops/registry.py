@@ -10,14 +10,11 @@ FUNCTIONS: dict[str, dict[str, Callable]] = {}
 
 
 def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
-    """Register an implementation of an operator and of its derivative.
-
-    Both functions take the arguments of the schema. They return NotImplemented for a call that they do not support.
-    """
+    """Register an implementation and its derivative. They return NotImplemented for calls that they do not support."""
     FUNCTIONS.setdefault(name, {})[implementation] = forward
     FUNCTIONS.setdefault(f'{name}_backward', {})[implementation] = backward
 
 
 def run(name: str, arguments: tuple) -> Any:
-    """Run an operator for which no native kernel runs. ``backends.py`` replaces this function by one that chooses."""
+    """Run an operator for which no native kernel runs. ``backends.py`` replaces this function with one that chooses."""
     return FUNCTIONS[name]['reference'](*arguments)

@@ -1,8 +1,8 @@
 """Strided attention: every query attends to a cube of keys around it, or to the keys at multiples of a step from it.
 
 The map is divided into groups of queries with (nearly) the same keys: blocks, or positions with the same remainder.
-Each group is a small dense product whose keys and values are views, and keys that a query does not attend to are
-masked. Groups are processed in slices, and again in the backward pass: the N×N table of all pairs is never stored.
+Each group is a small dense product of views, with a mask. Groups are processed in slices, and again in the backward
+pass: the N×N table of all pairs is never stored.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from .window_bias import accumulator
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:
-    """Return a shape that is ``size`` on one of ``axes`` axes, and 1 on the other axes."""
     return [size if a == axis else 1 for a in range(axes)]
 
 
 def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None) -> Tensor:
-    """Index the K logits of an axis by the offset j − i (one logit without a table). K if i does not attend to j."""
+    """Index the K logits of an axis (1 without a table) by the offset j − i. K if i does not attend to j."""
     attended = (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
     if table is None:
         return (~attended).long()
@@ -48,7 +47,7 @@ def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Te
 
 
 def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Look up the logits of an axis ``(…, keys)`` by offset, or 0 without a table. −∞ if there is no key."""
+    """Look up the logits of an axis ``(…, keys)`` by offset, 0 without a table, −∞ if there is no key."""
     if table is None:
         return torch.zeros_like(entry, dtype=dtype).masked_fill_(entry.bool(), -math.inf)
     table = F.pad(table.to(dtype), (0, 1), value=-math.inf)
@@ -77,7 +76,6 @@ class _Axis(NamedTuple):
 
 
 def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
-    """Divide an axis of the queries, and the same axis of the keys, into groups."""
     if pattern == 'strided':  # one group for each remainder
         return _Axis(size, step, 1, step, -(-size // step)), _Axis(key_size, step, 1, step, -(-key_size // step))
     pieces, before = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0)}[pattern]  # with the adjacent blocks
@@ -107,7 +105,6 @@ def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
 
 
 def _zeros(like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
-    """Allocate a padded map of zeros, and view its pieces."""
     x = like.new_zeros((*like.shape[:2], *(axis.padded for axis in axes), channels), dtype=dtype)
     return x, _groups(x, axes, pieces=False)
 
@@ -123,17 +120,13 @@ def _parts(shape: Sequence[int], bytes_each: int, budget: int) -> Iterator[tuple
 
 
 def _attends_to_all(axis: _Axis, pattern: str, step: int) -> bool:
-    """Check whether every query of a group attends to every key of it, on an axis of the keys."""
     if axis.pieces > 1 or axis.padded != axis.size:
         return False
     return pattern != 'forward' or step == 1  # a group of 'forward' that is not alone is the whole axis
 
 
 class Groups:
-    """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``.
-
-    Products are computed in ``dtype``, by default that of the accumulator.
-    """
+    """The operands of one call, in ``dtype``, as views of groups: ``(B, heads, *groups, *positions, C)``."""
 
     def __init__(self, args: Any, dtype: torch.dtype | None = None) -> None:
         query, key, value, offset_bias, pattern = args.query, args.key, args.value, args.offset_bias, args.pattern
@@ -169,10 +162,7 @@ class Groups:
         return entry.view(*_alone(groups, axis, self.rank), *_alone(positions, axis, self.rank), keys)
 
     def parts(self, tables: int) -> Iterator[tuple[slice, ...]]:
-        """Yield parts of the queries for which ``tables`` rows of logits over the keys fit the byte budget.
-
-        A part is a tuple of slices of the first dimensions of ``query``.
-        """
+        """Yield slices of the first dimensions of ``query`` for which ``tables`` rows of logits fit the byte budget."""
         keys = math.prod(self.keys)
         copies = 1 + keys // math.prod(self.query.shape[2 + self.rank : -1])
         numbers = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
@@ -226,7 +216,7 @@ class Results:
         self.lses[part] = lse.reshape(self.lses[part].shape)
 
     def outputs(self) -> tuple[Tensor, Tensor]:
-        """Return what the operator returns."""
+        """Crop the outputs to the map."""
         out, lse = _pad(self.out, self.of.axes, -1), _pad(self.lse, self.of.axes, -1).squeeze(-1)
         return match_layout(self.of.args.value, out), lse
 
@@ -258,7 +248,7 @@ class Gradients:
             d_table[part] = entries[..., :-1]
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradients in the order of the tensors."""
+        """Crop the gradients to the maps, in the order of the tensors."""
         d_key, d_value = (_pad(y, self.of.key_axes, -1) for y in (self.key, self.value))
         d_query, *d_bias = (_pad(y, self.of.axes, -1) for y in (self.query, *(table for table, _ in self.offsets)))
         return [d_query, d_key, d_value, *d_bias]
@@ -334,12 +324,12 @@ def strided_attention(
 ) -> tuple:
     """Attend over a cube of keys, or over the keys at multiples of a step.
 
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The
-    sum is over the positions j that satisfy the condition of ``pattern`` on each axis, with the step h of that axis:
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The sum is
+    over the positions j that satisfy the condition of ``pattern`` on each axis, with the step h of that axis:
 
-    * 'block' (I¹): j is in the same block of length h, ⌊j/h⌋ = ⌊i/h⌋;
-    * 'centred' (I¹): |j − i| < h;
-    * 'forward' (I¹ literally as in the thesis): 0 ≤ j − i < h;
+    * 'block' (I¹): j is in the same block of length h, ⌊j/h⌋ = ⌊i/h⌋.
+    * 'centred' (I¹): |j − i| < h.
+    * 'forward' (I¹ literally as in the thesis): 0 ≤ j − i < h.
     * 'strided' (I²): j − i is a multiple of h.
 
     The two sub-layers of Child et al. are two calls: the first with a pattern of I¹, the second with 'strided'.
@@ -348,12 +338,10 @@ def strided_attention(
     queries and ``*R`` for keys. Both maps start at the same position and may differ in size: a query beyond the last
     key can be a key of the second sub-layer. Positions outside the map are not keys. The output of a query without keys
     is 0. Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
-
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, chapter 5.
 
     Args:
-        query, key, value, scale: as in :func:`global_attention`. Maps must not be empty.
+        query, key, value, scale, return_lse: as in :func:`global_attention`. Maps must not be empty.
         pattern (str): 'block', 'centred', 'forward' or 'strided'.
         step (int or tuple[int, ...], optional): h ≥ 1, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
             which requires keys and queries of the same size.
@@ -361,11 +349,9 @@ def strided_attention(
             a bias for each offset of ``strided_offsets(...)[a]``, q_iᵀE of Eq. 5.9. Offsets without a key are ignored.
             To exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
             Defaults to empty.
-        return_lse (bool): as in :func:`global_attention`. Defaults to False.
 
     Returns:
-        Tensor: ``(B, heads, *S, Dv)``, with dtype and memory order of the dimensions of ``value``. With
-        ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
+        Tensor: ``(B, heads, *S, Dv)``, with the dtype and the memory order that :func:`global_attention` returns.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 2, 4, 32, 32, 16).unbind()  # 2 heads of 16 channels, 4 frames
@@ -394,11 +380,8 @@ def strided_attention(
 def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
     """Compute the weights of :func:`strided_attention` for selected queries only. Not differentiable.
 
-    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`strided_attention`.
-
-    Returns:
-        Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if
-        the query has no keys. The weights of keys outside the pattern are 0.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`strided_attention`, and also
+    returns ``(B, heads, Q, *R)``. The weights of keys outside the pattern are 0.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions

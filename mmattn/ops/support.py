@@ -46,11 +46,10 @@ def strided_support(
     """Mark the keys that a query of :func:`strided_attention` attends to (I_p in Eq. 5.7).
 
     Args:
-        size (sequence of int): size of the map of queries.
+        size, queries: as in :func:`grid_support`, for the map of queries.
         step (int or sequence of int, optional): h ≥ 1, for all axes or for each axis. None means ⌈√side⌉ of each axis,
             which requires maps of one size.
         pattern (str): 'block', 'centred', 'forward' or 'strided', as in :func:`strided_attention`.
-        queries (Tensor, optional): int64 ``(Q, axes)``, coordinates of some queries. Defaults to all positions.
         key_size (sequence of int, optional): size of the map of keys. Defaults to ``size``.
 
     Returns:
@@ -130,7 +129,7 @@ def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: 
 
 
 def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
-    """Compute the step h of each axis, ⌈√side⌉ for None. It is clipped to the map, which does not change the result."""
+    """Compute the step h of each axis, ⌈√side⌉ for None. Clipping it to the map does not change the result."""
     steps = check_step(step, size, key_size) or tuple(math.ceil(math.sqrt(side)) for side in size)
     return tuple(min(h, max(sides)) for h, *sides in zip(steps, size, key_size))
 

@@ -1,7 +1,7 @@
 """The layout of window biases.
 
 A query at position i has one bias for each offset o = j − i of an odd window centred on it, and one bias v_i for all
-its keys outside the window (Eq. 3.12 of the bilateral-attention thesis). On an axis with a window of length k = 2r + 1,
+keys outside the window (Eq. 3.12 of the bilateral-attention thesis). On an axis with a window of length k = 2r + 1,
 entry r + o belongs to offset o. The axes are in row-major order. Entries without a key (outside the map, or after the
 query if attention is causal) are dropped.
 """
@@ -42,10 +42,7 @@ def window_entries(window_size: tuple[int, ...], is_causal: bool = False) -> int
 
 
 def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:
-    """Locate the key of each window entry of some queries on an axis.
-
-    Returns its coordinate, int64 ``(n, k)``, clamped to the axis; and whether it exists, bool ``(n, k)``.
-    """
+    """Locate the keys of window entries on an axis: coordinates ``(n, k)``, clamped to it, and whether they exist."""
     key = queries[:, None] + torch.arange(-(k // 2), k // 2 + 1, device=queries.device)
     clamped = key.clamp(0, length - 1)
     return clamped, clamped == key
@@ -54,17 +51,9 @@ def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:
 def window_keys(
     queries: Tensor, size: Sequence[int], window_size: Sequence[int], is_causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Locate the key of each window entry of some queries.
+    """Locate the keys of the window entries of some queries, flat indices ``(n)`` in a map of ``size``.
 
-    Args:
-        queries (Tensor): int64 ``(n)``, flat indices of positions.
-        size (sequence of int): size of the map.
-        window_size (sequence of int): odd window length of each axis.
-        is_causal (bool): return only the entries with j ≤ i.
-
-    Returns:
-        tuple[Tensor, Tensor]: flat indices of keys, int64 ``(n, K)``, clamped to the map; and whether each key exists,
-        bool ``(n, K)``.
+    Returns flat key indices, int64 ``(n, K)``, clamped to the map, and whether each key exists, bool ``(n, K)``.
     """
     where, exists = None, None
     stride = math.prod(size)

@@ -1,6 +1,6 @@
 """The z-score of window biases: the biases of each query, normalised over its keys before they are added to logits.
 
-The bias outside the window is one number per query. It counts once for each key outside the window. Rows are normalised
+The bias outside the window is one number per query and counts once for each key outside the window. Rows are normalised
 in slices, so that little memory is needed in addition to the result.
 """
 
@@ -29,7 +29,7 @@ class _Slice(NamedTuple):
 
     rows: slice  # of the N queries
     missing: Tensor  # window entries without a key, bool (B or 1, 1, n, K)
-    absent: Tensor  # number of these, less than K, (B or 1, 1, n) or (n)
+    absent: Tensor  # number of missing entries, less than K, (B or 1, 1, n) or (n)
     outer: Tensor  # number of keys outside the window, (B or 1, 1, n)
     keys: Tensor | int  # number of keys, at least 1
 
@@ -78,16 +78,16 @@ def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], d
 
 
 def _reference(args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Two passes relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0."""
     window = args.window_bias.flatten(2, -2)
     dtype = accumulator(window)
     outside = None if args.outside_bias is None else args.outside_bias.flatten(2).to(dtype)
-    # The outputs are no views: autograd forbids in-place changes of these.
+    # The outputs are no views, because autograd forbids in-place changes of views.
     outputs = _fake(args)
     out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
     for rows, missing, absent, outer, keys in _slices(args):
         x, none = window[:, :, rows].to(dtype), outer == 0
         v = x.new_full(x.shape[:-1], args.outside_value) if outside is None else outside[:, :, rows]
+        # Two passes, relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0.
         middle = x.masked_fill(missing, 0).sum(-1) / (x.shape[-1] - absent)
         x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
         v = (v - middle).masked_fill_(none, 0)
@@ -160,9 +160,7 @@ def window_zscore(
     the window (column N(δp) of Table 3.3). Pass the result to :func:`global_attention` or :func:`grid_attention`.
     Queries and keys must have the same positions ``*S``: if the queries are only the last positions of the keys, the
     statistics differ. Differentiable in both tensors. Computed in float32, or in float64 for float64 biases.
-
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, chapter 3.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, chapter 3.
 
     Args:
         window_bias (Tensor): float ``(B, heads, *S, K)``, as in :func:`global_attention` or :func:`grid_attention`,
@@ -170,8 +168,8 @@ def window_zscore(
         window_size (int or tuple[int, ...]): odd window length k, for all axes or for each axis.
         outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
             number. Defaults to 0.
-        support (str): the keys of a query: 'global', all positions; 'grid', the keys of :func:`grid_attention`.
-            Defaults to 'global'.
+        support (str): the keys of a query: 'global' (all positions) or 'grid' (as in :func:`grid_attention`). Defaults
+            to 'global'.
         key_mask (Tensor, optional): bool ``(B, *S)``, True for keys that may be attended to. Only with 'global'.
         is_causal (bool): use only keys with j ≤ i. Only with 'global'. Defaults to False.
 

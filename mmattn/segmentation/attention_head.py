@@ -14,8 +14,8 @@ class AttentionHead(FCNHead):
     The layers are conv → attention → conv → classifier.
 
     Args:
-        attention (dict, optional): config of a module that maps ``(B, channels, H, W)`` to the same shape. It is built
-            with ``in_channels=channels``. Defaults to None: the stock head with two convolutions.
+        attention (dict, optional): config of a module that maps ``(B, channels, H, W)`` to the same shape. The head
+            sets its ``in_channels=channels``. Defaults to None, the stock head with two convolutions.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
     Example:

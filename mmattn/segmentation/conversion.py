@@ -1,4 +1,4 @@
-"""What the converters of images and masks share: reading, mmseg's layout, the split into training and validation."""
+"""Functions that the converters of images and masks share: reading, mmseg's layout, training and validation split."""
 
 import hashlib
 import shutil
@@ -39,7 +39,7 @@ def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterato
 
 
 def read_image(path: Path, mode: str | None = None) -> np.ndarray:
-    """Decode an image to shape (H, W) or (H, W, C), rotated by its EXIF orientation, in PIL's ``mode``.
+    """Decode an image in PIL's ``mode`` to shape (H, W) or (H, W, C), rotated by its EXIF orientation.
 
     A file that is missing or unreadable is a fault.
     """
@@ -63,10 +63,8 @@ def read_together(
 ) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
     """Read an RGB image and all files of its labels, even after a fault.
 
-    ``read_label`` returns shape (H, W) or (H, W, C), or raises ``Fault``.
-
-    Returns:
-        tuple: the image, uint8 of shape (H, W, 3), or None; the labels; and the faults, the image's first.
+    ``read_label`` returns shape (H, W) or (H, W, C), or raises ``Fault``. The result is the image, uint8 of
+    shape (H, W, 3), or None, then the labels, then the faults, with the image's first.
     """
     pixels, decoded = None, []
     faults: list[str] = []
@@ -93,12 +91,10 @@ def copy_image(source: Path, target: Path) -> None:
 
 
 def save_labels(path: Path, labels: np.ndarray, palette: Iterable[Sequence[int]]) -> None:
-    """Save labels, uint8 of shape (H, W), as a PNG with the colours of ``palette``, and white for 255.
-
-    All 256 colours are embedded: with fewer, PIL would use fewer bits per pixel, and change the label 255.
-    """
+    """Save labels, uint8 of shape (H, W), as a PNG with the colours of ``palette``, and white for 255."""
     colours = bytes(value for colour in palette for value in colour)
     image = Image.fromarray(labels)
+    # all 256 colours: with fewer, PIL would use fewer bits per pixel, and change the label 255
     image.putpalette(colours.ljust(3 * 255, b'\0') + b'\xff' * 3)
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
@@ -141,7 +137,7 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
 def config_text(name: str, suffix: str, classes: Sequence[str], palette: Sequence[Sequence[int]]) -> str:
     """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
-    ``name`` is the name of the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels.
+    ``name`` names the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels.
     """
     return CONFIG.format(
         classes=tuple(classes), palette=palette, suffix=suffix, count=len(classes), work_dir=f'work_dirs/{name}'

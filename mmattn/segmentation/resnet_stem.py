@@ -11,8 +11,8 @@ class ResNetStem(ResNet):
     """mmseg's ``ResNet`` that returns its stem before max-pooling, followed by its stages.
 
     The stem is res-1 in Table 4.5 of *The Attention Mechanism in Vision and Language Analysis* (PhD thesis, University
-    of Technology Sydney, 2021). It has ``stem_channels`` channels, 64 by default. Arguments, weights and stages are
-    as in ``ResNet``. ``out_indices`` selects stages. The stem is always the first output.
+    of Technology Sydney, 2021). It has ``stem_channels`` channels, 64 by default. Arguments, weights and stages are as
+    in ``ResNet``. ``out_indices`` selects stages. The stem is always the first output.
 
     Example:
         >>> backbone = ResNetStem(18, out_indices=(0, 1))

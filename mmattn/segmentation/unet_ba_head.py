@@ -27,17 +27,17 @@ class UNetBAHead(BaseDecodeHead):
 
     Each block resizes its input to the size of the next lower-level map, concatenates both (low-level map first), and
     fuses them. A 1×1 convolution computes the logits at the size of the first map. With
-    ``block=dict(type='ConvModule', kernel_size=3, padding=1)`` it is the plain U-Net of the comparison. Source:
-    Table 4.5 of *The Attention Mechanism in Vision and Language Analysis* (PhD thesis, University of Technology Sydney,
+    ``block=dict(type='ConvModule', kernel_size=3, padding=1)`` it is the plain U-Net of the comparison. Source: Table
+    4.5 of *The Attention Mechanism in Vision and Language Analysis* (PhD thesis, University of Technology Sydney,
     2021).
 
     Args:
         in_channels (Sequence[int]): channels of the M maps, from the lowest level (res-1, the stem) to the highest.
-        up_channels (Sequence[int]): output channels of the M - 1 blocks, from the highest level down. Defaults to
-            Table 4.5.
-        block (dict or Sequence[dict]): config of the blocks, one for all, or one per block from the highest level
-            down, as in :class:`~mmattn.segmentation.DeepLabV3PlusBAHead`. Defaults to Table 4.5: BA with 8, 8, 4 and
-            4 heads, the first with T=3 and shared projections.
+        up_channels (Sequence[int]): output channels of the M - 1 blocks, from the highest level down. Defaults to Table
+            4.5.
+        block (dict or Sequence[dict]): config of all blocks, or one config per block from the highest level down, as in
+            :class:`~mmattn.segmentation.DeepLabV3PlusBAHead`. Defaults to Table 4.5: BA with 8, 8, 4 and 4 heads, the
+            first with T=3 and shared projections.
         in_index (Sequence[int], optional): indices of the backbone's maps to use. Defaults to all, in order.
         **kwargs: as in mmseg's ``BaseDecodeHead``, except ``channels`` and ``input_transform``.
 

@@ -1,7 +1,7 @@
 """Behaviour that all command lines share: quiet imports, output in any encoding, and one message per error.
 
-A tool imports this module before other packages, because importing it silences irrelevant messages of their imports.
-The tool ends with ``run(main)``.
+A tool imports this module first, because importing it silences irrelevant messages of other imports. The tool ends with
+``run(main)``.
 """
 
 import io
@@ -117,26 +117,24 @@ def describe(error: BaseException) -> str:
 
 
 def has_mmcv_operators() -> bool:
-    """Return whether mmcv is installed with its compiled operators, without importing it."""
+    """Check whether mmcv is installed with its compiled operators, without importing it."""
     mmcv = find_spec('mmcv')
     return mmcv is not None and any(Path(mmcv.origin or '').parent.glob('_ext.*'))
 
 
 def _is_expected(error: BaseException) -> bool:
-    """Return whether users can cause an error: by files, values, memory, or arguments in a config."""
     of_config = isinstance(error, AttributeError | KeyError) and "'ConfigDict' object" in str(error)
     return isinstance(error, EXPECTED) or of_config or (_component(error) is not None and bool(str(error)))
 
 
 def _component(error: BaseException) -> str | None:
-    """Find the ``type`` of the innermost component of the config that was being built."""
     cfgs = [frame.f_locals.get('cfg') for frame in _frames(error) if frame.f_code.co_name == 'build_from_cfg']
     kind = cfgs[-1].get('type') if cfgs and isinstance(cfgs[-1], dict) else None
     return kind if kind is None or isinstance(kind, str) else getattr(kind, '__name__', str(kind))
 
 
 def _open_file(error: BaseException) -> Any:
-    """Find the file that the innermost function has open: a failed write does not name its file."""
+    # a failed write does not name its file: take the file that the innermost function has open
     for frame in reversed([*_frames(error)]):
         for value in frame.f_locals.values():
             name = getattr(value, 'name', None) if isinstance(value, io.IOBase) else None
@@ -154,7 +152,6 @@ def _text(path: Any) -> str:
 
 
 def _log(error: BaseException) -> str | None:
-    """Write the traceback to the log file of the run, if there is one, and return its path."""
     if 'mmengine.logging' not in sys.modules:
         return None
     from mmengine.logging import MMLogger
@@ -169,7 +166,6 @@ def _log(error: BaseException) -> str | None:
 
 
 def _exit(code: int, message: str) -> NoReturn:
-    """Print the message, if this process is the first of its run to fail, and exit."""
     distributed: Any = sys.modules.get('torch.distributed')
     initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if initialized:
@@ -195,7 +191,6 @@ def _exit(code: int, message: str) -> NoReturn:
 
 
 def _silence() -> None:
-    """Suppress irrelevant messages of other packages by their exact text."""
     warnings.filterwarnings('ignore', WITHOUT_OPERATORS)
     warnings.filterwarnings('ignore', SWITCHED_OFF)
     if find_spec('mmengine') is None:

@@ -1,12 +1,11 @@
-"""Count the multiply-accumulates and parameters of a config's model; compare a family of configs with the paper.
+"""Count the multiply-accumulates and parameters of a config's model, and compare configs with the paper.
 
-The counter of PyTorch is used. It counts convolutions and matrix products, including those in the operators of this
-package, but not norms, activations and softmaxes. Only shapes are computed, so any input size takes seconds and no
-memory. A deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage
-of a detector counts for the number of proposals that it keeps in testing, without a head for masks. A video model
-follows one object. A model that translates reads one sentence and computes the logits of one translation at once,
-without beam search; a captioning model does the same with one image. A model that answers questions reads one question
-about one image.
+The counter of PyTorch counts convolutions and matrix products, including the products in the operators of this package,
+but not norms, activations and softmaxes. Only shapes are computed, so any input size takes seconds and no memory. A
+deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage of a
+detector counts for the number of proposals that it keeps in testing, without a head for masks. A video model follows
+one object. A translation model reads one sentence and computes the logits of one translation at once, without beam
+search. A captioning model does the same with one image. A question-answering model reads one question about one image.
 """
 
 from collections.abc import Iterable, Iterator
@@ -123,7 +122,7 @@ def table_with_paper(
 
 
 def input_size(cfg: Config) -> tuple[int, int] | None:
-    """Find height and width of the training crops, or of scaled training images. Of several scales, take the last one.
+    """Find height and width of the training crops or scaled training images. Of several scales, take the last one.
 
     Crops relative to the image are left out.
     """
@@ -193,7 +192,7 @@ def _as_convolution(module: Any, x: Tensor) -> Tensor:
 
 
 def _detect(model: Any, x: Tensor) -> None:
-    """Run a detector without the choice of proposals, which depends on the image."""
+    # without the choice of proposals, which depends on the image
     features = model.extract_feat(x)
     (model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head)(features)
     if hasattr(model, 'roi_head'):
@@ -216,7 +215,6 @@ def _translate(model: Any, source: int, target: int) -> None:
 
 
 def _ground(model: Any, features: int, regions: int, words: int) -> None:
-    """Compute the logits of a caption with four phrases."""
     inputs = dict(
         caption=torch.zeros(1, words, dtype=torch.long),
         phrases=torch.zeros(1, 4, dtype=torch.long),
@@ -228,7 +226,6 @@ def _ground(model: Any, features: int, regions: int, words: int) -> None:
 
 
 def _describe(model: Any, features: int, regions: int, words: int) -> None:
-    """Compute the logits of a caption, with 20 attributes."""
     inputs = dict(
         features=torch.zeros(1, regions, features),
         boxes=torch.zeros(1, regions, 4),
@@ -240,7 +237,6 @@ def _describe(model: Any, features: int, regions: int, words: int) -> None:
 
 
 def _answer(model: Any, regions: int, words: int) -> None:
-    """Compute the logits of the answers to a question, with a picture of 64×64 pixels or region features."""
     inputs = dict(question=torch.zeros(1, words, dtype=torch.long))
     if model.num_features is None:
         inputs['image'] = torch.zeros(1, 3, 64, 64)

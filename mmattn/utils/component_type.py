@@ -8,7 +8,7 @@ TOOLS = 'tools/image_demo.py runs segmentors, tools/video_demo.py SST, and mmdet
 
 
 def type_name(cfg: Mapping, default: str = '') -> str:
-    """Return the ``type`` of a component's config as a name without scope, or ``default`` if there is none.
+    """Get the ``type`` of a component's config as a name without scope, or ``default`` if there is none.
 
     Example:
         >>> type_name(dict(type='mmattn.BiCCHead')), type_name(dict(type=dict))
@@ -39,13 +39,7 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
 
 
 def check_model(cfg: Mapping, base: type, name: str) -> None:
-    """Check the class of a config's model before it is built.
-
-    Args:
-        cfg (Mapping): the whole config.
-        base (type): class from which the model must derive.
-        name (str): what such a model is called, for the message.
-    """
+    """Check that the model of a config derives from ``base``, without building it. The message calls it ``name``."""
     kind = component_class(cfg['model'], MODELS, cfg.get('default_scope'))
     if isinstance(kind, type) and not issubclass(kind, base):
         raise ValueError(f'the model must be {name}; the config has {cfg["model"]["type"]} ({TOOLS})')

@@ -1,4 +1,4 @@
-"""What the commands in ``tools/dataset_converters`` share: their faults, archives, threads and output folders."""
+"""Functions that the commands in ``tools/dataset_converters`` share: faults, archives, threads and output folders."""
 
 import argparse
 import gzip
@@ -66,9 +66,9 @@ def run_converter(
 def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str]) -> Iterator[Path]:
     """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
 
-    ``out`` must not contain any of the ``sources``. With ``overwrite``, it may exist if it has no other files than
-    ``written``, the names of files and folders that may be deleted. If it has come to exist since the start, the result
-    is kept beside it.
+    ``out`` must not contain any of the ``sources``. With ``overwrite``, ``out`` may exist if it has no other files than
+    ``written``, the names of files and folders that may be deleted. If ``out`` has come to exist since the start, the
+    result is kept beside it.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
@@ -86,7 +86,7 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
 
 
 def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:
-    """Raise a fault if ``out`` exists and may not be replaced; see :func:`output_folder`."""
+    """Raise a fault if ``out`` exists and may not be replaced, see :func:`output_folder`."""
     if not out.exists():
         return
     if not overwrite:
@@ -111,9 +111,8 @@ def files_below(folder: Path) -> list[Path]:
 def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     """Unpack a zip or tar archive to a new folder in ``scratch``, and return the folder. Return a folder as it is.
 
-    Raises:
-        Fault: the archive is damaged, has links, devices or entries outside of its folder, or lacks a file of
-            ``names``, which may be ``.gz``. Nothing is extracted.
+    Nothing is extracted from an archive that is damaged, has links, devices or entries outside of its folder, or lacks
+    a file of ``names``, which may be ``.gz``. This is a fault.
     """
     if source.is_dir():
         return source
@@ -142,8 +141,8 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
 def check_entries(archive: Path, entries: Iterable[tuple[str, bool]], names: Iterable[str]) -> None:
     """Raise a fault that lists the unsafe entries of an archive, and the files of ``names`` that it lacks.
 
-    Python renames some unsafe entries silently, and follows others. ``entries`` are names, and whether they are plain
-    files or folders.
+    ``entries`` are names, and whether they are plain files or folders. Python would rename some unsafe entries
+    silently, and follow others.
     """
     faults, there = [], set()
     for name, is_plain in entries:
@@ -165,7 +164,7 @@ def warn_of_test_set(splits: Collection[str]) -> None:
 
 
 def find(folder: Path, pattern: str) -> Path:
-    """Return the first match in ``folder``, or up to two levels below, as in archives."""
+    """Find the first match in ``folder``, or up to two levels below, as in archives."""
     for above in ('', '*/', '*/*/'):
         for path in sorted(folder.glob(above + pattern)):
             return path

@@ -5,13 +5,10 @@ from mmengine.device import get_device
 
 
 def check_device(device: str | torch.device | None = None) -> torch.device:
-    """Test that torch can compute on a device, and return the device.
+    """Test that torch can compute on a device, and return the device. Else, a ValueError gives the reason.
 
     Args:
         device (str or torch.device, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-
-    Raises:
-        ValueError: the device does not exist, or torch cannot compute on it. The message gives the reason.
 
     Example:
         >>> check_device('cuda')

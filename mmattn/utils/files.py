@@ -18,13 +18,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, and rename it to ``path`` when the block ends without an error.
 
     The temporary path is unique, so two processes never write to the same file. It has the suffix of ``path``, because
-    many libraries choose the format by suffix. If the block raises, the temporary file is removed and ``path`` is not
-    changed. If a library reports no error when a write fails, check the file at the end of the block.
-
-    The folder of ``path`` is created.
-
-    Raises:
-        OSError: the file cannot be written. The error names ``path``.
+    many libraries choose the format by suffix. The folder of ``path`` is created. If the block raises, the temporary
+    file is removed and ``path`` is not changed. An OSError names ``path``. If a library reports no error when a write
+    fails, check the file at the end of the block.
 
     Example:
         >>> with atomic_write('scores.csv') as temporary:
@@ -86,8 +82,7 @@ def remove_temporary_files(folder: str | Path) -> None:
 def check_writable(folder: str | Path) -> None:
     """Check that files can be created in a folder, or in its nearest existing parent. Create nothing.
 
-    Raises:
-        OSError: files cannot be created. The error names ``folder``.
+    If files cannot be created, the OSError names ``folder``.
     """
     folder = Path(folder)
     # a dangling link counts as existing, because no folder can be created in its place
@@ -108,12 +103,9 @@ def check_path(argument: str, value: object) -> Path:
 
 
 def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Check that an output is none of the inputs, and is not in an input folder. Links are followed.
+    """Check that ``output`` is none of the inputs, and is not in an input folder. Links are followed.
 
-    Args:
-        argument (str): name of the output's argument, for the message.
-        output (str or Path): the file or folder that will be written.
-        inputs (iterable of str or Path): files and folders that are read. They need not exist.
+    ``inputs`` are files and folders that are read, and need not exist. The message calls the output ``argument``.
     """
     target = Path(output).resolve()
     for source in map(Path, inputs):
@@ -150,10 +142,7 @@ def hold(folder: str | Path) -> IO[str]:
 
     Unlike the lock of :func:`exclusive`, forked processes do not inherit this lock. The workers of a data loader
     outlive a process that is killed, and must not block its successor. On a file system without locks, nothing is
-    locked.
-
-    Raises:
-        BlockingIOError: another process holds the folder. The error names the folder.
+    locked. If another process holds the folder, a BlockingIOError names the folder.
     """
     file = open(Path(folder, '.lock'), 'a+', encoding='utf-8')  # noqa: SIM115
     try:
@@ -170,10 +159,8 @@ def exclusive(folder: str | Path) -> Iterator[int]:
     """Create a folder, lock ``.lock`` in it for this process, and yield the file descriptor of the lock.
 
     The operating system releases the lock when the process ends for any reason. Child processes that inherit the file
-    descriptor also hold the lock. On a file system without locks, nothing is locked.
-
-    Raises:
-        BlockingIOError: another process holds the folder. The error names the folder and the process.
+    descriptor also hold the lock. On a file system without locks, nothing is locked. If another process holds the
+    folder, a BlockingIOError names the folder and the process.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

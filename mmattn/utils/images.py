@@ -16,8 +16,8 @@ LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
 def lossy_mask_fault(image: Image.Image) -> str:
     """Describe the fault if a mask's compression may have changed its pixels, and thereby its labels. Else return ''.
 
-    ``image`` is as returned by ``Image.open``, which reads only the header. The content determines the format, not the
-    suffix.
+    ``image`` comes from ``Image.open``, which reads only the header. The content, not the suffix, determines the
+    format.
     """
     compression = image.info.get('compression', '') if image.format == 'TIFF' else ''
     if image.format in LOSSY_FORMATS or compression in LOSSY_COMPRESSIONS:
@@ -36,11 +36,8 @@ def deep_picture_fault(image: Image.Image) -> str:
 def open_whole(stream: BinaryIO) -> Image.Image:
     """Open an image with PIL, and decode it only if the end marker of its format is missing.
 
-    Args:
-        stream (BinaryIO): the file, open for reading. It must stay open while the image is used.
-
-    Raises:
-        OSError: PIL does not recognise the format, or the file is truncated or ends in zeros.
+    ``stream`` must stay open while the image is used. An unknown format, or a file that is truncated or ends in zeros,
+    is an OSError.
     """
     stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
     end = stream.read()

@@ -13,7 +13,7 @@ from torch.distributed.run import main, parse_args
 
 
 def launch(arguments: list[str]) -> int:
-    """Run the processes. Return the exit code: 128 plus the signal's number if a signal ended the process.
+    """Run the processes, and return the exit code: 128 plus the signal's number if a signal ended the process.
 
     SIGUSR1 ends the processes as SIGTERM does. They have five minutes to save a checkpoint, unless the environment
     variable ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT`` is set, in seconds. Older versions of torch wait for 30 seconds.

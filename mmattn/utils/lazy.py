@@ -10,7 +10,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
 
     Args:
         package (str): ``__name__`` of the package.
-        modules (mapping of str to str): public names, separated by spaces, by module. A module is relative to the
+        modules (mapping of str to str): module → public names, separated by spaces. A module is relative to the
             package, or starts with ``mmattn.``. No name may also name a module of the package.
 
     Example:

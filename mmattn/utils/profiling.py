@@ -19,9 +19,9 @@ os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # at its default, the profiler p
 def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     """Run ``call``, which returns a tensor or a tuple. Return the result, and the peak memory beyond it in MiB.
 
-    For a result on a GPU, this is the peak of the caching allocator. On a CPU, it is computed from the allocations that
-    the profiler records, to the byte. (The peak resident set size would include memory that libraries allocate besides
-    tensors, but pages that malloc retains, or that have not been touched yet, distort it more.)
+    On a GPU, this is the peak of the caching allocator. On a CPU, it comes from the allocations that the profiler
+    records, to the byte. The peak resident set size would include memory that libraries allocate besides tensors, but
+    pages that malloc retains, or that have not been touched yet, distort it more.
     """
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -32,7 +32,7 @@ class SlowLines(io.TextIOBase):
 
 
 def progress_stream(title: str = '') -> TextIO:
-    """Return the stream for progress bars: stderr, or :class:`SlowLines` if stderr is not a terminal."""
+    """Choose the stream for progress bars: stderr, or :class:`SlowLines` if stderr is not a terminal."""
     return sys.stderr if sys.stderr.isatty() else SlowLines(title)  # type: ignore[return-value]
 
 

@@ -46,8 +46,7 @@ def trained_model(meta: Mapping[str, Any]) -> dict | None:
 def model_differences(model: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]:
     """Compare a model's config with its training config, except settings that do not change what weights compute.
 
-    Returns:
-        list[str]: one text per difference. Empty for models of different types, whose weights have different names.
+    Returns one text per difference. Models of different types, whose weights have different names, are not compared.
 
     Example:
         >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=5)
@@ -89,7 +88,6 @@ def _kind(value: Any) -> str:
 
 
 def _value(node: ast.expr) -> Any:
-    """Evaluate an expression of constants, lists, dicts and calls of ``dict``."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict' and not node.args:
         return {keyword.arg: _value(keyword.value) for keyword in node.keywords}
     if isinstance(node, ast.Dict):

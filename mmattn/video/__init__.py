@@ -1,7 +1,4 @@
-"""Semi-supervised video object segmentation: follow objects, each given by one mask, through a clip.
-
-Requires only mmengine and mmcv.
-"""
+"""Semi-supervised video object segmentation: follow objects, each given by one mask. Needs only mmengine and mmcv."""
 
 from mmattn.utils.lazy import lazy_names
 

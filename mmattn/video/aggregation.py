@@ -15,12 +15,10 @@ def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
         how (str): how the probability of the background is computed. Defaults to 'soft'.
 
             * 'soft': normalise the odds p / (1 − p) of the objects and of the background with p = Π(1 − p_o), as in
-              later work. The results sum to 1.
+              later work. The results sum to 1. With 'min' and 'max', they need not.
             * 'min': the smallest 1 − p_o.
             * 'max': the largest 1 − p_o, the literal rule of the thesis (section 5.3). With it, an object loses the
               pixels that another object certainly does not cover.
-
-            With 'min' and 'max', the results need not sum to 1.
 
     Returns:
         Tensor: ``(1 + O, *S)``, the background first. Without objects, the background is 1.

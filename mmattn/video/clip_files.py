@@ -16,15 +16,9 @@ SUFFIXES = frozenset(('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 
 
 def read_frame(path: str | Path) -> np.ndarray:
-    """Decode the pixels of a frame as they are stored.
+    """Decode the pixels of a frame as they are stored: uint8 ``(H, W, 3)``, BGR.
 
-    An EXIF orientation is ignored; otherwise, the frame would not match its mask.
-
-    Args:
-        path (str or Path): an image file.
-
-    Returns:
-        np.ndarray: uint8 ``(H, W, 3)``, BGR.
+    An EXIF orientation is ignored. Otherwise, the frame would not match its mask.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -47,12 +41,8 @@ class ClipFrames:
     """Read the frames of a clip on access, as a sequence. No frame is kept in memory.
 
     Args:
-        paths (sequence of str): the files.
+        paths (sequence of str): the files. An error on access names the file.
         size (tuple[int, int]): height and width of the clip's masks, which every frame must have.
-
-    Raises:
-        FileNotFoundError, ValueError: on access, if the frame cannot be read or has another size. The message names the
-            file.
     """
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int]) -> None:
@@ -63,7 +53,6 @@ class ClipFrames:
         return len(self.paths)
 
     def __getitem__(self, position: int) -> np.ndarray:
-        """Return the frame at ``position``, uint8 ``(H, W, 3)``, BGR."""
         path = self.paths[position]
         image = read_frame(path)
         if image.shape[:2] != tuple(self.size):
@@ -81,18 +70,12 @@ def orientation(path: Path) -> int:
 
 
 def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[Path | None], list[str]]:
-    """Find the frames of a clip in order, and the masks that have the same names.
+    """Find the frames of a clip in order, and the masks that have the same names. The folder of masks need not exist.
 
-    Frames whose names all end in numbers are ordered by number, others by name.
-
-    Args:
-        frames (Path): folder of images.
-        masks (Path): folder of masks; it need not exist.
-
-    Returns:
-        tuple: the frames, their numbers counted from the first frame (or their positions, if the names do not end in
-        numbers), the mask of each frame or None, and the faults. Faults are a folder without frames, frames of one
-        number, masks without a frame, and names that differ only in the suffix.
+    Frames whose names all end in numbers are ordered by number, others by name. The results are the frames, their
+    numbers counted from the first frame (or their positions, if the names do not end in numbers), the mask of each
+    frame or None, and the faults. Faults are a folder without frames, frames of one number, masks without a frame, and
+    names that differ only in the suffix.
     """
     paths = sorted(find_images(frames))
     if not paths:
@@ -123,7 +106,7 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
 
 
 def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
-    """List the gaps in the frame numbers as faults. The regular step is the smallest one between two numbers."""
+    """List the gaps in the frame numbers as faults. The regular step is the smallest step between two numbers."""
     steps = np.diff(numbers)
     if not len(steps) or steps.min() == 0:
         return []
@@ -162,18 +145,14 @@ def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
 
 
 def find_images(folder: Path) -> Iterator[Path]:
-    """Yield the entries of a folder that have an image suffix and are not hidden.
-
-    They include folders and dangling links: skipping these would drop frames and masks silently.
-    """
-    if folder.is_dir():
+    """Yield the entries of a folder that have an image suffix and are not hidden."""
+    if folder.is_dir():  # with folders and dangling links, so that no frame is dropped silently
         yield from (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith('.'))
 
 
 def _read_header(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
-    """Read width and height, and the fault of the mode, or ''. A file is decoded only if its end is missing."""
     with open(path, 'rb') as stream:
-        image = open_whole(stream)
+        image = open_whole(stream)  # decodes the file only if its end is missing
         return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)
 
 

@@ -21,17 +21,9 @@ MANY_FILES = 10  # the most files that a message lists
 
 
 class FrameFolder:
-    """Read a clip from a folder of images.
+    """Read a clip from a folder of images. ``size`` is height and width, ``frame_rate`` is in frames per second.
 
-    Attributes:
-        path (Path): the folder.
-        files (list of Path): the images.
-        length (int): number of frames.
-        size (tuple[int, int]): height and width of the frames.
-        frame_rate (float): frames per second.
-
-    Raises:
-        ValueError: frames are missing, unreadable, or of different sizes. The message lists them.
+    An error lists the frames that are missing, unreadable, or of different sizes.
     """
 
     frame_rate: float = FRAME_RATE
@@ -87,12 +79,7 @@ class FrameFolder:
 
 
 class VideoFile:
-    """Read a clip from a video file, with the interface of :class:`FrameFolder`. ``length`` may be None.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is a still picture, or OpenCV cannot decode its first frame.
-    """
+    """Read a clip from a video file, with the interface of :class:`FrameFolder`. ``length`` may be None."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():

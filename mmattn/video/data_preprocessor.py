@@ -15,8 +15,8 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
     """Normalise the frames of clips, and pad them on the right and at the bottom with zeros.
 
     Args:
-        mean, std (sequence of float): per channel, on the scale 0 to 255, in the channel order of the model. Default to
-            the statistics of ImageNet.
+        mean, std (sequence of float): statistics per channel, on the scale 0 to 255, in the channel order of the model.
+            Default to the statistics of ImageNet.
         bgr_to_rgb (bool): reverse the order of the channels. Defaults to True.
         pad_size_divisor (int): pad height and width to multiples of this number. Defaults to 8.
 
@@ -41,7 +41,7 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         self.pad_size_divisor = pad_size_divisor
 
     def normalize(self, frames: Tensor) -> Tensor:
-        """Normalise frames, uint8 ``(…, 3, H, W)``, BGR, and pad them with zeros: float32 ``(…, 3, H', W')``."""
+        """Normalise uint8 BGR frames ``(…, 3, H, W)``, and pad them with zeros to float32 ``(…, 3, H', W')``."""
         if self.bgr_to_rgb:
             frames = frames.flip(-3)
         frames = (frames.float() - self.mean) / self.std
@@ -50,14 +50,9 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         )
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Move a batch to the device, and stack and normalise its ``inputs``, if there are any.
+        """Move a batch to the device, and stack and normalise its clips to float32 ``(B, T, 3, H', W')``.
 
-        Args:
-            data (dict): ``inputs``, a list of uint8 ``(T, 3, H, W)``, all of one shape, and ``data_samples``.
-            training (bool): not used.
-
-        Returns:
-            dict: ``inputs``, float32 ``(B, T, 3, H', W')`` or None, and ``data_samples``.
+        ``inputs`` is a list of uint8 ``(T, 3, H, W)``, all of one shape. Without it, the result holds None.
         """
         data = self.cast_data(data)
         clips = data.get('inputs')

@@ -23,11 +23,11 @@ class VideoFolderDataset(BaseDataset):
 
     ``JPEGImages/<clip>/<frame>.jpg`` belongs to ``Annotations/<clip>/<frame>.png``, whose values are the ids of the
     objects. Frames directly in ``JPEGImages`` are one clip, named after the folder. An object begins at the first frame
-    whose mask shows it. This mask is given to the model; later masks are ground truth.
+    whose mask shows it. This mask is given to the model. Later masks are ground truth.
 
-    Before the pipeline, an item is a dict that describes a clip:
+    Before the pipeline, an item is a dict with
 
-    * ``clip`` (str): name.
+    * ``clip`` (str): name of the clip.
     * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): one per frame. None stands for no mask.
     * ``frame_numbers`` (list of int): the numbers in the frame names, counted from the first frame. They are 0, 1, … if
       the names do not end in numbers.
@@ -39,9 +39,8 @@ class VideoFolderDataset(BaseDataset):
 
     Args:
         ann_file (str): text file with one clip name per line. Defaults to '', all folders.
-        data_prefix (dict): ``img_path`` and ``mask_path``, the folders of frames and masks. Defaults to 'JPEGImages'
-            and 'Annotations'.
-        single_object (bool): all values except 0 are object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
+        data_prefix (dict): folders of frames and masks. Defaults to ``img_path='JPEGImages', mask_path='Annotations'``.
+        single_object (bool): make all values except 0 object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
             to False.
         allow_gaps (bool): allow frame numbers with unequal steps. Defaults to False.
         check_files (bool): check every file, which decodes one or two masks per clip. Defaults to True.
@@ -105,15 +104,13 @@ class VideoFolderDataset(BaseDataset):
         return clips
 
     def _clip_names(self, frames: Path) -> list[str]:
-        """List the clip names. '' stands for the folder itself."""
-        if not self.ann_file:
+        if not self.ann_file:  # '' stands for the folder itself
             return sorted(p.name for p in frames.iterdir() if p.is_dir() and not p.name.startswith('.')) or ['']
         # a line in the first release of DAVIS 2016: '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
         lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8-sig').splitlines()))
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
-        """Describe a clip, and append the faults of its files to ``faults``."""
         frame_paths, numbers, mask_paths, file_faults = find_files(frames, masks)
         faults += file_faults
         if not self.allow_gaps:
@@ -133,11 +130,10 @@ class VideoFolderDataset(BaseDataset):
         return clip
 
     def _check(self, clip: dict[str, Any]) -> list[str]:
-        """List the faults of a clip's files. Masks are decoded up to the first one that shows an object."""
         faults = list(find_faults([*map(Path, clip['frame_paths'])], [*map(Path, filter(None, clip['mask_paths']))]))
         masks = [clip['mask_paths'][i] for i in clip['given_positions'] if clip['mask_paths'][i]]
         if not faults and masks:
-            try:
+            try:  # masks are decoded up to the first one that shows an object
                 if not any(object_ids(read_mask(path, self.single_object)) for path in masks):
                     faults.append(
                         f'{masks[0]}: shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
@@ -153,13 +149,12 @@ class VideoFolderDataset(BaseDataset):
 class DAVISDataset(VideoFolderDataset):
     """Load DAVIS 2017, or DAVIS 2016 with ``single_object=True``. The mask of the first frame shows all objects.
 
-    ``ImageSets/2017/val.txt``, for example, lists clips in ``JPEGImages/480p`` and ``Annotations/480p``. Items and
-    errors are as in :class:`VideoFolderDataset`.
+    For example, ``ImageSets/2017/val.txt`` lists clips in ``JPEGImages/480p`` and ``Annotations/480p``. Items, errors
+    and further arguments: see :class:`VideoFolderDataset`.
 
     Args:
         ann_file (str): list of clips.
         resolution (str): name of the folders of frames and masks. Defaults to '480p'.
-        **kwargs: as in :class:`VideoFolderDataset`.
 
     Example:
         >>> import numpy as np
@@ -190,18 +185,15 @@ class YouTubeVOSDataset(VideoFolderDataset):
     """Load YouTube-VOS 2018 or 2019. Every fifth frame has a mask, and objects may begin in the middle of a clip.
 
     ``data_root`` is the folder of a split, with ``JPEGImages``, ``Annotations`` and ``meta.json``. ``img_path`` may be
-    the frame folder of a ``*_all_frames`` archive. Then only the frames in ``meta.json`` need a prediction. Items are
-    as in :class:`VideoFolderDataset`. ``metainfo['seen_categories']`` lists the categories of ``seen``.
+    the frame folder of a ``*_all_frames`` archive. Then only the frames in ``meta.json`` need a prediction.
+    ``metainfo['seen_categories']`` lists the categories of ``seen``. Items, errors and further arguments: see
+    :class:`VideoFolderDataset`. It is also an error if a frame in ``meta.json`` or the mask at which an object begins
+    is missing. An object that this mask does not show only causes a warning.
 
     Args:
         ann_file (str): JSON file of ``videos.<clip>.objects.<id>.{category, frames}``. Defaults to 'meta.json'.
         seen (str, optional): ``meta.json`` of the training split, relative to ``data_root``. Its categories are seen,
             all other categories unseen. Defaults to None: categories are not distinguished.
-        **kwargs: as in :class:`VideoFolderDataset`.
-
-    Raises:
-        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`, or a frame in ``meta.json`` or the mask at
-            which an object begins is missing. An object that this mask does not show only causes a warning.
 
     Example:
         >>> import numpy as np
@@ -292,8 +284,7 @@ class YouTubeVOSDataset(VideoFolderDataset):
 
 
 def _order(frame: str) -> tuple[int, str]:
-    """Sort frame names by number."""
-    return len(frame), frame
+    return len(frame), frame  # sorts names by number
 
 
 def _videos(path: str | Path) -> dict[str, dict]:

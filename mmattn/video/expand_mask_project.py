@@ -13,7 +13,7 @@ def shrink_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
     If every cell of an object would be below 0.5, its largest cell is set to 1, so that no object is lost.
 
     Args:
-        masks (Tensor): ``(O, H, W)`` of any dtype, 1 or True on the object; H and W are multiples of h and w.
+        masks (Tensor): ``(O, H, W)`` of any dtype, 1 or True on the object. H and W are multiples of h and w.
         size (sequence of int): ``(h, w)`` of the feature map.
 
     Returns:
@@ -55,28 +55,17 @@ class ExpandMaskProject(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Initialise the maps to the identity plus and minus a random projection, to separate object and background.
-
-        Biases start at 0. They cannot separate the two, because both biases are added at every voxel.
-        """
+        """Initialise the maps to the identity plus and minus a random projection, to separate object and background."""
         channels = len(self.foreground.bias)
         nn.init.normal_(self.foreground.weight, std=channels**-0.5)
         with torch.no_grad():
             self.background.weight.copy_(-self.foreground.weight)
             for projection in (self.foreground, self.background):
                 projection.weight += torch.eye(channels)
-                nn.init.zeros_(projection.bias)
+                nn.init.zeros_(projection.bias)  # both biases are added at every voxel, so they separate nothing
 
     def forward(self, features: Tensor, masks: Tensor) -> Tensor:
-        """Expand, mask and project.
-
-        Args:
-            features (Tensor): ``(O, H, W, C)`` of each object's reference frame.
-            masks (Tensor): ``(O, H, W)`` of 0 to 1.
-
-        Returns:
-            Tensor: ``(O, H, W, C)``.
-        """
+        """Project features ``(O, H, W, C)`` of each object's reference frame, with masks ``(O, H, W)`` of 0 to 1."""
         masks = masks.unsqueeze(-1).to(features.dtype)
         return self.foreground(masks * features) + self.background((1 - masks) * features)
 
@@ -96,15 +85,12 @@ class AppearanceModel(nn.Module):
         self.r = nn.Parameter(torch.zeros(channels))
 
     def forward(self, features: Tensor, reference: Tensor, masks: Tensor) -> Tensor:
-        """Compute the log-probability of features.
+        """Compute the log-probability ``(O, T, H, W, 1)``, in the dtype of ``features``.
 
         Args:
             features (Tensor): ``(O, T, H, W, C)``.
             reference (Tensor): ``(O, H, W, C)``, features of each object's reference frame.
             masks (Tensor): ``(O, H, W)`` from 0 to 1, α in Eq. 5.8. For an object without a voxel, all voxels count.
-
-        Returns:
-            Tensor: ``(O, T, H, W, 1)``, dtype of ``features``.
         """
         with torch.autocast(features.device.type, enabled=False):
             x, reference = features.float(), reference.float()

@@ -27,7 +27,7 @@ class _MaskFile(NamedTuple):
 
 
 def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
-    """Map ascending frame numbers to masks, and to whether the user named the file itself rather than its folder."""
+    """Map frame numbers, ascending, to the path of a mask and to whether the user named the file, not its folder."""
     listed: list[_MaskFile] = []
     numbered: set[Path] = set()  # in folders of several masks whose names all end in numbers
     for entry in [masks] if isinstance(masks, str | Path) or not isinstance(masks, Iterable) else masks:

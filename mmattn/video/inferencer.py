@@ -50,7 +50,6 @@ class VOSInferencer:
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
-        ValueError: the model of the config is not an SST, or there is no such device.
 
     Example::
 
@@ -112,8 +111,7 @@ class VOSInferencer:
                 * ``<path>@20`` belongs to frame 20.
                 * A mask with exactly the name of a frame belongs to that frame.
                 * Of several masks, or in a folder, a mask whose name is a number belongs to the frame with this number.
-                * If all names in a folder of several masks end in numbers, they belong to the frames with these
-                  numbers.
+                * If all names in a folder of several masks end in numbers, these are the numbers of their frames.
                 * One mask with any other name belongs to the first frame.
 
                 An object begins at the first mask that shows it. Masks that show it again cause a warning.
@@ -123,7 +121,7 @@ class VOSInferencer:
                 always consecutive. Defaults to 16.
             overlay (bool): write the overlay video, see :func:`~mmattn.video.draw_overlay`. Defaults to True.
             opacity (float): opacity of the overlay's colours, 0 to 1. Defaults to 0.5.
-            single_object (bool): all values except 0 in the masks are object 1. Defaults to False: 255 is void.
+            single_object (bool): make all values except 0 in the masks object 1. Defaults to False: 255 is void.
             overwrite (bool): first remove the results of another run from ``out_dir``. Defaults to False.
 
         Returns:
@@ -133,8 +131,8 @@ class VOSInferencer:
             FileNotFoundError: the video does not exist.
             BlockingIOError: another run uses ``out_dir``.
             ValueError: frames are missing, unreadable or of different sizes, a mask does not fit the frames, or
-                ``out_dir`` holds the results of another run, or the input. All this is checked before the model
-                runs, except that a video may end before the frame of a mask. The message lists the files.
+                ``out_dir`` holds the input or the results of another run. All this is checked before the model runs,
+                except that a video may end before the frame of a mask. The message lists the files.
             OSError: ``out_dir`` is not writable, OpenCV cannot write an overlay of this size, or a file cannot be
                 written completely. The error names the file.
         """
@@ -174,7 +172,6 @@ class VOSInferencer:
     def _segment(
         self, clip: Clip, first_masks: dict[int, np.ndarray], folder: Path, max_frames: int | None
     ) -> list[Path]:
-        """Write the masks that do not exist yet. The result has the paths of all masks."""
         written: dict[int, Path] = {}
 
         def frames() -> Iterator[Frame]:
@@ -240,7 +237,7 @@ def _read_result(path: Path) -> np.ndarray:
 
 
 def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:
-    """Open an MPEG-4 file for the overlay of a clip. ``named`` is the path in error messages."""
+    # `named` is the path in error messages
     height, width = (side + side % 2 for side in clip.size)
     writer = cv2.VideoWriter(str(path.absolute()), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
     if not writer.isOpened():
@@ -261,7 +258,7 @@ def _count_frames(path: Path) -> int:
 
 
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Prepare the locked output folder for a run, unless it holds the results of a run with other settings."""
+    """Prepare the locked output folder, unless it holds the results of a run with other settings."""
     record, masks = out_dir / 'run.json', out_dir / 'masks'
     text = json.dumps(settings, indent=2, default=str)
     if record.exists():
@@ -291,7 +288,6 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
 
 
 def _digest(parts: Iterable[Any]) -> str:
-    """Hash parts, which are bytes or contiguous arrays, by SHA-256."""
     digest = sha256()
     for part in parts:
         digest.update(part)
@@ -299,7 +295,6 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _peak_memory(device: torch.device) -> float:
-    """Measure the peak memory in MiB: of this call's tensors on a GPU, or of the whole process."""
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated(device) / MIB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Label propagation: masks copied from the most similar positions of the reference frames, without training."""
+"""Label propagation without training: masks are copied from the most similar positions of the reference frames."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +28,7 @@ class LabelPropagation(BaseModel):
         backbone (dict): config of a 2-D backbone of any registry. Its last output is used.
         top_k (int): number of positions k, at least 1. Defaults to 1.
         temperature (float): at least 0.001. Defaults to 0.07.
-        aggregation, data_preprocessor, init_cfg: as in :class:`~mmattn.video.SST`.
-        test_cfg (dict, optional): as in :class:`~mmattn.video.SST`.
+        aggregation, data_preprocessor, test_cfg, init_cfg: as in :class:`~mmattn.video.SST`.
 
     Example:
         >>> import numpy as np
@@ -68,7 +67,7 @@ class LabelPropagation(BaseModel):
         return segment_clips(self, data_samples)
 
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, None]:
-        """Extract features from normalised frames ``(N, 3, H, W)``: unit vectors ``(N, h, w, C)``, and None."""
+        """Extract unit vectors ``(N, h, w, C)`` from normalised frames ``(N, 3, H, W)``. The second result is None."""
         return F.normalize(self.backbone(frames)[-1], dim=1).permute(0, 2, 3, 1), None
 
     def object_streams(

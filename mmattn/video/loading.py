@@ -100,7 +100,7 @@ class LoadClipMasks(BaseTransform):
     Objects that the first mask, the reference, does not show become background.
 
     Args:
-        max_objects (int, optional): the most objects to keep; they are chosen at random. Defaults to None, all.
+        max_objects (int, optional): keep at most so many objects, chosen at random. Defaults to None, all.
 
     Example:
         >>> from mmattn.video import write_mask
@@ -127,11 +127,8 @@ class LoadClipMasks(BaseTransform):
 class LoadGivenMasks(BaseTransform):
     """Load the masks that are given in a test: an object's mask at the first of ``given_positions`` that shows it.
 
-    Adds three keys:
-
-    * ``given``: a dict from positions to uint8 ``(H, W)`` masks of the objects that begin there.
-    * ``first_frames``: a dict from ascending ids to the positions at which the objects begin.
-    * ``ori_shape``: ``(H, W)``.
+    This adds ``ori_shape``, ``(H, W)``, and two dicts. ``given`` maps positions to uint8 ``(H, W)`` masks of the
+    objects that begin there. ``first_frames`` maps ascending ids to the positions at which the objects begin.
 
     Example:
         >>> from mmattn.video import write_mask
@@ -171,9 +168,8 @@ class PackClip(BaseTransform):
       * ``frames``, in a test: :class:`~mmattn.video.clip_files.ClipFrames`, a sequence that reads a frame on access.
       * ``gt_masks``, in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, hold the ids of the given objects,
         0, and 255 for ignored pixels outside the image.
-      * meta information: ``first_frames`` and ``ori_shape`` as in :class:`LoadGivenMasks`, and from the data set
-        ``clip``, ``frame_paths``, ``mask_paths``, ``frame_numbers``, ``output_positions``, ``single_object``,
-        ``categories`` and ``sample_idx``.
+      * meta information: ``first_frames`` and ``ori_shape`` as in :class:`LoadGivenMasks`, and the keys of an item of
+        :class:`~mmattn.video.VideoFolderDataset`, except ``given_positions``.
 
     If the reference frame of a training clip shows no object any more, the result is None, and the clip is skipped.
 

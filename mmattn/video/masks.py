@@ -1,4 +1,4 @@
-"""Index masks, which store one 8-bit object id per pixel: read and write them exactly, and draw them over frames."""
+"""Read and write index masks, which store one 8-bit object id per pixel, and draw them over frames."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ VOID = 255  # void label: background when read from a file, ignored in training 
 
 
 def _davis_palette() -> np.ndarray:
-    """Compute the colours of DAVIS for ids 0…21, and continue their bit pattern to 255: uint8 ``(256, 3)``, RGB."""
+    """Compute the DAVIS colours of ids 0…21, and continue their bit pattern to 255: uint8 ``(256, 3)``, RGB."""
     ids = np.arange(256)[:, None]
     bits = sum((ids >> 3 * bit + np.arange(3) & 1) << 7 - bit for bit in range(8))
     return np.where(bits == 192, 191, bits).astype(np.uint8)
@@ -28,7 +28,7 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
 
     Args:
         path (str or Path): an image with a palette, or with one channel.
-        single_object (bool): all values except 0 are object 1, including 255, as in DAVIS 2016. Defaults to False: 255
+        single_object (bool): make all values except 0 object 1, including 255, as in DAVIS 2016. Defaults to False: 255
             is void and becomes background.
 
     Returns:
@@ -65,7 +65,7 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
 
 
 def mask_fault(image: Image.Image) -> str:
-    """Say why an image from ``Image.open`` cannot be an index mask, as far as its header shows, or return ''."""
+    """Say why an image from ``Image.open`` cannot be an index mask, judging by its header, or return ''."""
     fault = lossy_mask_fault(image)
     if not fault and (Image.getmodebands(image.mode) > 1 or image.mode == 'F'):
         fault = (
@@ -76,14 +76,11 @@ def mask_fault(image: Image.Image) -> str:
 
 
 def write_mask(path: str | Path, ids: np.ndarray) -> None:
-    """Write ids as a palette PNG with the colours of DAVIS. The write is atomic.
+    """Write ids as a palette PNG with the colours of DAVIS. The write is atomic, and an ``OSError`` names the file.
 
     Args:
-        path (str or Path): the PNG; its folder is created.
+        path (str or Path): path of the PNG. Its folder is created.
         ids (np.ndarray): ``(H, W)`` of any integer type, 0…255.
-
-    Raises:
-        OSError: the file cannot be written. The error names the file.
 
     Example:
         >>> write_mask('masks/00000.png', np.array([[0, 1], [2, 2]]))
@@ -98,7 +95,7 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
 
 
 def to_ids(ids: np.ndarray, where: str) -> np.ndarray:
-    """Copy a mask of any integer type to uint8. If it is no such mask, the error message begins with ``where``."""
+    """Copy a mask of any integer type to uint8. If ``ids`` is no mask, the error message begins with ``where``."""
     ids = np.asarray(ids)
     if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
         values = f', of {ids.min()}…{ids.max()}' if ids.size and ids.dtype.kind in 'biuf' else ''
@@ -115,11 +112,8 @@ def object_ids(mask: np.ndarray) -> list[int]:
 
 
 def black_objects(path: str | Path) -> list[int]:
-    """List the ids in a mask file whose palette colour is black, if id 0, the background, has another colour.
-
-    Programs that convert a colour image to a palette number the colours in an arbitrary order.
-    """
-    with Image.open(path) as image:
+    """List the ids in a mask file whose palette colour is black, if id 0, the background, has another colour."""
+    with Image.open(path) as image:  # programs that convert colours to a palette number them in an arbitrary order
         if image.mode != 'P':
             return []
         colours: np.ndarray = np.reshape(image.getpalette('RGB') or [], (-1, 3))
@@ -136,17 +130,12 @@ def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
 
 
 def draw_overlay(image: np.ndarray, ids: np.ndarray, opacity: float) -> np.ndarray:
-    """Draw each object in the DAVIS colour of its id.
-
-    A contour, opaque and two pixels wide, keeps small objects visible.
+    """Draw each object in the DAVIS colour of its id. An opaque contour, two pixels wide, keeps small objects visible.
 
     Args:
-        image (np.ndarray): uint8 ``(H, W, 3)``, BGR.
-        ids (np.ndarray): uint8 ``(H, W)``; 0 is background.
+        image (np.ndarray): uint8 ``(H, W, 3)``, BGR, as the result.
+        ids (np.ndarray): uint8 ``(H, W)``. 0 is background.
         opacity (float): opacity inside the contours, 0 to 1.
-
-    Returns:
-        np.ndarray: uint8 ``(H, W, 3)``, BGR.
 
     Example:
         >>> ids = np.zeros((30, 44), np.uint8)

@@ -44,8 +44,8 @@ class VOSMetric(BaseMetric):
             ``output_dir``, if there is one.
         output_dir (str, optional): folder for the predictions, palette PNGs ``<clip>/<frame>.png``. Defaults to None,
             no files.
-        submission (bool): with ``output_dir``, also write ``submission.zip`` to it, the archive for the server of
-            YouTube-VOS, with ``Annotations/<clip>/<frame>.png``. Defaults to False.
+        submission (bool): also write ``submission.zip`` to ``output_dir``, the archive for the server of YouTube-VOS,
+            with ``Annotations/<clip>/<frame>.png``. Defaults to False.
         format_only (bool): write the predictions to ``output_dir`` without scoring them. Defaults to False.
         keep_results (bool): has no effect. ``tools/test.py --out`` sets it, as for the metrics of mmseg.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
@@ -88,10 +88,8 @@ class VOSMetric(BaseMetric):
     def process(self, data_batch: dict | None, data_samples: Sequence[dict]) -> None:
         """Write and score the predictions for some clips.
 
-        Args:
-            data_batch (dict, optional): not used.
-            data_samples (sequence of dict): samples of whole clips, as made by ``PackClip``, with ``pred_masks`` whose
-                ``data``, ``(T, H, W)`` of any integer type, are the predicted ids at the size of the files.
+        The samples are whole clips, as made by ``PackClip``, with ``pred_masks`` whose ``data``, ``(T, H, W)`` of any
+        integer type, are the predicted ids at the size of the files.
         """
         for sample in data_samples:
             predicted = sample['pred_masks']['data']
@@ -116,7 +114,6 @@ class VOSMetric(BaseMetric):
             )
 
     def _score(self, sample: dict, predicted: np.ndarray) -> dict[int, np.ndarray]:
-        """Score the objects of a clip: J and F, float64 ``(2, frames)``, by id."""
         first_frames: dict[int, int] = sample['first_frames']
         scores: dict[int, list[tuple[float, float]]] = {i: [] for i in first_frames}
         last = len(predicted) - 1 if self.skip_last else len(predicted)
@@ -205,7 +202,6 @@ def _row(j: np.ndarray, f: np.ndarray) -> dict[str, float]:
 
 
 def _mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Average the columns, without rows of nan."""
     counted = [row for row in rows if not isnan(row['J'])]
     return {name: fmean(row[name] for row in counted) if counted else nan for name in COLUMNS}
 

@@ -38,8 +38,7 @@ class SSTNetwork(BaseModel):
         refine_channels (int, optional): channels of the backbone's first output, at stride 4, which refines the streams
             before the final convolution. Defaults to None: no refinement, logits at stride 8.
         norm_cfg (dict): norm of the refinement. Defaults to GroupNorm, which does not mix objects.
-        aggregation (str): how the probabilities of objects are combined, see
-            :func:`~mmattn.video.aggregate`. Defaults to 'soft'.
+        aggregation (str): how probabilities are combined, see :func:`~mmattn.video.aggregate`. Defaults to 'soft'.
         data_preprocessor (dict, optional): config. Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
         init_cfg (dict, optional): as in mmengine.
     """
@@ -95,8 +94,7 @@ class SSTNetwork(BaseModel):
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, Tensor | None]:
         """Extract features from normalised frames, float ``(N, 3, H, W)``.
 
-        Returns:
-            tuple[Tensor, Tensor | None]: ``(N, h, w, C)`` at stride 8, and, with refinement, ``(N, C', H/4, W/4)``.
+        The results are ``(N, h, w, C)`` at stride 8, and ``(N, C', H/4, W/4)`` with refinement, otherwise None.
         """
         outs = self.backbone(frames)
         features = self.projection(outs[-1]).permute(0, 2, 3, 1)
@@ -133,7 +131,6 @@ class SSTNetwork(BaseModel):
         return torch.cat(streams)
 
     def _encode(self, features: Tensor, frame_numbers: Tensor) -> Tensor:
-        """Add temporal context to features: the video stream, ``(B, T, h, w, C)``."""
         for layer in self.encoder:
             features = layer(features, frame_numbers=frame_numbers)
         return self.encoder_norm(features)

@@ -25,8 +25,7 @@ class Frame(NamedTuple):
     Attributes:
         number (int): position in the clip, from 0. Numbers may have gaps.
         image (np.ndarray): uint8 ``(H, W, 3)``, BGR. You may reuse the buffer for the next frame.
-        mask (np.ndarray, optional): ``(H, W)`` of any integer type. Ids 1…254 are objects that begin at this frame, 0
-            is background.
+        mask (np.ndarray, optional): ``(H, W)`` of any integer type. Objects 1…254 begin here, 0 is background.
     """
 
     number: int
@@ -35,8 +34,6 @@ class Frame(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """A frame at which objects begin."""
-
     features: Tensor  # (h, w, C)
     ids: list[int]
     masks: Tensor  # (O, h, w)
@@ -51,8 +48,8 @@ class ClipSession:
 
     Args:
         model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
-        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`. ``sampling`` only affects
-            :meth:`segment_clip`.
+        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`. Only :meth:`segment_clip` uses
+            ``sampling``.
 
     Example::
 
@@ -84,16 +81,13 @@ class ClipSession:
     def segment(
         self, frames: Iterable[Frame], skip: Callable[[list[int]], bool] = lambda numbers: False
     ) -> Iterator[tuple[Frame, np.ndarray]]:
-        """Yield each frame with its ids. Frames are processed in parts of at most ``max_frames``.
+        """Yield each frame with its ids, uint8 ``(H, W)``. Frames are processed in parts of at most ``max_frames``.
 
         Args:
             frames (iterable of Frame): in the order of their numbers, and all of one size. A mask may only show objects
                 that have not begun yet.
             skip (Callable): receives the frame numbers of a part, and returns whether its results are not required. It
                 does not change where parts begin. Defaults to never.
-
-        Yields:
-            tuple[Frame, np.ndarray]: the frame, and uint8 ``(H, W)`` ids at the frame's size.
         """
         part: list[Frame] = []
         last = None
@@ -169,7 +163,6 @@ class ClipSession:
         )
 
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
-        """Yield the ids of frames that the model processes at once, together with reference frames."""
         part = sorted(part, key=lambda frame: frame.number)
         features, fine, size = self._features(part)
         streams: dict[int, Tensor] = {}  # of an object, (frames of the part, h, w, C)
@@ -184,16 +177,15 @@ class ClipSession:
             )
 
     def _groups(self, part: list[Frame]) -> Iterator[list[int]]:
-        """Group reference frame numbers. A group and the part together have at most ``max_frames`` frames."""
         inside = {frame.number for frame in part}
         outside = [number for number in self._references if number not in inside]
+        # a group and the part together have at most `max_frames` frames
         room = len(outside) if self.max_frames is None else max(1, self.max_frames - len(part))
         groups = [outside[i : i + room] for i in range(0, len(outside), max(1, room))] or [[]]
         for group in groups:
             yield group + [number for number in self._references if number in inside and group is groups[0]]
 
     def _streams(self, group: list[int], numbers: list[int], features: Tensor) -> dict[int, Tensor]:
-        """Compute streams, at the frames ``numbers``, for objects that begin at the frames ``group``."""
         if not group:
             return {}
         seen = {**{number: self._references[number].features for number in group}, **dict(zip(numbers, features))}
@@ -212,7 +204,6 @@ class ClipSession:
     def _labels(
         self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None, size: tuple[int, int]
     ) -> np.ndarray:
-        """Turn the streams ``(h, w, C)`` of objects into the ids of a frame, uint8 ``(H, W)``."""
         first = self.first_frames
         ids = sorted(i for i in streams if first[i] < frame.number)
         labels = np.zeros(frame.image.shape[:2], np.uint8)
@@ -237,7 +228,6 @@ class ClipSession:
         return labels
 
     def _features(self, frames: list[Frame]) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
-        """Extract features at stride 8, with refinement also at stride 4. The third result is the padded size."""
         for frame in frames:
             if self._size is not None and frame.image.shape != self._size:
                 raise ValueError(
@@ -254,10 +244,9 @@ class ClipSession:
         return torch.cat(features), None if fine[0] is None else torch.cat(fine)[:, None], tuple(images.shape[2:])
 
     def _resized(self, image: np.ndarray) -> np.ndarray:
-        """Resize a frame in the same way as ``ClipResize``."""
         if self.scale is None:
             return image
-        return mmcv.imresize(image, mmcv.rescale_size(image.shape[1::-1], self.scale))
+        return mmcv.imresize(image, mmcv.rescale_size(image.shape[1::-1], self.scale))  # as ClipResize
 
 
 def _check_frame(frame: Any) -> None:

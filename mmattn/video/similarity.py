@@ -24,15 +24,10 @@ def region_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
 
 
 def boundary_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Compute F, the harmonic mean of precision and recall of the boundary pixels, as defined by DAVIS.
+    """Compute F, the harmonic mean of precision and recall of the boundary pixels of two bool ``(H, W)`` masks: 0…1.
 
-    A pixel is correct if the other boundary has a pixel within ``ceil(0.008 · diagonal of the image)`` pixels.
-
-    Args:
-        predicted, truth (np.ndarray): bool ``(H, W)``.
-
-    Returns:
-        float: 0…1. It is 1 if neither mask has a boundary, because it is empty or covers the whole image.
+    As defined by DAVIS, a pixel is correct if the other boundary has a pixel within ``ceil(0.008 · diagonal of the
+    image)`` pixels. F is 1 if neither mask has a boundary, because it is empty or covers the whole image.
     """
     radius = ceil(BOUNDARY_TOLERANCE * hypot(*truth.shape))
     boundaries = [_boundary(predicted), _boundary(truth)]
@@ -61,7 +56,6 @@ def summarize(values: np.ndarray) -> Statistics:
 
 
 def _boundary(mask: np.ndarray) -> np.ndarray:
-    """Mark pixels that differ from their right, lower or lower right neighbour."""
     return cv2.morphologyEx(
         mask.astype(np.uint8),
         cv2.MORPH_GRADIENT,

@@ -21,10 +21,9 @@ class SST(SSTNetwork):
     """Follow objects through a clip, given one mask per object: an encoder of the video, a decoder of objects.
 
     Source: *Attention and Fusion of Deep Representations for Computer Vision*, master's thesis, University of Guelph,
-    2020, chapter 5. :class:`~mmattn.video.network.SSTNetwork` describes the network.
+    2020, chapter 5. Network and further arguments: see :class:`~mmattn.video.network.SSTNetwork`.
 
     Args:
-        *args: as in :class:`~mmattn.video.network.SSTNetwork`.
         dice_weight (float): weight of a second loss, 1 − the soft Dice coefficient of each object in each frame, which
             is as sensitive to small objects as to large ones. Defaults to 0: only cross-entropy.
         test_cfg (dict, optional): settings of inference.
@@ -35,7 +34,6 @@ class SST(SSTNetwork):
               least 2. A longer clip is processed in parts. Defaults to all ("dense evaluation", Table 5.4).
             * ``sampling`` (str): parts are 'dense', consecutive frames, or 'sparse', frames from the whole clip.
               Defaults to 'dense'.
-        **kwargs: as in :class:`~mmattn.video.network.SSTNetwork`.
 
     Example:
         >>> import numpy as np
@@ -57,8 +55,7 @@ class SST(SSTNetwork):
         """Run the model.
 
         Args:
-            inputs (Tensor, optional): float ``(B, T, 3, H, W)``; not used by 'predict', which reads the frames of the
-                samples.
+            inputs (Tensor, optional): float ``(B, T, 3, H, W)``. 'predict' reads the frames of the samples instead.
             data_samples (list of BaseDataElement): as made by ``PackClip``.
             mode (str): 'loss' returns a dict of losses, 'predict' the samples with ``pred_masks``, and 'tensor' a list
                 with one float ``(O, 2, T, H, W)`` per clip, the logits of background and foreground of its objects.
@@ -101,13 +98,11 @@ class SST(SSTNetwork):
     def predict(self, data_samples: list[BaseDataElement]) -> list[BaseDataElement]:
         """Add ``pred_masks`` to samples of whole clips: ``data``, uint8 ``(T, H, W)``, ids at the size of the files.
 
-        Frames are read from ``frames`` on demand. At most ``max_frames`` + 1 are held in memory. A frame that cannot be
-        read, or has another size than the masks, raises an error that names its file.
+        Frames are read as in :meth:`~mmattn.video.ClipSession.segment_clip`.
         """
         return segment_clips(self, data_samples)
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
-        """Compute the logits ``(O, 2, T, H, W)`` of each clip's objects. The first frame is the reference."""
         batch, frames = inputs.shape[:2]
         features, fine = self.extract_feat(inputs.flatten(0, 1))
         features = features.unflatten(0, (batch, frames))

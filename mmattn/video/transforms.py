@@ -33,7 +33,7 @@ class ClipTransform(BaseTransform):
 
     @abstractmethod
     def draw(self, results: dict) -> tuple[Change, Change]:
-        """Return the functions for frames and for masks."""
+        """Draw random parameters. Returns a function for frames and a function for masks."""
 
 
 @TRANSFORMS.register_module()
@@ -43,7 +43,7 @@ class ClipResize(ClipTransform):
     Args:
         scale (tuple[int, int]): width and height.
         ratio_range (tuple[float, float]): range of a random factor on ``scale``. Defaults to (1, 1).
-        keep_ratio (bool): keep the aspect ratio. The long side is then at most the longer value of ``scale``, and the
+        keep_ratio (bool): keep the aspect ratio. Then the long side is at most the longer value of ``scale``, and the
             short side at most the shorter value. Defaults to True.
 
     Example:
@@ -82,8 +82,7 @@ class ClipRandomAffine(BaseTransform):
         max_shear (float): largest shear along x in either direction, in degrees. Defaults to 10.
         max_shift (float): largest shift in either direction, relative to each side. Defaults to 0.1.
         drift (float): strength of simulated camera motion, 0 to 1. From the first to the last frame, the map moves a
-            random fraction, between 0 and ``drift``, of the way to a second random map. Defaults to 0, one map for all
-            frames.
+            random fraction, 0 to ``drift``, of the way to a second random map. Defaults to 0: one map for all frames.
 
     Example:
         >>> rotate = ClipRandomAffine(max_rotate=90, drift=0.5)
@@ -126,7 +125,6 @@ class ClipRandomAffine(BaseTransform):
         return results
 
     def _draw(self, h: int, w: int) -> np.ndarray:
-        """Draw an affine map, float64 ``(2, 3)``."""
         rotate, shear = np.radians(np.random.uniform(-1, 1, 2) * (self.max_rotate, self.max_shear))
         turned = np.array([[np.cos(rotate), -np.sin(rotate)], [np.sin(rotate), np.cos(rotate)]])
         linear = np.random.uniform(*self.scale_range) * turned @ [[1, np.tan(shear)], [0, 1]]
@@ -137,10 +135,9 @@ class ClipRandomAffine(BaseTransform):
 
 @TRANSFORMS.register_module()
 class ClipRandomCrop(ClipTransform):
-    """Crop a random window that shows an object of the first frame, the reference, if it has any.
+    """Crop a window that contains a random pixel of a random object of the first frame, the reference, if it has any.
 
-    The window contains a random pixel of a random object of the reference. Smaller clips are padded on the right and at
-    the bottom.
+    Smaller clips are padded on the right and at the bottom.
 
     Args:
         crop_size (tuple[int, int]): height and width.
@@ -235,7 +232,7 @@ class ClipCopyPaste(BaseTransform):
     """Paste the moving objects of another clip over the frames, as additional objects to follow.
 
     This creates many scenes from few clips. The other clip is drawn at random from a data set whose pipeline returns as
-    many frames, with masks. Clips of another size are cropped as by ``ClipRandomCrop``. The pasted objects get the
+    many frames, with masks. If its size differs, it is cropped as by ``ClipRandomCrop``. The pasted objects get the
     lowest free ids.
 
     Args:

@@ -27,11 +27,10 @@ class VOSVisualizationHook(Hook):
 
     Args:
         draw (bool): enable the hook. Defaults to False.
-        interval (int): draw every ``interval``-th frame of a clip, starting with the first; at least 1. Defaults to 10.
+        interval (int): draw every ``interval``-th frame of a clip, starting with the first. At least 1. Defaults to 10.
         show (bool): also show the pictures in a window. Defaults to False.
         wait_time (float): seconds that a window shows a picture. 0 waits for a key. Defaults to 2.
-        out_dir (str, optional): folder for the pictures, as ``<clip>/<frame>.png``, in place of the visualizer.
-            Defaults to None.
+        out_dir (str, optional): write ``<clip>/<frame>.png`` to this folder, not to the visualizer. Defaults to None.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=5))

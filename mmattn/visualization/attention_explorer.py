@@ -38,7 +38,7 @@ def attention_explorer(
     max_bytes: int = MAX_BYTES,
     show_progress: bool = False,
 ) -> str:
-    """Return an HTML page that shows the attention maps of the query nearest to the pointer.
+    """Build an HTML page that shows the attention maps of the query nearest to the pointer.
 
     The page contains the maps of a grid of queries, of each head and their mean, in 8 bits relative to the map's
     largest weight. It requires a browser of 2023 or later, which decompresses the maps. The image is reduced to at most
@@ -51,17 +51,14 @@ def attention_explorer(
         palette (sequence of sequences of int): red, green and blue of each class, 0 to 255.
         runs (sequence of AttentionRun): runs for this image, from :func:`~mmattn.visualization.attention_runs`.
         title (str): text above the image. Defaults to ''.
-        grid (int): maximum number of queries along the longer side. It is reduced if the page would exceed
+        grid (int): maximum number of queries along the longer side, at least 1. It is reduced if the page would exceed
             ``max_bytes``. Defaults to 24.
-        max_bytes (int): maximum size of the page in bytes. Defaults to 4 MiB.
-        show_progress (bool): whether to show a progress bar. Defaults to False.
+        max_bytes (int): maximum size of the page in bytes. It is an error if a page with one query is larger. Defaults
+            to 4 MiB.
+        show_progress (bool): show a progress bar. Defaults to False.
 
     Returns:
         str: the page. Write it as UTF-8.
-
-    Raises:
-        ValueError: ``grid`` is below 1, image and labels differ in size, weights are not finite, or the page is larger
-            than ``max_bytes`` even with one query.
     """
     height, width = image.shape[:2]
     if grid < 1:
@@ -106,7 +103,6 @@ def attention_explorer(
 
 
 def _encode(run: AttentionRun, points: Sequence[tuple[float, float]], advance: Callable[[int], None]) -> dict:
-    """Return a run's maps for some queries: per kind and head, the largest weight and 8-bit levels relative to it."""
     maps = {}
     for kind in run.kinds:
         levels, largest = [], []
@@ -129,7 +125,6 @@ def _encode(run: AttentionRun, points: Sequence[tuple[float, float]], advance: C
 
 
 def _with_mean(weights: Tensor) -> Tensor:
-    """Prepend the mean over heads if there are several: ``(heads or 1 + heads, Q, H, W)``."""
     return weights if len(weights) == 1 else torch.cat([weights.mean(0, keepdim=True), weights])
 
 
@@ -140,7 +135,6 @@ def _prediction_url(labels: np.ndarray, palette: Sequence[Sequence[int]]) -> str
 
 
 def _image_url(image: Image.Image, form: str, resampling: Image.Resampling) -> str:
-    """Return an image, reduced to ``IMAGE_SIDE``, as a data URL."""
     image.thumbnail((IMAGE_SIDE, IMAGE_SIDE), resampling)
     file = BytesIO()
     image.save(file, form, quality=85, optimize=True)

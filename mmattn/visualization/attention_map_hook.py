@@ -15,7 +15,7 @@ from .figure import draw_attention_maps, read_image
 
 @HOOKS.register_module()
 class AttentionMapHook(Hook):
-    """Draws attention maps of the first validation images through the Runner's visualizer.
+    """Draw attention maps of the first validation images through the Runner's visualizer.
 
     The visualizer writes them to its backends (files, TensorBoard, …) as ``attention_maps_<image>``.
 
@@ -27,10 +27,6 @@ class AttentionMapHook(Hook):
         layer (str, optional): name of the attention layer in the model. Defaults to the last one. For a recurrent
             layer, the last pass is drawn.
         threshold (float): hide weights below this share of the map's largest, 0 to 1. Defaults to 0.02.
-
-    Raises:
-        ValueError: a point is outside the image; or, when the run starts, the model has no attention layer, or none
-            named ``layer``.
 
     Example:
         >>> hook = HOOKS.build(dict(type='AttentionMapHook', points=[(0.25, 0.5)], interval=5))

@@ -1,4 +1,4 @@
-"""Attention maps of a model for points of its input image: only the rows of these queries are computed."""
+"""Attention maps of a model for points of its input image. Only the rows of these queries are computed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +19,10 @@ class AttentionMaps:
     Attributes:
         layer (str): name of the layer in the model.
         run (int): 1 for the layer's first pass in the model's forward pass, 2 for the next (recurrence), …
-        weights (dict[str, Tensor]): kind → float ``(Q, H, W)`` on the CPU, the mean over heads. The kinds are those of
-            'content', 'position' and 'bilateral' that the layer has. Each map sums to 1.
-        extent (tuple[float, float]): width and height of a map relative to those of the image: 1, or more if the
-            model's input was padded at the right and at the bottom.
+        weights (dict[str, Tensor]): kind → float ``(Q, H, W)`` on the CPU, the mean over heads. Each map sums to 1. The
+            kinds are 'content', 'position' and 'bilateral', as far as the layer has them.
+        extent (tuple[float, float]): width and height of a map relative to the image: 1, or more if the model's input
+            was padded at the right and at the bottom.
     """
 
     layer: str
@@ -36,11 +36,9 @@ class AttentionRun:
     """One forward pass of an attention layer over a map, from which the map of any query can be computed.
 
     Attributes:
-        layer (str): name of the layer in the model.
-        run (int): 1 for the layer's first pass in the model's forward pass, 2 for the next (recurrence), …
+        layer, run, extent: as in :class:`AttentionMaps`.
         module (nn.Module): the layer.
         feature (Tensor): float ``(1, C, H, W)``, the layer's input for the first image.
-        extent (tuple[float, float]): as in :class:`AttentionMaps`.
     """
 
     layer: str
@@ -55,14 +53,13 @@ class AttentionRun:
         return self.module.attention_kinds
 
     def weights(self, points: Sequence[tuple[float, float]], kind: str) -> Tensor:
-        """Return the attention weights of queries over all keys.
+        """Compute the attention weights of queries over all keys: float ``(heads, Q, H, W)`` on the CPU.
+
+        Each map sums to 1.
 
         Args:
             points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
             kind (str): one of ``kinds``.
-
-        Returns:
-            Tensor: float ``(heads, Q, H, W)`` on the CPU; each map sums to 1.
         """
         height, width = self.feature.shape[-2:]
         across, down = self.extent
@@ -71,14 +68,11 @@ class AttentionRun:
 
 
 def attention_layers(model: nn.Module, name: str | None = None) -> dict[str, nn.Module]:
-    """Return the layers of a model that have ``attention_weights``, by name: all of them, or only ``name``.
+    """Map names to the layers of a model that have ``attention_weights``: to all of them, or only to ``name``.
 
     Args:
         model (nn.Module): any model. For mmengine's distributed wrappers, names are relative to the wrapped model.
-        name (str, optional): name of the layer to return. Defaults to all.
-
-    Raises:
-        ValueError: the model has no such layer, or none named ``name``. The message lists the names.
+        name (str, optional): name of the layer to select. If there is none, the error lists the names. Defaults to all.
 
     Example:
         >>> from mmattn.layers import BilateralNonLocal2d
@@ -104,23 +98,17 @@ def _unwrapped(model: nn.Module) -> Any:
 def capture_attention(
     model: nn.Module, points: Sequence[tuple[float, float]], layer: str | None = None
 ) -> Iterator[list[AttentionMaps]]:
-    """Capture the attention maps of all forward passes within the context.
+    """Capture the attention maps of all forward passes within the context. The list is filled while the model runs.
 
     The maps are in the order of the layers' passes. Each feature map is assumed to cover the model's input evenly, so
     the input must be the whole image: in mode 'slide', a model receives crops. Only the first image of a batch is used,
-    and only layers that attend over maps; sequences have no image coordinates.
+    and only layers that attend over maps, because sequences have no image coordinates.
 
     Args:
-        model (nn.Module): any model.
+        model (nn.Module): any model with attention layers.
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), from the top left, relative to the
             model's input.
         layer (str, optional): name of the only layer to capture. Defaults to all.
-
-    Yields:
-        list[AttentionMaps]: it is filled while the model runs.
-
-    Raises:
-        ValueError: as :func:`attention_layers`.
 
     Example:
         >>> from mmattn.layers import BilateralNonLocal2d
@@ -141,7 +129,6 @@ def capture_attention(
 
 @contextmanager
 def _watch(model: nn.Module, layer: str | None, look: Callable[[AttentionRun], None]) -> Iterator[None]:
-    """Call ``look`` before each pass of a layer over a map."""
     counts: Counter[str] = Counter()
 
     def before(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
@@ -166,17 +153,13 @@ def attention_maps(
 ) -> list[AttentionMaps]:
     """Run a model of mmseg or mmdet on a whole image, regardless of its test mode, and return its attention maps.
 
+    There is one entry per pass of a layer, in order. At least one attention layer must run over a map.
+
     Args:
         model (nn.Module): an mmengine ``BaseModel``, or a wrapper of one, in evaluation mode.
         data (dict): a batch of the test data loader. Only its first image is used.
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
         layer (str, optional): name of the only layer to capture. Defaults to all.
-
-    Returns:
-        list[AttentionMaps]: one per pass of a layer, in order.
-
-    Raises:
-        ValueError: as :func:`attention_layers`, or no layer attended over a map.
     """
     data, extent = _first_image(model, data)
     with capture_attention(model, [(x / extent[0], y / extent[1]) for x, y in points], layer) as maps:
@@ -189,16 +172,8 @@ def attention_maps(
 def attention_runs(model: nn.Module, data: dict, layer: str | None = None) -> list[AttentionRun]:
     """Run a model as :func:`attention_maps` does, and return the inputs from which any query's maps can be computed.
 
-    Args:
-        model (nn.Module): as in :func:`attention_maps`. Its parameters must not be sharded.
-        data (dict): as in :func:`attention_maps`.
-        layer (str, optional): as in :func:`attention_maps`.
-
-    Returns:
-        list[AttentionRun]: one per pass of a layer, in order.
-
-    Raises:
-        ValueError: as :func:`attention_maps`.
+    There is one entry per pass of a layer, in order. Arguments are as in :func:`attention_maps`. The parameters of the
+    model must not be sharded.
     """
     data, extent = _first_image(model, data)
     runs: list[AttentionRun] = []
@@ -210,7 +185,6 @@ def attention_runs(model: nn.Module, data: dict, layer: str | None = None) -> li
 
 
 def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float]]:
-    """Return the preprocessed first image of a batch, and its width and height relative to those before padding."""
     data = _unwrapped(model).data_preprocessor({name: batch[:1] for name, batch in data.items()}, False)
     height, width = data['data_samples'][0].img_shape[:2]
     return data, (data['inputs'].shape[-1] / width, data['inputs'].shape[-2] / height)

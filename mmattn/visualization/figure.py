@@ -22,18 +22,15 @@ def draw_attention_maps(
     """Draw the image with a red dot at each query, next to the query's maps, overlaid on the image.
 
     There is one row per query and one column per kind of map. Each map is divided by its largest weight, which is
-    printed below it; weights below ``threshold`` of that are hidden. The thesis hides "values smaller than 0.02"
-    without stating the unit. It cannot mean the weights themselves: they sum to 1, so at most 50 positions of thousands
-    would remain, while its text describes maps that attend to the whole image.
+    printed below it. Weights below ``threshold`` of the largest weight are hidden. The thesis hides "values smaller
+    than 0.02" without stating the unit. It cannot mean the weights themselves: they sum to 1, so at most 50 positions
+    of thousands would remain, while its text describes maps that attend to the whole image.
 
     Args:
-        image (np.ndarray): uint8 ``(H, W, 3)``, RGB.
+        image (np.ndarray): uint8 ``(H, W, 3)``, RGB. The result is uint8 and RGB, too, but of another size.
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
         maps (AttentionMaps): the maps of these queries.
         threshold (float): 0 (hides nothing) to 1. Defaults to 0.02.
-
-    Returns:
-        np.ndarray: uint8 ``(height, width, 3)``, RGB.
     """
     height, width = image.shape[:2]
     columns = 1 + len(maps.weights)
@@ -72,7 +69,7 @@ def draw_attention_maps(
 
 
 def rendered(figure: Figure) -> np.ndarray:
-    """Return the pixels of a figure, uint8 ``(height, width, 3)``, RGB."""
+    """Render a figure as uint8 ``(height, width, 3)``, RGB."""
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box

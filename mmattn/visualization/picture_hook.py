@@ -16,7 +16,7 @@ from .figure import read_image
 
 
 class PictureHook(Hook):
-    """Writes a picture per test image, with the image's name: ground truth on the left, prediction on the right.
+    """Write a picture per test image, with the image's name: ground truth on the left, prediction on the right.
 
     The visualizer of the config draws it. With several processes, only the first one draws its share of the images.
 
@@ -52,14 +52,10 @@ class PictureHook(Hook):
 
 
 def picture_names(paths: Iterable[str]) -> dict[str, str]:
-    """Return the file name of each image's picture: the shortest form in which all names are distinct.
+    """Map the path of each image to the file name of its picture: the shortest form in which all names are distinct.
 
-    Args:
-        paths (iterable of str): the images.
-
-    Returns:
-        dict[str, str]: path → the image's name with suffix ``.png``; if two images share it, the path relative to the
-        images' common folder; if paths differ only in the suffix, this path with both suffixes.
+    The forms are the image's name with suffix ``.png``, the path relative to the images' common folder, and this path
+    with both suffixes, if paths differ only in the suffix.
 
     Example:
         >>> picture_names(['val/bonn/1.png', 'val/köln/1.png'])

@@ -35,31 +35,30 @@ LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpo
 
 @HOOKS.register_module()
 class CheckpointHook(mmengine.hooks.CheckpointHook):
-    """mmengine's ``CheckpointHook`` with the same arguments; a run may be killed at any moment and resumed.
+    """mmengine's ``CheckpointHook`` with the same arguments. A run may be killed at any moment and resumed.
 
     * Writes are atomic, and an older checkpoint is removed only after a newer one is complete. There is always a
-      complete checkpoint. ``resume`` finds it even if ``last_checkpoint`` does not name it.
-    * The checkpoint stores the state of every process's random number generators (Python, NumPy, torch, CUDA) and the
-      sampler's seed, as ``to_resume`` in its message hub, the only part that all strategies of mmengine save. These
-      generators are reserved for the training steps: random numbers that are drawn between two steps, for data loading
-      or validation, do not change them. The first step after resumption therefore draws the same numbers as without an
-      interruption.
+      complete checkpoint, and ``resume`` finds it even if ``last_checkpoint`` does not name it.
+    * The checkpoint stores the sampler's seed and the random number generators of every process (Python, NumPy, torch,
+      CUDA), as ``to_resume`` in the message hub, the only part that all strategies of mmengine save. These generators
+      serve only the training steps: random numbers for data loading or validation do not change them. The first step
+      after resumption therefore draws the same numbers as without an interruption.
     * A resumed run continues at the sampler's position, without loading the earlier data.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation. Such a checkpoint does not
-      count in ``max_keep_ckpts``; it is removed when the resumed run saves the next regular one.
-    * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves
-      those of the first run.
+      count in ``max_keep_ckpts``. It is removed when the resumed run saves the next regular checkpoint.
+    * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves the
+      best checkpoints of the first run.
+    * A second run in the same work dir gets a BlockingIOError, because each would replace the other's checkpoints.
 
     With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``), and ``mmattn.SeedAugmentation`` as the
     first transform, a resumed run on a CPU ends with bitwise the same weights. This requires the same number of
     processes and the same batch size, and, if gradients are accumulated over several iterations, a checkpoint after an
-    optimizer step. With three or more processes, DDP adds the gradients of its first iteration in another order;
+    optimizer step. With three or more processes, DDP adds the gradients of its first iteration in another order.
     ``find_unused_parameters = True`` in the config keeps the order fixed.
 
     Args:
-        *args: as in mmengine's ``CheckpointHook``.
-        **kwargs: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless ``backend_args`` or
-            ``file_client_args`` select another way to write.
+        *args, **kwargs: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless ``backend_args``
+            or ``file_client_args`` select another way to write.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.CheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2))
@@ -82,27 +81,21 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._extra = ''  # the checkpoint of save_now from which the run was resumed
 
     def before_loops(self, runner: Runner) -> None:
-        """Choose the checkpoint to resume from; mmengine would use the last one even if it is incomplete."""
+        """Choose the checkpoint to resume from. mmengine would use the last one even if it is incomplete."""
         if resumes_without_path(runner):
             set_checkpoint_path(runner, latest_checkpoint(runner.work_dir, self.filename_tmpl))
 
     def before_run(self, runner: Runner) -> None:
-        """Choose the checkpoint in tools that do not call ``before_loops``.
-
-        FlexibleRunner has already resumed at this point, one iteration too far; its position is corrected.
-        """
+        """Choose the checkpoint in tools that do not call ``before_loops``."""
         self.before_loops(runner)
         resumed = runner.message_hub.runtime_info.get('to_resume')
-        # `found` comes first: without training, runner.iter would build the training loop and its data set.
+        # FlexibleRunner has already resumed at this point, one iteration too far. `resumed` comes first: without
+        # training, runner.iter would build the training loop and its data set.
         if resumed and runner.iter == resumed['iter'] + 1:
             set_position(runner.train_loop, resumed['epoch'], resumed['iter'])
 
     def before_train(self, runner: Runner) -> None:
-        """Restore the generators and the position in the data, and select atomic writes.
-
-        Raises:
-            BlockingIOError: another run trains in this work dir; each would replace the other's checkpoints.
-        """
+        """Lock the work dir, restore the generators and the position in the data, and select atomic writes."""
         if self.backend_args is None and self.file_client_args is None and '://' not in str(self.out_dir):
             self.backend_args = dict(backend='mmattn.aside')
         if is_main_process():
@@ -134,7 +127,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._repeat_validation(runner)
 
     def after_train(self, runner: Runner) -> None:
-        """Repeat the last validation if it was interrupted; a loop by epoch then has no further epoch."""
+        """Repeat the last validation if it was interrupted. A loop by epoch then has no further epoch."""
         self._repeat_validation(runner)
         super().after_train(runner)
 
@@ -156,9 +149,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     def save_now(self, runner: Runner, validating: bool = False) -> None:
         """Save a checkpoint between two iterations, regardless of ``interval``.
 
-        Args:
-            runner (Runner): the runner.
-            validating (bool): a validation is in progress, which the resumed run must repeat. Defaults to False.
+        ``validating`` (default False) tells that a validation is in progress, which the resumed run must repeat.
         """
         count = runner.epoch if self.by_epoch else runner.iter
         within = self.by_epoch and self._batches_done > 0
@@ -215,15 +206,14 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend.flush(self._bests())
 
     def _bests(self) -> list[str]:
-        """Return the paths of the best checkpoints."""
         paths = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
         return [path for path in paths if path]
 
     def _forget_bests_elsewhere(self) -> None:
-        """Find the best checkpoints in the run's own folder, which may have been moved; forget those of others."""
         if '://' in str(self.out_dir):
             return
 
+        # the run's own folder may have been moved
         def own(path: str | None) -> str | None:
             copy = Path(self.out_dir, Path(path).name) if path else None
             return str(copy) if copy and copy.exists() else None
@@ -234,7 +224,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.best_ckpt_path_dict[key] = own(path)
 
     def _warn_of_other_run(self, runner: Runner) -> None:
-        """Log a warning if a run that starts anew finds checkpoints in its work dir, some of which it may replace."""
         pattern = f'(best_.*)?{self.filename_tmpl.format(NUMBER)}'
         earlier = [path.name for path in Path(runner.work_dir).iterdir() if re.fullmatch(pattern, path.name)]
         if earlier and runner.iter == 0:
@@ -271,21 +260,21 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
 
 def _forget(runner: Runner) -> None:
-    """Exclude the data for resumption from later checkpoints."""
     forget_info(runner.message_hub, 'to_resume')
 
 
 def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:
     """Find the checkpoint to resume from.
 
+    This is the checkpoint that ``last_checkpoint`` names, first in ``work_dir``, which may be a copy. If it is missing
+    or truncated, the newest complete checkpoint in its folder or in ``work_dir`` is used.
+
     Args:
         work_dir (str or Path): the folder with the file ``last_checkpoint``.
         filename_tmpl (str): name of the checkpoints, with ``{}`` for the number. Defaults to 'iter_{}.pth'.
 
     Returns:
-        str or None: the checkpoint that ``last_checkpoint`` names; that in ``work_dir``, which may be a copy, first. If
-        it is missing or truncated, the newest complete checkpoint in its folder or in ``work_dir``. None if there is no
-        checkpoint.
+        str or None: the path. None if there is no checkpoint.
 
     Raises:
         FileNotFoundError: there are or were checkpoints, but none is complete.
@@ -317,27 +306,26 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
 
 
 def has_checkpoint(work_dir: str | Path) -> bool:
-    """Return whether a run has saved a checkpoint in ``work_dir``, complete or not."""
+    """Check whether a run has saved a checkpoint in ``work_dir``, complete or not."""
     return any(path for name in ('last_checkpoint', 'iter_*.pth', 'epoch_*.pth') for path in Path(work_dir).glob(name))
 
 
 def _is_complete(path: Path) -> bool:
-    """Return whether a checkpoint is complete: a zip file ends with its directory. DeepSpeed writes folders."""
+    # DeepSpeed writes folders. A zip file ends with its directory.
     return path.is_dir() or zipfile.is_zipfile(path)
 
 
 def check_checkpoint(path: str | Path) -> None:
     """Check that a checkpoint is complete and has finite weights, and that loading it runs no code.
 
-    The continued mmengine loads other files, too. A folder is accepted if it holds the parts that DeepSpeed or PyTorch
-    writes for several processes. URLs are not checked. With ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`` in the environment,
-    as for ``torch.load``, the objects in the file are not checked.
+    The continued mmengine would also load other files. A folder is accepted if it holds the parts that DeepSpeed or
+    PyTorch writes for several processes. URLs are not checked. With ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`` in the
+    environment, the objects in the file are not checked, as in ``torch.load``.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        OSError: the file cannot be read.
+        OSError: the file does not exist (FileNotFoundError) or cannot be read.
         ValueError: the file is not a checkpoint, contains objects that may run code, or has weights that are NaN or
-            infinite; the message gives the reason.
+            infinite. The message gives the reason.
 
     Example:
         >>> _ = Path('notes.txt').write_text('no weights', encoding='utf-8')
@@ -358,7 +346,6 @@ def check_checkpoint(path: str | Path) -> None:
 
 
 def _check_content(path: Path) -> None:
-    """Check the objects of a checkpoint, and that its weights are numbers."""
     add_safe_globals()  # mmengine removes some of them after each load
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -378,7 +365,7 @@ def _check_content(path: Path) -> None:
 
 
 def _is_finite(x: torch.Tensor) -> bool:
-    """Return whether a tensor has no NaN and no +∞. A buffer may be an attention mask, with −∞."""
+    # a buffer may be an attention mask, with −∞
     return not x.is_floating_point() or bool(x.isfinite().all()) or not bool((x.isnan() | (x == torch.inf)).any())
 
 
@@ -410,7 +397,7 @@ def _why_no_checkpoint(path: Path) -> str:
 
 
 def get_rng_state() -> dict[str, Any]:
-    """Return the states of this process's random number generators: Python, NumPy, torch, and the CUDA device."""
+    """Get the states of this process's random number generators: Python, NumPy, torch, and the CUDA device."""
     return dict(
         python=random.getstate(),
         numpy=np.random.get_state(),
@@ -433,20 +420,14 @@ class AsideBackend(LocalBackend):
     """The local disk with atomic writes: a file is written under a temporary name, synchronised and renamed."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write ``obj`` to ``filepath``.
-
-        Raises:
-            OSError: the file cannot be written; the error names ``filepath``, and no partial file remains.
-        """
+        """Write ``obj`` to ``filepath``. If this fails, no partial file remains, and the OSError names ``filepath``."""
         with atomic_write(filepath) as temporary:
             super().put(obj, temporary)
             with open(temporary, 'r+b') as file:
                 os.fsync(file)
 
 
-class _RemoveLater:
-    """A file backend that removes files at ``flush``; mmengine removes the old checkpoint before it writes the new."""
-
+class _RemoveLater:  # mmengine removes the old checkpoint before it writes the new one
     def __init__(self, backend: BaseStorageBackend) -> None:
         self._backend = backend
         self._due: list[tuple[Callable[[str], None], str]] = []
@@ -461,7 +442,6 @@ class _RemoveLater:
         self._due.append((self._backend.rmtree, path))
 
     def flush(self, written: Collection[str]) -> None:
-        """Remove the files, except those that were ``written`` again."""
         for remove, path in self._due:
             if path not in written:
                 remove(path)

@@ -1,4 +1,4 @@
-"""Hooks that stop a run at an invalid loss or an unsuitable checkpoint; the stock Runner would continue."""
+"""Hooks that stop a run at an invalid loss or an unsuitable checkpoint. The stock Runner would continue."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,13 @@ from mmattn.registry import HOOKS
 class InvalidLossHook(Hook):
     """Stop training when a loss is NaN or infinite, and report the iteration and the images of the batch.
 
-    Training without any batch, and therefore without a loss, is also an error.
-
-    The hook runs before the checkpoint of the same iteration is written. With several processes, the process with the
-    invalid loss reports its own batch.
+    The FloatingPointError comes before the checkpoint of the same iteration is written. With several processes, the
+    process with the invalid loss reports its own batch. Training without any batch, because of ``drop_last``, is also
+    an error.
 
     Args:
-        interval (int): check every ``interval`` iterations. Defaults to 1, which costs little because the logger reads
-            the losses at each iteration.
-
-    Raises:
-        ValueError: ``interval`` is less than 1; or, at the start of training, ``drop_last`` leaves no batch.
-        FloatingPointError: during training, a loss is not finite.
+        interval (int): check every ``interval`` iterations, at least 1. Defaults to 1, which costs little because the
+            logger reads the losses at each iteration.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.InvalidLossHook', interval=10))
@@ -75,19 +70,16 @@ class InvalidLossHook(Hook):
 
 @HOOKS.register_module()
 class CheckpointKeysHook(Hook):
-    """Raise an error that lists all mismatched keys if a checkpoint does not fit the model; mmengine only warns.
+    """Raise an error that lists all mismatched keys if a checkpoint does not fit the model. mmengine only warns.
 
-    It covers ``load_from``, testing and resuming, but not ``pretrained`` or ``init_cfg`` of a part of the model. The
-    check uses ``load_state_dict`` of the modules, because some modules convert older keys and shapes. Modules wrapped
-    by FSDP hold shards and cannot be checked; the log then has a warning.
+    The RuntimeError covers ``load_from``, testing and resuming, but not ``pretrained`` or ``init_cfg`` of a part of the
+    model. The check uses ``load_state_dict`` of the modules, because some modules convert older keys and shapes.
+    Modules wrapped by FSDP hold shards and cannot be checked. The log then has a warning.
 
     Args:
         allow (str or sequence of str): regular expressions. A key that matches one of them may be missing, unexpected
-            or of another shape; for example ``r'\\.conv_seg\\.'`` to fine-tune on other classes. Defaults to none.
+            or of another shape, for example ``r'\\.conv_seg\\.'`` to fine-tune on other classes. Defaults to none.
         enabled (bool): False disables the check. Defaults to True.
-
-    Raises:
-        RuntimeError: on loading, keys are missing, unexpected or of another shape; the message lists all of them.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.CheckpointKeysHook', allow=r'\\.conv_seg\\.'))
@@ -128,7 +120,6 @@ class CheckpointKeysHook(Hook):
 
 
 def _image_paths(batch: object) -> Iterator[str]:
-    """Yield the ``img_path`` of every data sample in a nested batch."""
     if isinstance(batch, BaseDataElement):
         yield str(batch.get('img_path'))
     elif isinstance(batch, dict | list | tuple):

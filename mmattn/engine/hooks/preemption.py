@@ -24,31 +24,26 @@ SAME_SIGNAL = 5.0  # seconds in which a launcher may forward a signal that the p
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """On SIGTERM or SIGUSR1, save a checkpoint and exit with code 75, ``os.EX_TEMPFAIL``; ``--resume`` continues.
+    """On SIGTERM or SIGUSR1, save a checkpoint and exit with code 75, ``os.EX_TEMPFAIL``. ``--resume`` continues.
 
     A scheduler sends such a signal when another job requires the machine, or some time before a time limit. The current
     iteration, of training or validation, is completed. Then all processes save and exit together, even if only one of
-    them received the signal. A validation that was interrupted is repeated from its start after resumption. Before the
-    first iteration there is nothing to save. A second signal, five seconds or more after the first, ends the process
-    immediately, as without this hook; since writes are atomic, checkpoints remain intact.
+    them received the signal. An interrupted validation is repeated from its start after resumption. Before the first
+    iteration there is nothing to save. A second signal, five seconds or more after the first, ends the process
+    immediately, as without this hook. Since writes are atomic, checkpoints remain intact.
 
     Before each iteration, the processes synchronise by the ``all_reduce`` of one integer, which takes less than a
     millisecond for two processes on CPUs. A single process does not communicate. If gradients are accumulated, the run
     stops after an optimizer step.
 
-    The signals are handled from before the data sets are built (in ``tools/train.py``; in other tools, from the start
-    of training) until the end of training. Schedulers signal all processes of a job. Processes that are forked
-    meanwhile, such as workers of data loaders, ignore the signals; processes started with ``mp_start_method='spawn'``
-    do not.
+    ``tools/train.py`` handles the signals from before the data sets are built, other tools from the start of training.
+    Both stop at the end of training. Schedulers signal all processes of a job. Processes that are forked meanwhile,
+    such as workers of data loaders, ignore the signals. Processes started with ``mp_start_method='spawn'`` do not.
 
     Without ``mmattn.CheckpointHook``, or outside the main thread, the hook only logs a warning.
 
     Args:
         signals (sequence of str): names of the signals. Defaults to ('SIGTERM', 'SIGUSR1').
-
-    Raises:
-        ValueError: a name is not that of a signal.
-        SystemExit: a signal was received during training or validation; the code is 75.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.PreemptionHook', signals=['SIGUSR1']))
@@ -123,7 +118,6 @@ class PreemptionHook(Hook):
             os.kill(os.getpid(), number)
 
     def _agreed(self) -> bool:
-        """Return whether any process has received a signal."""
         if not self._earlier:
             return False
         received = torch.tensor(self._received)
@@ -153,7 +147,6 @@ class PreemptionHook(Hook):
 
 
 def _has_updated(runner: Runner) -> bool:
-    """Return whether the last iteration, if any, ended with an optimizer step."""
     wrapper = runner.optim_wrapper
     wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
     return all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper))
@@ -164,7 +157,6 @@ _mask = threading.local()
 
 
 def _block() -> None:
-    """Before a fork, block the signals, so that they are blocked in the new process from its start."""
     _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _kept_from_children)
 
 
@@ -173,11 +165,8 @@ def _unblock() -> None:
 
 
 def _ignore_unless_from_parent() -> None:
-    """In a forked process, ignore the signals, except a SIGTERM from the parent.
-
-    When SIGTERM ends a worker of a data loader, torch also ends the parent. torch installs its own handler in the
-    worker, which blocked signals do not reach. A thread waits for them instead.
-    """
+    # When SIGTERM ends a worker of a data loader, torch also ends the parent. So only a SIGTERM from the parent counts.
+    # torch installs its own handler in the worker, which blocked signals do not reach. A thread waits for them instead.
     if _kept_from_children:
         threading.Thread(target=_end_with_the_parent, args=[_kept_from_children.copy()], daemon=True).start()
 
@@ -189,4 +178,5 @@ def _end_with_the_parent(numbers: set[int]) -> None:
             os._exit(0)
 
 
+# The signals are blocked before a fork, so that the new process blocks them from its start.
 os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_ignore_unless_from_parent)

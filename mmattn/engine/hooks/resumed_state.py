@@ -9,14 +9,10 @@ NO_OPTIONS = {'params', 'initial_lr', 'param_names'}  # keys of a parameter grou
 
 
 def check_resumed_state(runner: Runner, checkpoint: dict) -> None:
-    """Check that optimizer and schedulers of the config can continue from a checkpoint; warn of another learning rate.
+    """Check that the config's optimizer and schedulers can continue from a checkpoint. Warn of another learning rate.
 
-    Args:
-        runner (Runner): the runner, whose optimizer has been built.
-        checkpoint (dict): as read.
-
-    Raises:
-        ValueError: the checkpoint has no state of a run, or that of another optimizer or other schedulers.
+    The optimizer of ``runner`` has been built. A ValueError tells if the checkpoint has no state of a run, or the state
+    of another optimizer or of other schedulers.
     """
     wrapper = runner.optim_wrapper
     if not is_resumed(runner) or not isinstance(wrapper, OptimWrapper):

@@ -1,4 +1,4 @@
-"""Captioning: models, data sets, metrics and self-critical training. Importing it imports no metric's package."""
+"""Captioning: models, data sets, metrics and self-critical training. Packages of the metrics are imported on use."""
 
 from mmattn.utils.lazy import lazy_names
 

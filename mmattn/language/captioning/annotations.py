@@ -1,4 +1,4 @@
-"""Published captions and attributes of images: their files, and the words of captions."""
+"""Read files of published captions and attributes, and split captions into words."""
 
 from __future__ import annotations
 
@@ -34,32 +34,24 @@ MIN_COUNT = 5
 
 
 class Annotation(NamedTuple):
-    """An image, or a video, and its captions.
+    """An image or a video with its captions."""
 
-    Args:
-        image_id (str): its id in the region store.
-        split (str, optional): 'train', 'restval', 'val' or 'test', or None if the file has no splits.
-        captions (list of str): as published.
-        words (list of list of str): of each caption.
-    """
-
-    image_id: str
-    split: str | None
-    captions: list[str]
-    words: list[list[str]]
+    image_id: str  # in the region store
+    split: str | None  # 'train', 'restval', 'val' or 'test', or None if the file has no splits
+    captions: list[str]  # as published
+    words: list[list[str]]  # of each caption
 
 
 def read_annotations(path: str | Path) -> list[Annotation]:
-    """Read the images of an annotation file, in its order.
+    """Read the images of an annotation file, in the order of the file.
 
-    Three layouts are accepted. ``dataset_*.json`` of Karpathy's splits has words, and its ids are ``cocoid``, or the
-    name of the image without suffix. ``captions_*.json`` of COCO, also ``image_info_*.json`` without captions, and
-    VATEX's list of videos are split by :func:`mmattn.language.captioning.caption_words`.
+    Three layouts are accepted. ``dataset_*.json`` of Karpathy's splits contains words. Its ids are ``cocoid``, or the
+    file name without suffix. COCO's ``captions_*.json`` (or ``image_info_*.json``, without captions) and VATEX's list
+    of videos contain text, which :func:`mmattn.language.captioning.caption_words` splits into words.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, an image twice, a caption without a word or with a reserved word, or captions
-            of some images only. The message lists all faults.
+        ValueError: the layout is another, an image occurs twice, a caption has no words or a reserved word, or only
+            some images have captions. The message lists all faults.
     """
     data = read_json(path)
     faults: list[str] = []
@@ -88,7 +80,7 @@ def read_annotations(path: str | Path) -> list[Annotation]:
 def select_splits(
     name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
 ) -> list[Annotation]:
-    """Select the annotations of some splits. None selects a file without splits, or, with ``every``, all splits."""
+    """Select annotations by split. None selects all, but without ``every`` the file must have no splits."""
     if splits is None and every:
         return list(annotations)
     in_file = {_merged_split(annotation) for annotation in annotations}
@@ -104,7 +96,7 @@ def _merged_split(annotation: Annotation) -> str | None:
 
 
 def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
-    """Count words: return those that occur more than ``min_count`` times, the most frequent first."""
+    """List the words that occur more than ``min_count`` times, the most frequent first."""
     counts = Counter(word for annotation in annotations for words in annotation.words for word in words)
     symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
     unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
@@ -117,7 +109,6 @@ def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[st
 
 
 def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
-    """Parse the images of a file, and add what does not fit its layout to ``faults``."""
     if isinstance(data, list):
         return parse_each(data, _parse_video, faults, 'entry')
     images = data.get('images') if isinstance(data, dict) else None
@@ -165,19 +156,17 @@ def read_attributes(
 ) -> dict[str, list[int]]:
     """Read the best attributes of each image as numbers of the vocabulary, the best first.
 
-    Attributes outside the vocabulary are left out. The log has their number, and the number of images without
-    attributes.
+    Attributes outside the vocabulary are left out. The log counts them, and the images without attributes.
 
     Args:
-        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Only the order of the scores is
-            used. Equal scores keep the order of the file.
-        image_ids (sequence of str): the images to return.
+        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Scores only order the
+            attributes. Equal scores keep the order of the file.
+        image_ids (sequence of str): images to return.
         vocabulary (Vocabulary): vocabulary of the captions.
-        num_attributes (int): how many at most. Defaults to 20.
+        num_attributes (int): maximum number per image. Defaults to 20.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: it has no attribute of these images, or another layout. The message lists all faults.
+        ValueError: the layout is another, or the file has no attribute of these images. The message lists all faults.
 
     Example:
         >>> from mmattn.utils.files import write_text

@@ -22,16 +22,14 @@ from mmattn.registry import METRICS
 from .annotations import caption_words
 from .cider import CiderD
 
-# Those of the tokenizer's tokens that the evaluation leaves out.
+# Tokens of the tokenizer that the evaluation leaves out.
 LEFT_OUT = {"''", "'", '``', '`', '-LRB-', '-RRB-', '-LCB-', '-RCB-', '.', '?', '!', ',', ':', '-', '--', '...', ';'}
 
 
 def java_command(jar: str) -> list[str]:
-    """Build the start of the command that runs a program of pycocoevalcap, from the path ``jar`` in this package.
+    """Build the command that starts the Java program ``jar`` of the package pycocoevalcap.
 
-    Raises:
-        ImportError: pycocoevalcap is not installed. The message gives the command that installs it.
-        FileNotFoundError: ``java`` is not on the PATH, or the program is not in the package.
+    Raises an ImportError without the package, and a FileNotFoundError without ``java`` on the PATH or the program.
     """
     path = Path(next(iter(import_optional('pycocoevalcap').__path__)), jar)
     java = shutil.which('java')
@@ -43,13 +41,10 @@ def java_command(jar: str) -> list[str]:
 
 
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
-    """Split captions into words as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
+    """Split captions into words by Stanford's PTBTokenizer 3.4.1, as the evaluation of COCO captions does.
 
-    One start of the program, which takes about a second, is enough for any number of captions.
-
-    Raises:
-        ImportError, FileNotFoundError: as :func:`java_command`.
-        RuntimeError: the program failed.
+    The program takes about a second to start, so pass all captions in one call. Raises a RuntimeError if the program
+    fails. For a missing program, see :func:`java_command`.
     """
     command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
     command += ['edu.stanford.nlp.process.PTBTokenizer', '-preserveLines', '-lowerCase']
@@ -67,15 +62,12 @@ Words = Sequence[str]
 
 
 def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> tuple[np.ndarray, np.ndarray]:
-    """Compute BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of its I captions, ``(I, 4)``, from 0 to 1.
+    """Compute BLEU-1 to BLEU-4 from 0 to 1: float64 ``(4)`` for the corpus, and ``(I, 4)`` for its I captions.
 
     BLEU-n is the geometric mean of the clipped precisions (m + 1e-15)/(t + 1e-9) of 1- to n-grams, where m of t n-grams
-    match, times the brevity penalty e^(1 - r/c) if c < r. r is the closest length of a reference, the shorter one of
-    two.
-
-    Args:
-        hypotheses (sequence of sequence of str): the words of I captions.
-        references (sequence of sequence of sequence of str): the words of the references of each caption.
+    match, times the brevity penalty e^(1 - r/c) if c < r. c is the length of the caption, and r the closest length of a
+    reference, the shorter one of two. For the corpus, all counts and lengths are summed. Each caption is a sequence of
+    words, and ``references`` has one or more per hypothesis.
 
     Example:
         >>> corpus, captions = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
@@ -87,7 +79,6 @@ def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
 
 
 def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
-    """Count the n-grams for each n, the matching ones for each n, the words, and the words of the closest reference."""
     matches = []
     for n in range(1, 5):
         most: Counter[tuple[str, ...]] = Counter()
@@ -96,6 +87,7 @@ def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
         matches.append((_ngrams(hypothesis, n) & most).total())
     length = len(hypothesis)
     closest = min((abs(len(reference) - length), len(reference)) for reference in references)[1]
+    # n-grams for each n, matching n-grams for each n, words, and words of the closest reference
     return [*(max(0, length - n) for n in range(4)), *matches, length, closest]
 
 
@@ -112,13 +104,9 @@ def _bleu(counts: np.ndarray) -> np.ndarray:
 def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -> float:
     """Compute ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
 
-    P and R are the length of the longest common subsequence divided by the length of the hypothesis and of the
-    reference. Each is the highest of all references, possibly of different ones.
-
-    Args:
-        hypothesis (sequence of str): the words of the caption.
-        references (sequence of sequence of str): the words of its references.
-        beta (float): β. Defaults to 1.2.
+    P is the length of the longest common subsequence divided by the length of the hypothesis. For R it is divided by
+    the length of the reference. P and R are the maxima over all references, possibly of different ones. ``beta`` is β.
+    The caption and its references are sequences of words.
 
     Example:
         >>> round(rouge_l('a cat on a mat'.split(), ['a cat sits on a mat'.split()]), 4)
@@ -132,8 +120,7 @@ def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -
 
 
 def _common(first: Words, second: Words) -> int:
-    """Compute the length of the longest common subsequence."""
-    previous = [0] * (len(second) + 1)
+    previous = [0] * (len(second) + 1)  # lengths of the longest common subsequences
     for word in first:
         row = [0]
         for i, other in enumerate(second):
@@ -145,13 +132,8 @@ def _common(first: Words, second: Words) -> int:
 def meteor(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, list[float]]:
     """Compute METEOR 1.5 of a corpus and of each caption, from 0 to 1, as the evaluation of COCO captions does.
 
-    Args:
-        hypotheses (sequence of str): captions whose words are separated by spaces.
-        references (sequence of sequence of str): the references of each caption.
-
-    Raises:
-        ImportError, FileNotFoundError: as :func:`java_command`.
-        RuntimeError: the program failed.
+    ``references`` has a sequence of captions per hypothesis. Words are separated by spaces. Raises a RuntimeError if
+    the program fails. For a missing program, see :func:`java_command`.
     """
     java_command('meteor/meteor-1.5.jar')
     scorer = import_optional('pycocoevalcap.meteor.meteor').Meteor()
@@ -176,29 +158,24 @@ TOKENIZERS = ('auto', 'PTB', 'simple')
 class CaptionMetric(UniqueMetric):
     """BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions.
 
-    'BLEU-1' … 'BLEU-4' are computed over the corpus. 'METEOR', 'ROUGE-L' and 'CIDEr-D' are means over images. All are
+    'BLEU-1' to 'BLEU-4' are computed over the corpus. 'METEOR', 'ROUGE-L' and 'CIDEr-D' are means over images. All are
     times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated references.
 
-    Papers split words by Stanford's PTBTokenizer. It and METEOR 1.5 are Java programs of the package pycocoevalcap.
-    Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR is absent, and a
-    warning says why. The two tokenizers differ in a few captions per thousand, and the log names the one used. SPICE is
-    left out: its package downloads models when it runs.
+    Papers split words by Stanford's PTBTokenizer. The tokenizer and METEOR 1.5 are Java programs of the package
+    pycocoevalcap. Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR
+    is absent, and a warning says why. The two tokenizers differ in a few captions per thousand, and the log names the
+    one used. SPICE is left out because its package downloads models when it runs.
 
     Images without references, as in the test set of COCO's server, have no figures, but can be written to a file.
 
     Args:
-        tokenizer (str): 'PTB', 'simple' (our own rule) or 'auto', which is 'PTB' if it can run. Defaults to 'auto'.
-        use_meteor (bool): compute METEOR, if the tokenizer is 'PTB'. It takes about ten seconds to start. Defaults to
-            True.
-        output_dir (str, optional): folder for ``captions.json``, in the format of COCO's server, ``[{"image_id": 42,
-            "caption": "a dog"}, …]``, and ``scores.json``, the scores of each image for paired statistics,
-            ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Ids that are not integers are written
-            as strings. ``tools/test.py --out`` sets it. Defaults to None, no files.
+        tokenizer (str): 'PTB' (an error if absent), 'simple' (our own rule) or 'auto' (default), 'PTB' if it runs.
+        use_meteor (bool): compute METEOR with the tokenizer 'PTB'. It starts in about ten seconds. Defaults to True.
+        output_dir (str, optional): output folder, as ``tools/test.py --out`` sets it. ``captions.json`` has the
+            format of COCO's server, ``[{"image_id": 42, "caption": "a dog"}, …]``. Ids that are not integers are
+            written as strings. ``scores.json`` has the scores of each image for paired statistics,
+            ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
-
-    Raises:
-        ImportError: the tokenizer is 'PTB', and pycocoevalcap is not installed.
-        OSError: the tokenizer is 'PTB', and there is no Java, or ``output_dir`` is not writable.
 
     Example:
         >>> metric = CaptionMetric(tokenizer='simple')
@@ -228,11 +205,7 @@ class CaptionMetric(UniqueMetric):
         self.use_meteor = use_meteor
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the captions of a batch.
-
-        Samples have ``image_id`` (str), ``pred_tokens`` (sequence of int, up to and with the end token or without it)
-        and ``captions`` (list of str), the references.
-        """
+        """Keep ``image_id``, ``pred_tokens`` (with or without ``</s>``) and the references ``captions`` of a batch."""
         vocabulary = Vocabulary((self.dataset_meta or {})['symbols'])
         for sample in data_samples:
             self.results.append(
@@ -285,7 +258,7 @@ class CaptionMetric(UniqueMetric):
 
 
 def coco_ids(image_ids: Sequence[str]) -> list[int | str]:
-    """Convert ids of images to the form of COCO's server: decimal ones to integers, unless two would become equal.
+    """Convert decimal ids of images to integers, as on COCO's server. If two would become equal, all ids stay strings.
 
     Example:
         >>> coco_ids(['42', 'dog']), coco_ids(['7', '007'])

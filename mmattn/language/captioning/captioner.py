@@ -25,22 +25,21 @@ BASELINES = ('greedy', 'mean')
 class Captioner(SentenceGenerator):
     """Base of the models that describe images: word embedding, decoder, output layer, losses and beam search.
 
-    A subclass sets ``decoder``, ``num_features`` (None if it reads no region) and ``reads_attributes``, and defines
-    ``encode(inputs)``. Embedding and output layer are not shared.
+    A subclass sets ``decoder``, ``num_features`` (None if it reads no regions) and ``reads_attributes``, and defines
+    ``encode(inputs)``. The embedding and the output layer do not share weights.
 
     Args:
-        vocab_size (int): number of symbols, with the four special ones.
+        vocab_size (int): number of symbols, including the four special symbols.
         embed_dim (int): channels E.
         dropout (float): dropout probability of the embedded words, in [0, 1).
         label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
         self_critical (dict, optional): train with the reward CIDEr-D in place of cross-entropy. ``samples`` captions
             are drawn per image (default 5). ``baseline`` is 'greedy' (default), the reward of the model's best caption,
             or 'mean', the mean of the other samples of the image. ``mmattn.SelfCriticalHook`` sets the reward.
-        test_cfg (dict, optional): options of the beam search: ``beam`` (default 3), ``length_penalty`` and
-            ``penalty_kind`` (default 0, 'power': none), ``max_length`` (default 20 words) and ``banned`` (default
-            ``<unk>``).
-        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
-            None.
+        test_cfg (dict, optional): options of the beam search: ``beam`` (default 3), ``length_penalty`` (default 0,
+            none), ``penalty_kind`` ('power'), ``max_length`` (20 words) and ``banned`` (``<unk>``).
+        data_preprocessor (dict, optional): as in mmengine. Defaults to ``mmattn.RegionDataPreprocessor``.
+        init_cfg (dict, optional): as in mmengine. Defaults to None.
     """
 
     num_features: int | None
@@ -80,7 +79,7 @@ class Captioner(SentenceGenerator):
         self.reward: CiderReward | None = None
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
-        """Encode a batch of images: return memory and padding mask of the decoder. Both may be tuples."""
+        """Encode images as memory and padding mask of the decoder. Both may be tuples."""
         raise NotImplementedError
 
     def logits(self, x: Tensor) -> Tensor:
@@ -94,12 +93,12 @@ class Captioner(SentenceGenerator):
 
         Args:
             inputs (dict[str, Tensor]): 'features', float ``(B, N, D)``, and 'region_mask', bool ``(B, N)``, True where
-                padded; if they are used, 'boxes', float ``(B, N, 4)``, and 'attributes', int64 ``(B, A)``, padded; and,
-                except in mode 'predict', 'captions', int64 ``(B, K, L)``, padded, with ``</s>``.
+                padded. Models that use them also read 'boxes', float ``(B, N, 4)``, and 'attributes', int64 ``(B, A)``,
+                padded. All modes but 'predict' read 'captions', int64 ``(B, K, L)``, padded, with ``</s>``.
             data_samples (list[BaseDataElement], optional): one per image, to which predictions are added. Self-critical
                 training reads ``index``, the number of the image in the data set.
-            mode (str): 'tensor', the logits ``(B·K, L, V)``; 'loss', a dict; 'predict', the data samples with
-                ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
+            mode (str): 'tensor' returns the logits ``(B·K, L, V)``, and 'loss' a dict. 'predict' returns the samples
+                with ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
         """
         if mode == 'predict':
             return predictions(self.describe(inputs), data_samples)
@@ -112,21 +111,18 @@ class Captioner(SentenceGenerator):
         return self.label_smoothed(x, captions) if mode == 'loss' else self.logits(x)
 
     def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
-        """Caption a batch of images by beam search: return up to ``beam`` hypotheses per image, the best first.
+        """Caption images by beam search, with up to ``beam`` hypotheses per image, the best first.
 
-        Args:
-            inputs (dict[str, Tensor]): as in :meth:`forward`, without captions.
-            **options: replace ``test_cfg``.
+        The inputs are as in :meth:`forward`, without captions. ``options`` replace entries of ``test_cfg``.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         return self.search(self.decoder.start(*self.encode(inputs)), limit, **options)
 
     @torch.no_grad()
     def sample(self, memory: Any, mask: Any, count: int) -> Tensor:
-        """Draw ``count`` captions of each of B images from the distribution of the model, word by word.
+        """Draw ``count`` captions per image, word by word: int64 ``(B·count, L)``, with ``<pad>`` after ``</s>``.
 
-        Returns int64 ``(B·count, L)``, padded with ``<pad>`` after ``</s>``. The captions of an image are adjacent. A
-        caption of ``max_length`` + 1 words has no ``</s>``.
+        The captions of an image are adjacent. A caption of ``max_length`` + 1 words has no ``</s>``.
         """
         state = self.decoder.start(memory, mask)
         device = self.embedding.weight.device
@@ -145,7 +141,7 @@ class Captioner(SentenceGenerator):
         return torch.stack(words, 1)
 
     def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Compute the loss of self-critical training; see :func:`self_critical_loss`. It requires a reward."""
+        """Compute :func:`self_critical_loss` of sampled captions. ``reward`` must be set."""
         if self.reward is None or self.self_critical is None:
             raise RuntimeError('self-critical training requires a reward: add dict(type="mmattn.SelfCriticalHook")')
         count = self.self_critical['samples']
@@ -171,7 +167,7 @@ class Captioner(SentenceGenerator):
     @torch.no_grad()
     def greedy(self, inputs: dict[str, Tensor]) -> Tensor:
         """Write the most probable words of each image in evaluation mode, int64 ``(B, L)``, each with ``</s>``."""
-        training = [module for module in self.modules() if module.training]  # not those that are frozen
+        training = [module for module in self.modules() if module.training]  # without frozen modules
         self.eval()
         try:
             predictions = self.describe(inputs, beam=1)
@@ -191,9 +187,7 @@ def repeat(x: Any, count: int) -> Any:
 
 
 @dataclass
-class _States:
-    """The decoding states of all models, for the same hypotheses."""
-
+class _States:  # decoding states of all models, for the same hypotheses
     states: list[Any]
 
     @property
@@ -206,12 +200,12 @@ class _States:
 
 @MODELS.register_module()
 class CaptionEnsemble(SentenceGenerator):
-    """Captioning models with one vocabulary, whose probabilities of each word are averaged.
+    """Average the word probabilities of several captioning models with one vocabulary.
 
-    It is for tests only. ``tools/misc/ensemble_checkpoints.py`` merges the checkpoints of the models.
+    An ensemble is for tests only. ``tools/misc/ensemble_checkpoints.py`` merges the checkpoints of its models.
 
     Args:
-        members (sequence of dict): configs of the models: captioners that read the same inputs.
+        members (sequence of dict): configs of captioners that read the same inputs.
         test_cfg (dict, optional): options of the beam search. Defaults to the first model's.
         data_preprocessor, init_cfg (dict, optional): as in :class:`Captioner`.
 
@@ -245,19 +239,19 @@ class CaptionEnsemble(SentenceGenerator):
     def forward(
         self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'predict'
     ) -> Any:
-        """Caption images, see :meth:`Captioner.forward`. ``mode`` must be 'predict'."""
+        """Caption images, as :meth:`Captioner.forward` does in mode 'predict'. ``mode`` must be 'predict'."""
         if mode != 'predict':
             raise ValueError(f"mode must be 'predict': the models of an ensemble are trained one by one; got {mode!r}")
         return predictions(self.describe(inputs), data_samples)
 
     def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
-        """Caption a batch of images by beam search; see :meth:`Captioner.describe`."""
+        """Caption images by beam search, as :meth:`Captioner.describe` does."""
         limit = options.pop('max_length', self.test_cfg['max_length'])
         states = _States([member.decoder.start(*member.encode(inputs)) for member in self.members])
         return self.search(states, limit, **options)
 
     def step(self, tokens: Tensor, state: _States) -> tuple[Tensor, _States]:  # type: ignore[override]
-        """Average the models' probabilities of the next token: return the logarithms ``(n, V)`` and the state."""
+        """Average the models' probabilities of the next token. Returns their logarithms ``(n, V)`` and the state."""
         outputs, states = zip(*(member.step(tokens, part) for member, part in zip(self.members, state.states)))
         log_p = torch.stack(outputs)
         return log_p.logsumexp(0) - torch.log(log_p.new_tensor(len(outputs))), _States(list(states))

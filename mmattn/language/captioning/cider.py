@@ -23,18 +23,16 @@ class CiderD:
         g(w) = count(w) · (ln N − ln max(1, number of images whose references contain w)),
 
     where N is the number of images, and a quotient with a norm of 0 is 0. The references are converted once, so the
-    scores of a batch take a few milliseconds.
+    scores of a batch take a few milliseconds. Δ counts bigrams as the evaluation code of COCO does.
 
     For a metric, pass the references of the evaluated images. For a reward, pass the references of the training images,
-    and end each caption, hypotheses included, with the end token: without it, captions that end in "with a" have a high
-    reward.
+    and end all references and hypotheses with the end token. Without the end token, captions that end in "with a" have
+    a high reward.
 
-    Source: R. Vedantam, C. L. Zitnick, D. Parikh: "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015. Δ
-    counts bigrams as the evaluation code of COCO does.
+    Source: R. Vedantam, C. L. Zitnick, D. Parikh: "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015.
 
     Args:
-        references (sequence of sequence of captions): the references of each image. A caption is a sequence of words,
-            either str or int.
+        references (sequence of sequence of captions): references of each image. A caption has words as str or int.
 
     Example:
         >>> references = [['a cat sits on a mat', 'the cat is on the mat'], ['a dog runs'], ['two birds fly']]
@@ -72,8 +70,8 @@ class CiderD:
         """Compute the CIDEr-D of each hypothesis, float64 ``(H)``, from 0 to 10.
 
         Args:
-            hypotheses (sequence of captions): any number for an image, in any order. A caption may be empty.
-            images (sequence of int): the index in ``references`` of the image of each hypothesis.
+            hypotheses (sequence of captions): any number per image, in any order. A caption may be empty.
+            images (sequence of int): image of each hypothesis, as an index of ``references``.
         """
         image = np.asarray(images, np.int64)
         if image.shape != (len(hypotheses),):
@@ -108,9 +106,7 @@ class CiderD:
         return 10 / ORDERS * np.bincount(hypothesis, total, len(image)) / np.diff(self._first)[image]
 
 
-class _Text:
-    """Captions as one array of the numbers of their words."""
-
+class _Text:  # captions as one array of the numbers of their words
     def __init__(self, captions: Sequence[Caption], words: Sequence[int]) -> None:
         lengths = np.array([len(caption) for caption in captions], np.int64)
         self.words = np.array(words, np.int64)
@@ -119,13 +115,13 @@ class _Text:
         self.bigrams = np.maximum(lengths - 1, 0)
 
     def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Locate n-grams of n + 1 words: return where each starts, and its last word."""
+        """Locate n-grams of n + 1 words. Returns their start positions and their last words."""
         positions = np.flatnonzero(self.left > n)
         return positions, self.words[positions + n]
 
 
 class _Order(NamedTuple):
-    """The n-grams of one length in R references: vectors in compressed rows, without their zeros."""
+    """N-grams of one length in R references, as sparse vectors in compressed rows."""
 
     keys: np.ndarray  # number of the first n - 1 words and the last word; sorted, so the index numbers the n-grams
     weight: np.ndarray  # ln N - ln frequency of an n-gram
@@ -143,10 +139,8 @@ class _Order(NamedTuple):
         mine: np.ndarray,
         theirs: np.ndarray,
     ) -> np.ndarray:
-        """Compute the clipped cosine of hypothesis ``mine[p]`` and reference ``theirs[p]``, ``(P)``.
-
-        Hypothesis ``row[i]`` has component ``value[i]`` at n-gram ``gram[i]``. Hypothesis h has norm ``norm[h]``.
-        """
+        """Compute the clipped cosine of hypothesis ``mine[p]`` and reference ``theirs[p]``, ``(P)``."""
+        # Hypothesis row[i] has component value[i] at n-gram gram[i]. Hypothesis h has norm[h].
         keys = row << BITS | gram  # negative for an n-gram without a reference
         order = np.argsort(keys)
         pair, index = _ranges(self.first[theirs], self.first[theirs + 1])
@@ -160,13 +154,12 @@ class _Order(NamedTuple):
 
 
 def _count(rows: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count distinct pairs of row and number: return rows and numbers, sorted, and counts."""
     pairs, counts = np.unique(rows << BITS | numbers, return_counts=True)
     return pairs >> BITS, pairs & MASK, counts
 
 
 def _find(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Look up numbers in sorted keys: return indices, or -1 for an absent number."""
+    """Find the index of each number in the sorted ``keys``, or -1 for an absent number."""
     if not len(keys):
         return np.full(len(numbers), -1)
     index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
@@ -174,7 +167,7 @@ def _find(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def _ranges(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate the ranges [first, last): return the index of its range for each number, and the numbers."""
+    """Concatenate the ranges [first, last). Returns the range of each number, as an index, and the numbers."""
     lengths = last - first
     owner = np.repeat(np.arange(len(first)), lengths)
     return owner, np.arange(len(owner)) - np.repeat(lengths.cumsum() - lengths - first, lengths)

@@ -22,9 +22,9 @@ from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations
 
 
 class CaptionDataset(TextDataset):
-    """Images, or videos, with region features and captions: the base of the data sets of this folder.
+    """Base of the data sets of images or videos with region features and captions.
 
-    A subclass passes the annotations of the requested images, and ``counted``, whose words make the vocabulary.
+    A subclass passes the annotations of the requested images. The words of ``counted`` make the vocabulary.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class CaptionDataset(TextDataset):
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate the annotation file whose words are counted, and return it with the splits and the least count."""
+        """Locate the annotation file whose words are counted. Returns its path, the splits and ``min_count``."""
         path = Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file'])
         return path, (cfg.get('vocab_splits'), cfg.get('min_count', MIN_COUNT))
 
@@ -89,12 +89,9 @@ class CaptionDataset(TextDataset):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find the faults of data sets, and what does not fit the model, by path. Region features are not read.
+        """Find faults of data sets, and conflicts with the model, by path. Region features are not read.
 
-        Args:
-            cfgs (sequence of dict): configs of data sets of captions.
-            model (object): with ``reads_attributes`` and ``num_features``, the width of the regions that it accepts, or
-                None.
+        The model must have ``reads_attributes`` and ``num_features``, the width of the regions or None.
         """
         faults: dict[str, list[str]] = {}
         files: dict[str, list[Annotation]] = {}
@@ -128,7 +125,6 @@ class CaptionDataset(TextDataset):
         return with_region_faults(faults, images, model.num_features)
 
     def _encode_words(self, annotation: Annotation) -> list[int]:
-        """Convert all words of an image's captions to numbers, once per word, without unknown words."""
         numbers = (self.vocabulary.encode(' '.join(words))[:-1] for words in annotation.words)
         return [number for number in dict.fromkeys(n for caption in numbers for n in caption) if number != UNK]
 
@@ -136,18 +132,17 @@ class CaptionDataset(TextDataset):
         return len(self.ids)
 
     def references(self) -> list[list[list[int]]]:
-        """Convert the captions of each image to numbers, cut as in training and with ``</s>``, for the reward."""
+        """List the captions of each image as numbers, cut as in training and with ``</s>``, for the reward."""
         captions = [self._numbers[i].tolist() for i in range(self._first[-1])]
         return [captions[first:last] for first, last in zip(self._first, self._first[1:])]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample: ``inputs`` and ``data_samples``.
+        """Load ``inputs`` and ``data_samples`` of an image. An image without regions is a ValueError.
 
-        ``inputs`` has 'features', float32 ``(N, D)``; if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes',
-        width and height, int64 ``(2)``; if requested, 'attributes', int64 ``(A)``, possibly empty; and, in training,
-        'captions', int64 ``(captions_per_image, L)``, padded, with ``</s>``. The data sample has ``image_id``,
-        ``index`` in the data set, ``size`` (width, height) and, in tests, ``captions``, the published references. An
-        image without a region is a ValueError.
+        ``inputs`` has 'features', float32 ``(N, D)``. If the store has boxes, it also has 'boxes', float32 ``(N, 4)``,
+        and 'sizes', width and height, int64 ``(2)``. If requested, it has 'attributes', int64 ``(A)``, possibly empty.
+        In training it has 'captions', int64 ``(captions_per_image, L)``, padded, with ``</s>``. The data sample has
+        ``image_id``, ``index`` in the data set, ``size`` (width, height) and, in tests, the published ``captions``.
         """
         number = range(len(self))[index]
         name = self.ids[number]
@@ -164,7 +159,6 @@ class CaptionDataset(TextDataset):
         return dict(inputs=inputs, data_samples=sample)
 
     def _choose(self, index: int, number: int) -> list[int]:
-        """Choose the captions of a training sample: all, and random ones if they are too few or too many."""
         captions = range(self._first[number], self._first[number + 1])
         times, rest = divmod(self.captions_per_image, len(captions))
         generator: Any = random
@@ -177,37 +171,31 @@ class CaptionDataset(TextDataset):
 class COCOCaptionDataset(CaptionDataset):
     """Images with captions: COCO, Flickr8k and Flickr30k, in Karpathy's splits or in the layout of COCO.
 
-    A training sample is an image with ``captions_per_image`` captions. If it has fewer or more, all are repeated as
-    often as they fit, and the rest are chosen at random. With the samplers of mmattn, the choice depends only on seed
-    and position. A test sample is an image with its published captions.
+    A training sample is an image with ``captions_per_image`` captions. If the image has fewer or more, all are repeated
+    as often as they fit, and the rest are chosen at random. With the samplers of mmattn, the choice depends only on
+    seed and position. A test sample is an image with its published captions.
 
-    The vocabulary has the four special symbols and the words that occur more than ``min_count`` times. Other words are
-    ``<unk>``. ``metainfo`` holds the vocabulary, and checkpoints contain it.
+    The vocabulary has the four special symbols and the frequent words. Other words are ``<unk>``. ``metainfo`` holds
+    the vocabulary, and checkpoints contain it. Faults of a file, such as an image that is not in the region store, are
+    a ValueError, whose message lists all of them.
 
     Args:
         ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO, possibly ``.gz``.
-        regions (str or object): path of a region store, or a store: ``store[image_id]`` has ``features``, float32
-            ``(N, D)``, ``boxes``, float32 ``(N, 4)`` or None, and ``size``, and ``image_id in store`` works.
+        regions (str or object): region store or its path. ``store[image_id]`` has ``features``, float32 ``(N, D)``,
+            ``boxes``, float32 ``(N, 4)`` or None, and ``size``, and ``image_id in store`` works.
         split (str, optional): 'train', which includes 'restval', 'val' or 'test'. None for a file without splits.
         vocab_file (str, optional): annotation file whose words make the vocabulary. Set it if validation data are in
             another file than training data. Defaults to ``ann_file``.
         vocab_splits (sequence of str, optional): splits of ``vocab_file`` whose words are counted, such as
-            ``('train',)``. Defaults to all, as in the published code, with the captions of the test.
+            ``('train',)``. Defaults to all, including the test captions, as in the published code.
         min_count (int): words that occur ``min_count`` times or less are unknown. Defaults to 5.
         max_words (int): training captions are cut after ``max_words`` words. Defaults to 16.
         captions_per_image (int): captions of a training sample. Defaults to 5.
-        attributes (str, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`. Defaults to
-            None.
-        num_attributes (int): the most attributes of an image, the best ones. Defaults to 20.
-        oracle_attributes (bool): use all words of the image's captions as attributes. Only with ``test_mode``. Defaults
-            to False.
+        attributes (str, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`.
+        num_attributes (int): maximum number of attributes per image. The best are used. Defaults to 20.
+        oracle_attributes (bool): with ``test_mode``, use all words of the captions as attributes. Defaults to False.
         test_mode (bool): samples for tests. Captions may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: a file has faults, such as another layout, an empty caption, or an image twice or not in the region
-            store. The message lists all faults of the file.
 
     Example:
         >>> import json
@@ -251,15 +239,13 @@ class COCOCaptionDataset(CaptionDataset):
 
 @DATASETS.register_module()
 class VATEXDataset(CaptionDataset):
-    """Videos with English captions: VATEX. A region is a time step, and has no box.
+    """Videos with English captions: VATEX. A region is a time step and has no box.
 
     Args:
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
-        regions (str or object): as in :class:`COCOCaptionDataset`; ids are ``videoID``.
-        vocab_file (str, optional): the training file, whose words make the vocabulary. Set it for validation and test.
-            Defaults to ``ann_file``.
-        data_root (str): folder of the files. Defaults to '', the working directory.
-        min_count, max_words, captions_per_image, test_mode: as in :class:`COCOCaptionDataset`.
+        regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
+        vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
+        min_count, max_words, captions_per_image, test_mode, data_root: as in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch

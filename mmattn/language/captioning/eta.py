@@ -18,9 +18,9 @@ ENTANGLED = dict(type='mmattn.EntangledAttention')
 
 
 class EntangledDecoderLayer(TransformerDecoderLayer):
-    """Decoder layer with two memories: memory and mask are pairs (regions, attributes).
+    """Decoder layer whose memory and mask are pairs (regions, attributes).
 
-    ``cross_attention`` includes the residuals and norms of its parts. Other arguments are as in
+    ``cross_attention`` has its own residuals and norms. Further arguments: see
     :class:`mmattn.language.TransformerDecoderLayer`.
     """
 
@@ -65,9 +65,9 @@ class EntangledDecoder(SequenceDecoder):
 class ETACaptioner(Captioner):
     """Transformer that describes an image by its regions and by attributes (predicted words).
 
-    Two encoders of plain attention read the regions (after a linear layer) and the attributes (embedded as the words of
-    the captions, without positions). Each decoder layer attends to both by ``mmattn.EntangledAttention``, in both
-    orders, and merges them by ``mmattn.GatedBilateralController``.
+    One encoder with plain attention reads the regions after a linear layer. Another reads the attributes, which are
+    embedded as the words of the captions, without positions. Each decoder layer attends to both by
+    ``mmattn.EntangledAttention``, in both orders, and merges them by ``mmattn.GatedBilateralController``.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 2.
@@ -78,10 +78,9 @@ class ETACaptioner(Captioner):
         num_features (int): channels D of the region features. Defaults to 2048.
         num_layers, num_heads (int): layers of encoders and decoder, and heads of each layer. Default to 6 and 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
-        sources (str): 'both'; or, with a plain decoder, 'visual', the regions (T_v), or 'semantic', the attributes
-            (T_s). Defaults to 'both'.
-        encoders (bool): if False, the decoder attends to the embedded regions and attributes themselves (Table 2.4).
-            Defaults to True.
+        sources (str): 'both' (default). 'visual', regions only (T_v), and 'semantic', attributes only (T_s), have a
+            plain decoder.
+        encoders (bool): if False, the decoder attends to the embeddings themselves (Table 2.4). Defaults to True.
         entangled (dict): config of the attention to both, without ``embed_dim``, ``num_heads`` and ``dropout``. Its
             ``mode`` and ``controller`` select rows of Tables 2.5 and 2.6. Defaults to ``mmattn.EntangledAttention``.
 
@@ -131,10 +130,8 @@ class ETACaptioner(Captioner):
         )
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
-        """Encode regions and attributes: return memories and padding masks, as pairs if the model reads both.
-
-        An image may have no attribute: attention to them is then the bias of the output layer.
-        """
+        """Encode regions and attributes. Memories and padding masks are pairs if the model reads both."""
+        # For an image without attributes, attention to them is the bias of the output layer.
         encoded = []
         if self.sources != 'semantic':
             mask = inputs.get('region_mask')

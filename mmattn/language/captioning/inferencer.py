@@ -1,4 +1,4 @@
-"""Captions of images with a trained model, by their region features."""
+"""Caption images by their region features, with a trained model."""
 
 from __future__ import annotations
 
@@ -22,20 +22,14 @@ from .captioner import CaptionEnsemble, Captioner
 
 
 class StoredImage(NamedTuple):
-    """An image in a region store.
-
-    Attributes:
-        store (RegionStore): the store.
-        image_id (str): its id in the store.
-        attributes (list[int], optional): numbers of the vocabulary, or None for a model without attributes.
-    """
+    """An image in a region store."""
 
     store: RegionStore
     image_id: str
-    attributes: list[int] | None
+    attributes: list[int] | None  # numbers of the vocabulary, or None for a model without attributes
 
     def inputs(self) -> dict[str, Tensor]:
-        """Load what a captioning model reads of the image."""
+        """Load the inputs of a captioning model."""
         attributes = None if self.attributes is None else torch.tensor(self.attributes, dtype=torch.int64)
         return image_inputs(self.store[self.image_id], attributes)
 
@@ -43,8 +37,8 @@ class StoredImage(NamedTuple):
 class CaptionInferencer(SentenceInferencer):
     """Caption the images of a region store.
 
-    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a captioning
-    model or a :class:`CaptionEnsemble`, trained with :class:`COCOCaptionDataset`.
+    The model is a captioning model or a :class:`CaptionEnsemble`, trained with :class:`COCOCaptionDataset`. Arguments:
+    see :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
     Example::
 
@@ -73,23 +67,18 @@ class CaptionInferencer(SentenceInferencer):
         """Caption images.
 
         Args:
-            inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
-                store.
-            image_ids (sequence of str, optional): ids of the images, each once. Defaults to all, in the order of the
-                store.
+            inputs (str, Path, sequence of paths, or RegionStore): folders of region stores, or a store.
+            image_ids (sequence of str, optional): different ids of images. Defaults to all, in the store's order.
             attributes (str or Path, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`.
                 Required if the model reads attributes.
-            num_attributes (int): at most so many attributes of an image are used. Defaults to 20.
-            beam, length_penalty, n_best, progress_file, resume: as in
+            num_attributes (int): maximum number of attributes per image. Defaults to 20.
+            beam, length_penalty, n_best, progress_file, resume: see
                 :class:`mmattn.language.models.inferencer.SentenceInferencer`.
 
         Returns:
-            dict: 'predictions', one dict per image, in the order of ``image_ids``:
-
-            * image_id (str).
-            * caption (str): words, separated by spaces.
-            * score (float): its log-probability, divided by the length penalty.
-            * n_best (list[dict]): up to ``n_best`` captions with caption and score, the best first.
+            dict: 'predictions', one dict per image, in the order of ``image_ids``, with image_id (str), caption (str,
+            words separated by spaces), score (float, log-probability divided by the length penalty) and n_best
+            (list[dict], up to ``n_best`` captions with caption and score, the best first).
         """
         n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
@@ -107,7 +96,7 @@ class CaptionInferencer(SentenceInferencer):
         attributes: str | Path | None = None,
         num_attributes: int = 20,
     ) -> list[StoredImage]:
-        """Look up the images of a call, with its arguments, after all checks that do not run the model."""
+        """Check the arguments of a call without running the model, and look up the images."""
         store = region_store(regions)
         names = store.image_ids if image_ids is None else list(image_ids)
         if isinstance(image_ids, str) or not names or not all(isinstance(name, str) for name in names):
@@ -128,13 +117,13 @@ class CaptionInferencer(SentenceInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
-        """Caption a batch: return hypotheses per image. ``options`` replace ``test_cfg``."""
+        """Caption a batch, with several hypotheses per image. ``options`` replace ``test_cfg``."""
         return self.model.describe(self._collated([image.inputs() for image in inputs.inputs]), **options)
 
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
     ) -> list[dict]:
-        """Convert the hypotheses of images, the best first, to predictions as in :meth:`__call__`, without ids."""
+        """Convert hypotheses, the best first, to the predictions of :meth:`__call__`, without ids."""
         predictions = []
         for hypotheses in preds:
             captions = [
@@ -151,8 +140,8 @@ class CaptionInferencer(SentenceInferencer):
 
         Args:
             inputs (StoredImage): the image, from :meth:`images`.
-            caption (str): 'caption' of its prediction, or another one.
-            picture, references: as in :func:`mmattn.language.captioning.region_pictures.caption_figure`.
+            caption (str): 'caption' of the prediction, or another caption.
+            picture, references: see :func:`mmattn.language.captioning.region_pictures.caption_figure`.
 
         Returns:
             str: a figure for :func:`mmattn.language.captioning.region_pictures.caption_page`.

@@ -50,7 +50,7 @@ Point at a word to see its {strongest} strongest regions.</p>
 </body>
 </html>
 """
-# Of word k: its colour; while the pointer is on it, its regions only, the weaker ones fainter.
+# Word k has a colour. While the pointer is on the word, only its regions are visible, the weaker regions fainter.
 WORD = """\
   .w{k} {{ --colour: hsl({hue} 85% 50%); }}
   figure:has(.caption .w{k}:is(:hover, :focus)) rect:not(.w{k}) {{ visibility: hidden; }}
@@ -58,9 +58,9 @@ WORD = """\
 
 
 def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
-    """Find the models that read regions, and the attention to the regions in the last decoder layer of each.
+    """Find the models that read regions, and the attention to regions in their last decoder layers.
 
-    With entangled attention, this is the sub-layer whose output is v of Eq. 2.10, or, if the mode has none, g_v. Layers
+    With entangled attention, this is the sub-layer whose output is v of Eq. 2.10, or g_v if the mode has no v. Layers
     without ``attention_weights``, such as ``stack='Torch'``, are a ValueError.
     """
     layers = []
@@ -82,13 +82,11 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
 
 @torch.no_grad()
 def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """Compute the weights of each word over the regions, the mean over heads and models, ``(L, N)`` on the CPU.
-
-    Each row sums to 1.
+    """Average each word's attention to the regions over heads and models: ``(L, N)`` on the CPU. Each row sums to 1.
 
     Args:
         model (nn.Module): a :class:`Captioner`, or a :class:`CaptionEnsemble`, in evaluation mode.
-        inputs (dict[str, Tensor]): inputs of one image, as in :meth:`Captioner.forward`.
+        inputs (dict[str, Tensor]): inputs of :meth:`Captioner.forward` for one image.
         tokens (Tensor): int64 ``(L)``, the caption with ``</s>``.
 
     Example:
@@ -116,10 +114,10 @@ def caption_figure(
     """Build the figure of an image for :func:`caption_page`: the picture with boxes, and the caption in colours.
 
     Args:
-        picture (PIL.Image.Image): of any mode. It may be smaller than the image to which ``regions`` refer.
+        picture (PIL.Image.Image): picture of any mode. It may be smaller than the image to which ``regions`` refer.
         regions (Regions): N regions.
         words (sequence of str): T words of the caption.
-        weights (Tensor): ``(T, N)``, the attention weights of each word.
+        weights (Tensor): attention weights, ``(T, N)``.
         name (str): printed below the picture. Defaults to ''.
         references (sequence of str): captions by people. Defaults to none.
     """

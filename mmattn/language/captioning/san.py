@@ -19,9 +19,9 @@ SCALE = 100  # of relative coordinates, before their sinusoids
 
 @MODELS.register_module()
 class SANCaptioner(Captioner):
-    """Transformer from regions to words, whose encoder attention the config chooses.
+    """Transformer from regions to words, with configurable attention between the regions.
 
-    With plain ``mmattn.RegionAttention``, this is SAN. ``query_norm='instance'`` makes it N-SAN,
+    With plain ``mmattn.RegionAttention``, the model is SAN. ``query_norm='instance'`` makes it N-SAN,
     ``geometry='query_dependent'`` G-SAN, and both together NG-SAN. The regions pass a linear layer, ReLU and dropout.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020.
@@ -35,11 +35,10 @@ class SANCaptioner(Captioner):
         encoder_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
             plain ``mmattn.RegionAttention``.
         positions (str): sinusoids added to the regions. 'absolute' encodes centre and size of the boxes, relative to
-            the image (Table 4). 'sinusoidal' encodes the number of a region, for the frames of a video. 'none' adds
-            nothing. Defaults to 'none'.
+            the image (Table 4). 'sinusoidal' encodes the number of a region, for video frames. Defaults to 'none'.
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
-        stack (str): 'Sequence', the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which accept no
-            other attention. Defaults to 'Sequence'.
+        stack (str): 'Sequence' (default), the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which
+            accept only plain attention.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
@@ -92,10 +91,9 @@ class SANCaptioner(Captioner):
         self.decoder = MODELS.build(dict(type=f'mmattn.{stack}Decoder', num_layers=num_layers, layer=layer))
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Encode the regions: return float ``(B, N, E)`` and their padding mask, bool ``(B, N)``.
+        """Encode the regions as float ``(B, N, E)``, with their padding mask, bool ``(B, N)``.
 
-        ``inputs`` are as in :meth:`Captioner.forward`. 'absolute' positions also need 'sizes', ``(B, 2)``, width and
-        height of the images.
+        'absolute' positions also read the input 'sizes', ``(B, 2)``, width and height of the images.
         """
         mask = inputs.get('region_mask')
         x = self.region_embedding(inputs['features'])
@@ -108,10 +106,10 @@ class SANCaptioner(Captioner):
 
 
 def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
-    """Encode boxes by sinusoids: a quarter of the channels each for 100 · (x, y, width, height).
+    """Encode boxes by sinusoids of 100 · (x, y, width, height), with a quarter of the channels for each number.
 
-    ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels. Centre and sides are relative to ``sizes``, width
-    and height of the images. The result is ``(B, N, channels)``, a multiple of 8.
+    ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels. The centre (x, y) and the sides are relative to
+    ``sizes``, width and height of the images. The result is ``(B, N, channels)``, where channels is a multiple of 8.
 
     Example:
         >>> box_sinusoids(torch.tensor([[[0.0, 0.0, 20.0, 10.0]]]), torch.tensor([[20, 10]]), 8).shape

@@ -22,8 +22,8 @@ class CiderReward:
     """CIDEr-D of sampled captions of training images. The end token counts as a word.
 
     Args:
-        references (sequence of sequence of sequence of int): the references of each training image, numbers of the
-            vocabulary, ``</s>`` last, such as ``COCOCaptionDataset.references()``.
+        references (sequence of sequence of sequence of int): references of each training image, as numbers of the
+            vocabulary that end in ``</s>``. ``COCOCaptionDataset.references()`` has this form.
 
     Example:
         >>> reward = CiderReward([[[4, 5, 2], [4, 6, 2]], [[7, 8, 9, 2]]])
@@ -39,12 +39,11 @@ class CiderReward:
         self.cider = CiderD(references)
 
     def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
-        """Score each caption: float64 ``(n)``, from 0 to 10, on the device of ``tokens``.
+        """Score n captions: float64 ``(n)``, from 0 to 10, on the device of ``tokens``.
 
         Args:
-            tokens (Tensor): int64 ``(n, T)``. Tokens after the first ``</s>`` have no effect. A caption without
-                ``</s>`` is scored without an end token.
-            index (Tensor): int64 ``(n)``, the index in ``references`` of the image of each caption.
+            tokens (Tensor): int64 ``(n, T)``. Tokens after the first ``</s>`` have no effect. ``</s>`` may be absent.
+            index (Tensor): int64 ``(n)``, image of each caption, as an index of ``references``.
         """
         lengths = end_mask(tokens).sum(1).tolist()
         captions = [caption[:length] for caption, length in zip(tokens.tolist(), lengths)]
@@ -64,13 +63,10 @@ def end_mask(tokens: Tensor) -> Tensor:
 
 
 def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
-    """Compute, for each caption, the mean reward of the other captions of its image, ``(n)``.
+    """Compute the baseline of each caption, ``(n)``: the mean reward of the other captions of the image.
 
-    The advantages of an image's captions then sum to 0.
-
-    Args:
-        reward (Tensor): float ``(n)``. The ``num_samples`` captions of an image are adjacent.
-        num_samples (int): captions per image, at least 2.
+    ``reward`` is float ``(n)``. The ``num_samples`` captions of an image, at least 2, are adjacent. Their advantages
+    then sum to 0.
     """
     check_count('num_samples', num_samples, 2)
     if reward.dim() != 1 or len(reward) % num_samples:
@@ -83,18 +79,18 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
     """Compute the loss whose gradient is the policy gradient of the expected reward, and figures for the log.
 
     The loss is -Σ (r - b) log p(w) / number of tokens, over all captions and their tokens w up to and including the
-    first ``</s>``. Rewards and baselines have no gradient.
+    first ``</s>``. Rewards and baselines receive no gradient.
 
     Source: S. J. Rennie et al.: "Self-critical Sequence Training for Image Captioning", CVPR 2017.
 
     Args:
-        log_p (Tensor): float ``(n, T)``, the log probability of each sampled token.
-        tokens (Tensor): int64 ``(n, T)``, the sampled captions. A token after ``</s>`` has no effect.
-        reward (Tensor): float ``(n)``, r of each caption.
-        baseline (Tensor): float ``(n)``, b: the reward of the greedy caption of the image, or :func:`mean_baseline`.
+        log_p (Tensor): float ``(n, T)``, log probability of each sampled token.
+        tokens (Tensor): int64 ``(n, T)``, sampled captions. Tokens after ``</s>`` have no effect.
+        reward (Tensor): float ``(n)``, reward r of each caption.
+        baseline (Tensor): float ``(n)``, baseline b: reward of the image's greedy caption, or :func:`mean_baseline`.
 
     Returns:
-        dict[str, Tensor]: 'loss'; 'reward' and 'baseline', their means; 'num_tokens', for
+        dict[str, Tensor]: 'loss', the mean 'reward' and 'baseline', and 'num_tokens', for
         :meth:`mmattn.language.SequenceModel.parse_losses`.
     """
     n = len(tokens)
@@ -113,10 +109,10 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
 
 @HOOKS.register_module()
 class SelfCriticalHook(Hook):
-    """Set the reward of a captioner, CIDEr-D with the references of the training images, before training.
+    """Set the reward of a captioner before training: CIDEr-D with the references of the training images.
 
-    Training must start from a checkpoint: a model that was not trained by cross-entropy draws captions whose reward is
-    0. The model needs ``self_critical`` and the training data ``references``, as :class:`COCOCaptionDataset` has.
+    Training must start from a checkpoint that was trained by cross-entropy. Other models draw captions whose reward is
+    0. The model needs ``self_critical``. The training data need ``references``, as :class:`COCOCaptionDataset` has.
 
     Example:
         >>> custom_hooks = [dict(type='mmattn.SelfCriticalHook')]  # in a config

@@ -27,23 +27,18 @@ class EntitiesDataset(TextDataset):
 
     A sample is a caption with its phrases that have a box. Captions without such a phrase are left out. The vocabulary
     has the four special symbols and all words of the captions in ``vocab_file``. An unknown word is read as padding,
-    whose vector is 0. ``metainfo`` holds the vocabulary, and checkpoints contain it.
+    whose vector is 0. ``metainfo`` holds the vocabulary, and checkpoints contain it. Faults of a file, such as an image
+    that is not in the region store, are a ValueError, whose message lists all of them.
 
     Args:
-        ann_file (str): prepared file of ``tools/dataset_converters/flickr_entities.py``.
-        regions (str or object): path of a region store, or a store, as in
-            :class:`mmattn.language.captioning.COCOCaptionDataset`, with boxes.
-        vocab_file (str, optional): prepared file of the training data, whose words make the vocabulary. Defaults to
+        ann_file (str): file that ``tools/dataset_converters/flickr_entities.py`` has written.
+        regions (str or object): as in :class:`mmattn.language.captioning.COCOCaptionDataset`, with boxes.
+        vocab_file (str, optional): file of the training data, whose words make the vocabulary. Defaults to
             ``ann_file``.
         min_iou (float): a region is a target of a phrase if its IoU with a box of the entity is at least ``min_iou``,
             above 0 and up to 1. Defaults to 0.5.
         test_mode (bool): samples for tests. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: a file has faults, such as another layout, no phrase with a box, or images that are not in the
-            region store. The message lists all faults of the file.
 
     Example:
         >>> import json
@@ -102,7 +97,7 @@ class EntitiesDataset(TextDataset):
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate the file whose words are the vocabulary, which depends on nothing else."""
+        """Locate the file whose words are the vocabulary. No other setting has an effect."""
         return Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file']), None
 
     @classmethod
@@ -112,7 +107,7 @@ class EntitiesDataset(TextDataset):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find the faults of prepared files and regions, and what does not fit ``num_features`` of the model."""
+        """Find faults of files and regions, and conflicts with ``num_features`` of the model, by path."""
         faults: dict[str, list[str]] = {}
         images: dict[str, list[str]] = {}  # by region store
         files: dict[str, Entities] = {}
@@ -132,13 +127,13 @@ class EntitiesDataset(TextDataset):
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample: ``inputs`` and ``data_samples``.
+        """Load ``inputs`` and ``data_samples`` of a caption.
 
-        ``inputs`` has 'caption', int64 ``(L)``; 'phrases', int64 ``(P)``, the position of the last word of each phrase;
-        'features', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``; 'sizes', width and height, int64 ``(2)``; and, in
-        training, 'targets', float32 ``(P, N)``, 1 where a region is correct for a phrase, otherwise 0. The data sample
-        has ``caption_id``, ``image_id`` and ``size`` (width, height). In tests it also has ``regions``, their boxes,
-        and ``phrases``, a list of dict with 'text', 'types' and 'boxes', float32 ``(M, 4)``.
+        ``inputs`` has 'caption', int64 ``(L)``, and 'phrases', int64 ``(P)``, the position of the last word of each
+        phrase. The regions have 'features', float32 ``(N, D)``, 'boxes', float32 ``(N, 4)``, and 'sizes', width and
+        height of the image, int64 ``(2)``. In training, :func:`phrase_targets` makes 'targets', float32 ``(P, N)``. The
+        data sample has ``caption_id``, ``image_id`` and ``size`` (width, height). In tests it also has ``regions``
+        (boxes) and ``phrases``, a list of dict with 'text', 'types' and 'boxes', float32 ``(M, 4)``.
         """
         number = range(len(self))[index]
         caption_id, image_id = self.ids[number]
@@ -179,9 +174,10 @@ def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
 
 
 def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.5) -> Tensor:
-    """Compute float32 ``(P, N)``: 1 where the IoU of a region and one of the boxes of a phrase is at least ``min_iou``.
+    """Mark the correct regions of each phrase, where the IoU with one of its boxes is at least ``min_iou``.
 
     ``regions`` are boxes ``(N, 4)``: left, top, right, bottom. ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
+    The result is float32 ``(P, N)``, 1 for a correct region, otherwise 0.
 
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 2.0, 4.0]])

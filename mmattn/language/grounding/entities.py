@@ -1,4 +1,4 @@
-"""Flickr30k Entities: captions whose phrases are linked to boxes, as published and as prepared."""
+"""Read and prepare Flickr30k Entities: captions whose phrases are linked to boxes."""
 
 from __future__ import annotations
 
@@ -20,69 +20,44 @@ Box = list[int]
 
 
 class Phrase(NamedTuple):
-    """A phrase of a caption.
+    """A phrase of a caption: the words ``start`` to ``end`` - 1, at least one."""
 
-    Attributes:
-        entity (str): id of the object that it names. '0' is not visible.
-        types (list of str): one or more, such as 'people', 'clothing' or 'scene'.
-        start, end (int): the words ``start`` to ``end`` - 1 of the caption, at least one.
-    """
-
-    entity: str
-    types: list[str]
+    entity: str  # id of the object that the phrase names; '0' is not visible
+    types: list[str]  # one or more, such as 'people', 'clothing' or 'scene'
     start: int
     end: int
 
 
 class Caption(NamedTuple):
-    """The words of a caption, as a model reads them, and its phrases in order."""
+    """A caption as the words that a model reads, and its phrases in order."""
 
     words: list[str]
     phrases: list[Phrase]
 
 
 class EntityBoxes(NamedTuple):
-    """The boxes of an image.
+    """The boxes of an image by entity: left, top, right, bottom in pixels, from 0."""
 
-    Attributes:
-        size (tuple[int, int]): width and height of the image.
-        boxes (dict[str, list]): by entity, one box or several: left, top, right, bottom in pixels, from 0.
-        scenes (set[str]): entities that are the scene.
-        without (set[str]): entities that are marked as having no box.
-    """
-
-    size: tuple[int, int]
-    boxes: dict[str, list[Box]]
-    scenes: set[str]
-    without: set[str]
+    size: tuple[int, int]  # width and height of the image
+    boxes: dict[str, list[Box]]  # one box or several per entity
+    scenes: set[str]  # entities that are the scene
+    without: set[str]  # entities that are marked as having no box
 
 
 class ImageCaption(NamedTuple):
-    """A caption of a prepared file.
+    """A caption of a prepared file."""
 
-    Attributes:
-        caption_id (str): id of the image, '#' and the number of the caption, from 0.
-        image_id (str): id of the image in the region store.
-        caption (Caption): words and phrases.
-    """
-
-    caption_id: str
-    image_id: str
+    caption_id: str  # id of the image, '#', and the number of the caption from 0, such as '42#0'
+    image_id: str  # in the region store
     caption: Caption
 
 
 class Entities(NamedTuple):
-    """A prepared file.
+    """Content of a prepared file."""
 
-    Attributes:
-        captions (list of ImageCaption): in the order of the images.
-        sizes (dict[str, tuple[int, int]]): width and height of the images.
-        boxes (dict[str, dict[str, list]]): by image and entity.
-    """
-
-    captions: list[ImageCaption]
-    sizes: dict[str, tuple[int, int]]
-    boxes: dict[str, dict[str, list[Box]]]
+    captions: list[ImageCaption]  # in the order of the images
+    sizes: dict[str, tuple[int, int]]  # width and height of each image
+    boxes: dict[str, dict[str, list[Box]]]  # by image and entity
 
     def grounded(self, caption: ImageCaption) -> list[Phrase]:
         """Select the phrases of a caption that have a box."""
@@ -93,8 +68,8 @@ class Entities(NamedTuple):
 def parse_caption(text: str) -> Caption:
     """Split a caption with brackets, ``[/EN#id/type words]``, into words and phrases.
 
-    :func:`mmattn.language.text.words.ban_words` splits the text inside and outside brackets separately. So a repeated
-    phrase has the position of its own bracket, and removed characters do not shift it.
+    :func:`mmattn.language.text.words.ban_words` splits the text inside and outside brackets separately. So removed
+    characters do not shift the position of a phrase, and a repeated phrase keeps its position.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
@@ -109,7 +84,7 @@ def parse_caption(text: str) -> Caption:
 
 
 def parse_phrases(text: str) -> Caption:
-    """Split a caption whose phrases are in brackets into words and phrases, without entities and types.
+    """Split a caption with plain brackets, ``[words]``, into words and phrases without entities and types.
 
     Example:
         >>> parse_phrases('[A man] runs')
@@ -120,7 +95,6 @@ def parse_phrases(text: str) -> Caption:
 
 
 def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], list[tuple[re.Match[str], int, int]]]:
-    """Split all words, and match phrases with the range of their words."""
     words: list[str] = []
     matches = []
     end = 0
@@ -139,11 +113,7 @@ def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], l
 
 
 def parse_sentences(text: str, path: str | Path) -> list[Caption]:
-    """Parse the captions of a file in ``Sentences``, one per line.
-
-    Raises:
-        ValueError: lines cannot be read. The message names ``path`` and lists all of them.
-    """
+    """Parse the captions of a file in ``Sentences``, one per line. A ValueError lists all faulty lines of ``path``."""
     captions, faults = [], []
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
         try:
@@ -155,13 +125,10 @@ def parse_sentences(text: str, path: str | Path) -> list[Caption]:
 
 
 def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
-    """Parse the boxes of a file in ``Annotations``.
+    """Parse the boxes of a file in ``Annotations``. A ValueError lists all faults of ``path``.
 
-    An object may have several ids, and an entity several objects. The published coordinates count pixels from 1. The
-    result counts from 0.
-
-    Raises:
-        ValueError: the file is not XML or has another layout. The message names ``path`` and lists all faults.
+    An object may have several ids, and an entity several objects. Pixels count from 1 in the file, and from 0 in the
+    result.
 
     Example:
         >>> box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>40</ymax></bndbox>'
@@ -206,7 +173,7 @@ def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
 
 
 def box_faults(boxes: Any, size: tuple[int, int]) -> list[str]:
-    """List why the boxes of an entity cannot be used in an image with this width and height.
+    """List the faults of an entity's boxes in an image of this width and height.
 
     Example:
         >>> box_faults([[0, 0, 9, 9], [0, 0, 60, 9]], (50, 40))
@@ -234,7 +201,7 @@ def _number(element: ElementTree.Element, name: str) -> int:
 
 
 def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> dict[str, Any]:
-    """Build the content of a prepared file from images: id, captions and boxes of each.
+    """Build the content of a prepared file from the id, the captions and the boxes of each image.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man] runs')
@@ -261,9 +228,8 @@ def read_entities(path: str | Path) -> Entities:
     """Read a file that ``tools/dataset_converters/flickr_entities.py`` has written.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image. The message
-            lists all faults.
+        ValueError: the layout is another, a caption occurs twice, or a box is malformed or outside its image. The
+            message lists all faults.
     """
     data = read_json(path)
     try:
@@ -304,6 +270,6 @@ def read_entities(path: str | Path) -> Entities:
 
 
 def rank_words(entities: Entities) -> list[str]:
-    """Count all words of the captions: return them, the most frequent first, equally frequent ones by alphabet."""
+    """List all words of the captions, the most frequent first, and equally frequent words in alphabetical order."""
     counts = Counter(word for caption in entities.captions for word in caption.caption.words)
     return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))

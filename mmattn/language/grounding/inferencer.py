@@ -24,7 +24,7 @@ from .phrase_grounder import PhraseGrounder
 
 
 class GroundedCaption(NamedTuple):
-    """A caption as text with brackets, its words and phrases, and the store that has the regions of its image."""
+    """A caption as text with brackets and as words and phrases, with the region store of its image."""
 
     image_id: str
     text: str
@@ -36,7 +36,7 @@ class GroundedCaption(NamedTuple):
         return [' '.join(self.caption.words[phrase.start : phrase.end]) for phrase in self.caption.phrases]
 
     def inputs(self, vocabulary: Vocabulary) -> dict[str, Tensor]:
-        """Load what a model reads, as :class:`EntitiesDataset` does in tests."""
+        """Load the inputs of a model, as :class:`EntitiesDataset` does in tests."""
         return dict(
             image_inputs(self.store[self.image_id]),
             caption=torch.tensor(word_numbers(vocabulary, self.caption.words)),
@@ -47,9 +47,8 @@ class GroundedCaption(NamedTuple):
 class GroundingInferencer(LanguageInferencer):
     """Find the regions that phrases of captions describe, in the images of a region store.
 
-    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    :class:`PhraseGrounder`, trained with :class:`EntitiesDataset`. A word that is not in its vocabulary is read as
-    padding, and predictions list such words.
+    The model is a :class:`PhraseGrounder`, trained with :class:`EntitiesDataset`. Words outside its vocabulary are read
+    as padding, and predictions list them. Arguments: see :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
     Example::
 
@@ -73,22 +72,19 @@ class GroundingInferencer(LanguageInferencer):
         """Ground the phrases of captions.
 
         Args:
-            inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
-                store.
-            captions (sequence of tuple[str, str]): id of the image, and caption with its phrases in brackets, such as
-                '[a man] rides [a red bike]', at least one pair.
+            inputs (str, Path, sequence of paths, or RegionStore): folders of region stores, or a store.
+            captions (sequence of tuple[str, str]): at least one pair of an image id and a caption with its phrases in
+                brackets, such as '[a man] rides [a red bike]'.
             top_k (int): number of regions per phrase, at least 1. Defaults to 5.
-            progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
+            progress_file, resume: see :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
         Returns:
-            dict: 'predictions', one dict per caption, in their order:
+            dict: 'predictions', one dict per caption, in the order of ``captions``:
 
-            * image_id (str) and caption (str).
-            * unknown (list[str]): the words that are not in the vocabulary.
-            * phrases (list[dict]): one per phrase. phrase (str) is its text, and regions (list[dict]) are up to
-              ``top_k`` regions, the best first, with region (int, its number in the store), box (left, top, right,
-              bottom in pixels) and score (float, its probability). box and score of the best region are also in the
-              phrase itself.
+            * image_id (str), caption (str) and unknown (list[str]), the words that are not in the vocabulary.
+            * phrases (list[dict]): text of each phrase (str) and its regions (list[dict]), up to ``top_k``, the best
+              first. A region has region (int, number in the store), box (left, top, right, bottom in pixels) and score
+              (float, probability). The phrase also contains region, box and score of the best region.
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)
@@ -113,7 +109,7 @@ class GroundingInferencer(LanguageInferencer):
         )
 
     def captions(self, inputs: Stores, captions: Sequence[tuple[str, str]]) -> list[GroundedCaption]:
-        """Parse the captions of a call, with its arguments, after all checks that do not run the model."""
+        """Check the arguments of a call without running the model, and parse the captions."""
         pairs = read_pairs('captions', captions)
         store = region_store(inputs)
         grounded, faults = [], []
@@ -132,7 +128,7 @@ class GroundingInferencer(LanguageInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> list[tuple[Tensor, Tensor]]:  # type: ignore[override]
-        """Score a batch: return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption."""
+        """Score a batch. Returns logits ``(P, N)`` and boxes ``(N, 4)`` for each caption."""
         samples = [caption.inputs(self.vocabulary) for caption in inputs.inputs]
         predictions = self.model(self._collated(samples), mode='predict')
         return [(prediction.pred_scores.cpu(), sample['boxes']) for prediction, sample in zip(predictions, samples)]
@@ -140,7 +136,7 @@ class GroundingInferencer(LanguageInferencer):
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int = 5
     ) -> list[dict]:
-        """Select the best regions of the phrases of each caption, the best first."""
+        """Select the ``top_k`` best regions for each phrase of each caption."""
         return [dict(phrases=[best_regions(scores, boxes, top_k) for scores in logits]) for logits, boxes in preds]
 
     def visualize(  # type: ignore[override]
@@ -150,9 +146,8 @@ class GroundingInferencer(LanguageInferencer):
 
         Args:
             inputs (GroundedCaption): the caption, from :meth:`captions`.
-            prediction (dict): its prediction.
-            picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a
-                white one.
+            prediction (dict): prediction for the caption.
+            picture (np.ndarray, optional): the image or a reduced one, uint8 ``(H, W, 3)``, RGB. Defaults to white.
         """
         from .phrase_pictures import draw_phrases  # late: it imports matplotlib
 
@@ -162,7 +157,7 @@ class GroundingInferencer(LanguageInferencer):
 
 
 def best_regions(scores: Tensor, boxes: Tensor, top_k: int) -> list[dict[str, Any]]:
-    """Select the best regions of a phrase, the best first, by the logits of all regions ``(N)``.
+    """Select the best regions of a phrase, the best first. ``scores`` are the logits of all regions, ``(N)``.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 9.0]])

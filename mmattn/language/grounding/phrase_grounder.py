@@ -1,4 +1,4 @@
-"""Phrase grounding: which region a phrase of a caption describes."""
+"""Model of phrase grounding: which region does a phrase of a caption describe?"""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ GEOMETRY = 5  # left, top, right and bottom, relative to the image, and the area
 
 @MODELS.register_module()
 class PhraseDataPreprocessor(RegionDataPreprocessor):
-    """Pad captions and regions as :class:`RegionDataPreprocessor` does, and the phrases of a batch to equal numbers.
+    """Pad captions and regions as :class:`RegionDataPreprocessor` does, and the phrases of each caption.
 
-    The inputs ``phrases`` and, in training, ``targets`` are padded with 0, and ``phrase_mask`` is added.
+    The inputs ``phrases``, ``(B, P)``, and in training ``targets``, ``(B, P, N)``, are padded with 0. ``phrase_mask``,
+    bool ``(B, P)``, is added.
 
     Example:
         >>> inputs = dict(features=[torch.ones(2, 8), torch.ones(1, 8)],
@@ -37,7 +38,7 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
     """
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Pad the batch: ``phrases`` and ``phrase_mask`` are ``(B, P)``, ``targets`` ``(B, P, N)``."""
+        """Pad the batch."""
         if 'phrase_mask' in data['inputs']:  # padded by pad_collate
             return super().forward(data, training)
         inputs = {**data['inputs']}
@@ -60,24 +61,24 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
 class PhraseGrounder(BaseModel):
     """Model that scores the regions of an image for each phrase of a caption.
 
-    A phrase is the output of the encoder of the caption, such as a GRU, at its last word. The scores are the logits L
-    of all pairs of a phrase and a region (Eq. 13), of one glimpse. The loss is the binary cross-entropy of sigmoid(L),
-    summed over the pairs and divided by the number of captions: several regions may be correct.
+    An encoder of the caption, such as a GRU, represents a phrase by its output at the last word. The scores are the
+    logits L of one glimpse, for all pairs of a phrase and a region (Eq. 13). Several regions may be correct. So the
+    loss is the binary cross-entropy of sigmoid(L), summed over the pairs and divided by the number of captions.
 
     Source: "Bilinear Attention Networks", 2018, section 5, and its published code.
 
     Args:
-        vocab_size (int): number of symbols, with the four special ones.
+        vocab_size (int): number of symbols, including the four special symbols.
         num_features (int): channels M of the region features. Defaults to 2048.
         embed_dim (int): channels N of the phrases. Defaults to 1280.
         question_encoder (dict): config of the encoder, without ``vocab_size`` and ``embed_dim``. It returns ``words``,
             ``(B, L, N)``. Defaults to ``mmattn.QuestionGRU``.
         scorer (dict): config of the layer that returns the logits ``(B, 1, P, K)``, without ``word_dim`` and
             ``region_dim``. Its ``embed_dim`` defaults to 3·N. Defaults to ``mmattn.BilinearLogits``.
-        reads (str): what the layer reads of a region: 'features', or 'boxes', 5 numbers for position and size, relative
-            to the image. Defaults to 'features'.
-        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.PhraseDataPreprocessor`` and
-            None.
+        reads (str): input of the scorer for a region. 'features' (default) are the region features. 'boxes' are 5
+            numbers for position and size, relative to the image.
+        data_preprocessor (dict, optional): as in mmengine. Defaults to ``mmattn.PhraseDataPreprocessor``.
+        init_cfg (dict, optional): as in mmengine. Defaults to None.
 
     Example:
         >>> model = PhraseGrounder(100, num_features=32, embed_dim=16)
@@ -116,21 +117,21 @@ class PhraseGrounder(BaseModel):
         """Run the model on a batch of captions.
 
         Args:
-            inputs (dict[str, Tensor]): 'caption', int64 ``(B, L)``, padded; 'phrases', int64 ``(B, P)``, the position
-                of the last word of each phrase, and 'phrase_mask', bool ``(B, P)``; 'features', float ``(B, N, M)``,
-                and 'region_mask', bool ``(B, N)``; with ``reads='boxes'``, 'boxes', float ``(B, N, 4)``, and 'sizes',
-                width and height ``(B, 2)``; in mode 'loss', 'targets', ``(B, P, N)``, 1 for the correct regions of a
-                phrase, otherwise 0. Masks are True where padded.
+            inputs (dict[str, Tensor]): 'caption', int64 ``(B, L)``, padded, 'phrases', int64 ``(B, P)``, the position
+                of the last word of each phrase, 'phrase_mask', bool ``(B, P)``, 'features', float ``(B, N, M)``, and
+                'region_mask', bool ``(B, N)``. Masks are True where padded. ``reads='boxes'`` needs 'boxes', float
+                ``(B, N, 4)``, and 'sizes', width and height ``(B, 2)``. Mode 'loss' needs 'targets', ``(B, P, N)``, 1
+                for the correct regions of a phrase, otherwise 0.
             data_samples (list[BaseDataElement], optional): one per caption, to which predictions are added.
-            mode (str): 'tensor', the logits ``(B, P, N)``, arbitrary where padded; 'loss', a dict; 'predict', the data
-                samples with ``pred_scores``, float ``(P, N)``, the logits without padding.
+            mode (str): 'tensor' returns the logits ``(B, P, N)``, arbitrary where padded, and 'loss' a dict. 'predict'
+                returns the data samples with ``pred_scores``, float ``(P, N)``, the logits without padding.
         """
         logits = self.logits(inputs)
         if mode == 'tensor':
             return logits
         phrases, regions = ~inputs['phrase_mask'], ~inputs['region_mask']
         if mode == 'loss':
-            # Padding is selected away: its logits are numbers without meaning, and never −∞.
+            # Drop padded pairs. Their logits have no meaning, but are never −∞.
             pairs = phrases[:, :, None] & regions[:, None]
             targets = inputs['targets'].to(logits.dtype)
             loss = F.binary_cross_entropy_with_logits(logits[pairs], targets[pairs], reduction='sum')
@@ -141,7 +142,7 @@ class PhraseGrounder(BaseModel):
         return samples
 
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Compute the logits of all pairs of a phrase and a region, ``(B, P, N)``; see :meth:`forward`."""
+        """Compute the logits of all pairs of a phrase and a region, ``(B, P, N)``. Inputs: see :meth:`forward`."""
         words = self.question_encoder(inputs['caption']).words
         last = inputs['phrases'][..., None].expand(-1, -1, words.shape[-1])
         regions = inputs['features'] if self.reads == 'features' else geometry(inputs['boxes'], inputs['sizes'])
@@ -149,9 +150,9 @@ class PhraseGrounder(BaseModel):
 
 
 def geometry(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Compute position and size of boxes, relative to the image: left, top, right, bottom, area, float ``(B, N, 5)``.
+    """Compute left, top, right, bottom and area of boxes, relative to the image: float ``(B, N, 5)``.
 
-    ``boxes`` are ``(B, N, 4)``, in pixels, and ``sizes`` width and height of the images, ``(B, 2)``.
+    ``boxes`` are ``(B, N, 4)`` in pixels. ``sizes`` are width and height of the images, ``(B, 2)``.
     """
     corners = boxes / torch.cat([sizes, sizes], 1)[:, None].to(boxes.dtype)
     area = (corners[..., 2:] - corners[..., :2]).prod(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Draw the box of each phrase, with its number, and a legend."""
+"""Draw numbered boxes of phrases with a legend."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def draw_phrases(
         phrases (sequence of tuple[str, float]): phrases and their scores.
         boxes (sequence of sequence of float): left, top, right, bottom of each phrase, in pixels of the image.
         size (tuple[int, int]): width and height of the image.
-        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a white
-            one.
+        picture (np.ndarray, optional): the image or a reduced one, uint8 ``(H, W, 3)``, RGB. Defaults to white.
         caption (str): the heading. Defaults to ''.
     """
     if len(phrases) != len(boxes):

@@ -1,4 +1,4 @@
-"""R@k of phrase grounding."""
+"""Metric of phrase grounding: R@k."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ class PhraseRecall(UniqueMetric):
     """R@1, R@5 and R@10 of phrase grounding: how often one of the k best regions of a phrase is correct.
 
     A region is correct if its IoU with any box of the phrase's entity is at least 0.5. 'upper bound' is the recall of
-    all regions, and 'whole image' the recall of the box of the whole image. All are in percent of the phrases with a
-    box. Of regions with equal scores, the first is better.
+    all regions, and 'whole image' the recall of the box of the whole image. All figures are in percent of the phrases
+    with a box. If regions have equal scores, the first is better.
 
-    Some papers take the smallest box around all boxes of an entity: 'R@1 union', 'upper bound union' and so on follow
-    this rule. 'R@1/people' and so on are figures for one type of phrases. A phrase of several types counts in each.
+    Some papers use the smallest box around all boxes of an entity, as 'R@1 union', 'upper bound union' and so on do.
+    'R@1/people' and so on are figures for one type of phrases. A phrase of several types counts in each type.
 
     Source: "Bilinear Attention Networks", 2018, section 5.
 
     Args:
-        output_dir (str, optional): folder for ``scores.json``, by caption id and number of the phrase, for paired
-            statistics: ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults to
-            None, no file.
+        output_dir (str, optional): folder for ``scores.json``, which has scores by caption id and number of the phrase,
+            ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults to None, no file.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -51,9 +50,7 @@ class PhraseRecall(UniqueMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Score the phrases of a batch.
 
-        Samples have ``caption_id`` (str); ``size``, width and height of the image; ``regions``, their boxes, float
-        ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and 'boxes', float ``(M, 4)``; and
-        ``pred_scores``, float ``(P, N)``, without NaN.
+        Samples are as in :class:`EntitiesDataset`, with ``pred_scores``, float ``(P, N)``, without NaN.
         """
         for sample in data_samples:
             regions, scores, phrases = sample['regions'].cpu(), sample['pred_scores'].cpu(), sample['phrases']
@@ -72,7 +69,7 @@ class PhraseRecall(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the figures by name, in percent, and write the requested file."""
+        """Compute the figures by name, in percent, and write ``scores.json`` if requested."""
         phrases = [
             (f'{result["caption_id"]}/{number}', types, scores)
             for result in results
@@ -88,9 +85,9 @@ class PhraseRecall(UniqueMetric):
 
 
 def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size: tuple[int, int]) -> dict[str, float]:
-    """Score a phrase: 0 or 100 for each figure of :class:`PhraseRecall`.
+    """Score a phrase with 'boxes', ``(M, 4)``, by 0 or 100 for each figure of :class:`PhraseRecall`.
 
-    ``regions`` are boxes ``(N, 4)`` with ``scores`` ``(N)``. The phrase has 'boxes', ``(M, 4)``.
+    ``regions`` are boxes ``(N, 4)`` with ``scores`` ``(N)``.
     """
     order = scores.sort(descending=True, stable=True).indices
     boxes = phrase['boxes']

@@ -26,31 +26,28 @@ PADDING = -1e9  # in a float mask: padding
 class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """Multi-head attention over a sequence, with position logits in each head.
 
-    It replaces ``nn.MultiheadAttention(batch_first=True)``, has its parameter names and, with ``position='none'``, its
-    output. The N×N table of attention weights is never computed: the second output is always None, and
-    ``attention_weights`` returns the weights of selected queries. All weights start Xavier-uniform and all biases as 0,
-    as in fairseq.
+    It replaces ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names and, for ``position='none'``,
+    the same output. The N×N table of weights is never computed, so the second output is None. For the weights of
+    selected queries, call ``attention_weights``. As in fairseq, all weights start Xavier-uniform and all biases as 0.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 3.4.4.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.4.
 
     Args:
         embed_dim (int): channels E of the sequence.
         num_heads (int): number of heads, a divisor of E.
         bias (bool): biases in the projections. Defaults to True.
-        window_size (int): odd length k of the position window. A causal layer uses the (k + 1)/2 entries with j ≤ i:
-            the default 21 corresponds to 21 in the encoder and 11 in the decoder of the thesis (Table 3.7).
+        window_size (int): odd length k of the position window. A causal layer uses the (k + 1)/2 entries with j ≤ i.
+            The default 21 corresponds to 21 in the encoder and 11 in the decoder of the thesis (Table 3.7).
         position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw et al., q·(k + r_{j−i})) or 'none' (content only).
             Defaults to 'bilateral'.
-        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
-            'min' (Table 3.6). Defaults to 'zero'.
+        padding (str): with 'bilateral', the logit of keys outside the window (Table 3.6): 'learned', 'zero', 'neg_inf',
+            'mean' or 'min'. Defaults to 'zero'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
             (normalised over the keys of a query, not with 'neg_inf'). Defaults to 'sqrt_dim'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
         causal (bool): position i attends only to positions j ≤ i. Defaults to False.
-        normalize_queries (bool): normalise each channel of the queries over the sequence (normalised self-attention,
-            NSA, of "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", Eq. 5 to 7). Not for a
-            causal layer, where the first prefix has one position. Defaults to False.
+        normalize_queries (bool): normalised self-attention (NSA): normalise each channel of the queries over the
+            sequence, see :func:`.normalize_queries`. Not if ``causal``. Defaults to False.
 
     Example:
         >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, causal=True)
@@ -123,18 +120,17 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """Attend over the sequence: return ``(B, L, E)`` or ``(L, E)``, and None.
+        """Attend over the sequence. Returns ``(B, L, E)`` or ``(L, E)``, and None.
 
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
             key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
-                ``query`` itself, unless ``position='none'`` and ``causal=False``. Without keys, because M is 0 or all
-                are padding, the output is the bias of ``out_proj``.
-            key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. Either bool, True where a key
-                is padding; or float, added to the logits of the key, where −1e9 and less mean padding.
+                ``query`` itself, except with ``position='none'`` and ``causal=False``. If M is 0 or all keys are
+                padding, the output is the bias of ``out_proj``.
+            key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. A bool mask is True where a key
+                is padding. A float mask is added to the logits of the keys, and −1e9 or less means padding.
             need_weights, attn_mask, is_causal: as ``nn.TransformerEncoderLayer`` passes them. ``need_weights`` must be
-                False and ``attn_mask`` None. ``is_causal`` may be True only if the layer is causal. For a decoder, set
-                ``causal=True`` in the constructor.
+                False and ``attn_mask`` None. ``is_causal`` may be True only if the layer is causal.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
@@ -162,7 +158,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
     def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
-        """Prepare the arguments of ``global_attention`` for the inputs of ``forward`` with a batch dimension."""
+        """Prepare the arguments of ``global_attention`` from inputs of ``forward`` with a batch dimension."""
         padding = key_padding_mask
         if key_padding_mask is not None and key_padding_mask.is_floating_point():
             padding = key_padding_mask <= PADDING  # statistics omit these keys, as those of a bool mask
@@ -187,12 +183,10 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return operands
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Start incremental decoding with :meth:`step`: return the state before the first token.
+        """Start incremental decoding with :meth:`step`. Returns the state before the first token.
 
-        Args:
-            memory (Tensor, optional): float ``(S, M, E)``, the output of the encoder for S sentences, for attention
-                from the decoder to the encoder. None is self-attention.
-            key_padding_mask (Tensor, optional): bool ``(S, M)``, True where a position of ``memory`` is padding.
+        Without ``memory``, it is self-attention. For attention to an encoder, ``memory`` is its output for S sentences,
+        float ``(S, M, E)``, and ``key_padding_mask`` is bool ``(S, M)``, True where a position is padding.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -215,14 +209,11 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return state
 
     def step(self, x: Tensor, state: dict[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Decode one more token of n hypotheses: return the output ``(n, 1, E)`` and the next state.
+        """Decode one more token ``(n, 1, E)`` of n hypotheses. Returns the output ``(n, 1, E)`` and the next state.
 
-        Args:
-            x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.
-            state (dict[str, Tensor]): from :meth:`start` or the last step. Self-attention has keys and values
-                ``(n, heads, t, D)``, one per hypothesis. Attention to ``memory`` has ``(S, heads, M, D)``, one per
-                sentence, and the n / S hypotheses of a sentence are adjacent.
-            position (int): position of the token, from 0.
+        ``state`` comes from :meth:`start` or the last step, and ``position`` counts from 0. Self-attention has keys and
+        values ``(n, heads, t, D)``, one per hypothesis. Attention to ``memory`` has ``(S, heads, M, D)``, one per
+        sentence, and the n / S hypotheses of a sentence are adjacent.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_key' in state:
@@ -247,7 +238,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2)), dict(key=key, value=value)
 
     def _projected(self, *inputs: Tensor, first: int = 0) -> Sequence[Tensor]:
-        """Project inputs ``(B, L, E)``: number 0 to queries, 1 to keys, 2 to values, counted from ``first``."""
+        # ``first`` is what inputs[0] becomes: 0 queries, 1 keys, 2 values.
         end = first + len(inputs)
         weight = self.in_proj_weight.unflatten(0, (3, -1))[first:end]
         bias = None if self.in_proj_bias is None else self.in_proj_bias.unflatten(0, (3, -1))[first:end]

@@ -24,7 +24,7 @@ def attention_entropy(weights: Tensor) -> Tensor:
 
 @MODELS.register_module()
 class BilinearLogits(nn.Module):
-    """Logits of all pairs of a word and a region, for each glimpse, from projections that the glimpses share.
+    """Compute logits for all pairs of a word and a region in each glimpse, from projections that the glimpses share.
 
     L_g[i,j] = Σ_k p_g[k] X'[i,k] Y'[j,k] + b_g, with X' = σLin(X) and Y' = dropout(σLin(Y)) (Eq. 9 and 13). Lin is
     affine with weight norm and dropout of its input, and σ is ReLU. p and b start as N(0, 1).
@@ -35,7 +35,7 @@ class BilinearLogits(nn.Module):
         word_dim, region_dim (int): channels N of the words and M of the regions.
         embed_dim (int): channels K' of the projections.
         num_glimpses (int): number of glimpses G. Defaults to 1.
-        dropout, region_dropout (float): dropout probabilities of the inputs of Lin and of Y'. Default to 0.2 and 0.5.
+        dropout, region_dropout (float): dropout probabilities for the inputs of Lin and for Y'. Default to 0.2 and 0.5.
 
     Example:
         >>> logits = BilinearLogits(16, 32, embed_dim=48)
@@ -66,9 +66,9 @@ class BilinearLogits(nn.Module):
         normalized(self.glimpses)
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Compute the logits ``(B, G, Q, K)`` of words X ``(B, Q, N)`` and regions Y ``(B, K, M)``.
+        """Compute logits ``(B, G, Q, K)`` from words X ``(B, Q, N)`` and regions Y ``(B, K, M)``.
 
-        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding. Its logits are b_g.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding. The logits of padding are b_g.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)
@@ -76,7 +76,7 @@ class BilinearLogits(nn.Module):
         return self.compute_packed(words, PackedPositions(regions, region_padding_mask))
 
     def compute_packed(self, words: Tensor, regions: PackedPositions) -> Tensor:
-        """Compute the logits for regions without their padding."""
+        """Compute the logits for packed regions."""
         key = regions.padded(self.region_dropout(self.region_proj(regions.rows)))
         logits = bilinear_logits(self.word_proj(words), key, self.glimpses.weight)
         return logits + self.glimpses.bias[:, None, None]
@@ -93,10 +93,8 @@ class BilinearAttentionNetwork(nn.Module):
         f_{g+1} = f_g + 1·Lin_g(f')ᵀ,  f_0 = X                                         (Eq. 11)
 
     The output is Σ_i f_G[i]. With 'sum' and 'concat' every glimpse reads X in place of f_g, and the output is the sum
-    or the concatenation of Lin_g(f').
-
-    The product of all pairs is never formed. By default, the backward pass computes Y'' again: stored for all glimpses,
-    it would take 1 GiB for 256 images of 100 regions with 8 glimpses of 1280 channels.
+    or the concatenation of Lin_g(f'). The product of all pairs is never formed. By default, the backward pass computes
+    Y'' again. If Y'' were stored, 256 images of 100 regions with 8 glimpses of 1280 channels would take 1 GiB.
 
     Source: "Bilinear Attention Networks", 2018.
 
@@ -109,9 +107,8 @@ class BilinearAttentionNetwork(nn.Module):
         pool_factor (int): X'' and Y'' have ``pool_factor`` · K channels, and f' sums each ``pool_factor`` neighbours. 3
             is MFB (Fig. 2b). Defaults to 1.
         dropout, region_dropout (float): as in :class:`BilinearLogits`. Default to 0.2 and 0.5.
-        counter (dict, optional): config of a counter of objects that all glimpses share, for example
-            ``dict(type='mmattn.ObjectCounter')``. A glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
-            f_{g+1}. Defaults to None.
+        counter (dict, optional): config of an object counter for all glimpses, such as
+            ``dict(type='mmattn.ObjectCounter')``. Glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to f_{g+1}.
         recompute (bool): compute X'' and Y'' again in the backward pass. A training step takes about 1.3 times as long.
             Defaults to True.
 
@@ -175,18 +172,17 @@ class BilinearAttentionNetwork(nn.Module):
         Args:
             words (Tensor): X, float ``(B, Q, N)``. A question without words is valid, with Q = 0 or all masked.
             regions (Tensor): Y, float ``(B, K, M)``. An image without regions is valid, too.
-            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding, which the maps and the
-                sum of the words then exclude. The published code passes no such mask.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            boxes (Tensor, optional): float ``(B, K, 4)``, the boxes of the regions, (x1, y1, x2, y2) over the width and
-                height of the image. Required with ``counter``.
-            num_glimpses (int, optional): use only the first glimpses (Fig. 2c), with 'residual' or 'sum'. Defaults to
-                all.
+            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True at padding, which the maps and the sum of the
+                words then exclude. The published code passes no such mask.
+            region_padding_mask (Tensor, optional): bool ``(B, K)``, True at padding.
+            boxes (Tensor, optional): float ``(B, K, 4)``, (x1, y1, x2, y2) divided by the width and height of the
+                image. Required with ``counter``.
+            num_glimpses (int, optional): use only the first glimpses (Fig. 2c), not with 'concat'. Defaults to all.
             need_weights (bool): also return the attention maps. Defaults to False.
 
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'. With ``need_weights``, also A,
-            ``(B, G, Q, K)``, otherwise None. Without a pair, A and f' are 0.
+                ``(B, G, Q, K)``, otherwise None. Without a pair, A and f' are 0.
         """
         check_sequence('words', words, self.logits.word_dim)
         check_sequence('regions', regions, self.logits.region_dim)
@@ -230,7 +226,7 @@ class BilinearAttentionNetwork(nn.Module):
         return out, weights if need_weights else None
 
     def _pooled(self, g: int, words: Tensor, packed: PackedPositions, rows: Tensor, weights: Tensor) -> Tensor:
-        """Compute f' of glimpse g, ``(B, K)``. ``rows`` is ``packed.rows``, which ``checkpoint`` must see."""
+        # ``rows`` is ``packed.rows``, an argument because ``checkpoint`` must see it.
         values = packed.padded(self.region_proj[g](rows))
         pooled = bilinear_pooling(weights, self.word_proj[g](words), values).squeeze(1)
         return pooled if self.pool_factor == 1 else pooled.unflatten(-1, (-1, self.pool_factor)).sum(-1)
@@ -244,10 +240,9 @@ def _greatest(logits: Tensor, word_padding_mask: Tensor | None) -> Tensor:
 
 @MODELS.register_module()
 class ConcatLogits(nn.Module):
-    """Logits of all pairs of a word and a region by a hidden layer: L[i,j] = w·ReLU(U x_i + V y_j + u) + b.
+    """Compute logits for all pairs of a word and a region by a hidden layer: L[i,j] = w·ReLU(U x_i + V y_j + u) + b.
 
-    A perceptron that reads the concatenation of x_i and y_j: a baseline of :class:`BilinearLogits`, with its inputs and
-    outputs.
+    A perceptron on the concatenation of x_i and y_j: a baseline with the inputs and outputs of :class:`BilinearLogits`.
 
     Args:
         word_dim, region_dim (int): channels N of the words and M of the regions.
@@ -275,10 +270,9 @@ class ConcatLogits(nn.Module):
         self.output = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout), nn.Linear(embed_dim, 1))
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Compute the logits ``(B, 1, Q, K)`` of words ``(B, Q, N)`` and regions ``(B, K, M)``.
+        """Compute logits ``(B, 1, Q, K)`` from words ``(B, Q, N)`` and regions ``(B, K, M)``.
 
-        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding. Padding may have any value and is
-        read as 0.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding. Padding may have any value.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)

@@ -25,11 +25,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class GatedBilateralController(nn.Module):
     """Combine visual and semantic information by a gate that reads the query and its guidance.
 
-    c = sigmoid(W_c [g_s; g_v; a] + b_c), e = f(v) ⊙ c + f(s) ⊙ (1 − c) (Eq. 2.12). The gate is initialised to
-    Xavier-uniform weights and a bias of 0.
+    c = sigmoid(W_c [g_s; g_v; a] + b_c), e = f(v) ⊙ c + f(s) ⊙ (1 − c) (Eq. 2.12). The gate starts with Xavier-uniform
+    weights and a bias of 0.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 2.4.4.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 2.4.4.
 
     Args:
         embed_dim (int): channels E.
@@ -56,19 +55,14 @@ class GatedBilateralController(nn.Module):
     def forward(
         self, query: Tensor, semantic_guide: Tensor, visual_guide: Tensor, visual: Tensor, semantic: Tensor
     ) -> Tensor:
-        """Mix v and s: return e, ``(*, E)``.
-
-        Args:
-            query (Tensor): a, float ``(*, E)``.
-            semantic_guide, visual_guide, visual, semantic (Tensor): g_s, g_v, v and s, float ``(*, E)``.
-        """
+        """Mix v and s. The arguments a, g_s, g_v, v and s and the result e are float ``(*, E)``."""
         c = self.gate(torch.cat([semantic_guide, visual_guide, query], -1)).sigmoid()
         f = ACTIVATIONS[self.activation]
         e = f(visual) * c + f(semantic) * (1 - c)
         return e if self.norm is None else self.norm(query + e)
 
 
-# name: (its query, its memory); in this order
+# name: (query, memory), in the order of computation
 SUBLAYERS = {
     'semantic_guide': ('query', 'semantic'),  # g_s
     'visual': ('semantic_guide', 'visual'),  # v
@@ -93,35 +87,35 @@ class GuidedAttention(nn.Module):
         self.norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Tensor, memory: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Compute ``(B, L, E)`` for ``x`` ``(B, L, E)`` and ``memory`` ``(B, M, E)``."""
+        """Attend from ``x`` ``(B, L, E)`` to ``memory`` ``(B, M, E)``."""
         return self.norm(x + self.dropout(self.attention(x, memory, memory, padding_mask)[0]))
 
     def step(self, x: Tensor, state: State, position: int) -> Tensor:
-        """Compute the output for one more token, ``(n, 1, E)``."""
+        """Decode one more token ``(n, 1, E)``."""
         return self.norm(x + self.dropout(self.attention.step(x, state, position)[0]))
 
 
 @MODELS.register_module()
 class EntangledAttention(nn.Module):
-    """Attention of a decoder to regions V and attributes S of an image, in both orders, and the gate between the two.
+    """Attend from a decoder to the regions V and the attributes S of an image in both orders, and mix the results.
 
-    With a the output of the self-attention, and A(x, M) = LN(x + MHA(x, M, M)), each with its own weights:
+    With the output a of the self-attention and A(x, M) = LN(x + MHA(x, M, M)), each A with its own weights:
 
         g_s = A(a, S),  v = A(g_s, V)   (Eq. 2.9, 2.10)
         g_v = A(a, V),  s = A(g_v, S)
         e = GBC(a, g_s, g_v, v, s)      (Eq. 2.11, 2.12)
 
-    It replaces the attention of a decoder layer to the encoder, with its residual and norm: the layer continues with
-    LN(e + FFN(e)). An image may have no attributes: MHA is then the bias of its ``out_proj``.
+    It replaces the attention of a decoder layer to the encoder, with its residual and norm. The layer continues with
+    LN(e + FFN(e)). If an image has no attributes, MHA is the bias of its ``out_proj``.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 2.4.3.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 2.4.3.
 
     Args:
         embed_dim (int): channels E.
         num_heads (int): number of heads, a divisor of E.
-        mode (str): 'entangled'; or, as in Table 2.5, 'parallel', e = GBC(a, g_s, g_v, g_v, g_s), 'stacked_v', e = v, or
-            'stacked_s', e = s. Only the attention that a mode requires is built. Defaults to 'entangled'.
+        mode (str): 'entangled', or a mode of Table 2.5: 'parallel' with e = GBC(a, g_s, g_v, g_v, g_s), 'stacked_v'
+            with e = v, or 'stacked_s' with e = s. Only the attention that a mode requires is built. Defaults to
+            'entangled'.
         controller (dict): config of the gate without ``embed_dim``. The stacked modes have no gate. Defaults to
             ``GatedBilateralController``.
         dropout (float): dropout probability of the output of each MHA, from 0 to 1. Defaults to 0.1.
@@ -162,13 +156,9 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from each position of a sequence to both memories: return e, ``(B, L, E)``.
+        """Attend from a, ``(B, L, E)``, to V, ``(B, M, E)``, and S, ``(B, n_s, E)``. Returns e, ``(B, L, E)``.
 
-        Args:
-            query (Tensor): a, float ``(B, L, E)``.
-            visual, semantic (Tensor): V and S, float ``(B, M, E)`` and ``(B, n_s, E)``. n_s may be 0.
-            visual_padding_mask, semantic_padding_mask (Tensor, optional): bool ``(B, M)`` and ``(B, n_s)``, True where
-                padded.
+        All are float, and n_s may be 0. The padding masks are bool ``(B, M)`` and ``(B, n_s)``, True at padding.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
@@ -186,10 +176,9 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> State:
-        """Project the memories of S images: the state for incremental decoding with :meth:`step`.
+        """Project the memories of S images. Returns the state for incremental decoding with :meth:`step`.
 
-        The arguments are as in :meth:`forward`, with S in place of B. The first dimension of every tensor of the state
-        is S.
+        Arguments are as in :meth:`forward`, with S in place of B. Tensors of the state have S as first dimension.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('visual', visual), ('semantic', semantic)):
@@ -201,12 +190,9 @@ class EntangledAttention(nn.Module):
         }
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one more token of n hypotheses: return e, ``(n, 1, E)``, and the unchanged state.
+        """Decode one more token ``(n, 1, E)`` of n hypotheses. Returns e, ``(n, 1, E)``, and the unchanged state.
 
-        Args:
-            x (Tensor): a, float ``(n, 1, E)``. The n / S hypotheses of an image are adjacent.
-            state (dict[str, Tensor]): from :meth:`start`.
-            position (int): position of the token, from 0.
+        The n / S hypotheses of an image are adjacent. ``position`` counts from 0.
         """
         outputs = {'query': x}
         for name, sublayer in self.sublayers.items():

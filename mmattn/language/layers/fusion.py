@@ -20,14 +20,11 @@ class PostFusionNetwork(nn.Module):
     """Blocks of three layers. The input and the output of each block skip to the output of the network.
 
     With 'add', a block maps C → H → H → C channels, and the output is x + h_3 + h_6 + …. With 'concat', a block ends
-    with H channels, and the output is Lin([x; h_3; h_6; …]). The activation follows each layer of a block. The thesis
-    does not name it.
-
-    Source: section 3.4 of the thesis of :class:`HadamardFusion`.
+    with H channels, and the output is Lin([x; h_3; h_6; …]). f follows each layer of a block. The thesis of
+    :class:`HadamardFusion` (section 3.4) does not name it.
 
     Args:
-        channels (int): channels C of input and output.
-        activation (Callable): f.
+        channels, activation: C, and f, which :class:`HadamardFusion` sets.
         hidden_dim, num_blocks (int): H and the number of blocks. Default to 128 and 2.
         skip (str): 'add' or 'concat'. Defaults to 'add'.
     """
@@ -88,7 +85,6 @@ SQUASHES = ('identity', 'sigmoid', 'tanh')
 
 
 def _choose_per_branch(name: str, names: str | Sequence[str], count: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """Repeat a single choice for all branches."""
     chosen = (names,) * count if isinstance(names, str) else tuple(names)
     if len(chosen) != count or any(x not in choices for x in chosen):
         raise ValueError(f'{name} must be one of {tuple(choices)}, or one for each of {count} branches; got {names!r}')
@@ -99,8 +95,8 @@ def _choose_per_branch(name: str, names: str | Sequence[str], count: int, choice
 class HadamardFusion(nn.Module):
     """Fuse a question and a value by products in R branches, which relations combine in groups.
 
-    A branch is T_r = Φ_r(f_rq(M_r q̃ + b) ⊙ f_rv(N_r ṽ + b')) (Eq. 3.10). The branches of each group b are folded by
-    its relation ⊕_b, and the groups are combined in their order, u ← u ⊕_b u_b (Algorithm 1). Configurations:
+    A branch is T_r = Φ_r(f_rq(M_r q̃ + b) ⊙ f_rv(N_r ṽ + b')) (Eq. 3.10). Relation ⊕_b folds the branches of group b,
+    and the groups are combined in their order, u ← u ⊕_b u_b (Algorithm 1). Configurations:
 
     * MUTAN: the defaults. MLB: ``num_branches=1``.
     * Nonlinearity ensembles (NE): ``value_activation='selu'`` and
@@ -118,21 +114,20 @@ class HadamardFusion(nn.Module):
     Args:
         query_dim, value_dim, out_dim (int): channels t_q, t_v and t_o.
         num_branches (int): R. Defaults to 5.
-        query_activation, value_activation (str or sequence of str): f_rq and f_rv, of all branches or of each:
+        query_activation, value_activation (str or sequence of str): f_rq and f_rv, one for all or one per branch:
             'identity', 'leaky_relu' (slope 0.01), 'selu', 'sigmoid', 'tanh' or 'one' (1 in place of the factor).
             Default to 'identity'.
-        relations (sequence of str): ⊕ of each group, which must have a two-sided identity: 'add', 'multiply', 'max' or
-            'min'. Defaults to ('add',).
-        groups (sequence of sequence of int, optional): the branches of each group, from 0 to R − 1, each in one group.
-            Defaults to one group of all branches.
-        squash (str or sequence of str): function of T_r, of all branches or of each: 'identity', 'sigmoid' or 'tanh'.
-            Defaults to 'identity'.
-        project (bool): multiply by M_r and N_r. If False, every branch reads q̃ and ṽ, and t_q = t_v = t_o. Defaults to
+        relations (sequence of str): ⊕ of each group: 'add', 'multiply', 'max' or 'min'. Defaults to ('add',).
+        groups (sequence of sequence of int, optional): the branches of each group. Each branch from 0 to R − 1 belongs
+            to one group. Defaults to one group of all branches.
+        squash (str or sequence of str): function of T_r, one for all or one per branch: 'identity' (default), 'sigmoid'
+            or 'tanh'.
+        project (bool): multiply by M_r and N_r. If False, all branches read q̃ and ṽ, and t_q = t_v = t_o. Defaults to
             True.
-        post_network (dict, optional): options of :class:`.PostFusionNetwork`, Φ_r, without ``channels`` and
+        post_network (dict, optional): options of :class:`.PostFusionNetwork` for Φ_r, except ``channels`` and
             ``activation``, which is f_rq. Defaults to None, the identity.
-        chunk_size (int, optional): fuse ``chunk_size`` positions of a sequence at a time, and again in the backward
-            pass. This bounds the memory, R · t_o numbers per position and tensor. Defaults to all positions.
+        chunk_size (int, optional): fuse this many positions of a sequence at a time, and again in the backward pass. A
+            tensor takes R · t_o numbers per position, so chunks save memory. Defaults to all positions.
 
     Example:
         >>> fusion = HadamardFusion(310, 620, 510)
@@ -190,12 +185,9 @@ class HadamardFusion(nn.Module):
             )
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Fuse: return u, ``(*, t_o)``.
+        """Compute u, ``(*, t_o)``, from q̃, float ``(*, t_q)``, and ṽ, float ``(*, t_v)``.
 
-        Args:
-            query (Tensor): q̃, float ``(*, t_q)``.
-            value (Tensor): ṽ, float ``(*, t_v)``. The other dimensions are broadcast, for example one question
-                ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
+        The other dimensions are broadcast, for example one question ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
         """
         if query.shape[-1:] != (self.query_dim,) or value.shape[-1:] != (self.value_dim,) or query.dim() != value.dim():
             raise ValueError(
@@ -220,7 +212,7 @@ class HadamardFusion(nn.Module):
         return projection(x).unflatten(-1, (count, -1))
 
     def _fused(self, q: Tensor, value: Tensor) -> Tensor:
-        """Run Algorithm 1 for the factors of the query ``(*, R, t_o)`` and ṽ."""
+        # Algorithm 1. ``q`` has the factors of the query, ``(*, R, t_o)``, and ``value`` is ṽ.
         branches = []
         for r, (x, y) in enumerate(zip(q.unbind(-2), self._branches(self.value_proj, value).unbind(-2))):
             t = ACTIVATIONS[self.query_activation[r]](x) * ACTIVATIONS[self.value_activation[r]](y)
@@ -238,9 +230,9 @@ class HadamardFusion(nn.Module):
 
 @MODELS.register_module()
 class ConcatFusion(nn.Module):
-    """Fuse a question and a value by a layer, or two, that read their concatenation.
+    """Fuse a question and a value by one or two layers that read their concatenation.
 
-    Source: section 3.2 of the thesis of :class:`HadamardFusion`, a baseline.
+    Source: a baseline in section 3.2 of the thesis of :class:`HadamardFusion`.
 
     Args:
         query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
@@ -258,7 +250,7 @@ class ConcatFusion(nn.Module):
         self.layers = nn.Sequential(first, nn.ReLU(), nn.Linear(out_dim, out_dim)) if hidden else first
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Compute ``(*, out_dim)`` for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
+        """Compute ``(*, out_dim)`` from ``(*, query_dim)`` and ``(*, value_dim)``, which are broadcast."""
         shape = torch.broadcast_shapes(query.shape[:-1], value.shape[:-1])
         return self.layers(torch.cat([x.expand(*shape, -1) for x in (query, value)], -1))
 
@@ -271,8 +263,7 @@ class MCBFusion(nn.Module):
     hashes is the count sketch of the outer product. The hashes are fixed and saved with the weights.
 
     Source: Fukui et al., "Multimodal Compact Bilinear Pooling for Visual Question Answering and Visual Grounding",
-    2016. A baseline in "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University
-    of Guelph, 2020, chapter 3.
+    2016, a baseline in chapter 3 of the thesis of :class:`HadamardFusion`.
 
     Args:
         query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
@@ -310,7 +301,7 @@ class MCBFusion(nn.Module):
         self.out_proj = nn.Linear(sketch_dim, out_dim)
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Compute u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
+        """Compute u, ``(*, out_dim)``, from ``(*, query_dim)`` and ``(*, value_dim)``, which are broadcast."""
         u = self.sketch(query, value)
         if self.normalize:
             # The gradient of the root is infinite at 0.

@@ -16,7 +16,7 @@ def init_xavier(part: nn.Module) -> None:
 
 
 def normalized(linear: nn.Linear) -> nn.Linear:
-    """Write the weight of a linear layer as s · v / ‖v‖, with one scale s ``(1,)``. Returns the layer."""
+    """Write the weight of a linear layer as s · v / ‖v‖ with one scale s ``(1,)``, and return the layer."""
     weight_norm(linear, dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
     parts: Any = linear.get_submodule('parametrizations.weight')
     parts.original0 = nn.Parameter(parts.original0.detach().view(1))  # FSDP takes no parameter without a dimension
@@ -24,22 +24,15 @@ def normalized(linear: nn.Linear) -> nn.Linear:
 
 
 def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
-    """Build dropout, an affine map whose weight is s · v / ‖v‖ with one scalar s, and, with ``relu``, ReLU.
-
-    The weight starts as in ``nn.Linear``.
-    """
+    """Stack dropout, a linear layer whose weight is s · v / ‖v‖ with one scalar s, and, with ``relu``, ReLU."""
     return nn.Sequential(nn.Dropout(dropout), normalized(nn.Linear(in_dim, out_dim)), *([nn.ReLU()] if relu else []))
 
 
 class PackedPositions:
     """The valid positions of a padded batch, as rows of a matrix.
 
-    Args:
-        x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
-        padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
-
-    Attributes:
-        rows (Tensor): the n valid positions, ``(n, C)``.
+    ``x`` is float ``(B, L, C)``, and ``padding_mask`` is bool ``(B, L)``, True where a position is padding. Padding may
+    have any value, NaN too. The attribute ``rows`` has the n valid positions, ``(n, C)``.
 
     Example:
         >>> x, mask = torch.randn(2, 3, 4), torch.tensor([[False, False, True], [False, True, True]])
@@ -55,7 +48,7 @@ class PackedPositions:
         self.rows = rows if self.index is None else rows.index_select(0, self.index)
 
     def padded(self, rows: Tensor) -> Tensor:
-        """Put rows ``(n, D)`` back in place: ``(B, L, D)``, with 0 where a position is padding."""
+        """Put rows ``(n, D)`` back in place, into ``(B, L, D)`` with 0 at padding."""
         if self.index is not None:
             rows = rows.new_zeros(self.shape.numel(), rows.shape[-1]).index_copy(0, self.index, rows)
         return rows.view(*self.shape, rows.shape[-1])

@@ -30,10 +30,7 @@ class PiecewiseLinear(nn.Module):
 
 
 def box_iou(boxes: Tensor, others: Tensor | None = None) -> Tensor:
-    """Compute the IoU ``(*, n, m)`` of all pairs of boxes ``(*, n, 4)`` and ``others`` ``(*, m, 4)``.
-
-    The IoU is 0 if the union is empty. ``others`` defaults to ``boxes``.
-    """
+    """Compute the IoU ``(*, n, m)`` of boxes ``(*, n, 4)`` and ``others`` ``(*, m, 4)``, by default ``boxes``."""
     others = boxes if others is None else others
     (corner, opposite), (other_corner, other_opposite) = (
         x.chunk(2, -1) for x in (boxes.unsqueeze(-2), others.unsqueeze(-3))
@@ -42,7 +39,7 @@ def box_iou(boxes: Tensor, others: Tensor | None = None) -> Tensor:
     intersection = sides.clamp(min=0).prod(-1)
     area, other_area = (x.clamp(min=0).prod(-1) for x in (opposite - corner, other_opposite - other_corner))
     union = area + other_area - intersection
-    return intersection / union.where(union > 0, 1)
+    return intersection / union.where(union > 0, 1)  # 0 for an empty union
 
 
 @MODELS.register_module()
@@ -63,7 +60,7 @@ class ObjectCounter(nn.Module):
     Args:
         num_objects (int): number of boxes that are used, and the greatest count. Defaults to 10.
         num_pieces (int): number of linear pieces of each f. Defaults to 16.
-        skip (int): number of boxes of each image to ignore: 1 if the first box is the whole image. Defaults to 0.
+        skip (int): number of first boxes of each image to ignore, 1 if the first is the whole image. Defaults to 0.
 
     Example:
         >>> counter = ObjectCounter(num_objects=4)
@@ -81,7 +78,7 @@ class ObjectCounter(nn.Module):
         self.functions = nn.ModuleList(PiecewiseLinear(num_pieces) for _ in range(8))
 
     def forward(self, logits: Tensor, boxes: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Count objects: return ``(B, num_objects + 1)``, whose entry c is the confidence that there are c objects.
+        """Count objects. Entry c of the result, ``(B, num_objects + 1)``, is the confidence that there are c objects.
 
         Args:
             logits (Tensor): m, float ``(B, n)``. −∞ is a box that is not selected.

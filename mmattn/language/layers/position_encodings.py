@@ -32,18 +32,17 @@ PADDING_BOX = (0.0, 0.0, 1.0, 1.0)
 
 
 def relative_geometry(boxes: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-    """Compute position and size of each box relative to each other box of its image: ``(B, N, N, 4)``.
+    """Compute position and size of each box relative to each other box of its image, ``(B, N, N, 4)``.
 
-    f_ij = (log |x_i − x_j|/w_i, log |y_i − y_j|/h_i, log w_i/w_j, log h_i/h_j), with centres (x, y) and sides w, h of
-    the boxes. Sides below 1 pixel count as 1, and distances |x_i − x_j|/w_i and |y_i − y_j|/h_i below 1e-3 as 1e-3. The
+    f_ij = (log |x_i − x_j|/w_i, log |y_i − y_j|/h_i, log w_i/w_j, log h_i/h_j) for boxes with centres (x, y) and sides
+    w, h. Sides below 1 pixel count as 1, and distances |x_i − x_j|/w_i and |y_i − y_j|/h_i below 1e-3 as 1e-3. The
     result is float32, or float64 for float64 boxes.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 8.
 
     Args:
         boxes (Tensor): float ``(B, N, 4)``, left, top, right and bottom of each region in pixels, not checked.
-        key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Its box may hold any
-            values, also NaN.
+        key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Its box may be NaN.
 
     Example:
         >>> boxes = torch.tensor([[[0.0, 0.0, 10.0, 20.0], [30.0, 10.0, 50.0, 30.0]]])

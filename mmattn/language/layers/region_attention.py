@@ -22,13 +22,11 @@ def normalize_queries(query: Tensor, padding_mask: Tensor | None = None) -> Tens
     """Normalise each channel of the queries over the valid positions of its sequence, without learned scale and shift.
 
     Q̂[b, i, c] = (Q[b, i, c] − μ[b, c]) / √(σ²[b, c] + 1e-5), with the mean μ and the population variance σ² over the
-    positions that are not padding. Both are float32, or float64 for float64 queries.
+    positions that are not padding. Both are float32, or float64 for float64 queries. The queries are float
+    ``(B, L, C)``. The result has the same shape and dtype, and is 0 at padding, where ``padding_mask``, bool
+    ``(B, L)``, is True.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7.
-
-    Args:
-        query (Tensor): float ``(B, L, C)``. The result has its shape and dtype, and is 0 where a position is padding.
-        padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
     """
     x = query.to(accumulator(query))
     if padding_mask is None:
@@ -43,15 +41,10 @@ def normalize_queries(query: Tensor, padding_mask: Tensor | None = None) -> Tens
 
 
 class QueryNorm(nn.Module):
-    """Normalisation of projected queries or keys, before they are split into heads.
+    """Normalise projected queries or keys before they are split into heads (Eq. 5 to 7 and Table 2).
 
-    Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7 and Table 2.
-
-    Args:
-        kind (str): 'instance' is :func:`normalize_queries`. 'instance_affine' adds a learned scale and shift of each
-            channel, as do 'batch', batch norm over all valid positions with running statistics, and 'layer', layer norm
-            over the channels of a position.
-        channels (int): channels C.
+    ``kind`` 'instance' is :func:`normalize_queries`. The other kinds have a learned scale and shift per channel:
+    'instance_affine', 'batch' (batch norm over all valid positions, with running statistics) and 'layer' (layer norm).
     """
 
     def __init__(self, kind: str, channels: int) -> None:
@@ -85,17 +78,16 @@ TERMS = ('content_independent', 'query_dependent', 'key_dependent')
 class RegionAttention(nn.Module):
     """Multi-head self-attention between regions, with normalised queries and logits from the geometry of their boxes.
 
-    softmax_j((Q̂_i·K_j + φ_ij)/√d) V_j in each head of d channels (Eq. 10). By default it is
-    ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names: Q̂ = Q and φ = 0.
+    softmax_j((Q̂_i·K_j + φ_ij)/√d) V_j in each head of d channels (Eq. 10). By default, Q̂ = Q and φ = 0: the layer is
+    ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names.
 
     * ``query_norm='instance'`` is normalised self-attention (NSA).
     * ``geometry='query_dependent'`` is geometry-aware self-attention (GSA). Every φ is a function of G_ij = ReLU(W f_ij
-      + b) (Eq. 9), where f_ij is the output of :func:`~mmattn.language.layers.position_encodings.relative_geometry` and
-      the heads share G.
+      + b) (Eq. 9), which the heads share. f_ij comes from :func:`.relative_geometry`.
 
     The logits ``(B, heads, N, N)`` are stored, so N should be a few hundred at most. G takes 4 · B · N² ·
-    ``geometry_dim`` bytes in float32, 25.6 MB for 10 images of 100 regions with 64 channels. The backward pass computes
-    it again, so that only one G exists at a time.
+    ``geometry_dim`` bytes in float32, for example 25.6 MB for 10 images of 100 regions with 64 channels. The backward
+    pass computes G again, so only one exists at a time.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 13.
 
@@ -103,11 +95,11 @@ class RegionAttention(nn.Module):
         embed_dim (int): channels E of the regions.
         num_heads (int): number of heads, a divisor of E.
         query_norm (str, optional): normalisation of the queries over the valid regions: 'instance' (Eq. 5 to 7),
-            'instance_affine', 'batch' or 'layer' (Table 2); see :class:`.QueryNorm`. Defaults to None.
+            'instance_affine', 'batch' or 'layer' (Table 2). See :class:`.QueryNorm`. Defaults to None.
         key_norm (str, optional): normalisation of the keys (Table 3), as ``query_norm``. Defaults to None.
-        geometry (str or sequence of str, optional): terms whose sum is φ: 'content_independent', φ¹ = ReLU(w·G_ij) with
-            one w per head; 'query_dependent', φ² = Q'_i·G_ij; 'key_dependent', φ³ = K'_j·G_ij. Q' and K' are further
-            projections of the regions, which are not normalised (Eq. 11 to 13). Defaults to None.
+        geometry (str or sequence of str, optional): terms whose sum is φ (Eq. 11 to 13): 'content_independent',
+            ReLU(w·G_ij) with one w per head, 'query_dependent', Q'_i·G_ij, and 'key_dependent', K'_j·G_ij. Q' and K'
+            are further projections of the regions, without normalisation. Defaults to None.
         geometry_dim (int): channels of G. Defaults to 64.
         dropout (float): dropout probability of the attention weights, from 0 to 1. Defaults to 0.1.
         causal (bool): must be False, because regions have no order. Defaults to False.
@@ -175,21 +167,16 @@ class RegionAttention(nn.Module):
         relative_geometry: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend between the regions of each image.
+        """Attend between the regions of each image. Returns ``(B, N, E)``, and the weights or None.
 
         Args:
             query (Tensor): float ``(B, N, E)``.
             key, value (Tensor): the object ``query`` itself.
-            key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Without a valid
-                region, the output is the bias of ``out_proj``.
-            relative_geometry (Tensor, optional): float ``(B, N, N, 4)``, f_ij, from
-                :func:`~mmattn.language.layers.position_encodings.relative_geometry` with the same mask. Required with
-                ``geometry``, otherwise ignored.
-            need_weights (bool): also return the attention weights. Defaults to False.
-
-        Returns:
-            tuple[Tensor, Tensor | None]: ``(B, N, E)``. With ``need_weights``, also the weights of key j (last
-            dimension) for query i of each head before dropout, ``(B, heads, N, N)``.
+            key_padding_mask (Tensor, optional): bool ``(B, N)``, True at padding. Without a valid region, the output is
+                the bias of ``out_proj``.
+            relative_geometry (Tensor, optional): float ``(B, N, N, 4)``, f_ij, from :func:`.relative_geometry` with the
+                same mask. Required with ``geometry``, otherwise ignored.
+            need_weights (bool): return the weights before dropout, ``(B, heads, queries, keys)``. Defaults to False.
         """
         x = query
         if key is not query or value is not query:
@@ -228,10 +215,8 @@ class RegionAttention(nn.Module):
     def geometry_logits(self, term: str, relative_geometry: Tensor, x: Tensor | None = None) -> Tensor:
         """Compute one term of φ before its division by √d (Eq. 11 to 13), ``(B, heads, N, N)`` or ``(B, heads, N, M)``.
 
-        Args:
-            term (str): a term in ``geometry`` of the constructor.
-            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij, or ``(B, N, M, 4)`` with 'content_independent'.
-            x (Tensor, optional): float ``(B, N, E)``, the regions. 'content_independent' does not read them.
+        ``term`` is one of ``geometry``, and ``relative_geometry`` is f_ij, float ``(B, N, N, 4)``, or ``(B, N, M, 4)``
+        with 'content_independent'. The other terms read the regions ``x``, float ``(B, N, E)``.
         """
         features = relative_geometry.to(self.in_proj_weight.dtype)
         if term == 'key_dependent':

@@ -33,7 +33,7 @@ def check_step(x: Tensor, channels: int, position: int) -> None:
 
 
 def check_cached(causal: bool, cached: int, position: int, most: int | None = None) -> None:
-    """Check that a causal layer that caches at most ``most`` tokens can decode the token at ``position``."""
+    """Check that a causal layer, which caches at most ``most`` tokens, can decode the token at ``position``."""
     if not causal:
         raise ValueError('step without memory requires causal=True in the constructor')
     if cached != (position if most is None else min(position, most)):

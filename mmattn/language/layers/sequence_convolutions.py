@@ -14,10 +14,7 @@ from .sequence_checks import State, check_cached, check_key_padding_mask, check_
 
 
 class SequenceConv(nn.Module):
-    """Base of sequence convolutions with the interface of ``nn.MultiheadAttention(batch_first=True)``.
-
-    A subclass defines ``convolve`` and ``step``.
-    """
+    """Base of sequence convolutions. Subclasses define ``convolve`` and ``step``."""
 
     def __init__(self, embed_dim: int, causal: bool) -> None:
         super().__init__()
@@ -28,13 +25,10 @@ class SequenceConv(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Convolve the sequence: return ``(B, L, E)``, and None in place of attention weights.
+        """Convolve ``query``, float ``(B, L, E)``. Returns ``(B, L, E)``, and None in place of attention weights.
 
-        Args:
-            query (Tensor): float ``(B, L, E)``.
-            key, value (Tensor): the object ``query`` itself.
-            key_padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding, to the right of the
-                sentence. Outputs at valid positions do not depend on padding.
+        ``key`` and ``value`` are the object ``query`` itself. ``key_padding_mask`` is bool ``(B, L)``, True at padding,
+        which is to the right of the sentence. Outputs at valid positions do not depend on padding.
         """
         if key is not query or value is not query:
             raise ValueError(f'key and value must be query itself: {type(self).__name__} convolves one sequence')
@@ -47,19 +41,16 @@ class SequenceConv(nn.Module):
         raise NotImplementedError
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Start incremental decoding: return an empty state. Both arguments must be None."""
+        """Start incremental decoding with an empty state. Both arguments must be None."""
         if memory is not None or key_padding_mask is not None:
             raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
         return {}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one token as ``forward`` of a causal layer does: return the output ``(n, 1, E)`` and the next state.
+        """Decode one token as ``forward`` of a causal layer does. Returns the output ``(n, 1, E)`` and the next state.
 
-        Args:
-            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses.
-            state (dict[str, Tensor]): from :meth:`start` or the last step, not changed. The first dimension of its
-                tensors is n.
-            position (int): position of the token, from 0.
+        ``x`` is the token at ``position``, from 0, of n hypotheses, float ``(n, 1, E)``. The state, from :meth:`start`
+        or the last step, is not changed. Its tensors have n as first dimension.
         """
         raise NotImplementedError
 
@@ -70,10 +61,11 @@ class DynamicConv1d(SequenceConv):
 
     y_t = W_c Σ_j softmax_j [d_{j,g}ᵀ u_t] u_{t + p_j} over the n_k offsets p_j (Eq. 5 to 7, in one dimension), with u =
     GLU(W x). Each group g of channels has its own softmax. Outside the sentence and in padding, u is 0. The offsets are
-    −r … r with r = (n_k − 1)/2, or −2r … 0 if the layer is causal. The layer has no residual connection and no γ.
+    −r … r with r = (n_k − 1)/2, or −2r … 0 if the layer is causal.
 
-    It replaces the self-attention of a Transformer (Fig. 2b), and has the interface of
-    ``nn.MultiheadAttention(batch_first=True)``. Its operations have the order of :class:`DynamicConv2d`.
+    It replaces the self-attention of a Transformer (Fig. 2b), with the interface of
+    ``nn.MultiheadAttention(batch_first=True)``. Its operations have the order of :class:`DynamicConv2d`. The layer has
+    no residual connection and no γ.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
@@ -117,7 +109,7 @@ class DynamicConv1d(SequenceConv):
         return self.output(y.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode a token, see :meth:`SequenceConv.step`. The state ``'inputs'`` is the last n_k − 1 of u."""
+        """Decode one token, see :meth:`SequenceConv.step`. The state ``'inputs'`` has the last n_k − 1 values of u."""
         check_step(x, self.embed_dim, position)
         before = state.get('inputs')
         check_cached(self.causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
@@ -142,17 +134,17 @@ class DeformConv1d(SequenceConv):
     positions, x is interpolated linearly. Outside the sentence and in padding, x is 0.
 
     The k regular positions are n = −r … r with r = (k − 1)/2, or n = −2r … 0 if the layer is causal. A causal layer
-    clamps the sampled position to at most t. At an integer position, the gradient of an offset is the left one, so a
-    causal layer reads no later position in its backward pass either.
+    clamps the sampled position to at most t. At an integer position, the gradient of an offset is the left one, so the
+    backward pass reads no later position either.
 
-    It precedes the self-attention of a Transformer (Fig. 2c), and has the interface of
-    ``nn.MultiheadAttention(batch_first=True)``. It has no residual connection.
+    It precedes the self-attention of a Transformer (Fig. 2c), with the interface of
+    ``nn.MultiheadAttention(batch_first=True)``. The layer has no residual connection.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         embed_dim (int): channels E of the sequence.
-        num_heads (int): not used, accepted because all sequence layers are built with it. Defaults to 1.
+        num_heads (int): not used. All sequence layers are built with this argument. Defaults to 1.
         kernel_size (int): odd number k of positions. Defaults to 3.
         causal (bool): position t depends only on positions up to t. Defaults to False.
 
@@ -172,7 +164,7 @@ class DeformConv1d(SequenceConv):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Reset every parameter: W and b as in ``nn.Conv1d``, the predictor of the offsets to 0."""
+        """Reset W and b as in ``nn.Conv1d``, and the predictor of the offsets to 0."""
         self.conv.reset_parameters()
         nn.init.zeros_(self.offset.weight)
         assert self.offset.bias is not None
@@ -188,7 +180,7 @@ class DeformConv1d(SequenceConv):
         return self._sample(x, self.offset(F.pad(x.mT, (before, after))).mT, first=0)
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one token, see :meth:`SequenceConv.step`. The state holds all ``'inputs'``: an offset has no limit."""
+        """Decode one token, see :meth:`SequenceConv.step`. The state has all ``'inputs'``: offsets have no limit."""
         check_step(x, self.embed_dim, position)
         inputs = state.get('inputs')
         check_cached(self.causal, 0 if inputs is None else inputs.shape[1], position)
@@ -203,13 +195,13 @@ class DeformConv1d(SequenceConv):
         return (k - 1, 0) if self.causal else (k // 2, k // 2)
 
     def _sample(self, x: Tensor, offsets: Tensor, first: int) -> Tensor:
-        """Sample and filter ``(B, M, E)`` at the positions from ``first``, with offsets ``(B, L, k)``."""
+        # x is (B, M, E) and offsets are (B, L, k), for the positions from ``first``.
         batch, length, _ = offsets.shape
         before, after = self._sides
         dtype = torch.promote_types(offsets.dtype, torch.float32)  # bfloat16 has no odd integers above 256
         at = torch.arange(first, first + length, device=x.device, dtype=dtype)[:, None]
         regular = at + torch.arange(-before, after + 1, device=x.device, dtype=dtype)
-        # x is 0 at −1 and at M, and there is nothing else beyond them.
+        # x is 0 at −1 and at M, and everywhere beyond.
         latest = at if self.causal else torch.full_like(at, x.shape[1])
         where = (regular + offsets.to(dtype)).clamp(torch.full_like(at, -1), latest)
         right = where.detach().ceil()

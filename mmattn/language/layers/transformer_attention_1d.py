@@ -31,9 +31,8 @@ class TransformerAttention1d(TermWeights, nn.Module):
     ====  ==========================  ==========================
 
     Channels 2c and 2c + 1 of R_o are the sine and cosine of o · 10000^(−2c/E). Positions count from 0 in both
-    sequences. E2 and E4 need one logit per query, head and offset. Only the parameters of the selected terms exist.
-
-    It has the interface of ``nn.MultiheadAttention(batch_first=True)``. With ``terms='1000'`` the output is the same.
+    sequences. E2 and E4 need one logit per query, head and offset. Only the parameters of the selected terms exist. The
+    layer has the interface of ``nn.MultiheadAttention(batch_first=True)`` and, with ``terms='1000'``, the same output.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
@@ -41,7 +40,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         embed_dim (int): channels E of the sequences, even with E2 or E4.
         num_heads (int): number of heads, a divisor of E.
         terms (str): β1 β2 β3 β4, each '0' or '1', at least one '1'. Defaults to '1111'.
-        spatial_range (int, optional): odd n_k: in self-attention, a query attends only to keys with |i − j| ≤ (n_k −
+        spatial_range (int, optional): odd n_k. In self-attention, a query attends only to keys with |i − j| ≤ (n_k −
             1)/2. Defaults to None, the whole sequence.
         bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
         causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
@@ -115,12 +114,11 @@ class TransformerAttention1d(TermWeights, nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Attend to a sequence: return ``(B, L, E)``, and None in place of attention weights.
+        """Attend to a sequence. Returns ``(B, L, E)``, and None in place of attention weights.
 
         Args:
             query (Tensor): float ``(B, L, E)``.
-            key, value (Tensor): float ``(B, M, E)``. ``key`` must be the object ``query`` itself if the layer is causal
-                or has a range.
+            key, value (Tensor): float ``(B, M, E)``. ``key`` must be ``query`` if the layer is causal or has a range.
             key_padding_mask (Tensor, optional): bool ``(B, M)``, True where a key is padding.
         """
         out = global_attention(**self.operands(query, key, value, key_padding_mask))
@@ -135,11 +133,9 @@ class TransformerAttention1d(TermWeights, nn.Module):
         content: bool = True,
         position: bool = True,
     ) -> dict:
-        """Prepare the arguments of ``global_attention`` for the inputs of ``forward``.
+        """Prepare the arguments of ``global_attention`` from the inputs of ``forward``.
 
-        Args:
-            query, key, value, key_padding_mask: as in ``forward``.
-            content, position (bool): use E1 and E3, and E2 and E4, as far as ``terms`` has them. Default to True.
+        ``content`` switches E1 and E3, and ``position`` switches E2 and E4, as far as ``terms`` has them.
         """
         for name, x in (('query', query), ('key', key), ('value', value)):
             check_sequence(name, x, self.embed_dim)
@@ -168,15 +164,12 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Start incremental decoding: return the state before the first token, empty without ``memory``.
+        """Start incremental decoding. Returns the state before the first token, empty without ``memory``.
 
-        With ``memory``, it holds the projected values ``'memory_value'`` and, with E1 or E3, keys ``'memory_key'``,
-        both ``(S, heads, M, E/heads)``, and the mask ``'memory_mask'``, if there is one.
-
-        Args:
-            memory (Tensor, optional): float ``(S, M, E)``, the sequences of S sentences to which the layer attends.
-                Defaults to None: self-attention.
-            key_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding. Defaults to None.
+        ``memory`` has the sequences of S sentences to attend to, float ``(S, M, E)``, and ``key_padding_mask`` is bool
+        ``(S, M)``, True where ``memory`` is padding. The state then has the projected values ``'memory_value'`` and,
+        with E1 or E3, keys ``'memory_key'``, both ``(S, heads, M, E/heads)``, and the mask ``'memory_mask'``, if there
+        is one.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -190,15 +183,12 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return {name: x for name, x in named.items() if x is not None}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one token as ``forward`` does: return the output ``(n, 1, E)`` and the next state.
+        """Decode one token as ``forward`` does. Returns the output ``(n, 1, E)`` and the next state.
 
-        Args:
-            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses. With a memory of S sentences, n
-                is a multiple of S, and the hypotheses of a sentence are adjacent.
-            state (dict[str, Tensor]): from :meth:`start` or the last step, not changed. Without memory, it holds values
-                ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens, both ``(n, heads, t, E/heads)``. With
-                ``spatial_range``, it holds at most the last (n_k − 1)/2 tokens.
-            position (int): position of the token, from 0.
+        ``x`` is the token at ``position``, from 0, of n hypotheses, float ``(n, 1, E)``. With a memory of S sentences,
+        n is a multiple of S, and the hypotheses of a sentence are adjacent. The state, from :meth:`start` or the last
+        step, is not changed. Without memory, it has values ``'value'`` and, with E1 or E3, keys ``'key'`` of the
+        tokens, both ``(n, heads, t, E/heads)``. With ``spatial_range``, it has at most the last (n_k − 1)/2 tokens.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_value' in state:
@@ -242,11 +232,9 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2))
 
     def _queries(self, query: Tensor) -> Tensor | None:
-        """Compute W_q z: ``(B, heads, L, d_k)``, or None without E1 and E2."""
         return None if self.q_proj is None else self._heads(self.q_proj(query))
 
     def _memory(self, key: Tensor, value: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Compute W_k x, or None without E1 and E3, and W_v x: ``(B, heads, M, d_k)``."""
         keys = None if self.k_proj is None else self._heads(self.k_proj(key))
         return keys, self._heads(self.v_proj(value))
 
@@ -258,7 +246,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return {name: x[:, :, -kept:] for name, x in (('key', keys), ('value', values)) if x is not None}
 
     def _content(self, queries: Tensor | None, keys: Tensor | None, values: Tensor, length: int) -> dict:
-        """Prepare the operator's arguments with E1 and E3 for ``length`` queries; with neither if ``keys`` is None."""
+        # The operator's arguments for ``length`` queries, with E1 and E3. If ``keys`` is None, both are left out.
         # Without E1, query and key have no channels: the operator computes no product of them.
         batch, heads, count, _ = values.shape
         operands = dict(
@@ -279,7 +267,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def _position(self, queries: Tensor | None, offsets: Tensor) -> Tensor:
-        """Compute scaled E2 + E4 for offsets i − j: ``(B, heads, L, offsets)``; for E4, B and L are 1."""
+        # Scaled E2 + E4 for offsets i − j, (B, heads, L, offsets). With E4 alone, B and L are 1.
         assert self.r_proj is not None
         dtype = self.r_proj.weight.dtype
         encoding = sinusoids(offsets.to(torch.promote_types(dtype, torch.float32)), self.embed_dim).to(dtype)
@@ -292,10 +280,10 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
 
 def _shifted(table: Tensor, length: int, count: int) -> Tensor:
-    """Turn one logit per offset into one per pair, ``(B, heads, L, M)``: the shift of Transformer-XL.
+    """Turn one logit per offset into one per pair, ``(B, heads, L, M)``, by the shift of Transformer-XL.
 
-    ``table`` is ``(B, heads, L or 1, offsets)`` for the offsets L − 1, L − 2, … in this order: L + M, or L + 1 if only
-    keys j ≤ i are used. Logits of offsets outside ``table`` are arbitrary.
+    ``table`` is ``(B, heads, L or 1, offsets)`` for the offsets L − 1, L − 2, … in this order: L + M offsets, or L + 1
+    if only keys j ≤ i are used. Logits of offsets outside ``table`` are arbitrary.
     """
     offsets = table.shape[-1]
     flat = table.expand(-1, -1, length, -1).flatten(-2)

@@ -13,12 +13,8 @@ from .sequence_checks import check_key_padding_mask, check_sequence
 def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute Σ_j α_gj x_j, ``(B, G, C)``, and the weights α_g = softmax_j(logits_gj), ``(B, G, L)``.
 
-    Without a valid position, both are 0.
-
-    Args:
-        x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
-        logits (Tensor): float ``(B, G, L)``, of G glimpses.
-        padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
+    ``x`` is ``(B, L, C)`` and ``logits`` ``(B, G, L)``, both float. ``padding_mask`` is bool ``(B, L)``, True where a
+    position is padding. Padding may have any value, NaN too. Without a valid position, both results are 0.
     """
     if padding_mask is None:
         weights = logits.softmax(-1)
@@ -35,7 +31,7 @@ class UnitaryAttention(nn.Module):
     """Attention of a question vector q to regions, and the product of the question with the attended region.
 
     α = softmax_j Lin(σLin(q) ∘ σLin(y_j)), and the output is σLin(q) ∘ σLin(Σ_j α_j y_j). Each Lin has its own weights,
-    weight norm and dropout of its input. σ is ReLU.
+    with weight norm and dropout of its input. σ is ReLU.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
@@ -65,14 +61,11 @@ class UnitaryAttention(nn.Module):
     def forward(
         self, query: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to the regions of each image: return ``(B, E)`` and, with ``need_weights``, α ``(B, K)``.
+        """Attend to the regions of each image. Returns ``(B, E)``, and α ``(B, K)`` or None.
 
-        Args:
-            query (Tensor): q, float ``(B, query_dim)``.
-            regions (Tensor): float ``(B, K, M)``.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Without a valid
-                region, α and the attended region are 0.
-            need_weights (bool): also return α, otherwise None. Defaults to False.
+        The question q is float ``(B, query_dim)``, and the regions are float ``(B, K, M)``. ``region_padding_mask`` is
+        bool ``(B, K)``, True where a region is padding. Without a valid region, α and the attended region are 0. Set
+        ``need_weights`` to get α.
         """
         check_sequence('regions', regions, self.region_dim)
         if query.shape != (len(regions), self.query_dim):
@@ -127,13 +120,9 @@ class CoAttention(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Attend to the words of each question, then to the regions of its image.
 
-        Returns ``(B, E)`` and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None.
-
-        Args:
-            words (Tensor): x, float ``(B, Q, N)``.
-            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding. Without a valid word, q
-                is 0.
-            regions, region_padding_mask, need_weights: as in :meth:`UnitaryAttention.forward`.
+        Returns ``(B, E)`` and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None. ``words`` are x,
+        float ``(B, Q, N)``, and ``word_padding_mask`` is bool ``(B, Q)``, True where a word is padding. Without a valid
+        word, q is 0. The other arguments are as in :meth:`UnitaryAttention.forward`.
         """
         check_sequence('words', words, self.word_dim)
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')

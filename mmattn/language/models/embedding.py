@@ -18,8 +18,7 @@ POSITIONS = ('sinusoidal', 'none')
 class TokenEmbedding(nn.Module):
     """Vectors of tokens, times √E, plus the sinusoids of their positions.
 
-    Its matrix is also the output layer of a model that shares both (:meth:`logits`). Weights start as N(0, 1/E), the
-    row of padding as 0.
+    Models can share the matrix with their output layer (:meth:`logits`). It starts as N(0, 1/E), with 0 for padding.
 
     Args:
         vocab_size (int): number of symbols V.
@@ -66,12 +65,12 @@ class TokenEmbedding(nn.Module):
         return F.embedding(tokens, self.weight, padding_idx=PAD) * math.sqrt(self.embed_dim)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Multiply ``x`` ``(*, E)`` by the matrix to the logits of all symbols, ``(*, V)``."""
+        """Multiply ``x`` ``(*, E)`` by the matrix. Returns the logits of all symbols, ``(*, V)``."""
         return F.linear(x, self.weight)
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Count the rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model. None without one.
+    """Count the rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model. Returns None without one.
 
     Example:
         >>> vocabulary_size(nn.Sequential(TokenEmbedding(vocab_size=100, embed_dim=16)))

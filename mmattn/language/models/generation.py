@@ -1,4 +1,4 @@
-"""Sentences from a model: beam search, one decoding step, and the base class of all models that write."""
+"""Generate sentences: beam search, one decoding step, and the base class of all models that write."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST = 10.0  # a larger exponent makes all scores equal, and then infinite
 
 @dataclass(frozen=True)
 class LengthPenalty:
-    """The divisor of the log-probability of a sentence of some length.
+    """Divisor for the log-probability of a sentence, which depends on its length.
 
     Args:
-        alpha (float): exponent α. 0 disables the penalty, larger values prefer longer sentences. Defaults to 1.
-        kind (str): 'power', length^α, as in fairseq; or 'gnmt', ((5 + length) / 6)^α (Vaswani et al., 2017). An α of
-            one kind does not suit the other. Defaults to 'power'.
+        alpha (float): exponent α in [−10, 10]. Larger values prefer longer sentences, 0 has no effect. Defaults to 1.
+        kind (str): 'power' for length^α, as in fairseq, or 'gnmt' for ((5 + length) / 6)^α (Vaswani et al., 2017). An α
+            of one kind does not suit the other. Defaults to 'power'.
 
     Example:
         >>> LengthPenalty(0.5)(9)
@@ -47,7 +47,7 @@ class LengthPenalty:
             raise ValueError(f'kind must be one of {PENALTIES}; got {self.kind!r}')
 
     def __call__(self, length: int) -> float:
-        """Compute the divisor for ``length`` tokens, the end token included."""
+        """Compute the divisor for ``length`` tokens, including the end token."""
         return (length if self.kind == 'power' else (5 + length) / 6) ** self.alpha
 
 
@@ -59,7 +59,7 @@ class Hypothesis(NamedTuple):
 
 
 def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest entries per row in descending order, and their indices, both ``(B, k)``.
+    """Find the ``k`` largest entries per row in descending order, and their indices, both ``(B, k)``.
 
     Of equal entries, the first come first. In :func:`torch.topk`, the choice depends on the device and the shape.
     """
@@ -91,29 +91,27 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Search for the sentences with the largest scores log p / length penalty.
 
-    A search starts with one hypothesis per sentence. Every step keeps the best 2·beam continuations of a sentence. A
-    continuation that ends is finished if it is among the first ``beam``. The best ``beam`` that do not end continue.
-    The search of a sentence stops when ``beam`` hypotheses have finished, and its tensors are removed from the batch. A
-    hypothesis that has ``max_length`` tokens can only end. Of equal scores, the lower index wins. With ``beam=1`` the
+    The search starts with one hypothesis per sentence. Every step keeps the best 2·beam continuations of a sentence. A
+    continuation that ends is finished if it is among the first ``beam``. The best ``beam`` that do not end continue. A
+    hypothesis with ``max_length`` tokens can only end. The search of a sentence stops when ``beam`` hypotheses have
+    finished, and its tensors are removed from the batch. Of equal scores, the lower index wins. With ``beam=1`` the
     search is greedy.
 
+    Returns a list of 1 to ``beam`` hypotheses for each sentence, the best first.
+
     Args:
-        step (callable): ``step(tokens, state)`` returns the log-probabilities of the next token, float ``(n, V)``, and
-            the next state, for the last tokens ``(n)`` of n hypotheses. Hypotheses of one sentence are adjacent.
+        step (callable): ``step(tokens, state)`` gets the last tokens ``(n)`` of n hypotheses. Hypotheses of a sentence
+            are adjacent. It returns log-probabilities of the next tokens, float ``(n, V)``, and the next state.
         state: the state before the first token, of ``batch`` hypotheses. ``state.reorder(index)`` returns the state of
             the hypotheses ``index``, int64 ``(n')``.
         batch (int): number of sentences.
         beam (int): number of hypotheses per sentence, at least 1.
-        max_length (int or sequence of int): the largest number of tokens, without the end token, for all sentences or
-            one per sentence.
+        max_length (int or sequence of int): bound on the tokens before the end token, for all or per sentence.
         length_penalty (callable, optional): divisor of the log-probability for a length that includes the end token.
             Defaults to ``LengthPenalty()``, the length itself.
         banned (sequence of int): tokens that are never written, in addition to padding. Defaults to empty.
         first (int): the token before the first one. Defaults to ``<s>``.
         device (torch.device or str): device of the tokens. Defaults to 'cpu'.
-
-    Returns:
-        list[list[Hypothesis]]: for each sentence 1 to ``beam`` hypotheses, the best first.
 
     Example:
         >>> class Constant:
@@ -183,17 +181,16 @@ def beam_search(
 class SentenceGenerator(SequenceModel):
     """A model with an embedding and a decoder, which writes sentences about encoded inputs.
 
-    A subclass sets ``embedding`` and ``decoder``. Its encoder returns (memory, padding mask): the arguments ``memory``
-    and ``memory_padding_mask`` of the decoder. The token before the first one is ``</s>``.
+    A subclass sets ``embedding`` and ``decoder``. Its encoder returns the arguments ``memory`` and
+    ``memory_padding_mask`` of the decoder. The token before the first one is ``</s>``.
 
     Args:
         label_smoothing (float): ε of the loss, in [0, 1].
-        defaults (dict): the options of the beam search and their default values: ``beam``, ``length_penalty``,
-            ``penalty_kind``, ``max_length`` and, optionally, ``banned``, as in :func:`mmattn.language.beam_search` and
+        defaults (dict): default options of the beam search: ``beam``, ``length_penalty``, ``penalty_kind``,
+            ``max_length`` and, optionally, ``banned``. See :func:`mmattn.language.beam_search` and
             :class:`mmattn.language.LengthPenalty`.
-        test_cfg (dict, optional): values that replace the defaults.
-        data_preprocessor (dict): config of the data preprocessor.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        test_cfg (dict, optional): options that replace the defaults.
+        data_preprocessor, init_cfg: as in mmengine's ``BaseModel``.
     """
 
     embedding: TokenEmbedding
@@ -229,15 +226,15 @@ class SentenceGenerator(SequenceModel):
         return self.decoder(self.embedding(previous), memory, padding_mask(target), memory_mask)
 
     def label_smoothed(self, x: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Compute :func:`mmattn.language.label_smoothed_loss` of the output of :meth:`decode`."""
+        """Compute :func:`mmattn.language.label_smoothed_loss` for the output of :meth:`decode`."""
         mask = padding_mask(target)
         x, target = (x.flatten(0, 1), target.flatten()) if mask is None else (x[~mask], target[~mask])
         return label_smoothed_loss(self.logits(x), target, self.label_smoothing)
 
     def search(self, state: Any, max_length: int | Sequence[int], **options: Any) -> list[list[Hypothesis]]:
-        """Write sentences by beam search. Return up to ``beam`` hypotheses per sentence, the best first.
+        """Write sentences by beam search. Returns up to ``beam`` hypotheses per sentence, the best first.
 
-        ``state`` is as returned by ``decoder.start``, ``max_length`` as in :func:`mmattn.language.beam_search`. Other
+        ``state`` comes from ``decoder.start``, ``max_length`` is as in :func:`mmattn.language.beam_search`. Other
         options replace values of ``test_cfg``.
         """
         options = {**self.test_cfg, **options}
@@ -263,7 +260,7 @@ class SentenceGenerator(SequenceModel):
 def predictions(
     n_best: list[list[Hypothesis]], data_samples: list[BaseDataElement] | None = None
 ) -> list[BaseDataElement]:
-    """Set ``pred_tokens``, ``pred_score`` and ``n_best`` of data samples by the hypotheses of their sentences."""
+    """Set ``pred_tokens``, ``pred_score`` and ``n_best`` of data samples from the hypotheses of their sentences."""
     data_samples = [BaseDataElement() for _ in n_best] if data_samples is None else data_samples
     for sample, hypotheses in zip(data_samples, n_best):
         sample.n_best = hypotheses

@@ -1,4 +1,4 @@
-"""Base classes of the inferencers of models that read or write sentences."""
+"""Base classes of the inferencers for models that read or write sentences."""
 
 from __future__ import annotations
 
@@ -36,12 +36,9 @@ Rows = tuple[str, dict[str, Tensor]]
 def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
     """Record the attention weights of all queries in each forward pass of some layers.
 
-    Args:
-        layers (mapping): name → a layer with ``attention_weights`` and ``attention_kinds``.
-
-    Yields:
-        list[tuple[str, dict[str, Tensor]]]: name of the layer, and kind → weights of the first sample of the batch,
-        float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The running model fills the list.
+    ``layers`` maps names to layers with ``attention_weights`` and ``attention_kinds``. The context is a list that the
+    running model fills with pairs ``(name of the layer, weights by kind)``. Weights are float
+    ``(heads, queries, keys)`` on the CPU, for the first sample of the batch, and their rows sum to 1.
 
     Example:
         >>> from mmattn.layers import BilateralMultiheadAttention
@@ -96,7 +93,7 @@ def in_batches(inputs: Sequence[Any], size: int) -> list[Batch]:
 
 
 def read_config(model: Any) -> Config:
-    """Read a config from its path, or return a ``Config`` as it is."""
+    """Read a config from a path, which may start with 'mmattn::'. A ``Config`` is returned unchanged."""
     if isinstance(model, Config):
         return model
     if not isinstance(model, str | Path):
@@ -106,7 +103,7 @@ def read_config(model: Any) -> Config:
 
 
 def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
-    """Check that the argument ``name``, such as 'questions', has pairs of image id and text, at least one."""
+    """Check that the argument ``name``, such as 'questions', has at least one pair of image id and text."""
     rows = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
     if not rows or not all(isinstance(row, list | tuple) and [*map(type, row)] == [str, str] for row in rows):
         raise ValueError(f'{name} must be pairs of image id and {name[:-1]}, at least one; got {pairs!r}')
@@ -114,35 +111,32 @@ def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
 
 
 class LanguageInferencer(BaseInferencer):
-    """Base of the inferencers of models that read or write sentences.
+    """Base of the inferencers for models that read or write sentences.
 
     The checkpoint contains the vocabulary, in ``meta.dataset_meta``, so no annotations are read. A subclass sets the
     class attributes, and defines ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
 
-    A call checks all its arguments before the model runs, and returns a dict with 'predictions', one dict per input, in
+    A call checks all its arguments before the model runs. It returns a dict with 'predictions', one dict per input, in
     the order of the inputs. Every call has these arguments:
 
-    * progress_file (str or Path, optional): file to which finished predictions are added after every batch. Defaults
-      to None.
-    * resume (bool): continue an interrupted run from ``progress_file``, if it exists. It must have the same inputs and
+    * progress_file (str or Path, optional): file that gets the finished predictions after every batch. Defaults to
+      None.
+    * resume (bool): continue an interrupted run from ``progress_file``, if it exists, with the same inputs and
       settings. The result is as without an interruption. False: the file is emptied first. Defaults to True.
 
     A call raises a ValueError if inputs have faults, or if ``progress_file`` is damaged or belongs to another run. It
-    raises an OSError if a file cannot be read or written, or another process uses ``progress_file``.
+    raises an OSError if a file cannot be read or written, or if another process uses ``progress_file``.
+
+    The constructor raises a RuntimeError that lists the keys if the weights do not fit the model. It raises a
+    ValueError if the config has a model of another kind, or if ``dataset_meta`` of the checkpoint is incomplete,
+    invalid or has a vocabulary of another size than the model.
 
     Args:
-        model (str, Path or Config): config of the model, or its path. A shipped config may be written as
-            'mmattn::bi_sa/….py'.
+        model (str, Path or Config): config or its path. Shipped configs have paths such as 'mmattn::bi_sa/….py'.
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         batch_size (int): inputs per batch, at least 1. Defaults to 64.
         show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
-
-    Raises:
-        OSError: the config or the checkpoint does not exist.
-        RuntimeError: the weights do not fit the model. The message lists the keys.
-        ValueError: the config has a model of another kind, or ``dataset_meta`` of the checkpoint is incomplete, invalid
-            or has a vocabulary of another size than the model. The message names the checkpoint.
     """
 
     model_types: tuple[type, ...]  # the models that it accepts
@@ -168,7 +162,7 @@ class LanguageInferencer(BaseInferencer):
         super().__init__(cfg, self.weights, device, scope='mmattn', show_progress=show_progress)
 
     def preprocess(self, inputs: Sequence[Any]) -> list[Batch]:  # type: ignore[override]
-        """Divide inputs into batches, in their order. Features are read when a batch is processed."""
+        """Divide inputs into batches, in their order. Features are read later, with their batch."""
         return in_batches(inputs, self.batch_size)
 
     def _collated(self, samples: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -185,17 +179,13 @@ class LanguageInferencer(BaseInferencer):
         postprocess: dict[str, Any],
         **settings: Any,
     ) -> dict[int, dict]:
-        """Process batches with a progress bar. Return index of the input → prediction.
-
-        ``forward`` and ``postprocess`` are options of these methods. The progress file also stores ``settings``, on
-        which predictions depend in addition to the model and these options.
-        """
         done: dict[int, dict] = {}
         total = sum(len(batch.indices) for batch in batches)
         console = Console(stderr=True)
         with ExitStack() as stack:
             add = None
             if progress_file is not None:
+                # everything on which predictions depend
                 settings = dict(self._settings(), **forward, **postprocess, **settings)
                 done, add = stack.enter_context(open_progress(Path(progress_file), settings, resume))
                 # A batch is processed as a whole: rounding depends on its composition.
@@ -214,7 +204,6 @@ class LanguageInferencer(BaseInferencer):
         return done
 
     def _settings(self) -> dict[str, Any]:
-        """Identify the model, on which predictions depend in addition to the arguments of a call."""
         weights = sha256()
         for name, x in self.model.state_dict().items():
             weights.update(name.encode())
@@ -264,10 +253,10 @@ class LanguageInferencer(BaseInferencer):
 
 
 class SentenceInferencer(LanguageInferencer):
-    """Base of the inferencers of models that write sentences by beam search.
+    """Base of the inferencers for models that write sentences by beam search.
 
-    ``forward`` returns the hypotheses for a batch, with the options of :meth:`_options`. Arguments and errors are as in
-    :class:`LanguageInferencer`. Every call has three further arguments:
+    ``forward`` returns the hypotheses for a batch, with the options of :meth:`_options`. :class:`LanguageInferencer`
+    documents arguments and errors. Every call has three further arguments:
 
     * beam (int, optional): number of hypotheses per input. Defaults to ``test_cfg`` in the config.
     * length_penalty (float, optional): exponent α of the length penalty. Its kind and its default are in the config.
@@ -275,7 +264,6 @@ class SentenceInferencer(LanguageInferencer):
     """
 
     def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
-        """Merge the arguments of a call with ``test_cfg``, and check the result."""
         arguments = dict(beam=plain(beam), length_penalty=plain(length_penalty))
         options = {**self.model.test_cfg, **{name: x for name, x in arguments.items() if x is not None}}
         check_count('beam', options['beam'])

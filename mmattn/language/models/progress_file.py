@@ -1,4 +1,4 @@
-"""Finished predictions of a long run in a file, from which an interrupted run continues."""
+"""A file with the finished predictions of a long run, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 10  # the most names that a message lists
 
 
 def digest(value: Any) -> str:
-    """Compute the SHA-256 of a value that JSON can hold.
+    """Compute the SHA-256 of a value that can be written as JSON.
 
     Example:
         >>> digest(dict(a=1, b=[2])) == digest(dict(b=[2], a=1))
@@ -33,12 +33,10 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
-    """Check ``out`` of a tool and its progress file ``<out>.part``, and return the path of the progress file.
+    """Check the output file ``out`` of a tool. Returns its progress file, ``<out>.part``.
 
-    With ``resume``, the progress file may exist. With ``overwrite``, both files may exist.
-
-    Raises:
-        OSError: a file exists, ``out`` is no file, or its folder is not writable. The message names the option.
+    With ``resume``, the progress file may exist. With ``overwrite``, both files may exist. Otherwise, an OSError names
+    the option to use. It is also raised if ``out`` is not a file or its folder is not writable.
     """
     if out.exists() and not out.is_file():  # renaming would replace a device, such as /dev/null
         reason = 'a folder; --out is a file' if out.is_dir() else 'not a regular file, as --out must be'
@@ -56,19 +54,12 @@ def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
 def open_progress(
     path: Path, settings: Mapping[str, Any], resume: bool
 ) -> Iterator[tuple[dict[int, dict], Callable[[dict[int, dict]], None]]]:
-    """Open a progress file. Yield its predictions by index, and a function that adds the predictions of a batch.
+    """Open a progress file. Yields its predictions by index, and a function that adds the predictions of a batch.
 
-    The first line has the settings, every further line a prediction. If a killed process left the last line incomplete,
-    the line is removed.
-
-    Args:
-        path (Path): the file. Its folder is created.
-        settings (mapping): what the predictions depend on.
-        resume (bool): False: the file is emptied first.
-
-    Raises:
-        OSError: the file cannot be read or written, or another process uses it.
-        ValueError: the file is damaged, or a run with other settings has written it.
+    The folder of the file is created. With ``resume=False``, the file is emptied first. Its first line has the
+    settings, which are everything that the predictions depend on, and every further line a prediction. If a killed
+    process left the last line incomplete, the line is removed. Raises an OSError if the file cannot be read or written,
+    or if another process uses it. Raises a ValueError if it is damaged, or if a run with other settings has written it.
 
     Example:
         >>> for index in 0, 1:
@@ -99,7 +90,6 @@ def open_progress(
 
 
 def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
-    """Read predictions, and remove an incomplete line at the end."""
     file.seek(0)
     content = file.read()
     file.seek(content.rfind(b'\n') + 1)
@@ -115,7 +105,7 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
         if differing:
             names = ', '.join(differing[:MANY])
             raise ValueError(f'{path} has the finished predictions of another run, which differs in {names}')
-    file.truncate()
+    file.truncate()  # removes an incomplete last line
     return {record.pop('index'): record for record in records[1:]}
 
 

@@ -1,4 +1,4 @@
-"""The layers of ``nn.Transformer`` with the interface of our stacks: the peer in comparisons."""
+"""The layers of ``nn.Transformer`` with the interface of our stacks, for comparisons."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def _torch_options(layer: dict) -> dict:
 
 
 class _TorchStack(nn.Module):
-    """A stack of torch's layers, whose matrices are initialised as by ``nn.Transformer``."""
-
     stack_type: Any
     layer_type: type[nn.Module]
 
@@ -38,7 +36,7 @@ class _TorchStack(nn.Module):
         options = _torch_options(layer)
         norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
         self.stack = self.stack_type(self.layer_type(**options), num_layers, norm, **stack_options)
-        for parameter in self.parameters():
+        for parameter in self.parameters():  # as in nn.Transformer
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
 
@@ -47,9 +45,7 @@ class _TorchStack(nn.Module):
 class TorchEncoder(_TorchStack):
     """Stack of ``nn.TransformerEncoderLayer``, with the interface of :class:`SequenceEncoder`.
 
-    Args:
-        num_layers (int): number of layers.
-        layer (dict): arguments as for :class:`SequenceEncoder`. The attention must be the default.
+    Arguments: see :class:`SequenceEncoder`. ``layer`` must be one dict, with the default attention.
 
     Example:
         >>> encoder = TorchEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -63,16 +59,14 @@ class TorchEncoder(_TorchStack):
         super().__init__(num_layers, layer, enable_nested_tensor=False)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Encode ``(B, L, E)`` to the same shape. ``padding_mask`` is bool ``(B, L)``, True where padding is."""
+        """Encode ``(B, L, E)`` to the same shape. ``padding_mask`` is bool ``(B, L)``, True at padding."""
         return self.stack(x, src_key_padding_mask=padding_mask)
 
 
 @dataclass
 class _Prefix:
-    """The embedded tokens so far ``(n, t, E)``, the output of the encoder and its mask, one row per hypothesis."""
-
-    x: Tensor | None
-    memory: Tensor
+    x: Tensor | None  # embedded tokens so far, (n, t, E)
+    memory: Tensor  # output of the encoder, (n, M, E)
     memory_padding_mask: Tensor | None
 
     @property
@@ -92,9 +86,8 @@ class _Prefix:
 class TorchDecoder(_TorchStack):
     """Stack of ``nn.TransformerDecoderLayer``, with the interface of :class:`SequenceDecoder`.
 
-    Torch's layers have no decoding state: each step computes the whole prefix again.
-
-    The arguments are as in :class:`TorchEncoder`.
+    Torch's layers have no decoding state, so each step computes the whole prefix again. Arguments: see
+    :class:`TorchEncoder`.
 
     Example:
         >>> decoder = TorchDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -119,11 +112,11 @@ class TorchDecoder(_TorchStack):
         )
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> _Prefix:
-        """Return the state before the first token."""
+        """Create the state before the first token."""
         return _Prefix(None, memory, memory_padding_mask)
 
     def step(self, x: Tensor, state: _Prefix) -> tuple[Tensor, _Prefix]:
-        """Decode one more token ``(n, 1, E)`` of n hypotheses. Return its output and the next state."""
+        """Decode one more token ``(n, 1, E)`` of n hypotheses. Returns its output and the next state."""
         x = x if state.x is None else torch.cat([state.x, x], 1)
         out = self(x, state.memory, memory_padding_mask=state.memory_padding_mask)
         return out[:, -1:], _Prefix(x, state.memory, state.memory_padding_mask)

@@ -17,12 +17,13 @@ from mmattn.utils.checks import check_count
 
 
 def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
-    """Compute 'loss', the mean loss of N tokens, 'nll', the mean without smoothing, and 'num_tokens', N.
+    """Compute the label-smoothed loss of N tokens.
 
-    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``.
+    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``. Returns a
+    dict with 'loss', the mean loss, 'nll', the mean without smoothing, and 'num_tokens', N.
 
     Args:
-        logits (Tensor): float ``(N, V)``, of the N tokens that are not padding.
+        logits (Tensor): float ``(N, V)``, without padding.
         targets (Tensor): int64 ``(N)``.
         label_smoothing (float): ε in [0, 1]. Defaults to 0.
 
@@ -38,23 +39,21 @@ def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float 
 
 
 class SequenceModel(BaseModel):
-    """A model whose loss is a mean over tokens. The loss carries their number to :class:`TokenOptimWrapper`.
+    """A model whose loss is a mean over tokens. The loss carries the number of tokens to :class:`TokenOptimWrapper`.
 
     ``forward(mode='loss')`` of a subclass returns what :func:`label_smoothed_loss` returns. An ordinary optimizer
-    wrapper averages the means of processes and accumulated iterations. ``mmattn.TokenOptimWrapper`` weights the means
-    by their numbers of tokens.
+    wrapper averages the means of processes and accumulated iterations. ``mmattn.TokenOptimWrapper`` weights each mean
+    by its number of tokens.
     """
 
     def parse_losses(self, losses: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, with the attribute ``num_tokens``, and the values for the log."""
+        """Separate the loss, with the attribute ``num_tokens``, from the values for the log."""
         loss = losses['loss']
         loss.num_tokens = losses['num_tokens']  # type: ignore[attr-defined]
         return loss, OrderedDict((name, x.detach()) for name, x in losses.items() if name != 'num_tokens')
 
 
 class _WeightedByTokens:
-    """Gradients of the mean loss over all tokens of an update: of all processes and accumulated iterations."""
-
     accumulative_counts: int
 
     def __init__(self, *args, **kwargs) -> None:
@@ -62,7 +61,6 @@ class _WeightedByTokens:
         self._tokens: list[Tensor] = []  # of the iterations of this update, all processes together
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """Weight the mean loss of this process and iteration."""
         count = getattr(loss, 'num_tokens', None)
         if count is None:
             raise TypeError(f'{type(self).__name__} requires a SequenceModel; the loss of this model has no num_tokens')
@@ -73,9 +71,8 @@ class _WeightedByTokens:
         return loss * (count * get_world_size() / self._tokens[0]).to(loss.dtype)
 
     def step(self, **kwargs) -> None:
-        """Divide the gradients by the tokens of the whole update, and update the parameters."""
         if len(self._tokens) > 1:
-            factor = (self._tokens[0] / sum(self._tokens)).item()
+            factor = (self._tokens[0] / sum(self._tokens)).item()  # for the tokens of the whole update
             groups = self.optimizer.param_groups  # type: ignore[attr-defined]
             torch._foreach_mul_([p.grad for group in groups for p in group['params'] if p.grad is not None], factor)
         self._tokens.clear()
@@ -84,11 +81,11 @@ class _WeightedByTokens:
 
 @OPTIM_WRAPPERS.register_module()
 class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
-    """mmengine's ``OptimWrapper`` for sentences of different lengths.
+    """mmengine's ``OptimWrapper`` for sentences of different lengths, with the same arguments.
 
     An update follows the gradient of the mean loss over all tokens of all processes and accumulated iterations. The
     model must be a :class:`SequenceModel`. For mixed precision, ``tools/train.py --amp`` selects
-    ``mmattn.AmpTokenOptimWrapper``. The arguments are as in ``OptimWrapper``.
+    ``mmattn.AmpTokenOptimWrapper``.
 
     Example:
         >>> class Model(SequenceModel):
@@ -133,15 +130,13 @@ class InverseRootLR(LRSchedulerMixin, _ParamScheduler):
     """Linear warm-up of the learning rate, then decay with the inverse square root of the iteration.
 
     Iteration n = 1, 2, … has the rate ``warmup_start`` + (lr − ``warmup_start``) · n/W while n ≤ W = ``warmup``, then
-    lr · √(W/n), where lr is the rate of the optimizer. If gradients are accumulated, W counts the iterations, not the
-    updates.
+    lr · √(W/n), where lr is the rate of the optimizer. With accumulated gradients, W counts iterations, not updates.
 
     Args:
-        optimizer (Optimizer or OptimWrapper): the optimizer.
         warmup (int): W. Defaults to 4000.
         warmup_start (float): rate from which the warm-up starts. Defaults to 1e-7.
-        by_epoch (bool): must be False. Defaults to True, as in mmengine, whose Runner relies on it: without
-            ``by_epoch=False`` in the config it would end the schedule at the number of epochs.
+        by_epoch (bool): must be False. Set it in the config, because mmengine's Runner would otherwise end the schedule
+            at the number of epochs. Defaults to True, as in mmengine.
         **kwargs: ``begin``, ``end``, ``last_step`` and ``verbose``, as in the schedulers of mmengine.
 
     Example:
@@ -162,7 +157,7 @@ class InverseRootLR(LRSchedulerMixin, _ParamScheduler):
         super().__init__(optimizer, by_epoch=False, **kwargs)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load the state of a run, but not its ``end``: a longer run may resume it."""
+        """Load the state of a run except its ``end``, so that a longer run can resume it."""
         super().load_state_dict({**state_dict, 'end': self.end})
         if self.begin <= self._global_step < self.end:
             self.last_step = self._global_step - self.begin  # one more than in the state of a run that has ended

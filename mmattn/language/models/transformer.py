@@ -1,4 +1,4 @@
-"""Encoder and decoder stacks of the Transformer, whose attention the config chooses."""
+"""Encoder and decoder stacks of the Transformer. The config chooses their attention."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ ATTENTION = dict(type='mmattn.BilateralMultiheadAttention', position='none')
 
 @dataclass
 class DecodingState:
-    """What a decoder keeps of the tokens so far, for n hypotheses of S sentences.
-
-    The n / S hypotheses of a sentence are adjacent.
-    """
+    """State of a decoder for n hypotheses of S sentences. The n / S hypotheses of a sentence are adjacent."""
 
     position: int  # number of tokens so far
     hypotheses: list[list[dict[str, Tensor]]]  # per decoder layer, states of its self-attention layers: (n, …)
@@ -34,7 +31,7 @@ class DecodingState:
     count: int  # n
 
     def reorder(self, index: Tensor) -> DecodingState:
-        """Return a new state with the hypotheses ``index``, int64 ``(n')``: repeated, dropped or in another order.
+        """Create a new state with the hypotheses ``index``, int64 ``(n')``: repeated, dropped or in another order.
 
         If the new hypotheses of a sentence are adjacent and equally many per sentence, they share keys and values.
         """
@@ -75,7 +72,7 @@ class LayerSequence(nn.ModuleList):
         return [layer.start() for layer in self]
 
     def step(self, x: Tensor, states: list[dict], position: int) -> tuple[Tensor, list[dict]]:
-        """Apply the layers to one more token ``(n, 1, E)``. Return the output and the new states."""
+        """Apply the layers to one more token ``(n, 1, E)``. Returns the output and the new states."""
         new_states = []
         for layer, state in zip(self, states):
             x, state = layer.step(x, state, position)
@@ -102,8 +99,8 @@ class TransformerEncoderLayer(nn.Module):
         num_heads (int): number of heads.
         feedforward_dim (int): channels between the two linear layers of the feed-forward network.
         self_attention (dict or sequence of dict, optional): config of the attention without ``embed_dim``,
-            ``num_heads`` and ``causal``. Several layers follow each other in the sub-layer. None removes the sub-layer.
-            Defaults to attention by content.
+            ``num_heads`` and ``causal``. Several layers follow each other. None removes the sub-layer. Defaults to
+            attention by content.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
 
@@ -138,12 +135,10 @@ class TransformerEncoderLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Encode a whole sequence, or a set of regions.
+        """Encode a whole sequence, or a set of regions, float ``(B, L, E)``, to the same shape.
 
-        Args:
-            x (Tensor): float ``(B, L, E)``, as the output.
-            padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
-            **context: further arguments of the attention, such as ``relative_geometry`` of ``RegionAttention``.
+        ``padding_mask`` is bool ``(B, L)``, True where ``x`` is padding. ``context`` contains further arguments of the
+        attention, such as ``relative_geometry`` of ``RegionAttention``.
         """
         return self._residual(self._attended(x, padding_mask, **context), self.feedforward_norm, self.feedforward)
 
@@ -163,13 +158,10 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
     """Layer of a decoder: causal self-attention, attention to the encoder, and a feed-forward network.
 
     With the default attention, it computes the same as ``nn.TransformerDecoderLayer`` with ``batch_first=True`` and a
-    causal mask.
+    causal mask. Further arguments: see :class:`TransformerEncoderLayer`.
 
     Args:
-        embed_dim (int): channels E.
-        num_heads (int): number of heads.
         cross_attention (dict): config of the attention to the encoder. Defaults to attention by content.
-        **kwargs: as in :class:`TransformerEncoderLayer`.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, num_heads=4, feedforward_dim=32)
@@ -203,10 +195,8 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
     ) -> Tensor:
         """Decode a whole sequence ``(B, L, E)`` to the same shape.
 
-        Args:
-            x, padding_mask, **context: as in :meth:`TransformerEncoderLayer.forward`.
-            memory (Tensor): float ``(B, M, E)``, the output of the encoder.
-            memory_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``memory`` is padding.
+        ``memory`` is the output of the encoder, float ``(B, M, E)``. ``memory_padding_mask`` is bool ``(B, M)``, True
+        where ``memory`` is padding. Further arguments: see :meth:`TransformerEncoderLayer.forward`.
         """
         x = self._crossed(self._attended(x, padding_mask, **context), memory, memory_padding_mask)
         return self._residual(x, self.feedforward_norm, self.feedforward)
@@ -225,7 +215,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
     def step(
         self, x: Tensor, states: list[dict], memory: dict[str, Tensor], position: int
     ) -> tuple[Tensor, list[dict]]:
-        """Decode one more token ``(n, 1, E)``. Return the output and the new state of the self-attention."""
+        """Decode one more token ``(n, 1, E)``. Returns the output and the new state of the self-attention."""
 
         def attend(h: Tensor) -> Tensor:
             nonlocal states
@@ -243,8 +233,6 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
 
 
 class _LayerStack(nn.Module):
-    """Layers of one type, and a final norm if they normalise their inputs (pre-norm)."""
-
     layers: Any  # an nn.ModuleList
     layer_type: type[nn.Module]
 
@@ -276,7 +264,7 @@ class SequenceEncoder(_LayerStack):
     layer_type = TransformerEncoderLayer
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Encode whole sequences. The arguments are as in :class:`TransformerEncoderLayer`."""
+        """Encode whole sequences. Arguments: see :meth:`TransformerEncoderLayer.forward`."""
         for layer in self.layers:
             x = layer(x, padding_mask, **context)
         return self.norm(x)
@@ -286,7 +274,7 @@ class SequenceEncoder(_LayerStack):
 class SequenceDecoder(_LayerStack):
     """Stack of :class:`TransformerDecoderLayer`, for whole sequences and for one token at a time.
 
-    The arguments are as in :class:`SequenceEncoder`.
+    Arguments: see :class:`SequenceEncoder`.
 
     Example:
         >>> decoder = SequenceDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32)).eval()
@@ -307,13 +295,13 @@ class SequenceDecoder(_LayerStack):
         memory_padding_mask: Tensor | None = None,
         **context: Any,
     ) -> Tensor:
-        """Decode whole sequences. The arguments are as in :class:`TransformerDecoderLayer`."""
+        """Decode whole sequences. Arguments: see :meth:`TransformerDecoderLayer.forward`."""
         for layer in self.layers:
             x = layer(x, memory, padding_mask, memory_padding_mask, **context)
         return self.norm(x)
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> DecodingState:
-        """Return the state before the first token of S sentences, with one hypothesis per sentence.
+        """Create the state before the first token of S sentences, with one hypothesis per sentence.
 
         ``memory`` is ``(S, M, E)``, ``memory_padding_mask`` bool ``(S, M)``, True where ``memory`` is padding.
         """
@@ -322,7 +310,7 @@ class SequenceDecoder(_LayerStack):
         return DecodingState(0, hypotheses, sentences, len(next(iter(sentences[0].values()))))
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Decode one more token ``(n, 1, E)`` of n hypotheses. Return its output and the next state."""
+        """Decode one more token ``(n, 1, E)`` of n hypotheses. Returns its output and the next state."""
         hypotheses = []
         for layer, states, memory in zip(self.layers, state.hypotheses, state.sentences):
             x, states = layer.step(x, states, memory, state.position)

@@ -1,4 +1,4 @@
-"""Base class of metrics for which every sample counts once, however processes and batches divide the samples."""
+"""Base class of metrics that count every sample once, however samples are divided into processes and batches."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ class UniqueMetric(BaseMetric):
 
     Args:
         output_dir (str, optional): folder for files. Defaults to None, no files.
-        keep_results (bool): no effect. ``tools/test.py --out`` sets it, as for mmseg's metrics.
+        keep_results (bool): no effect. ``tools/test.py --out`` sets it, as for mmseg's metrics. Defaults to False.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
     """
 

@@ -43,7 +43,6 @@ def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], bo
 def _free_place(
     box: Sequence[float], size: tuple[int, int], unit: float, placed: Sequence[tuple[float, float]]
 ) -> tuple[float, float]:
-    """Choose a left top at the border of the box where the number covers no other number, else the first one."""
     left, top = max(box[0], 0.0), max(box[1] - 1.2 * unit, 0.0)
     right, bottom = max(left, min(box[2], size[0]) - unit), max(top, min(box[3], size[1]) - unit)
     along = np.linspace(0, 1, 12)
@@ -53,6 +52,7 @@ def _free_place(
         *((right, top + t * (bottom - top)) for t in along),
         *((left + t * (right - left), bottom) for t in along),
     ]
+    # the first place where the number covers no other number, or the first of all
     places = [(min(x, size[0] - unit), min(y, size[1] - unit)) for x, y in sides]
     return next(
         ((x, y) for x, y in places if all(max(abs(x - a), abs(y - b)) > 1.15 * unit for a, b in placed)), places[0]

@@ -1,4 +1,4 @@
-"""What the converters of region features share: options, and the store that is written image by image."""
+"""Parts that the converters of region features share: options, and the store that is written image by image."""
 
 import argparse
 import hashlib
@@ -39,11 +39,7 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
-    """Find images in files and folders: id → path, sorted by path within a folder.
-
-    Raises:
-        Fault: a path does not exist, a folder has no image, two images have the same id, or an image has no id.
-    """
+    """Find images in files and folders: id → path, sorted by path within a folder. One ``Fault`` lists all faults."""
     faults: list[str] = []
     images: dict[str, Path] = {}
     for place in places:
@@ -120,15 +116,10 @@ def describe_source(paths: Sequence[Path], *options: str) -> str:
 def write_images(
     writer: RegionWriter, images: Iterable[tuple[str, str, Callable[[], Regions]]], clip: bool = False
 ) -> None:
-    """Write the regions of the images that the writer does not have.
+    """Write the regions of the images that the writer does not have, with the boxes clipped to the image if ``clip``.
 
-    Args:
-        writer (RegionWriter): of the store.
-        images (iterable): where an image is, for messages, its id, and a function that returns its regions.
-        clip (bool): clip boxes to the image.
-
-    Raises:
-        Fault: an id occurs twice, or regions cannot be read or used. The other images are written.
+    ``images`` yields where an image is, for messages, its id, and a function that returns its regions. One ``Fault``
+    lists all faults, such as an id that occurs twice. Images without a fault are written.
     """
     faults: list[str] = []
     places: dict[str, str] = {}
@@ -156,15 +147,9 @@ def write_store(
 ) -> None:
     """Write the regions of images, and continue where an interrupted run has stopped.
 
-    Args:
-        args (argparse.Namespace): with ``out_dir``, ``float16`` and, optionally, ``clip_boxes``.
-        source (str): for ``store.json``. An interrupted run is continued only with the same source.
-        images (iterable): as in :func:`write_images`.
-        inputs (sequence of Path): the files that are read. If one has changed since an interrupted run, the store is
-            begun again.
-
-    Raises:
-        Fault: as in :func:`write_images`. The images without a fault are kept in the folder ``<out_dir>.part``.
+    ``args`` has ``out_dir``, ``float16`` and, optionally, ``clip_boxes``. A run continues only with the same
+    ``source``, which goes to ``store.json``. If a file of ``inputs`` has changed, the store is begun again. After
+    faults, as in :func:`write_images`, the images without a fault are kept in ``<out_dir>.part``.
     """
     clip = getattr(args, 'clip_boxes', False)
     if clip:

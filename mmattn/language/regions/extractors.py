@@ -29,9 +29,7 @@ FINEST = 14  # a box is pooled from the first level of which it covers less than
 
 
 def prepare_config(model: ConfigDict, max_regions: int) -> None:
-    """Set the test options of a detector, before it is built, so that it returns ``max_regions`` boxes and no masks.
-
-    ``model`` of the config of mmdet is changed in place.
+    """Change ``model`` of a detector's config in place, so that it returns ``max_regions`` boxes, and no masks.
 
     Example:
         >>> model = ConfigDict(test_cfg=dict(rcnn=dict(score_thr=0.05, max_per_img=20)))
@@ -55,20 +53,18 @@ class RegionExtractor:
     The regions are the boxes with the highest scores: all of at least ``score_thr``, but not fewer than
     ``min_regions``, if the detector returns them, and not more than ``max_regions``.
 
-    A two-stage detector pools the features with its own RoI head. They are the outputs of the last shared fully
-    connected layer, after its ReLU, or, without such a layer, the mean over the positions of the pooled map. The last
-    stage of a cascade is used. For a one-stage detector, features are pooled by RoIAlign from the level of its neck
+    A two-stage detector pools the features with its own RoI head, a cascade with its last stage. The features are the
+    outputs of the last shared fully connected layer, after its ReLU. Without such a layer, they are the mean over the
+    positions of the pooled map. For a one-stage detector, features are pooled by RoIAlign from the level of its neck
     that fits the size of the box, as in FPN, and averaged.
 
     Args:
         model (nn.Module): a detector of mmdet in evaluation mode.
         pipeline (Callable): loads and transforms the image of a dict with ``img_path``, as the test pipeline of a
             config does without annotations.
-        min_regions (int): Defaults to 10.
-        max_regions (int): Defaults to 100.
+        min_regions, max_regions (int): smallest and largest number of regions. Default to 10 and 100.
         score_thr (float): from 0 to 1. Defaults to 0.2.
-        whole_image (bool): whether the whole image is a further region, the first, of class -1 and score 0. Defaults
-            to False.
+        whole_image (bool): add the whole image as the first region, of class -1 and score 0. Defaults to False.
 
     Example:
         >>> extractor = RegionExtractor(nn.Identity(), pipeline=dict, min_regions=2, max_regions=3, score_thr=0.5)
@@ -183,6 +179,9 @@ def _build_extractor(maps: Sequence[Tensor], size: tuple[int, int]) -> nn.Module
 def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
     """Build the backbone of a config and its data preprocessor, and load the weights of the backbone.
 
+    A checkpoint with other weights for a part of the backbone raises a RuntimeError that lists the keys. A file that is
+    not a checkpoint, or contains objects that may run code, raises a ValueError.
+
     Args:
         cfg (Config): ``model`` is a model with a ``backbone``, such as one of mmseg or mmdet, or a backbone alone.
             ``data_preprocessor`` is in the model or in the config.
@@ -191,11 +190,6 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
 
     Returns:
         tuple[nn.Module, nn.Module]: backbone, frozen and in evaluation mode, and data preprocessor.
-
-    Raises:
-        OSError: the checkpoint does not exist.
-        RuntimeError: a part of the backbone has other weights in the checkpoint. The message lists the keys.
-        ValueError: the file is not a checkpoint, or contains objects that may run code.
     """
     preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor')
     if not preprocessor:
@@ -215,7 +209,7 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
 class GridExtractor:
     """Compute a feature map of a whole image, and average it in the S × S cells of a grid.
 
-    The image is resized to a square, without its aspect ratio. A cell is a region. Its box is in pixels of the image.
+    The image is resized to a square, without keeping its aspect ratio. A cell is a region. Its box is in image pixels.
 
     Args:
         backbone (nn.Module): in evaluation mode. Returns a feature map ``(1, C, h, w)``, or several, the finest first.

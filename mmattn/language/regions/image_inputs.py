@@ -44,7 +44,7 @@ def region_store(inputs: Stores) -> RegionStore:
 
 
 def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
-    """Collect what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
+    """Collect what a captioning model reads from an image, see :meth:`CaptionDataset.__getitem__`."""
     inputs = dict(features=regions.features)
     if regions.boxes is not None:
         inputs['boxes'] = regions.boxes
@@ -57,15 +57,10 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
 def with_region_faults(
     faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
 ) -> dict[str, list[str]]:
-    """Add the faults of the region stores to ``faults``, and return all faults by path, without repetitions.
+    """Add the faults of region stores to ``faults``, at most 20 per store, and return all, without repetitions.
 
-    At most 20 faults are kept per store. The rest are counted.
-
-    Args:
-        faults (dict): faults of other files.
-        images (dict): path of a store → ids of the images that are used.
-        num_features (int, optional): width of the regions that the model accepts. None for any.
-        allow_empty (bool): an image may be without regions. Defaults to False.
+    ``images`` maps the path of a store to the ids of the images that are used. ``num_features`` is the width that the
+    model accepts, None for any. With ``allow_empty``, an image may be without regions.
     """
     for path, ids in images.items():
         with collect_faults(faults, path):
@@ -89,7 +84,7 @@ def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) ->
 
 
 def store_files(store: RegionStore) -> list[list[int]]:
-    """Identify a store by size and time of its features. Stores are never overwritten, so their content is not read."""
+    """Identify a store by the sizes and times of its feature files. A store is never overwritten."""
     files = [(path / 'features.npy').stat() for path in store.paths]
     return [[file.st_size, file.st_mtime_ns] for file in files]
 
@@ -98,11 +93,8 @@ def picture_paths(folder: str | Path) -> dict[str, Path]:
     """Find the pictures in a folder: id of the image → path.
 
     An id is the name of the file without suffix. It is also the number at its end, as in
-    ``COCO_val2014_000000000042.jpg``, if no other file has the number. Hidden files are skipped.
-
-    Raises:
-        OSError: there is no such folder.
-        ValueError: files differ in their suffix only. The message lists the files.
+    ``COCO_val2014_000000000042.jpg``, if no other file has the number. Hidden files are skipped. Files that differ only
+    in their suffix raise a ValueError that lists them.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -127,7 +119,7 @@ def read_picture(path: str | Path) -> Image.Image:
 
 
 def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether two sizes have the same aspect ratio, up to rounding of the sides.
+    """Check whether two sizes have the same aspect ratio, up to rounding of the sides.
 
     Example:
         >>> same_shape((33, 50), (426, 640)), same_shape((50, 33), (426, 640))
@@ -137,12 +129,7 @@ def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def given_picture(path: str | Path | None) -> np.ndarray | None:
-    """Read a user's picture, uint8 ``(H, W, 3)``, if there is a path.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: the picture cannot be read. The message names the file.
-    """
+    """Read a user's picture, uint8 ``(H, W, 3)``, if there is a path. An unreadable picture raises a ValueError."""
     if path is None:
         return None
     try:

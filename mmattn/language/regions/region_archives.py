@@ -1,4 +1,4 @@
-"""NumPy archives with the regions of images: those that ``tools/dataset_converters/region_npz.py`` describes."""
+"""NumPy archives with the regions of images, which ``tools/dataset_converters/region_npz.py`` describes."""
 
 import zipfile
 import zlib
@@ -29,11 +29,7 @@ REQUIRED = ('features', 'boxes', 'image_ids', 'sizes')
 
 
 def read_archive(path: Path) -> dict[str, Any]:
-    """Read the arrays of an archive by their long names.
-
-    Raises:
-        Fault: the file is damaged, or arrays are missing or do not fit each other.
-    """
+    """Read the arrays of an archive by their long names. One ``Fault`` lists what is missing or does not fit."""
     arrays: dict[str, Any] = {}
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -125,7 +121,7 @@ def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{
 
 
 def missing_regions(source: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
-    """Describe the fault if images at ``place`` have no regions, with the first five ids."""
+    """Describe the fault if images of ``source`` have no regions, with the first five ids."""
     missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
     more = ', …' if len(missing) > 5 else ''
     return [f'{source}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []

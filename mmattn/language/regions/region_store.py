@@ -5,7 +5,7 @@ The folder of a store, written by the converters ``bottom_up_features.py``, ``re
 
     features.npy        all regions of all images, (R, D), float16 or float32
     boxes.npy           (R, 4), float32: left, top, right, bottom, in pixels of the image
-    classes.npy         optional: (R,), int32, the detector's classes; -1 is no class, as of the whole image
+    classes.npy         optional: (R,), int32, the detector's classes, -1 for no class, such as the whole image
     scores.npy          optional: (R,), float32
     offsets.npy         (images + 1,), int64: image i has the regions from offsets[i] to offsets[i + 1]
     sizes.npy           (images, 2), int32: width and height of the images, in pixels
@@ -36,7 +36,7 @@ class Regions(NamedTuple):
 
     Args:
         features (Tensor): ``(n, D)``, float32.
-        boxes (Tensor): left, top, right, bottom ``(n, 4)``, float32, in pixels of the image, with right and bottom
+        boxes (Tensor): left, top, right, bottom ``(n, 4)``, float32, in pixels of the image. Right and bottom are
             exclusive: the whole image is ``(0, 0, width, height)``.
         size (tuple[int, int]): width and height of the image, in pixels.
         classes (Tensor, optional): the detector's classes ``(n,)``, int64. -1 is no class.
@@ -55,25 +55,21 @@ class Regions(NamedTuple):
 
 
 def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tensor:
-    """Clip boxes, left, top, right, bottom ``(..., 4)``, to an image, and extend sides shorter than ``least`` pixels.
-
-    ``size`` is width and height of the image, at least ``least``.
+    """Clip boxes ``(..., 4)`` to an image of ``size`` (width, height), and extend sides shorter than ``least`` pixels.
 
     Example:
         >>> clip_boxes(torch.tensor([[-2.0, 3.0, 60.0, 3.0], [50.0, 1.0, 50.0, 9.0]]), (50, 40))
         tensor([[ 0.,  3., 50.,  4.],
                 [49.,  1., 50.,  9.]])
     """
-    limit = boxes.new_tensor(size)
+    limit = boxes.new_tensor(size)  # must be at least ``least``
     start = torch.minimum(boxes[..., :2].clamp(min=0), limit - least)
     end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + least)
     return torch.cat([start, end], -1)
 
 
 def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
-    """Divide an image into cells, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
-
-    ``size`` is width and height of the image. ``columns`` defaults to ``rows``.
+    """Divide an image of ``size`` (width, height) into cells, row by row: boxes ``(rows · columns, 4)``, float32.
 
     Example:
         >>> grid_boxes((50, 40), 2)
@@ -90,19 +86,17 @@ def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> 
 
 
 class RegionStore:
-    """Region features of images by their ids, read through memory maps.
+    """Read region features of images by their ids, through memory maps.
 
     Only the ids and the sizes of the images are in memory. A pickled store contains only its paths, and opens the files
-    again when it is loaded, so the workers of a data loader, forked or spawned, can use a store in a data set.
+    again when it is loaded. So the workers of a data loader, forked or spawned, can use a store in a data set.
+
+    A ValueError lists all faults: files that are missing, truncated or do not fit each other, an id that occurs twice,
+    or folders with features of different widths.
 
     Args:
-        path (str, Path or sequence of them): the folder of a store, or several folders that together are one store, for
-            example of training and validation images.
-
-    Raises:
-        FileNotFoundError: a folder does not exist.
-        ValueError: a file is missing, truncated or does not fit the other files, an id occurs twice, or the folders
-            have features of different widths. The message lists all faults.
+        path (str, Path or sequence of them): the folder of a store, or several folders that together are one store,
+            such as training and validation images.
 
     Example:
         >>> from mmattn.language import RegionWriter
@@ -159,12 +153,7 @@ class RegionStore:
         return image_id in self._places
 
     def __getitem__(self, image_id: str) -> Regions:
-        """Copy the regions of an image into memory.
-
-        Raises:
-            KeyError: the image is not in the store. The message names image and store.
-            ValueError: the features or boxes cannot be used, for example because they are NaN.
-        """
+        """Copy the regions of an image into memory. Unusable features or boxes, such as NaN, raise a ValueError."""
         try:
             folder, row = self._places[image_id]
         except KeyError:
@@ -195,8 +184,8 @@ class RegionStore:
         Args:
             image_ids (iterable of str, optional): the images. Defaults to all images.
             num_features (int, optional): width of the features that the model accepts.
-            features (bool): read the features. :class:`RegionWriter` writes only finite features, so for a large store,
-                False is sufficient, and faster. Defaults to True.
+            features (bool): read the features. False is faster, and sufficient for a store by :class:`RegionWriter`,
+                which writes only finite features. Defaults to True.
             allow_empty (bool): an image may be without regions. Defaults to False.
         """
         faults = []
@@ -227,9 +216,8 @@ class RegionStore:
 
 
 class _Folder:
-    """The files of one folder of a store. If faults are appended to ``faults``, the object is not complete."""
-
     def __init__(self, path: Path, faults: list[str]) -> None:
+        # An object that has added to ``faults`` is not complete.
         self.path = path
         before = len(faults)
         self.image_ids = self._read_ids(faults)
@@ -256,7 +244,7 @@ class _Folder:
             faults.append(f'{path}/offsets.npy: must ascend from 0 to {regions}, the number of regions')
 
     def slice_arrays(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
-        """Slice features, boxes, size, classes and scores of an image, without a copy. Absent arrays are None."""
+        # Slices are views, and absent arrays are None.
         start, end = self.offsets[row : row + 2]
         features, boxes, classes, scores = (
             self.arrays[name][start:end] if name in self.arrays else None for name in ('features', *DTYPES)

@@ -24,23 +24,19 @@ HEADER = 128  # bytes of a .npy header; the writer fills it in when it knows the
 
 
 class RegionWriter:
-    """Writes a :class:`RegionStore`, image by image; a context manager.
+    """Write a :class:`RegionStore`, image by image. The writer is a context manager.
 
     Images are written to the folder ``<path>.part``. When the block ends without an error, the store gets its name.
     After an interruption of any kind, ``kill -9`` included, a writer with the same arguments continues with the images
-    that were completely written, and the result is the same, byte by byte. One process at a time can write a store.
+    that were completely written, and the result is the same, byte by byte. With another ``source`` or ``float16``, it
+    raises a ValueError. One process at a time can write a store.
 
     Args:
-        path (str or Path): the folder to create.
+        path (str or Path): the folder to create. It must not exist: a store is never overwritten.
         source (str): where the features are from, for ``store.json``. Defaults to ''.
         float16 (bool): store the features with half precision, in half the space. Defaults to False.
         stamp (str): identifies the files that are read, for example by size and time. An unfinished store with another
             stamp is removed, and the writer begins again. Defaults to ''.
-
-    Raises:
-        FileExistsError: the folder exists. A store is never overwritten.
-        BlockingIOError: another process writes this store.
-        ValueError: the unfinished store was begun with other arguments.
 
     Example:
         >>> from mmattn.language import RegionStore
@@ -91,15 +87,12 @@ class RegionWriter:
         return image_id in self._images
 
     def write(self, image_id: str, regions: Regions) -> None:
-        """Append an image.
+        """Append an image. A ValueError says why an image cannot be stored, and nothing is written.
 
         Args:
-            image_id (str): not empty, and without line breaks.
-            regions (Regions): at least one. All images must have the same number of features. Either all or none must
-                have ``classes``, and so for ``scores``.
-
-        Raises:
-            ValueError: the image is in the store already, or its regions cannot be used. Nothing is written.
+            image_id (str): not empty, without line breaks, and not in the store yet.
+            regions (Regions): at least one. All images must have the same number of features, and either all or none
+                must have ``classes``, and so for ``scores``.
         """
         _check_id(image_id)
         if image_id in self._images:
@@ -135,7 +128,7 @@ class RegionWriter:
         self._regions += entry[2]
 
     def _resume(self) -> None:
-        """Read which images are complete. Later images overwrite the rest of the files."""
+        # Images after the last complete one are written again over the rest of the files.
         path = self._part / 'images.jsonl'
         lines = path.read_bytes().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b'\n'):
@@ -219,7 +212,7 @@ def _array(x: Tensor, dtype: str) -> np.ndarray:
 
 
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """Format the header of a .npy file, version 1.0 of NumPy's format, in ``HEADER`` bytes."""
+    # version 1.0 of NumPy's format, in HEADER bytes
     text = repr(dict(descr=dtype.str, fortran_order=False, shape=shape)).encode()
     return b'\x93NUMPY\x01\x00' + struct.pack('<H', HEADER - 10) + text.ljust(HEADER - 11) + b'\n'
 
@@ -234,9 +227,8 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _write(file: IO[bytes], position: int, data: bytes) -> int:
-    """Write bytes at a position, and return the position of their end."""
     file.seek(position)
     rest = memoryview(data)
     while rest:  # a write to an unbuffered file may write only a part
         rest = rest[file.write(rest) :]
-    return position + len(data)
+    return position + len(data)  # the end

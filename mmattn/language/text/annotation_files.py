@@ -1,4 +1,4 @@
-"""Files of annotations and their faults: JSON, paths relative to a folder, messages that list all faults."""
+"""JSON files of annotations, relative paths, and messages that list all faults of a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ T = TypeVar('T')
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file, which may be compressed (``.gz``).
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: the file is not JSON, not UTF-8 or damaged. The message names the file.
-    """
+    """Read a JSON file, which may be compressed (``.gz``). A ValueError names a damaged file."""
     path = Path(path)
     data = path.read_bytes()
     try:
@@ -31,7 +26,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name: str) -> list[T]:
-    """Parse the entries of a list. Add a fault of ``name`` for every entry that ``parse`` cannot parse."""
+    """Parse the entries of a list. Every entry that ``parse`` cannot parse adds a fault of ``name``."""
     parsed: list[T] = []
     if not isinstance(entries, list):
         faults.append(f'{name}: not a list')
@@ -47,14 +42,14 @@ def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name:
 
 
 def check_text(value: Any) -> str:
-    """Return a string as it is. Raise a TypeError for anything else."""
+    """Return ``value`` if it is a string. Raise a TypeError if it is not."""
     if not isinstance(value, str):
         raise TypeError(f'expected str; got {value!r}')
     return value
 
 
 def in_folder(folder: str, *paths: Any) -> list[Any]:
-    """Prepend a folder to paths. Values that are not paths, such as None, stay as they are."""
+    """Prepend a folder to paths. Values that are not paths, such as None, stay unchanged."""
     return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
 
 
@@ -69,7 +64,7 @@ def raise_faults(path: object, faults: Iterable[str]) -> None:
 
 
 def split_faults(error: Exception, path: str | Path) -> list[str]:
-    """Split the error of a file into its faults, and remove the path.
+    """Split the error message of a file into its faults, without the path of the file.
 
     Example:
         >>> split_faults(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
@@ -83,7 +78,7 @@ def split_faults(error: Exception, path: str | Path) -> list[str]:
 
 @contextmanager
 def listing(faults: list[str], path: str | Path) -> Iterator[None]:
-    """Catch the error of a file in the block, and add its faults to ``faults``, with the path in every line."""
+    """Turn an OSError or ValueError of the block into faults of the file, and add them with its path to ``faults``."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -92,7 +87,7 @@ def listing(faults: list[str], path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def collect_faults(faults: dict[str, list[str]], path: str) -> Iterator[None]:
-    """Catch the error of a file in the block, and add it to the faults of the file."""
+    """Turn an OSError or ValueError of the block into faults of the file, and add them to ``faults[path]``."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -100,7 +95,7 @@ def collect_faults(faults: dict[str, list[str]], path: str) -> Iterator[None]:
 
 
 def difference(name: str, ours: Sequence[str], other: Sequence[str]) -> str:
-    """Describe the first difference between two lists of entries called ``name``, and the sizes of the lists.
+    """Describe the first difference between two lists, and give their lengths. ``name`` is the word for an entry.
 
     Example:
         >>> difference('symbol', ['a', 'dog'], ['a'])

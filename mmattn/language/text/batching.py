@@ -1,4 +1,4 @@
-"""Batches of sentences and regions: samples of similar lengths, padded to the longest."""
+"""Batches of sentences and regions: group samples of similar lengths, and pad them to the longest."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -22,15 +22,11 @@ from .vocabulary import PAD
 def token_batches(
     lengths: Sequence[Sequence[int]], max_tokens: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Divide samples into batches of similar lengths, which are lists of indices.
+    """Divide samples into batches of similar lengths. Returns a list of indices per batch.
 
-    Samples are sorted by their lengths, the last column first. A batch is filled while its longest length times its
-    number of samples is at most ``max_tokens``.
-
-    Args:
-        lengths (sequence of sequence of int): lengths of all samples in tokens, such as ``(source, target)``.
-        max_tokens (int): bound on the size of a padded batch, at least the length of the longest sample.
-        max_sentences (int, optional): bound on the number of samples of a batch.
+    ``lengths`` has a row per sample, such as ``(source, target)``, in tokens. Samples are sorted by their lengths, the
+    last column first. A batch is filled while it has at most ``max_sentences`` samples, and its longest length times
+    its number of samples is at most ``max_tokens``. No sample may be longer than ``max_tokens``.
 
     Example:
         >>> token_batches([(3, 4), (9, 8), (4, 4)], max_tokens=10)
@@ -58,20 +54,20 @@ def token_batches(
 
 @DATA_SAMPLERS.register_module()
 class TokenBatchSampler(Sampler):
-    """Batch sampler whose batches have similar lengths and a bounded number of tokens.
+    """Batch sampler that groups sentences of similar lengths and bounds the number of tokens of a batch.
 
-    The batches are the same in every epoch. With ``shuffle``, their order depends on the seed and the epoch. With
-    ``infinite``, for training with ``IterBasedTrainLoop``, an epoch continues with the next one. Process ``rank`` of
-    ``world_size`` gets every ``world_size``-th batch. In training (with ``shuffle`` or ``infinite``), all processes get
-    equally many batches, as DistributedDataParallel requires: the incomplete last turn of an epoch is filled from the
-    start of its order. Otherwise, no sentence is repeated, so the numbers of batches may differ.
+    The batches are the same in every epoch. With ``shuffle``, their order depends on the seed and the epoch. Process
+    ``rank`` of ``world_size`` gets every ``world_size``-th batch. In training (with ``shuffle`` or ``infinite``), all
+    processes get equally many batches, as DistributedDataParallel requires. The incomplete last turn of an epoch is
+    filled from the start of its order. Otherwise, no sentence is repeated, and the processes may get different numbers
+    of batches.
 
     Args:
         sampler (Sampler): sampler of the data loader, such as ``mmattn.DefaultSampler``. Its data set, seed and
-            ``shuffle`` are used. The data set has ``lengths`` of its samples, in tokens.
+            ``shuffle`` are used. The data set must have ``lengths``, the lengths of its samples in tokens.
         batch_size (int): bound on the number of sentences of a batch.
         max_tokens (int): bound on the longest length of a batch times its number of sentences.
-        infinite (bool): continue with the next epoch. Defaults to False.
+        infinite (bool): after an epoch, continue with the next one, for ``IterBasedTrainLoop``. Defaults to False.
 
     Example:
         >>> from mmattn.engine import DefaultSampler
@@ -106,7 +102,6 @@ class TokenBatchSampler(Sampler):
         self._skipped = 0
 
     def __len__(self) -> int:
-        """The number of batches of this process in an epoch."""
         if self.fills:
             return -(-len(self.batches) // self.world_size)
         return len(range(self.rank, len(self.batches), self.world_size))
@@ -137,9 +132,9 @@ class TokenBatchSampler(Sampler):
 
 @MODELS.register_module()
 class TextDataPreprocessor(BaseDataPreprocessor):
-    """Pad sentences on the right with ``<pad>``, and move them to the device of the model.
+    """Pads sentences on the right with ``<pad>``, and moves them to the device of the model.
 
-    The arguments of all data preprocessors of language are as in mmengine's ``BaseDataPreprocessor``.
+    All data preprocessors of language have the arguments of mmengine's ``BaseDataPreprocessor``.
 
     Example:
         >>> batch = dict(inputs=dict(source=[torch.tensor([4, 2]), torch.tensor([5, 6, 2])]))
@@ -155,22 +150,22 @@ class TextDataPreprocessor(BaseDataPreprocessor):
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
-    """Pad sentences ``(L)`` or ``(K, L)`` to ``(B, L)`` or ``(B, K, L)``. Stack numbers and pictures ``(3, H, W)``."""
-    if rows[0].dim() in (0, 3):
+    if rows[0].dim() in (0, 3):  # numbers, or pictures (3, H, W)
         if shapes := {tuple(x.shape) for x in rows} - {tuple(rows[0].shape)}:
             raise ValueError(f'pictures of a batch must have one size; got {tuple(rows[0].shape)} and {min(shapes)}')
         return torch.stack(list(rows))
-    if rows[0].dim() == 1:
+    if rows[0].dim() == 1:  # sentences (L) → (B, L)
         return pad_sequence(list(rows), batch_first=True, padding_value=PAD)
+    # (K, L) → (B, K, L)
     return pad_sequence([x.T for x in rows], batch_first=True, padding_value=PAD).mT
 
 
 @MODELS.register_module()
 class RegionDataPreprocessor(TextDataPreprocessor):
-    """Pad the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
+    """Pads the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
 
-    The inputs ``features``, if there are any, and ``boxes`` are padded by :func:`pad_regions`, which adds
-    ``region_mask``. Other inputs may be tokens of a sentence ``(L)`` or of the K captions of an image ``(K, L)``,
+    Lists of ``features``, and their ``boxes`` if there are any, are padded by :func:`pad_regions`, which adds
+    ``region_mask``. Other inputs can be tokens of a sentence ``(L)`` or of the K captions of an image ``(K, L)``,
     single numbers, such as an answer, or pictures ``(3, H, W)``, all of one size.
 
     Example:
@@ -197,10 +192,10 @@ class RegionDataPreprocessor(TextDataPreprocessor):
 def pad_collate(
     samples: Sequence[dict], preprocessor: str = 'mmattn.RegionDataPreprocessor', _scope_: str | None = None
 ) -> dict:
-    """Collate samples, and pad them as the data preprocessor of the model does, which then leaves them as they are.
+    """Collate samples, and pad them as the data preprocessor of the model does, which then leaves them unchanged.
 
-    As ``collate_fn`` of a data loader, it pads in the worker, on the CPU. A batch then has a few tensors instead of
-    several per sample, whose transfer to the main process takes longer than reading them.
+    Use it as ``collate_fn`` of a data loader to pad in the worker, on the CPU. A batch then has a few tensors. Without
+    it, a batch has several tensors per sample, and their transfer to the main process takes longer than reading them.
 
     Args:
         samples (sequence of dict): samples of a data set with ``inputs`` and ``data_samples``.
@@ -227,13 +222,12 @@ def pad_regions(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Pad the regions of images to the largest number of regions, at least one.
 
+    Returns features ``(B, N, D)``, boxes ``(B, N, 4)`` or None, and the mask, bool ``(B, N)``, True where padded.
+    Padding is 0 in the features. It is ``(0, 0, 1, 1)`` in the boxes, so that the logarithm of a side is finite.
+
     Args:
         features (sequence of Tensor): one ``(n, D)`` per image. n may be 0.
-        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image. None for features without boxes, as of a video.
-
-    Returns:
-        tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)`` or None,
-        ``(0, 0, 1, 1)`` where padded, so that the logarithm of a side is finite; and the mask, bool ``(B, N)``.
+        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image. None: no boxes, as in videos.
 
     Example:
         >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
@@ -267,6 +261,6 @@ def _at_least_one(rows: Sequence[Tensor]) -> Tensor:
 
 
 def padding_mask(tokens: Tensor) -> Tensor | None:
-    """Mask padding: bool ``(B, L)``, True where a token is padding, or None if no token is."""
+    """Mark padding: bool ``(B, L)``, True where a token is padding. Returns None if no token is padding."""
     mask = tokens == PAD
     return mask if mask.is_meta or torch.any(mask) else None  # the values of a meta tensor are unknown

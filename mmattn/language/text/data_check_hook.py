@@ -1,4 +1,4 @@
-"""Hook that checks data sets of sentences, and compares their vocabularies with model and checkpoint."""
+"""Hook that checks data sets of sentences, and compares their vocabularies with the model and the checkpoint."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,33 +19,30 @@ from .vocabulary import SPECIALS, Vocabulary
 
 @HOOKS.register_module()
 class TextDataCheckHook(DataCheckHook):
-    """Checks data sets of sentences, before the first iteration: data, model and checkpoint have the same vocabulary.
+    """Checks data sets of sentences before the first iteration. Data, model and checkpoint must share one vocabulary.
 
     The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the words of its captions or questions.
-    Before training, the hook reads the data of ``train_dataloader`` and ``val_dataloader``; before testing, of
-    ``test_dataloader``. Faults are:
+    Before training, the hook reads the data of ``train_dataloader`` and ``val_dataloader``. Before testing, it reads
+    the data of ``test_dataloader``. These are faults:
 
-    * a vocabulary that cannot be read;
-    * an embedding with another number of rows (``vocab_size`` of the model);
-    * data sets with different vocabularies;
-    * for captions, wrong annotations, regions or attributes, images without regions, regions of another width than
-      ``num_features`` of the model, and no attributes for a model that reads them;
-    * for visual questions, wrong files of questions, images without regions or pictures, and another number of answers
-      than ``num_answers`` of the model.
+    * The vocabulary cannot be read, or two data sets have different vocabularies.
+    * The embedding (``vocab_size`` of the model) has another number of rows than the vocabulary.
+    * Captions: annotations, regions or attributes are wrong, images have no regions, regions have another width than
+      ``num_features`` of the model, or the model reads attributes and there are none.
+    * Visual questions: files of questions are wrong, images have no regions or pictures, or the number of answers is
+      not ``num_answers`` of the model.
 
-    If a checkpoint contains the symbols of its training data, they are compared with the data, and so are the languages
-    of translations and the answers to visual questions. With another vocabulary of the same size, the weights would
-    load, and every number would mean another symbol.
+    If a checkpoint contains the symbols of its training data, the hook compares them with the data. It also compares
+    the languages of translations and the answers to visual questions. With another vocabulary of the same size, the
+    weights would load, and every number would mean another symbol.
 
-    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
+    Faults raise a ValueError before the first iteration, and a checkpoint with another vocabulary raises one when it is
+    loaded. The messages name the files and the numbers of symbols. :class:`~mmattn.data_check.hook.DataCheckHook`
+    describes when the check runs, and in which process.
 
     Args:
-        enabled (bool): whether to check. In the shipped configs,
-            ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
-
-    Raises:
-        ValueError: before the first iteration, if there are faults, or when a checkpoint with another vocabulary is
-            loaded. The messages name the files and the numbers of symbols.
+        enabled (bool): whether to check. To turn the check of a shipped config off, use
+            ``--cfg-options default_hooks.data_check.enabled=False``. Defaults to True.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -97,10 +94,9 @@ class TextDataCheckHook(DataCheckHook):
 
 
 def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
-    """List the files of the vocabularies with a config. Missing files are left out: the data set raises an error."""
     sources: dict[str, tuple[Path, dict]] = {}
     for _, part in data_sets(cfg, loaders, TextDataset):
         path, options = text_dataset(part).vocabulary_source(part)
-        if path.is_file():
+        if path.is_file():  # for a missing file, the data set raises an error
             sources.setdefault(repr((path, options)), (path, part))
     return list(sources.values())

@@ -1,7 +1,6 @@
 """Preparation of parallel text: from published files to a folder with the corpus, its codes and its vocabulary.
 
-The folder of a corpus, in which all text is UTF-8 with the line end ``\\n``, and line n of one language is the
-translation of line n of the other::
+All files are UTF-8 with the line end ``\\n``. Line n of one language is the translation of line n of the other::
 
     train.en train.de val.en … test.de      tokenized and segmented
     val.raw.en val.raw.de test.raw.en …     as published
@@ -57,7 +56,7 @@ class Limits(NamedTuple):
     ratio: float | None = None
 
     def allow(self, pair: Pair) -> bool:
-        """Return whether a pair, whose tokens are separated by spaces, is within the bounds."""
+        """Check whether a pair, whose tokens are separated by spaces, is within the bounds."""
         short, long = sorted(len(split_symbols(line)) for line in pair)
         return (
             short >= 1
@@ -70,13 +69,13 @@ NON_EMPTY = Limits()
 
 
 def check_sources(split: str, pairs: Iterable[Pair]) -> None:
-    """Check that no source of an evaluation set is empty: a model cannot translate it."""
+    """Check that no source line of an evaluation set is empty, because a model cannot translate it."""
     if empty := [number for number, (source, _) in enumerate(pairs, 1) if not split_symbols(source)]:
         raise ValueError(f'{split}: empty lines cannot be translated: {", ".join(map(str, empty[:10]))}')
 
 
 def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) -> bool:
-    """Return whether frequent words of each language are more frequent on the other side.
+    """Check whether frequent words of each language are more frequent on the other side.
 
     Example:
         >>> look_exchanged(('en', 'de'), (Counter('der Hund und die Katze'.split()), Counter('the dog'.split())))
@@ -92,13 +91,9 @@ def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) ->
 
 
 def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
-    """Learn BPE from words and their counts. Return the lines of the file of codes, its version first.
+    """Learn BPE from words and their counts. Returns the lines of the file of codes, starting with its version.
 
     Fewer than ``merges`` merges are learned if no other pair of symbols occurs twice.
-
-    Raises:
-        ImportError: subword-nmt is not installed.
-        ValueError: no pair of symbols occurs twice.
 
     Example:
         >>> learn_codes({'aab': 3, 'ab': 1}, merges=1)
@@ -145,14 +140,11 @@ def map_pairs(
     description: str | None = None,
     total: int | None = None,
 ) -> Iterator[tuple[Pair, Pair]]:
-    """Apply one function to the sources, another one to the targets, and yield pairs with their results, in order.
+    """Apply one function to the sources and another to the targets. Yields pairs with their results, in order.
 
-    Args:
-        functions (tuple): the two functions. With several processes, they must be picklable.
-        pairs (iterable): read as needed.
-        workers (int): number of processes. 1 is this process.
-        description (str, optional): title of a progress bar. None: no progress.
-        total (int, optional): number of pairs, for the bar.
+    The pairs are read as needed. With several ``workers`` (processes), both functions must be picklable.
+    ``description`` is the title of a progress bar, and ``total`` the number of pairs. Without a description, no
+    progress is shown.
 
     Example:
         >>> list(map_pairs((str.lower, str.upper), [('A', 'b')]))
@@ -185,7 +177,7 @@ def _map_in_processes(work: _PairFunction, pairs: Iterable[Pair], workers: int) 
 
 @contextmanager
 def pair_files(source: Path, target: Path) -> Iterator[Callable[[Pair], None]]:
-    """Open two text files, and yield a function that writes the next line of both."""
+    """Open two text files. Yields a function that writes the next line of both."""
     with (
         open(source, 'w', encoding='utf-8', newline='\n') as first,
         open(target, 'w', encoding='utf-8', newline='\n') as second,
@@ -199,11 +191,9 @@ def pair_files(source: Path, target: Path) -> Iterator[Callable[[Pair], None]]:
 
 
 class CorpusWriter:
-    """Writes a corpus of segmented text: the training set, then the other sets, then ``finish``.
+    """Writes a corpus of segmented text. Write the training set first, then the other sets, then call :meth:`finish`.
 
-    Args:
-        folder (Path): folder to create.
-        languages (tuple[str, str]): codes of source and target.
+    ``folder`` is created. ``languages`` are the codes of source and target.
 
     Example:
         >>> writer = CorpusWriter(Path('corpus'), ('en', 'de'))
@@ -242,7 +232,7 @@ class CorpusWriter:
         self.counts['train'] = count
 
     def write_evaluation(self, split: str, pairs: Iterable[tuple[Pair, Pair]]) -> None:
-        """Write pairs as published and segmented. Empty lines are kept, and a warning gives their numbers."""
+        """Write pairs, both as published and segmented. Empty lines are kept, and a warning gives their numbers."""
         count, empty = 0, []
         with (
             pair_files(*self._paths(f'{split}.raw')) as write_published,
@@ -258,15 +248,10 @@ class CorpusWriter:
             self.warnings.append(f'{split}: empty lines are kept: {", ".join(map(str, empty))}')
 
     def finish(self, codes: Sequence[str], lowercase: bool, moses: Mapping[str, bool] | None = None) -> dict[str, Any]:
-        """Write codes, vocabulary and ``corpus.json``.
+        """Write the codes, the vocabulary and ``corpus.json``. Returns a dict with the content of ``corpus.json``.
 
-        Args:
-            codes (sequence of str): lines of the file of codes.
-            lowercase (bool): whether the text is lower-cased.
-            moses (mapping, optional): other options of :class:`TextProcessor` with which the text was tokenized.
-
-        Returns:
-            dict: the content of ``corpus.json``.
+        ``codes`` are the lines of the file of codes. ``lowercase`` and ``moses`` are the options of
+        :class:`TextProcessor` with which the text was tokenized.
         """
         if empty := [split for split, count in self.counts.items() if not count]:
             raise ValueError(f'no pair of lines is left in {", ".join(empty)}')
@@ -314,31 +299,25 @@ def prepare_corpus(
 ) -> tuple[dict[str, Any], list[str]]:
     """Tokenize published text, learn BPE on both sides of the training set together, and write the segmented corpus.
 
+    Returns a dict with the content of ``corpus.json``, and a list of warnings. Raises a ValueError if a source line of
+    ``val`` or ``test`` is empty, BPE cannot be learned, or no pair of a set is left.
+
     Args:
-        folder (Path): folder to create. Temporary files are written next to it. After an error, the folder is
-            incomplete; see :func:`mmattn.utils.files.replace_folder`.
+        folder (Path): folder to create. It must not exist. Temporary files are written next to it. After an error, the
+            folder is incomplete. See :func:`mmattn.utils.files.replace_folder`.
         languages (tuple[str, str]): codes of source and target.
         train (iterable): pairs of lines of the training set. They are read once, and need not fit into memory.
-        test (iterable): pairs of lines of the test set.
-        val (iterable, optional): pairs of lines of the validation set.
+        test, val (iterable): pairs of lines of the test set and of the validation set, which is optional.
         merges (int): number of BPE merges.
         lowercase (bool): lower-case the text.
         moses (mapping, optional): other options of :class:`TextProcessor`.
-        validate_every (int, optional): without ``val``, every n-th training pair that ``token_limits`` allow becomes a
-            validation pair.
+        validate_every (int, optional): set it if there is no ``val``. Every n-th training pair that ``token_limits``
+            allow becomes a validation pair.
         token_limits (Limits, optional): bounds on training pairs before segmentation.
         piece_limits (Limits): bounds on segmented training pairs, and on validation pairs taken from them.
-        test_tokens (tuple, optional): functions that tokenize the test set. Defaults to the training set's.
-        workers (int): number of processes.
+        test_tokens (tuple, optional): functions that tokenize the test set. Default: as for the training set.
+        workers (int): number of processes. Defaults to 1.
         total (int, optional): number of training pairs, for the progress bar.
-
-    Returns:
-        tuple: the content of ``corpus.json``, and the warnings.
-
-    Raises:
-        FileExistsError: the folder exists.
-        ImportError: an optional package is not installed.
-        ValueError: a source line of ``val`` or ``test`` is empty, BPE cannot be learned, or no pair of a set is left.
     """
     if (val is None) == (validate_every is None):
         raise ValueError('exactly one of val and validate_every must be set')
@@ -404,19 +383,14 @@ def prepare_test(
 ) -> tuple[dict[str, Any], list[str]]:
     """Write a new test set for a trained model, with the languages, codes and vocabulary of a prepared corpus.
 
+    Returns a dict with the content of ``corpus.json``, and a list of warnings. Raises a ValueError if a source line is
+    empty, there is no pair, or a file of ``prepared`` is damaged.
+
     Args:
-        folder (Path): folder to create, with ``test.*``, ``test.raw.*`` and copies of the other files but ``train``
-            and ``val``.
+        folder (Path): folder to create. It must not exist. It gets ``test.*``, ``test.raw.*`` and copies of the other
+            files except ``train`` and ``val``.
         prepared (Path): folder of the corpus on which the model was trained.
         test, test_tokens: as in :func:`prepare_corpus`.
-
-    Returns:
-        tuple: the content of ``corpus.json``, and the warnings.
-
-    Raises:
-        FileExistsError: ``folder`` exists.
-        FileNotFoundError: a file of ``prepared`` does not exist.
-        ValueError: a source line is empty, there is no pair, or a file of ``prepared`` is damaged.
     """
     about = read_record(prepared)
     languages = about['source'], about['target']

@@ -1,4 +1,4 @@
-"""Published files of parallel text: found, read, and checked against each other."""
+"""Find and read published files of parallel text, and check them against each other."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,11 +13,7 @@ SEGMENT = re.compile(r'<seg id="?\d+"?>(.*?)</seg>')
 
 
 def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield the pairs of lines of two files.
-
-    Raises:
-        ValueError: one file has fewer lines than the other. The message names both.
-    """
+    """Yield the pairs of lines of two files. Raise a ValueError that names both files if one has fewer lines."""
     for number, (first, second) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
         if first is None or second is None:
             shorter = source if first is None else target
@@ -28,9 +24,7 @@ def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
 def read_segments(path: str | Path) -> list[str]:
     """Read the texts between ``<seg id="…">`` and ``</seg>`` in the XML or SGML file of a test set.
 
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: a line is not UTF-8, or a tag has no partner in its line. The message gives file and line number.
+    Raises a ValueError with file and line number if a line is not UTF-8, or if a tag has no partner in its line.
     """
     segments = []
     for number, line in enumerate(iter_lines(path), 1):
@@ -44,8 +38,7 @@ def read_segments(path: str | Path) -> list[str]:
 def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
     """Find files, with or without the suffix ``.gz``, in a folder and its subfolders.
 
-    Returns:
-        tuple: name → path with the fewest folders above it; and the faults, one per missing file.
+    Returns a dict from name to the path with the fewest folders above it, and a list with one fault per missing file.
     """
     there: dict[str, Path] = {}
     for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
@@ -61,8 +54,7 @@ def find_pairs(
 ) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
     """Find the files ``stem.source`` and ``stem.target``, with a suffix, as :func:`find_files` does.
 
-    Returns:
-        tuple: stem → both paths, if both exist; and the faults, one per missing file.
+    Returns a dict from stem to both paths, if both exist, and a list with one fault per missing file.
     """
     names = {stem: [f'{stem}.{language}{suffix}' for language in languages] for stem in stems}
     paths, faults = find_files(folder, [name for both in names.values() for name in both])
@@ -75,12 +67,8 @@ def check_pairs(
 ) -> tuple[dict[str, int], list[str]]:
     """Count the sentences of pairs of files, and collect the faults of all files.
 
-    Args:
-        pairs (mapping): name → files of source and target.
-        read (Callable): returns the sentences of a file.
-
-    Returns:
-        tuple: name → number of sentences, for the pairs without a fault; and the faults.
+    Returns a dict from name to number of sentences, for the pairs without a fault, and a list of faults. ``read`` gets
+    the path of a file and returns its sentences.
     """
     counts: dict[str, int] = {}
     faults: list[str] = []

@@ -1,7 +1,4 @@
-"""From raw text to subword pieces and back: the Moses tokenizer and byte pair encoding (BPE).
-
-The packages that do this are optional, and are imported when an object is created.
-"""
+"""From raw text to subword pieces and back, with the Moses tokenizer and byte pair encoding (optional packages)."""
 
 import io
 import json
@@ -17,10 +14,7 @@ from .text_files import read_lines, split_symbols
 
 
 def import_optional(name: str) -> ModuleType:
-    """Import a module of a package that the extra ``language`` installs.
-
-    Raises:
-        ImportError: the package is not installed. The message gives the command that installs it.
+    """Import a module of the extra ``language``. If it is missing, the ImportError gives the command that installs it.
 
     Example:
         >>> import_optional('sacremoses').__name__
@@ -58,7 +52,7 @@ def undo_bpe(text: str) -> str:
 def normalized(text: str) -> str:
     """Convert text to Unicode's form NFC, in which an accented letter is one character.
 
-    In the other form, NFD, as in names of files on macOS, no accented letter would be in the vocabulary.
+    In the form NFD, which macOS uses in file names, no accented letter would be in the vocabulary.
 
     Example:
         >>> len('u\u0308'), len(normalized('u\u0308'))
@@ -70,22 +64,18 @@ def normalized(text: str) -> str:
 class TextProcessor:
     """Tokenizes, lower-cases and segments the lines of one language, and detokenizes them.
 
-    Tokens contain no white space. By default, special characters are not escaped, so that tokens stay readable and text
-    with ``&quot;`` in it is restored as it was.
+    Tokens contain no white space. By default, special characters are not escaped, so tokens stay readable, and text
+    that contains ``&quot;`` is restored as it was.
 
     Args:
-        language (str): code of the language, such as ``'en'``. :func:`languages` lists all.
+        language (str): code of the language, such as ``'en'``. :func:`languages` lists all codes.
         codes (sequence of str, optional): lines of a file of subword-nmt's codes. None: words are not segmented.
         lowercase (bool): lower-case the tokens.
-        normalize (bool): before tokenization, normalize the punctuation, and replace characters that cannot be printed
-            by spaces.
-        aggressive_dashes (bool): ``a-b`` becomes the tokens ``a @-@ b``, as with ``-a`` of ``tokenizer.perl``.
-        escape (bool): replace ``& | < > ' " [ ]`` by entities, as ``tokenizer.perl`` does by default. For models that
-            were trained on such text.
-
-    Raises:
-        ImportError: an optional package is not installed.
-        ValueError: a line of ``codes`` is invalid. The message gives its number.
+        normalize (bool): before tokenization, normalize punctuation, and replace unprintable characters by spaces.
+            Defaults to False.
+        aggressive_dashes (bool): split ``a-b`` into ``a @-@ b``, as ``tokenizer.perl -a`` does. Defaults to False.
+        escape (bool): replace ``& | < > ' " [ ]`` by entities, as ``tokenizer.perl`` does by default. Use it for models
+            that were trained on such text. Defaults to False.
 
     Example:
         >>> text = TextProcessor('en', ['#version: 0.2', 'd o', 'do g</w>'], lowercase=True)
@@ -121,15 +111,10 @@ class TextProcessor:
 
     @classmethod
     def from_corpus(cls, folder: str | Path, language: str) -> 'TextProcessor':
-        """Create the processor with which a corpus was prepared, for one of its two languages.
+        """Create the processor for one of the two languages of a prepared corpus, with the options of the corpus.
 
-        Args:
-            folder (str or Path): output of a converter of parallel text, with ``corpus.json`` and ``bpe.codes``.
-            language (str): code of the language.
-
-        Raises:
-            FileNotFoundError: a file does not exist.
-            ValueError: the corpus does not have this language, or a file is invalid.
+        ``folder`` is the output of a converter of parallel text, with ``corpus.json`` and ``bpe.codes``. Raises a
+        ValueError if the corpus does not have this language, or if a file is invalid.
         """
         record = read_record(folder)
         pair = record['source'], record['target']
@@ -142,7 +127,7 @@ class TextProcessor:
             raise ValueError(f'{folder}: {error}') from error
 
     def tokenize(self, line: str) -> str:
-        """Split a line of raw text into tokens, in the form NFC, and join them with single spaces."""
+        """Split a line of raw text into tokens, normalized to NFC, and join the tokens with single spaces."""
         line = normalized(line)
         if self._normalizer is not None:
             line = self._normalizer.normalize(line)
@@ -155,7 +140,7 @@ class TextProcessor:
         return text.lower() if self.lowercase else text
 
     def segment(self, tokenized: str) -> str:
-        """Split the tokens of a line into pieces. All but the last piece of a token end in ``@@``."""
+        """Split the tokens of a line into pieces. Every piece of a token except the last ends in ``@@``."""
         return tokenized if self._bpe is None else self._bpe.segment(tokenized)
 
     def pieces(self, line: str) -> list[str]:
@@ -168,12 +153,7 @@ class TextProcessor:
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """Read 'source', 'target', 'lowercase' and 'moses' from ``corpus.json`` in a folder.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: the file is invalid.
-    """
+    """Read 'source', 'target', 'lowercase' and 'moses' from ``corpus.json`` in a folder, or raise a ValueError."""
     path = Path(folder, 'corpus.json')
     try:
         record = json.loads(path.read_text(encoding='utf-8'))
@@ -184,7 +164,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
 
 
 def check_codes(codes: Sequence[str]) -> None:
-    """Check the lines of a file of codes: subword-nmt would end the process.
+    """Check the lines of a file of codes. With an invalid line, subword-nmt would end the process.
 
     Example:
         >>> check_codes(['#version: 0.2', 't h', 'th e</w>'])

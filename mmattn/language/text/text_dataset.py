@@ -1,4 +1,4 @@
-"""Base class of data sets with a vocabulary, and the numbers of their sentences in one array."""
+"""Base class of data sets with a vocabulary, and compact storage for their sentences."""
 
 from abc import abstractmethod
 from array import array
@@ -16,7 +16,7 @@ from .vocabulary import Vocabulary
 
 
 class PackedSequences:
-    """Numbers of all sentences in one array: one tensor per sentence would need several times the memory.
+    """Numbers of all sentences in one array. One tensor per sentence would need several times the memory.
 
     Example:
         >>> PackedSequences([[4, 5, 2], [6, 2]])[1]
@@ -35,7 +35,7 @@ class PackedSequences:
         return np.diff(self.ends).tolist()
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        """Return the numbers of a sentence, int64 ``(length)``."""
+        """Get the numbers of one sentence, int64 ``(length)``."""
         index = range(len(self.ends) - 1)[index]
         start, end = self.ends[index : index + 2]
         return torch.from_numpy(self.numbers[start:end].astype(np.int64))
@@ -44,13 +44,13 @@ class PackedSequences:
 class TextDataset(Dataset):
     """Data set with a vocabulary, which can be read before the data set is built.
 
-    A class method ``find_faults`` is as in :class:`~mmattn.data_check.data_sets.CheckableDataset`.
+    A subclass can define ``find_faults`` as in :class:`~mmattn.data_check.data_sets.CheckableDataset`.
     """
 
     @classmethod
     @abstractmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the file of the vocabulary, and other settings to compare with a checkpoint."""
+        """Find the file of the vocabulary, and list other settings to compare with a checkpoint."""
 
     @classmethod
     @abstractmethod
@@ -59,9 +59,9 @@ class TextDataset(Dataset):
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Compare a data set with a checkpoint, ignoring the vocabulary. Return one message per difference.
+        """Compare a data set with a checkpoint, ignoring the vocabulary. Returns one message per difference.
 
-        ``meta`` is the ``metainfo`` of the data set that the checkpoint was trained on.
+        ``meta`` is the ``metainfo`` of the data set on which the checkpoint was trained.
         """
         return []
 

@@ -19,11 +19,9 @@ def split_symbols(line: str) -> list[str]:
 def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
     r"""Yield the lines of a binary file object as text, without their ends.
 
-    Only '\n' and '\r\n' end a line. :meth:`str.splitlines` would also split at characters that occur within sentences,
-    such as U+2028. A byte order mark at the start of the file, as some editors write it, is removed.
-
-    Raises:
-        ValueError: a line is not UTF-8, or compressed data are damaged. The message gives ``name`` and line number.
+    Only '\n' and '\r\n' end a line. :meth:`str.splitlines` would also split within sentences, for example at U+2028. A
+    byte order mark at the start of the file is removed. Raises a ValueError with ``name`` and the line number if a line
+    is not UTF-8, or if compressed data are damaged.
 
     Example:
         >>> list(decode_lines([b'a dog\r\n', b'a cat'], 'animals.en'))
@@ -41,7 +39,7 @@ def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
 
 
 def iter_lines(path: str | Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, which may be compressed (``.gz``), without reading it as a whole."""
+    """Yield the lines of a UTF-8 text file, which may be compressed (``.gz``). The file is read line by line."""
     path = Path(path)
     with gzip.open(path, 'rb') if path.suffix == '.gz' else open(path, 'rb') as file:
         yield from decode_lines(file, path)

@@ -1,4 +1,4 @@
-"""The vocabulary of subword symbols: the numbers that a model reads and writes."""
+"""The vocabulary of subword symbols. Models read and write the numbers of the symbols."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -38,9 +38,7 @@ class Vocabulary:
     def from_file(cls, path: str | Path) -> 'Vocabulary':
         """Read a vocabulary file: one symbol per line, optionally followed by a space and its count.
 
-        Raises:
-            FileNotFoundError: the file does not exist.
-            ValueError: the file is not UTF-8, or a line is invalid. The message gives the line number.
+        Raises a ValueError with the line number if the file is not UTF-8, or if a line is invalid.
         """
         lines: dict[str, int] = {}
         for number, line in enumerate(read_lines(path), 1):
@@ -60,15 +58,15 @@ class Vocabulary:
         return len(self.symbols)
 
     def __contains__(self, symbol: str) -> bool:
-        """Return whether a symbol is in the vocabulary. The first four, which no text has, are not."""
+        """Check whether a symbol is in the vocabulary. The four special symbols, which no text has, are not."""
         return self._index.get(symbol, UNK) > UNK
 
     def encode(self, line: str) -> list[int]:
-        """Convert a line, whose symbols are separated by spaces, to numbers. Append ``</s>``."""
+        """Convert a line, whose symbols are separated by spaces, to numbers, and append the number of ``</s>``."""
         return [*(self._index.get(symbol, UNK) for symbol in split_symbols(line)), EOS]
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """Convert numbers up to the first ``</s>`` to a line, without ``<s>`` and ``<pad>``."""
+        """Convert numbers to a line. Stops at the first ``</s>``, and leaves ``<s>`` and ``<pad>`` out."""
         symbols = []
         for number in numbers:
             if number == EOS:

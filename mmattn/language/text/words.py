@@ -1,4 +1,4 @@
-"""The words of questions and captions, by the rules of published code."""
+"""Split questions and captions into words by the rules of published code."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def find_rule(tokens: str) -> _Rule:
 
 
 def question_words(texts: Iterable[str], tokens: str) -> list[str]:
-    """Sort the words of questions by their frequency, then by the alphabet. ``tokens`` is as in :func:`find_rule`.
+    """Sort the words of questions by frequency, then alphabetically. ``tokens`` is 'ban' or 'skip-thought'.
 
-    All words of a question count, also words after the largest number that a model reads.
+    All words of a question count, even words beyond the number of words that a model reads.
 
     Example:
         >>> question_words(['Is this a dog?', 'a dog, a cat'], 'ban')

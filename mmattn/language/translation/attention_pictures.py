@@ -30,8 +30,8 @@ class SentenceAttention:
     Attributes:
         layer (str): name of the layer in the model.
         part (str): 'encoder self-attention', 'decoder self-attention' or 'cross-attention'.
-        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU. The kinds are 'content',
-            'position' and 'bilateral', as far as the layer has them. Each row sums to 1.
+        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The kinds
+            are 'content', 'position' and 'bilateral', as far as the layer has them.
     """
 
     layer: str
@@ -40,7 +40,7 @@ class SentenceAttention:
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
-    """Find the attention layers at one depth of encoder and decoder: map names to parts and modules.
+    """Find the attention layers at one depth of encoder and decoder. Returns name → (part, module).
 
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
@@ -69,13 +69,13 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
 
 @torch.no_grad()
 def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | None = None) -> list[SentenceAttention]:
-    """Run a model on a sentence and its translation, and return the attention weights of each layer at one depth.
+    """Run a model on a sentence and its translation, and record the attention weights of each layer at one depth.
 
     Args:
         model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, in evaluation mode.
         source (Tensor): int64 ``(M)``, the sentence with ``</s>``.
-        target (Tensor): int64 ``(L)``, its translation with ``</s>``. A query of the decoder is the position that
-            writes a piece. A key of its self-attention is a piece that it has read, first ``</s>``.
+        target (Tensor): int64 ``(L)``, its translation with ``</s>``. A decoder query is the position that writes a
+            piece. A key of its self-attention is a piece that it has read, first ``</s>``.
         layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
 
     Example:
@@ -107,16 +107,16 @@ def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[st
         return min(max(CELL * len(pieces), PANEL[0]), largest)
 
     def size(pieces: Sequence[str]) -> float:
-        return min(7.0, 54 * side(pieces) / len(pieces))  # points; a row has 72 per inch
+        return min(7.0, 54 * side(pieces) / len(pieces))  # points, 72 per inch
 
     def margin(pieces: Sequence[str]) -> float:
         return 0.08 + max(map(len, pieces)) * size(pieces) / 72 * 0.75
 
-    # Inches; a layout that matplotlib computes takes ten times as long.
+    # In inches. A layout that matplotlib computes takes ten times as long.
     left = 0.5 + max(margin(labels[entry.part][0]) for entry in attention)
     across = max(side(labels[entry.part][1]) for entry in attention)
     width = left + heads * (across + GAP)
-    last = [kind == [*entry.weights][-1] for entry, kind, _ in rows]  # has the labels of its keys
+    last = [kind == [*entry.weights][-1] for entry, kind, _ in rows]  # the row of tables that labels its keys
     below = [margin(labels[entry.part][1]) if end else 0.0 for (entry, _, _), end in zip(rows, last)]
     height = 0.3 + sum(side(labels[entry.part][0]) + 0.3 for entry, _, _ in rows) + sum(below)
     figure = Figure((width, height))
@@ -155,9 +155,9 @@ def draw_sentence_attention(
 ) -> np.ndarray:
     """Draw attention weights as tables: one row of tables per layer and kind, one column per head.
 
-    In a table, a row is a query and a column is a key, labelled with their pieces. The decoder's rows are the pieces
-    that it writes. The columns of its self-attention are the pieces that it has read. Colours show the share of the
-    largest weight of the row, and the largest weight of a table is printed above it. The picture is uint8
+    In a table, rows are queries and columns are keys, labelled with their pieces. The decoder's rows are the pieces
+    that it writes. The columns of its self-attention are the pieces that it has read. Colours show shares of the
+    largest weight in the row, and the largest weight of a table is above it. The picture is uint8
     ``(height, width, 3)``, RGB.
 
     Args:

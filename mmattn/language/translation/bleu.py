@@ -15,11 +15,11 @@ from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write
 
-UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in a reference; as in fairseq, that of a translation never matches it
+UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in references: as in fairseq, <unk> in a translation never matches it
 
 
 def split_compounds(line: str) -> str:
-    """Separate the parts of hyphenated words, as the scripts of the English–German literature do before scoring.
+    """Separate the parts of hyphenated words, as scripts of the English–German literature do before scoring.
 
     Example:
         >>> split_compounds('Café-Liebhaber')
@@ -33,9 +33,7 @@ def split_compounds(line: str) -> str:
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
     """Score tokenized text by sacreBLEU: corpus BLEU-4 without smoothing, as ``multi-bleu.perl``.
 
-    Args:
-        hypotheses (sequence of str): translations whose tokens are separated by spaces.
-        references (sequence of str): one reference per translation.
+    The tokens of translations and references, one reference per translation, are separated by spaces.
 
     Example:
         >>> round(tokenized_bleu(['the cat sat on the mat'], ['the cat sat on a mat']).score, 4)
@@ -47,7 +45,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
 
 @METRICS.register_module()
 class BLEU(UniqueMetric):
-    """Corpus BLEU of translations. The two figures are not comparable with each other.
+    """Corpus BLEU of translations, as two figures that are not comparable with each other.
 
     * 'BLEU' is computed on tokenized text, as in the papers and by ``multi-bleu.perl``: subwords are joined, and there
       is no smoothing. It depends on the tokenizer and on the case of the data.
@@ -58,8 +56,7 @@ class BLEU(UniqueMetric):
         compound_split (bool): for 'BLEU', separate the parts of hyphenated words on both sides, as in the literature on
             English–German, which raises the figure. Defaults to False.
         detokenized (bool): compute 'sacreBLEU'. Defaults to True.
-        output_dir (str, optional): folder for ``translations.txt`` and, with scores, ``n-best.txt``. Defaults to None,
-            no files.
+        output_dir (str, optional): folder for ``translations.txt`` and ``n-best.txt``, with scores. Defaults to None.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -99,7 +96,7 @@ class BLEU(UniqueMetric):
         return undo_bpe(' '.join(SPECIALS[n] if n < first else symbols[n - first] for n in tokens))
 
     def tokenized_pairs(self, results: list[dict]) -> tuple[list[str], list[str]]:
-        """Collect the translations and references that 'BLEU' compares, one per result."""
+        """Collect the translations and references for 'BLEU', one per result."""
         hypotheses = [result['n_best'][0][0] for result in results]
         references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]
         if self.compound_split:

@@ -84,7 +84,7 @@ def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: a
 
 
 def tokens_of_test(language: str, lowercase: bool, **moses: bool) -> Callable[[str], str]:
-    """Build a function that tokenizes a line of a test set. As for published results, ``’`` first becomes ``'``."""
+    """Build a function that tokenizes a line of a test set. As in published results, ``’`` first becomes ``'``."""
     text = TextProcessor(language, None, lowercase, **moses)
     return lambda line: text.tokenize(line.replace('’', "'"))
 
@@ -120,7 +120,7 @@ def convert_test(
     """Convert the test set of ``--test``, or else ``stems`` of the release, with the vocabulary of ``--vocab-from``.
 
     ``published`` tokenizes as for published results, see :func:`tokens_of_test`. ``chosen`` has the source and target
-    language that the user asks for, or None to accept the language of ``--vocab-from``.
+    language that the user asks for, or None for the language of ``--vocab-from``.
     """
     if args.merges is not None or args.lowercase is not None:
         raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')

@@ -22,17 +22,17 @@ from mmattn.utils.checks import check_count
 class ParallelTextDataset(TextDataset):
     r"""Two text files, aligned line by line, in the folder that a converter of ``tools/dataset_converters`` wrote.
 
-    A sample has the numbers of source and target, each with ``</s>``, and, with ``test_mode``, a data sample with the
-    texts. Training leaves out pairs with an empty side or with more than ``max_length`` symbols on a side, and logs
-    their number. Tests keep all pairs, because BLEU is defined on the whole set.
+    A sample has ``inputs`` with 'source' and 'target', int64 ``(length)`` with ``</s>``. With ``test_mode``, it also
+    has ``data_samples`` with the texts. Training leaves out pairs with an empty side or with more than ``max_length``
+    symbols on a side, and logs their number. Tests keep all pairs, because BLEU is defined on the whole set.
 
-    ``metainfo``, which checkpoints contain, holds what is needed to translate other text: languages, ``lowercase``,
-    options of the tokenizer, symbols of the vocabulary and codes of the subword segmentation.
+    Checkpoints contain ``metainfo``, all that is needed to translate other text: languages, ``lowercase``, options of
+    the tokenizer, symbols of the vocabulary and codes of the subword segmentation.
 
     Args:
         data_root (str): the folder, with ``corpus.json``, ``vocabulary.txt`` and ``bpe.codes``.
-        split (str): 'train', 'val', 'test' or another prefix of file names: ``<split>.<language>`` is segmented text,
-            ``<split>.raw.<language>`` the published text (optional).
+        split (str): 'train', 'val', 'test' or another prefix of file names. ``<split>.<language>`` is segmented text,
+            and ``<split>.raw.<language>`` the published text (optional).
         source, target (str, optional): languages. Default to ``corpus.json``.
         max_length (int): in training, the largest number of symbols of a side, without ``</s>``. Defaults to 250.
         num_samples (int, optional): use only the first pairs. Defaults to None.
@@ -40,8 +40,8 @@ class ParallelTextDataset(TextDataset):
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: the files have different numbers of lines, a file is not UTF-8 or invalid, a source sentence of a
-            test is empty, or no pair is left.
+        ValueError: the files differ in number of lines, one is not UTF-8 or invalid, a source sentence of a test is
+            empty, or no pair is left.
 
     Example:
         >>> from mmattn.utils.files import write_text
@@ -146,7 +146,7 @@ class ParallelTextDataset(TextDataset):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find data sets that do not translate as the first one. The data set itself reports missing folders."""
+        """Find data sets with other languages than the first one. The data set itself reports missing folders."""
         roots = [cfg['data_root'] for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
         pairs = [_direction(cfg) for cfg in cfgs if cfg['data_root'] in roots]
         return {
@@ -167,7 +167,6 @@ class ParallelTextDataset(TextDataset):
         return len(self.lines)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return ``inputs`` with 'source' and 'target', int64 ``(length)``, and, in tests, ``data_samples``."""
         sample: dict[str, Any] = dict(inputs=dict(source=self.numbers[0][index], target=self.numbers[1][index]))
         if self.texts is not None:
             number = self.lines[index]

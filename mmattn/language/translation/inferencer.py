@@ -31,17 +31,12 @@ class TranslationInferencer(SentenceInferencer):
     """Translate raw text of any length.
 
     The checkpoint contains languages, tokenizer options, subword codes and vocabulary, so no folder of data is read.
-    Sentences of similar lengths share a batch. The longest come first, so that a lack of memory shows at once. The
-    results have the order of the input.
+    Sentences of similar lengths share a batch. The longest come first, so that a lack of memory shows at once.
 
     Args:
         model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The
             model is a :class:`TranslationTransformer`, trained with :class:`ParallelTextDataset`.
-        batch_tokens (int): most pieces of a batch: its longest sentence, with ``</s>``, times its number of sentences.
-            Defaults to 4096.
-
-    Raises:
-        ImportError: a package of the extra ``language`` is not installed.
+        batch_tokens (int): most pieces of a batch, with ``</s>`` and padding. Defaults to 4096.
 
     Example::
 
@@ -78,9 +73,7 @@ class TranslationInferencer(SentenceInferencer):
         resume: bool = True,
         name: str = 'inputs',
     ) -> dict[str, list[dict]]:
-        """Translate text.
-
-        A sentence without a piece, such as an empty line, has the empty translation with score 0.
+        """Translate text. A sentence without a piece, such as an empty line, has the empty translation with score 0.
 
         Args:
             inputs (str, Path or sequence of str): a sentence, a UTF-8 text file (as ``Path``) with one sentence per
@@ -147,14 +140,9 @@ class TranslationInferencer(SentenceInferencer):
     def preprocess(  # type: ignore[override]
         self, inputs: Sequence[str], max_source_length: int = 250, name: str = 'inputs'
     ) -> list[Batch]:
-        """Segment sentences and divide them into batches, the longest first. Sentences without a piece are in no batch.
+        """Divide sentences into batches of subword pieces, without ``</s>``, the longest sentences first.
 
-        The inputs of a batch are lists of subword pieces, without ``</s>``.
-
-        Args:
-            inputs (sequence of str): raw sentences.
-            max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
-            name (str): name of the input in messages. Defaults to 'inputs'.
+        Sentences without a piece are in no batch. ``max_source_length`` and ``name`` are as in :meth:`__call__`.
         """
         for number, line in enumerate(inputs, 1):
             if re.search('[\r\n]', line.strip()):
@@ -181,7 +169,7 @@ class TranslationInferencer(SentenceInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
-        """Translate a batch: return hypotheses per sentence. ``options`` replace ``test_cfg``."""
+        """Translate a batch into hypotheses per sentence. ``options`` replace ``test_cfg``."""
         source = [torch.tensor(self.vocabulary.encode(' '.join(sentence))) for sentence in inputs.inputs]
         data = self.model.data_preprocessor(dict(inputs=dict(source=source)), False)
         return self.model.translate(data['inputs']['source'], **options)

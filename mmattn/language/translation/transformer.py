@@ -27,23 +27,20 @@ SIZES = {
 
 @MODELS.register_module()
 class TranslationTransformer(SentenceGenerator):
-    """Transformer that translates sentences.
+    """Transformer that translates sentences, with the attention that the config chooses for encoder and decoder.
 
-    Source embedding, target embedding and output layer share one matrix. The config chooses the attention of encoder
-    and decoder: ``mmattn.BilateralMultiheadAttention`` is Bi-SA (``position='bilateral'``), attention with relative
-    positions (``'relative'``) or without positions (``'none'``).
+    ``mmattn.BilateralMultiheadAttention`` is Bi-SA (``position='bilateral'``), attention with relative positions
+    (``'relative'``) or without positions (``'none'``). Both embeddings and the output layer share one matrix.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, sections 3.4.4 and 3.6.
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, sections 3.4.4 and 3.6.
 
     Args:
         vocab_size (int): number of symbols, with the four special ones.
         size (str): 'tiny' (E 128, FFN 256, 4 heads, 4 + 4 layers), 'iwslt' (512, 1024, 4, 6 + 6), 'base' (512, 2048, 8,
             6 + 6) or 'big' (1024, 4096, 16, 6 + 6). Defaults to 'base'.
-        encoder_attention (dict or sequence of dict, optional): self-attention of the encoder layers; see
+        encoder_attention (dict or sequence of dict, optional): self-attention of the encoder layers, see
             :class:`mmattn.language.TransformerEncoderLayer`. Defaults to attention by content.
-        decoder_attention (dict or sequence of dict, optional): self-attention of the decoder layers, which make it
-            causal, as ``encoder_attention``.
+        decoder_attention: self-attention of the decoder layers, which make it causal, as ``encoder_attention``.
         cross_attention (dict): attention of the decoder to the encoder. Defaults to attention by content.
         positions (str): absolute positions added to the embeddings, 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
@@ -51,11 +48,10 @@ class TranslationTransformer(SentenceGenerator):
         label_smoothing (float): ε of the loss, in [0, 1]. Defaults to 0.1.
         stack (str): 'Sequence', the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which accept no
             other attention. Defaults to 'Sequence'.
-        test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` and
-            ``penalty_kind`` (see :class:`mmattn.language.LengthPenalty`; default 1, 'power'), and ``max_length`` (a,
-            b): at most a · (source length) + b tokens (default (0, 200)).
-        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.TextDataPreprocessor`` and
-            None.
+        test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` (1) and
+            ``penalty_kind`` ('power', see :class:`mmattn.language.LengthPenalty`), and ``max_length`` (a, b): at most a
+            · (source length) + b tokens (default (0, 200)).
+        data_preprocessor, init_cfg (dict, optional): as in mmengine, by default ``mmattn.TextDataPreprocessor``.
 
     Example:
         >>> model = TranslationTransformer(vocab_size=100, size='tiny').eval()
@@ -123,10 +119,10 @@ class TranslationTransformer(SentenceGenerator):
         """Run the model on a batch.
 
         Args:
-            inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, padded sentences with ``</s>``, and, except in mode
-                'predict', 'target', int64 ``(B, L)``.
+            inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, and 'target' (not in mode 'predict'), int64
+                ``(B, L)``, padded sentences with ``</s>``.
             data_samples (list[BaseDataElement], optional): one per sentence, to which predictions are added.
-            mode (str): 'tensor', the logits ``(B, L, V)``; 'loss', a dict; 'predict', the data samples with
+            mode (str): 'tensor', the logits ``(B, L, V)``, 'loss', a dict, or 'predict', the data samples with
                 ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
         """
         if mode == 'loss':
@@ -140,22 +136,20 @@ class TranslationTransformer(SentenceGenerator):
         return self.decode(*self.encode(source), target)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Encode the source: return ``(B, M, E)`` and its padding mask, bool ``(B, M)``."""
+        """Encode the source. Returns ``(B, M, E)`` and its padding mask, bool ``(B, M)``."""
         if source.shape[1] == 0 or bool((source[:, 0] <= EOS).any()):
             raise ValueError('source must have at least one token before the end token in every sentence')
         mask = padding_mask(source)
         return self.encoder(self.embedding(source), mask), mask
 
     def loss(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Compute the label-smoothed loss; see :func:`mmattn.language.label_smoothed_loss`."""
+        """Compute the label-smoothed loss, see :func:`mmattn.language.label_smoothed_loss`."""
         return self.label_smoothed(self.hidden(source, target), target)
 
     def translate(self, source: Tensor, **options: Any) -> list[list[Hypothesis]]:
-        """Translate a batch by beam search: return up to ``beam`` hypotheses per sentence, the best first.
+        """Translate a batch by beam search. Returns up to ``beam`` hypotheses per sentence, the best first.
 
-        Args:
-            source (Tensor): int64 ``(B, M)``, sentences with ``</s>``, padded on the right.
-            **options: replace ``test_cfg``.
+        ``source`` is int64 ``(B, M)``, sentences with ``</s>``, padded on the right. ``options`` replace ``test_cfg``.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         if not isinstance(limit, int):
@@ -163,12 +157,12 @@ class TranslationTransformer(SentenceGenerator):
         return self.search(self.decoder.start(*self.encode(source)), limit, **options)
 
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
-        """Translate each sentence: return data samples as :meth:`forward`."""
+        """Translate each sentence. Returns data samples as :meth:`forward` does."""
         return predictions(self.translate(source), data_samples)
 
 
 def check_max_length(max_length: Any) -> None:
-    """Check 'max_length' of ``test_cfg``; see :func:`longest`."""
+    """Check 'max_length' of ``test_cfg``, see :func:`longest`."""
     name = 'test_cfg.max_length'
     if isinstance(max_length, list | tuple) and len(max_length) == 2:
         for x in max_length:

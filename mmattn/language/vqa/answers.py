@@ -1,4 +1,4 @@
-"""Answers to visual questions: the official normalisation and accuracy, the list of answers of a model, the metric."""
+"""Answers to visual questions: the official normalisation and accuracy, a model's list of answers, and the metric."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mmattn.registry import METRICS
 
 from .questions import HUMANS, Question
 
-# Each is found with one of its apostrophes missing. The official table has six entries more, which never apply: keys
-# with a capital I, looked up after lower-casing, and "let's" and "she's" for themselves.
+# A contraction is recognised with one of its apostrophes missing. The official table has six more entries, which never
+# apply: keys with a capital I, which are looked up after lower-casing, and "let's" and "she's" for themselves.
 _CONTRACTIONS = """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
     he's how'd how'll how's isn't it'd it'd've it'll ma'am might've mightn't mightn't've must've mustn't needn't not've
@@ -35,11 +35,11 @@ _NUMBERS = ('zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eigh
 NUMBERS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {'none': '0'}
 ARTICLES = ('a', 'an', 'the')
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
-PERIODS = 32  # a period after these stays: the official code passes a flag of this value as the count
+PERIODS = 32  # later periods stay: the official code passes a flag of this value as the count
 
 
 def strip_answer(text: str) -> str:
-    """Strip an answer of newlines, tabs and white space around it."""
+    """Replace the newlines and tabs of an answer by spaces, and strip the white space around it."""
     return text.replace('\n', ' ').replace('\t', ' ').strip()
 
 
@@ -48,7 +48,7 @@ def normalize_answer(text: str) -> str:
     r"""Normalise an answer as the official evaluation of VQA does before it compares answers.
 
     Each of ``;/[]"{}()=+\_-><@`,?!`` is deleted if it is next to a space anywhere in the text, or if the text has a
-    comma between two digits. Otherwise, it becomes a space. A period that is not before a digit is deleted. The rest is
+    comma between two digits. Otherwise, it becomes a space. A period is deleted unless a digit follows. The text is
     lower-cased, numbers up to ten become digits, articles are left out, and contractions get their apostrophe.
 
     Source: ``vqaEval.py`` of the VQA API.
@@ -68,18 +68,14 @@ def normalize_answer(text: str) -> str:
 
 
 def answer_score(count: int, answers: int) -> float:
-    """Compute the accuracy of an answer that ``count`` of all ``answers`` give.
-
-    With ten answers, it is the mean of min(1, matches/3) over their ten subsets of nine, which is min(1, 0.3 count).
-    With one answer, it is 0 or 1.
-    """
+    """Compute the accuracy of an answer: min(1, 0.3 count) with ten answers per question, 0 or 1 with one answer."""
     return min(1.0, 3 * count / HUMANS) if answers > 1 else float(count)
 
 
 def official_score(prediction: str, answers: Sequence[str]) -> float:
-    """Compute the official accuracy of a predicted answer, from 0 to 1, against ten answers, or one.
+    """Compute the official accuracy of a predicted answer, from 0 to 1, against ten answers or one.
 
-    Both sides are normalised, unless all ten answers are equal, or there is only one.
+    Prediction and answers are normalised, unless all ten answers are equal, or there is only one.
 
     Example:
         >>> official_score('2', ['two'] * 2 + ['three'] * 8), official_score('2', ['two'])
@@ -94,7 +90,7 @@ def official_score(prediction: str, answers: Sequence[str]) -> float:
 def frequent_answers(
     questions: Iterable[Question], min_answers: int = 1, num_answers: int | None = None, normalize: bool = False
 ) -> list[str]:
-    """Count the majority answers of questions, and sort them by frequency, equals in reversed alphabetical order.
+    """List the majority answers of questions, the most frequent first, equals in reversed alphabetical order.
 
     Args:
         questions (iterable of Question): questions without answers do not count.
@@ -114,7 +110,7 @@ def frequent_answers(
 
 
 def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
-    """Select the best answers and their scores, the best first, by the scores ``(A,)`` of all answers.
+    """Select the best answers with their scores, the best first. ``scores`` ``(A,)`` are the scores of all answers.
 
     Example:
         >>> best_answers(Tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
@@ -145,10 +141,8 @@ class AnswerIndex:
         self._normalized = {normalize_answer(text) for text in answers}
 
     def counts(self, question: Question) -> dict[int, int]:
-        """Count how many humans give each answer to a question, by number of the answer.
-
-        A question's only answer is normalised as the majority answers are.
-        """
+        """Count how many humans give each answer to a question. The keys are the numbers of the answers."""
+        # The only answer of a question is its majority answer.
         normalize = self.normalize_counts or (len(question.answers) == 1 and self.normalize_answers)
         counts = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
         return {self.numbers[text]: count for text, count in counts.items() if text in self.numbers}
@@ -169,24 +163,23 @@ class AnswerIndex:
 
 @METRICS.register_module()
 class VQAAccuracy(UniqueMetric):
-    """Accuracy of answers, in percent, as in the official evaluation of VQA 1.0 and 2.0.
+    """Compute the accuracy of answers, in percent, as the official evaluation of VQA 1.0 and 2.0 does.
 
     An answer that c of ten humans give has accuracy min(1, 0.3 c), the mean of min(1, matches/3) over the ten subsets
-    of nine. Both sides are normalised by :func:`mmattn.language.vqa.normalize_answer`. With one answer per question, it
-    is the exact match.
+    of nine. Prediction and answers are normalised by :func:`mmattn.language.vqa.normalize_answer`. With one answer per
+    question, the accuracy is the exact match.
 
-    'accuracy' is of all questions, 'accuracy/number' and so on of the questions with this answer type or question type.
+    'accuracy' covers all questions, 'accuracy/number' and so on the questions with this answer type or question type.
     'raw accuracy', with ten answers, compares the published strings without normalisation, as the code of the bilinear
-    attention network does.
-
-    Questions without answers, as in the test set of the server, have no figures, but can be written to a file.
+    attention network does. Questions without answers, as in the test set of the server, have no figures, but can be
+    written to a file.
 
     Args:
-        question_types (bool): also return the accuracy of each of the 65 question types of VQA. Defaults to True.
-        output_dir (str, optional): folder for ``results.json``, in the format of the server, ``[{"question_id": 42,
-            "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics, ``{"scores":
-            {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``. ``tools/test.py --out`` sets
-            it. Defaults to None, no files.
+        question_types (bool): also report the accuracy of each of the 65 question types of VQA. Defaults to True.
+        output_dir (str, optional): folder for two files. ``results.json`` has the format of the server,
+            ``[{"question_id": 42, "answer": "dog"}, …]``. ``scores.json`` has the scores of each question for paired
+            statistics, ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``.
+            ``tools/test.py --out`` sets it. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -207,9 +200,9 @@ class VQAAccuracy(UniqueMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the answers of a batch.
 
-        Samples have ``question_id`` (int), ``pred_label`` (int), the number of an answer in the ``metainfo`` of the
-        data set, ``answers`` (list of str), ten, one or none, ``question_type`` and ``answer_type`` (str), '' for none,
-        and optionally ``image_id`` (str), which is only written.
+        Samples have ``question_id`` (int), ``pred_label`` (int, a number in 'answers' of the data set's ``metainfo``),
+        ``answers`` (list of str, ten, one or none), ``question_type`` and ``answer_type`` (str, '' for none), and
+        optionally ``image_id`` (str), which is only written.
         """
         answers = (self.dataset_meta or {})['answers']
         for sample in data_samples:

@@ -21,11 +21,11 @@ from .questions import QuestionTokenizer
 
 @HOOKS.register_module()
 class GlimpseEntropyHook(Hook):
-    """Log the mean entropy of the attention maps of each glimpse over the validation questions, after each validation.
+    """Log the mean entropy of each glimpse's attention maps over the validation questions, after each validation.
 
-    The entropy −Σ A ln A, in nats, is of all pairs of words and regions, or of all regions. The log has ``entropy/1``
-    for the first glimpse, and so on. A second pass of the model computes the maps. The model must have ``attention``,
-    and its head must return weights.
+    The entropy −Σ A ln A, in nats, runs over all pairs of words and regions, or over all regions. The log has
+    ``entropy/1`` for the first glimpse, and so on. A second pass of the model computes the maps. The model must have
+    ``attention``, and its head must return weights.
 
     Source: "Bilinear Attention Networks", 2018, Fig. 2d.
 
@@ -38,7 +38,7 @@ class GlimpseEntropyHook(Hook):
         find_attention(runner.model)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Forget the last validation."""
+        """Reset the sums."""
         self.sums: Any = 0.0
         self.count = 0
 
@@ -81,12 +81,9 @@ class BilinearMapHook(Hook):
     Args:
         num_questions (int): number of questions, at least 1. Defaults to 4.
         interval (int): draw in every ``interval``-th validation, from the first. Defaults to 1.
-        pictures (str or Path, optional): folder of the pictures in which the boxes are drawn. The name of a file is the
-            id of its image, or ends in it. Defaults to None: a white picture, if the model does not read pictures.
+        pictures (str or Path, optional): folder of the pictures in which the boxes are drawn. The name of a file is,
+            or ends in, the id of its image. Defaults to None: a white picture, if the model does not read pictures.
         top_k (int): number of answers in a picture. Defaults to 5.
-
-    Raises:
-        OSError: ``pictures`` is no folder, when the run starts.
 
     Example:
         >>> HOOKS.build(dict(type='BilinearMapHook', num_questions=8)).interval
@@ -130,5 +127,5 @@ class BilinearMapHook(Hook):
             runner.visualizer.add_image(f'attention_{sample.question_id}', drawn, runner.iter)
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        """Count validations."""
+        """Count the validations."""
         self.validations += 1

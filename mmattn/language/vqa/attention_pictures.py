@@ -1,4 +1,4 @@
-"""Draw the attention with which a model answers a question: words × regions, and the boxes that it saw most."""
+"""Draw the attention with which a model answers a question: words × regions, and the boxes with the largest weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLE, LABELS = 0.28, 0.25  # inches above a map, and below it
 
 
 class AttentionTable(NamedTuple):
-    """Tables of the weights of a question, ``(tables, rows, K)`` on the CPU, with titles and names of the rows."""
+    """Attention weights of a question as tables, ``(tables, rows, K)`` on the CPU, with their titles and row names."""
 
     titles: list[str]
     rows: list[str]
@@ -43,14 +43,12 @@ class AttentionTable(NamedTuple):
 
 @torch.no_grad()
 def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Run a model on a question: return the scores of all answers, ``(A,)``, and the attention weights, on the CPU.
+    """Run a model on one question. Returns the scores ``(A,)`` of all answers and the attention weights, on the CPU.
 
-    The weights are ``(G, L, K)`` for words and regions, or ``(G, K)`` for regions. A model without weights is a
-    ValueError.
+    The weights are ``(G, L, K)`` for words and regions, or ``(G, K)`` for regions. The model must return weights.
 
     Args:
-        model (nn.Module): a model of visual questions with ``attention``, such as :class:`VQAModel`, in evaluation
-            mode.
+        model (nn.Module): a model with ``attention``, such as :class:`VQAModel`, in evaluation mode.
         inputs (dict[str, Tensor]): one question, not padded, as 'inputs' of a sample of :class:`VQADataset`.
     """
     attention = getattr(model, 'attention', None)
@@ -72,16 +70,11 @@ def draw_answer_attention(
     picture: np.ndarray | None = None,
     top_k: int = 5,
 ) -> np.ndarray:
-    """Draw the attention with which a model answers a question, see :func:`draw_question_attention`.
+    """Draw the attention with which a model answers a question, and its ``top_k`` best answers, with their scores.
 
-    Args:
-        model, inputs: as in :func:`question_attention`.
-        question (str): the text of the question.
-        tokenizer (QuestionTokenizer): splits the question into words.
-        answers (sequence of str): all answers of the model.
-        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
-            picture that the model reads, or to a white one.
-        top_k (int): number of answers. Defaults to 5.
+    The arguments are as in :func:`question_attention` and :func:`draw_question_attention`. ``tokenizer`` splits the
+    question into words. ``answers`` are all answers of the model. ``picture`` defaults to the picture that the model
+    reads, or to a white one.
     """
     scores, weights = question_attention(model, inputs)
     if 'image' in inputs:
@@ -99,7 +92,7 @@ def draw_answer_attention(
 def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
     """Arrange the weights of a question as tables: one per glimpse with a row per word, or one with a row per glimpse.
 
-    Some models also attend to padding after the words. The row '(padding)' has the sum of its weights.
+    Some models also attend to padding after the words. The row '(padding)' has the sum of these weights.
 
     Args:
         weights (Tensor): float, A of G glimpses: ``(G, L, K)`` for words × regions, or ``(G, K)`` for regions alone.
@@ -126,10 +119,7 @@ def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
 
 
 def region_order(weights: Tensor) -> list[int]:
-    """Sort the regions by Σ_i A_0[i,j], their weight in the first glimpse, the greatest first.
-
-    ``weights`` are float ``(G, L, K)`` or ``(G, K)``.
-    """
+    """Sort the regions by Σ_i A_0[i,j], the greatest first, for weights A ``(G, L, K)`` or ``(G, K)``."""
     sums = weights[0] if weights.dim() == 2 else weights[0].sum(0)
     return sums.argsort(descending=True, stable=True).tolist()
 
@@ -146,7 +136,7 @@ def draw_question_attention(
     """Draw the attention maps of a question in log scale, and the six boxes that the first glimpse attends to most.
 
     The columns of the maps are the regions, sorted by Σ_i A_0[i,j], the greatest first. The first six have the numbers
-    and colours of their boxes in the picture. The colours span at most four decades. A weight of 0 is grey. The picture
+    and colours of their boxes in the picture. The colours span at most four decades. A weight of 0 is grey. The result
     is uint8 ``(height, width, 3)``, RGB.
 
     Source: "Bilinear Attention Networks", 2018, Fig. 3.
@@ -155,8 +145,7 @@ def draw_question_attention(
         weights, words: as in :func:`attention_table`.
         boxes (Tensor): left, top, right, bottom ``(K, 4)``, in pixels of the image, one per region.
         size (tuple[int, int]): width and height of the image.
-        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a white
-            one.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, possibly reduced. Defaults to a white one.
         question (str): the heading. Defaults to ''.
         answers (sequence of tuple[str, float]): answers and their scores, the best first. Defaults to none.
     """
@@ -176,7 +165,7 @@ def _figure(
     question: str,
     answers: Sequence[tuple[str, float]],
 ) -> Figure:
-    """Build the figure. Positions are in inches from the top left: a layout by matplotlib takes ten times as long."""
+    # All positions are in inches from the top left: a layout by matplotlib takes ten times as long.
     count, regions = len(table.weights), len(order)
     scale = PANEL / max(size)
     shown = size[0] * scale, size[1] * scale
@@ -231,13 +220,11 @@ def _figure(
     return figure
 
 
-def _cut(weights: Tensor) -> bool:
-    """Check whether positive weights are below the span of the colours."""
+def _cut(weights: Tensor) -> bool:  # whether positive weights are below the span of the colours
     return bool(weights[weights > 0].numel() and weights[weights > 0].min() < weights.max() * 10**-DECADES)
 
 
 def _log_norm(weights: Tensor) -> LogNorm:
-    """Span the colours from the smallest positive weight to the largest, over at most four decades."""
     positive = weights[weights > 0]
     largest = float(positive.max()) if positive.numel() else 1.0
     smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else largest
@@ -247,17 +234,16 @@ def _log_norm(weights: Tensor) -> LogNorm:
 
 
 def _ticks(norm: LogNorm) -> list[float]:
-    """Choose the powers of ten in the span of the colours, or, if these are few, four values."""
     low, high = (np.log10(float(x)) for x in (norm.vmin, norm.vmax))  # type: ignore[arg-type]
+    # the powers of ten in the span, or four values if there are too few
     powers = [10.0**k for k in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
     return powers if len(powers) > 1 else np.logspace(low, high, 4).tolist()
 
 
 def position_boxes(count: int, size: tuple[int, int]) -> Tensor:
-    """Divide an image into the cells of a feature map, row by row: boxes ``(count, 4)`` in pixels.
+    """Divide an image of ``size`` (width, height) into ``count`` cells, row by row: boxes ``(count, 4)`` in pixels.
 
-    The map has ``count`` positions, and cells as square as possible. ``size`` is width and height of the image. A
-    ``count`` that does not fit the shape of the image is a ValueError.
+    The cells are as square as possible. A ``count`` that does not fit the shape of the image raises a ValueError.
     """
     rows = max(1, round((count * size[1] / size[0]) ** 0.5))
     if count % rows:

@@ -35,8 +35,8 @@ def shortened(path: Path, faults: Sequence[str]) -> list[str]:
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
     """Hold out images, so that a checkpoint is chosen on other images than its result is reported on.
 
-    With 'train' and one of 'val' and 'test', every second image of the latter, in the order of the file, becomes
-    'test', and the rest 'val'.
+    If 'train' comes with 'val' or 'test' alone, every second image of this split, in the order of the file, goes to
+    'test', and the others to 'val'.
     """
     held = {split: list(questions) for split, questions in splits.items()}
     if 'train' not in held:  # a test set for a model that is trained
@@ -51,19 +51,13 @@ def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
 
 
 def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
-    """List which splits a folder lacks, as files ``name`` with {} for the split.
-
-    A folder has a test set alone, or 'train' and one of 'val' and 'test'.
-    """
+    """List the files, ``name`` with {} for the split, that a folder lacks. 'train' requires 'val' or 'test'."""
     absent = [('train', 'val', 'test')] if not splits else [('val', 'test')] * (set(splits) == {'train'})
     return [f'{folder}: no {" or ".join(map(name.format, names))} in it' for names in absent]
 
 
 def archive_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
-    """List the faults of archives with region features. If there is no fault, list the images without regions.
-
-    Without archives, there is nothing to check.
-    """
+    """List the faults of archives with region features or, without faults, the images that have no regions."""
     faults: list[str] = []
     stored = image_sizes(archives, faults, id_format)
     if faults or not archives:
@@ -82,12 +76,9 @@ def write_set(
 ) -> None:
     """Write the prepared files of a data set atomically, and print the numbers of questions.
 
-    Args:
-        args (argparse.Namespace): with ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``.
-        splits (mapping): the questions by split.
-        archives (sequence of Path): regions of the images, or none for pictures.
-        id_format (str): id of an image, with {} for its image_id in the archives.
-        pictures (iterable): id and file of the pictures to copy.
+    ``args`` has ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``. The ``archives`` have the
+    regions of the images, whose ids are ``id_format`` with {} for the image_id. Without archives, ``pictures`` are
+    copied, given as id and file.
     """
     written = {f'questions_{split}.json' for split in (*splits, 'test', 'test-dev')}
     written |= {'regions'} if archives else {'images'}  # a store from another converter is never deleted

@@ -1,4 +1,4 @@
-"""Data sets of visual questions: questions with their answers, and the features of regions, or pictures."""
+"""Data sets of visual questions with their answers, and with the features of regions or with pictures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
         return cls(**{name: cfg[name] for name in cls._fields if name in cfg})
 
     def files(self) -> tuple[list[str], list[str], list[str]]:
-        """List three sets of paths: question files, files whose words are counted, files whose answers are counted."""
+        """List three groups of paths: question files, files for the vocabulary, and files whose answers are counted."""
         questions = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
         groups = (questions, self.vocab_files or questions, self.answer_files or questions)
         return tuple(in_folder(self.data_root, *group) for group in groups)  # type: ignore[return-value]
@@ -75,7 +75,7 @@ class Recipe(NamedTuple):
             raise ValueError(f'target must be one of {", ".join(map(repr, TARGETS))}; got {self.target!r}')
 
     def answers(self) -> list[str]:
-        """Read the answers that a model can give. A missing or faulty file is an error, as is an empty list."""
+        """Read the answers that a model can give. A missing or faulty file is an error, and so is an empty list."""
         stamps = _stamps(self.files()[2])
         return list(_read_answers(stamps, self.min_answers, self.num_answers, self.normalize_answers))
 
@@ -86,8 +86,8 @@ class Recipe(NamedTuple):
         return list(_read_symbols(_stamps(self.files()[1]), self.tokens, answers, normalize))
 
 
+# Results are cached until a file has another time or size.
 def _stamps(paths: Sequence[str]) -> Stamps:
-    """Stamp paths with time and size of their files, so that results can be kept until a file changes."""
     stats = ((path, Path(path).stat()) for path in paths)
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
@@ -120,45 +120,38 @@ def _read_symbols(
 class VQADataset(TextDataset):
     """Questions about images, with the features of regions or with pictures.
 
-    The data set counts words and answers in the prepared files. ``metainfo`` has both, and checkpoints contain it. A
-    word that does not occur in ``vocab_files`` is unknown.
+    The data set counts words and answers in the prepared files. Its ``metainfo`` contains both, and so do checkpoints.
+    A word that does not occur in ``vocab_files`` is unknown. A faulty file raises a ValueError that lists all faults,
+    such as a question twice, or images that have no regions or no picture.
 
     A training sample has the score of each answer, or one answer that is drawn each time. With the samplers of mmattn,
-    the answer depends only on seed and position. A test sample has the published answers.
+    the drawn answer depends only on seed and position. A test sample has the published answers.
 
     Args:
-        ann_file (str or sequence of str): file of questions, see :func:`mmattn.language.vqa.questions.read_questions`,
-            or several.
+        ann_file (str or sequence of str): files of :func:`mmattn.language.vqa.questions.read_questions`, or one file.
         regions (str or object, optional): path of a region store, or a store, as in
             :class:`mmattn.language.captioning.COCOCaptionDataset`. An image may have no region.
         images (str, optional): folder of the pictures ``<image_id>.png`` or ``.jpg``, in place of ``regions``.
         vocab_files (sequence of str, optional): files whose words make the vocabulary. Defaults to ``ann_file``.
         answer_files (sequence of str, optional): files whose majority answers are counted. Defaults to ``ann_file``.
-        tokens (str): 'ban' or 'skip-thought'; see :class:`mmattn.language.vqa.questions.QuestionTokenizer`. Defaults to
-            'ban'.
+        tokens (str): 'ban' (default) or 'skip-thought', see :class:`mmattn.language.vqa.questions.QuestionTokenizer`.
         max_words (int, optional): longer questions are cut. Defaults to 14 for 'ban', 26 for 'skip-thought'.
         min_answers (int): number of questions that an answer must have. Defaults to 9.
         num_answers (int, optional): keep only the most frequent answers. Defaults to None, no limit.
         target (str): 'soft' (bilinear attention network) is the score of each answer, min(1, 0.3 count), or 1 for a
-            single answer. 'sampled' (MUTAN) is an answer, drawn in proportion to its count: training questions whose
-            majority answer cannot be given are left out, with their words. Defaults to 'soft'.
+            single answer. 'sampled' (MUTAN) is an answer, drawn in proportion to its count. It leaves out training
+            questions whose majority answer cannot be given, and their words. Defaults to 'soft'.
         normalize_answers (bool): normalise the majority answers as the official evaluation does. Set False for data
             sets with one answer per question. Defaults to True.
-        normalize_counts (bool): also normalise the ten answers before they are counted. Defaults to False, as in the
-            published code.
+        normalize_counts (bool): also normalise the ten answers before they are counted. Defaults to False (published).
         extra_files (sequence of str): files of further training questions, such as Visual Genome, used if their answer
             can be given. Defaults to none.
         max_regions (int, optional): use only the regions with the best scores, and regions without class, such as the
             whole image. Without scores, use the first regions. Defaults to None, all.
-        fraction (float): in training, use only this part of the questions, spread evenly over each file. Words and
-            answers are still counted in all questions. Defaults to 1.
+        fraction (float): train on only this part of the questions, spread evenly over each file. Words and answers are
+            still counted in all questions. Defaults to 1.
         test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
-
-    Raises:
-        OSError: a file, or the folder of the pictures, does not exist.
-        ValueError: a file has faults, such as another layout, a question twice, or an image that is not in the region
-            store or has no picture. The message lists all faults of the file.
 
     Example:
         >>> from types import SimpleNamespace
@@ -255,7 +248,7 @@ class VQADataset(TextDataset):
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate the first file whose words are counted, or a missing one; return it with the vocabulary's options."""
+        """Locate the first file of the vocabulary, or a missing one, and return it with the vocabulary's options."""
         recipe = Recipe.of(cfg)
         _, words, answers = (list(map(Path, paths)) for paths in recipe.files())
         used = [*words, *answers] if recipe.target == 'sampled' else words
@@ -287,10 +280,8 @@ class VQADataset(TextDataset):
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
         """Find the faults of data sets, and what does not fit the model, by path. Region features are not read.
 
-        Args:
-            cfgs (sequence of dict): configs of data sets of visual questions.
-            model (object): ``num_features``, the width of the regions that it accepts, or None if it reads pictures,
-                and ``num_answers``. A missing attribute is not compared.
+        The model has ``num_features``, the width of the regions that it accepts, or None if it reads pictures, and
+        ``num_answers``. An attribute that the model lacks is not compared.
         """
         faults: dict[str, list[str]] = {}
         files: dict[str, list[Question]] = {}
@@ -338,12 +329,13 @@ class VQADataset(TextDataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return a sample: ``inputs`` and ``data_samples``.
 
-        ``inputs`` has 'question', int64 ``(max_words)``, padded on the right. For regions it has 'features', float32
+        ``inputs`` has 'question', int64 ``(max_words)``, padded on the right. With regions, it has 'features', float32
         ``(N, D)``, and, if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes', width and height, int64
-        ``(2)``; for pictures, 'image', float32 ``(3, H, W)``, RGB from 0 to 1. In training, it also has 'targets',
-        float32 ``(A)``, or 'answer', int64 ``()``. The data sample has ``question_id``, ``image_id``, ``question`` (the
-        text), ``question_type``, ``answer_type``, ``size`` (width, height) and, in tests, ``answers``, possibly none. A
-        picture that cannot be read is a ValueError.
+        ``(2)``. With pictures, it has 'image', float32 ``(3, H, W)``, RGB from 0 to 1. In training, it also has
+        'targets', float32 ``(A)``, or 'answer', int64 ``()``.
+
+        The data sample has ``question_id``, ``image_id``, ``question`` (the text), ``question_type``, ``answer_type``,
+        ``size`` (width, height) and, in tests, ``answers``, possibly none. An unreadable picture raises a ValueError.
         """
         number = range(len(self))[index]
         question = self._questions[number]
@@ -377,7 +369,6 @@ class VQADataset(TextDataset):
 
 
 def _report(path: str, questions: list[Question], index: AnswerIndex, kept: list[bool] | None) -> None:
-    """Log what the answers that can be given allow, or which questions are kept for training."""
     total = len(questions)
     if kept is None:
         best = 100 * sum(map(index.best_score, questions)) / total
@@ -397,11 +388,7 @@ def image_faults(questions: Sequence[Question], places: Any, images: str | None)
 
 
 def read_picture(path: Path) -> Tensor:
-    """Read a picture as float32 ``(3, H, W)``, RGB from 0 to 1.
-
-    Raises:
-        ValueError: it cannot be read. The message names it.
-    """
+    """Read a picture as float32 ``(3, H, W)``, RGB from 0 to 1. A ValueError names an unreadable file."""
     try:
         with open(path, 'rb') as file:
             image = open_whole(file)
@@ -414,14 +401,11 @@ def read_picture(path: Path) -> Tensor:
 
 
 def best_regions(regions: Regions, most: int | None) -> Regions:
-    """Select at most ``most`` regions of an image, in their order.
-
-    Regions without class are preferred, then the best scores. Without scores, the first regions are selected.
-    """
+    """Select the best regions of an image, at most ``most``, in their order. Regions without class are preferred."""
     count = len(regions.features)
     if most is None or count <= most:
         return regions
-    chosen = torch.arange(most)
+    chosen = torch.arange(most)  # without scores
     if regions.scores is not None:
         scores = regions.scores
         if regions.classes is not None:

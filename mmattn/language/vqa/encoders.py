@@ -1,4 +1,4 @@
-"""Encoders of questions, by a GRU, and of pictures, by a small convolutional network."""
+"""Encoders of questions (a GRU) and of pictures (a small convolutional network)."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -32,10 +32,10 @@ class EncodedQuestion(NamedTuple):
 
 @MODELS.register_module()
 class QuestionGRU(nn.Module):
-    """Embedded words, and a GRU of one layer, whose outputs are all used.
+    """Encode questions by word vectors and a GRU of one layer, all of whose outputs are used.
 
-    The vector of padding is 0, also for unknown words that the data set reads as padding. The GRU reads padding after
-    the words, too, as in the published code. Other vectors start as N(0, ``word_std``²), unless
+    The vector of padding is 0, also for unknown words that the data set reads as padding. The GRU also reads the
+    padding after the words, as in the published code. Other vectors start as N(0, ``word_std``²), unless
     ``mmattn.WordVectorHook`` fills them from a file.
 
     Source: "Bilinear Attention Networks", 2018, section 5.
@@ -80,13 +80,13 @@ class QuestionGRU(nn.Module):
         return EncodedQuestion(words, state, positions > count)
 
     def outputs(self, words: Tensor) -> Tensor:
-        """Run the GRU on embedded words ``(B, L, word_dim)``: return ``(B, L, N)``."""
+        """Run the GRU on embedded words ``(B, L, word_dim)``. Returns ``(B, L, N)``."""
         return self.gru(words)[0]
 
 
 @MODELS.register_module()
 class SkipThoughtEncoder(QuestionGRU):
-    """The encoder of Skip-Thought vectors, with a dropout mask per gate that all steps share.
+    """Encode questions by the GRU of Skip-Thought vectors, with a dropout mask per gate that all steps share.
 
     The published weights are three files. ``uni_skip.npz`` is the GRU: set ``pretrained`` to load it when a training
     starts. ``mmattn.WordVectorHook`` loads the word vectors, ``utable.npy`` and ``dictionary.txt``.
@@ -95,12 +95,11 @@ class SkipThoughtEncoder(QuestionGRU):
     2020, section 1.3, and the published code of MUTAN, which adds the dropout.
 
     Args:
-        vocab_size (int): number of symbols, with padding.
+        vocab_size, word_std: as in :class:`QuestionGRU`.
         word_dim (int): channels of the word vectors. Defaults to 620.
         embed_dim (int): channels N of the GRU. Defaults to 2400.
         dropout (float): dropout probability of words and states, from 0 to 1. Defaults to 0.25.
         pretrained (str, optional): ``uni_skip.npz``. Defaults to None.
-        word_std (float): as in :class:`QuestionGRU`. Defaults to 0.4.
 
     Example:
         >>> encoder = SkipThoughtEncoder(vocab_size=100, word_dim=20, embed_dim=16)
@@ -122,12 +121,7 @@ class SkipThoughtEncoder(QuestionGRU):
         self.dropout, self.pretrained = dropout, pretrained
 
     def init_weights(self) -> None:
-        """Load the published GRU, or report that there is none, when a training starts.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: the file does not contain the GRU, or its channels do not fit the encoder.
-        """
+        """Load the published GRU, or report that there is none, when a training starts."""
         if self.pretrained is None:
             print_log(
                 'Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch', logger='current'
@@ -167,16 +161,10 @@ class SkipThoughtEncoder(QuestionGRU):
 
 
 def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
-    """Read the weights of ``nn.GRU`` from the published ``uni_skip.npz``. The biases of the state are 0.
-
-    W, U and b are of the gates r and z, Wx, Ux and bx of n, all transposed.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file does not contain the GRU.
-    """
+    """Read the weights of ``nn.GRU`` from the published ``uni_skip.npz``. A file without them raises a ValueError."""
     try:
         with np.load(path, allow_pickle=False) as file:
+            # W, U and b are for the gates r and z, Wx, Ux and bx for n, all transposed
             w, wx, u, ux, b, bx = (torch.from_numpy(file[name]).float() for name in GRU_WEIGHTS)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f'{path}: not the weights of Skip-Thought, with {", ".join(GRU_WEIGHTS)}: {error}') from error
@@ -190,10 +178,9 @@ def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
 
 @MODELS.register_module()
 class ConvImageEncoder(nn.Module):
-    """Convolutions of stride 2 with batch norm and ReLU, whose last map has the regions as its positions.
+    """Encode pictures by convolutions of stride 2 with batch norm and ReLU. The last map's positions are the regions.
 
-    For simple pictures that need no pretrained network, such as Easy-VQA: 64×64 pixels give 4×4 positions of 128
-    channels.
+    For simple pictures without pretraining, such as Easy-VQA: 64×64 pixels give 4×4 positions of 128 channels.
 
     Args:
         channels (sequence of int): channels of each convolution. Defaults to (32, 64, 128, 128).
@@ -219,5 +206,5 @@ class ConvImageEncoder(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Encode images ``(B, 3, H, W)`` in [0, 1]: return the positions of the last map, ``(B, H' · W', C)``."""
+        """Encode images ``(B, 3, H, W)`` in [0, 1] as the positions of the last map, ``(B, H' · W', C)``."""
         return self.layers(image).flatten(2).mT

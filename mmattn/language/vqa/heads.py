@@ -39,24 +39,21 @@ class AnswerHead(nn.Module):
         boxes: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the logits of the answers, ``(B, A)``, and the weights that ``fuse`` returns.
+        """Compute the logits of the answers, ``(B, A)``, and the attention weights, or None.
 
         Args:
             question (EncodedQuestion): the encoded questions.
             regions (Tensor): float ``(B, K, M)``.
             region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
             boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image, if ``reads_boxes``.
-            need_weights (bool): also return the weights of a head with attention, otherwise None. Defaults to False.
+            need_weights (bool): also return the weights, if the head has attention. Defaults to False.
         """
         fused, weights = self.fuse(question, regions, region_mask, boxes if self.reads_boxes else None, need_weights)
         return self.classifier(fused), weights
 
 
 def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: float = 0.5) -> nn.Sequential:
-    """Build Lin(dropout(σLin(x))), with weight norm: the logits of the answers.
-
-    Source: "Bilinear Attention Networks", 2018, with the hidden channels and dropout of its published code.
-    """
+    """Build Lin(dropout(σLin(x))), with weight norm, as the published code of the bilinear attention network does."""
     return nn.Sequential(
         weight_norm_linear(in_dim, hidden_dim, 0.0), weight_norm_linear(hidden_dim, num_answers, dropout, relu=False)
     )
@@ -64,17 +61,14 @@ def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: f
 
 @MODELS.register_module()
 class BANHead(AnswerHead):
-    """Bilinear attention between the words of a question and the regions of an image (BAN), and a classifier.
-
-    The classifier has 2N hidden channels for words of N channels.
+    """Answer by bilinear attention (BAN) between words and regions. The classifier has 2N hidden channels.
 
     Source: "Bilinear Attention Networks", 2018, section 3, and its published code.
 
     Args:
-        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
-        mask_words (bool): exclude padding after the words from the attention maps and from the sum of the words.
-            Defaults to False, as in the published code, whose answer depends on the length to which questions are
-            padded.
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`, which defines N.
+        mask_words (bool): exclude padding after the words from the attention maps and the sum of the words. Defaults to
+            False, as in the published code: answers then depend on the length to which questions are padded.
         test_glimpses (int, optional): in evaluation, use only the first glimpses (Fig. 2c). Defaults to all.
         **network: options of :class:`mmattn.layers.BilinearAttentionNetwork`, such as ``num_glimpses``, ``mode``,
             ``counter`` and ``recompute``.
@@ -115,7 +109,7 @@ class BANHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the network: return its output and the maps A, ``(B, G, L, K)``."""
+        """Run the network. The weights are the maps A, ``(B, G, L, K)``."""
         words = question.mask if self.mask_words else None
         count = None if self.training else self.test_glimpses
         return self.network(question.words, regions, words, mask, boxes, count, need_weights)
@@ -123,7 +117,7 @@ class BANHead(AnswerHead):
 
 @MODELS.register_module()
 class UnitaryHead(AnswerHead):
-    """Attention of the question's last state to the regions, and a classifier of twice the channels.
+    """Answer by attention of the question's last state to the regions. The classifier has twice the channels.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
@@ -160,14 +154,14 @@ class UnitaryHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to the regions: return the output and the weights of the regions, ``(B, 1, K)``."""
+        """Attend to the regions. Their weights are ``(B, 1, K)``."""
         fused, weights = self.attention(question.state, regions, mask, need_weights)
         return fused, None if weights is None else weights.unsqueeze(1)
 
 
 @MODELS.register_module()
 class CoAttentionHead(UnitaryHead):
-    """Attention to the words by themselves, then of their sum to the regions, and a classifier of twice the channels.
+    """Attend to the words by themselves, then from their sum to the regions. The classifier has twice the channels.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
@@ -192,7 +186,7 @@ class CoAttentionHead(UnitaryHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend: return the output, and βαᵀ, ``(B, 1, L, K)``, of the weights β of words and α of regions."""
+        """Attend to words and regions. The weights are βαᵀ, ``(B, 1, L, K)``, with β for words and α for regions."""
         words = question.mask if self.mask_words else None
         fused, weights = self.attention(question.words, regions, words, mask, need_weights)
         maps = None if weights is None else torch.einsum('bi,bj->bij', *weights).unsqueeze(1)
@@ -200,7 +194,7 @@ class CoAttentionHead(UnitaryHead):
 
 
 def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
-    """Average the valid regions ``(B, K, M)``: ``(B, M)``, 0 for an image without one.
+    """Average the valid regions ``(B, K, M)``. Returns ``(B, M)``, 0 for an image without regions.
 
     Example:
         >>> mean_region(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]]))
@@ -214,7 +208,7 @@ def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
 
 @MODELS.register_module()
 class ConcatHead(AnswerHead):
-    """A classifier that reads the mean of the valid regions and the question's last state. A baseline.
+    """Classify the mean of the valid regions together with the question's last state. A baseline.
 
     Args:
         question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
@@ -254,9 +248,7 @@ class ConcatHead(AnswerHead):
 
 @MODELS.register_module()
 class ImageOnlyHead(ConcatHead):
-    """A classifier that reads the mean of the valid regions alone. A baseline.
-
-    The arguments are as in :class:`ConcatHead`.
+    """Classify the mean of the valid regions alone. A baseline with the arguments of :class:`ConcatHead`.
 
     Example:
         >>> head = ImageOnlyHead(16, 32, num_answers=5)
@@ -270,9 +262,7 @@ class ImageOnlyHead(ConcatHead):
 
 @MODELS.register_module()
 class QuestionOnlyHead(ConcatHead):
-    """A classifier that reads the question's last state alone: what the language says about the answer. A baseline.
-
-    The arguments are as in :class:`ConcatHead`.
+    """Classify the question's last state alone: what the language says about the answer. See :class:`ConcatHead`.
 
     Example:
         >>> head = QuestionOnlyHead(16, 32, num_answers=5)
@@ -293,14 +283,14 @@ class _Projection(nn.Sequential):
 
 @MODELS.register_module()
 class FusionHead(AnswerHead):
-    """Attention to regions and classification of answers, both by a fusion of two vectors, such as MUTAN.
+    """Attend to regions and classify answers, both by a fusion of two vectors, such as MUTAN.
 
     1. The question's last state q is fused with each region v_j: α_g = softmax_j Lin(dropout(fusion(q̃, ṽ_j))), for G
        glimpses, with q̃ = tanh Lin(dropout(q)) and ṽ alike.
     2. q is fused with the attended regions Σ_j α_gj v_j, each with its own projection, concatenated.
     3. The answer is Lin(dropout(u)) of the second fusion u.
 
-    With the default options it has 8,379,912 parameters, also with a nonlinearity ensemble, feature gating or
+    With the default options, the head has 8,379,912 parameters, also with a nonlinearity ensemble, feature gating or
     polarity swap.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
@@ -308,8 +298,7 @@ class FusionHead(AnswerHead):
 
     Args:
         question_dim, region_dim, num_answers: as in :class:`AnswerHead`.
-        fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, which
-            is MUTAN.
+        fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, MUTAN.
         attention_fusion (dict, optional): config of the first fusion. Defaults to ``fusion``.
         query_dim, value_dim (int): channels of q̃, and of ṽ_j in the attention. Default to 310.
         pooled_dim (int): channels of all attended regions together, a multiple of G. Defaults to 620.
@@ -370,7 +359,7 @@ class FusionHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Fuse: return u, and α, ``(B, G, K)``. For an image without regions, α and the attended regions are 0."""
+        """Compute u and the weights α, ``(B, G, K)``. Without regions, α and the attended regions are 0."""
         packed = PackedPositions(regions, mask)
         values = packed.padded(self.attention_value(packed.rows))
         fused = self.attention_fusion(self.attention_query(question.state).unsqueeze(1), values)

@@ -1,4 +1,4 @@
-"""Answer questions about images with a trained model, by the features of their regions or by their pixels."""
+"""Answer questions about images with a trained model, from the features of their regions or from their pixels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .vqa_model import VQAModel
 
 
 class AskedQuestion(NamedTuple):
-    """A question, and where its image is: the store that has its regions, or the path of its picture."""
+    """A question with the store that has the regions of its image, or with the path of its picture."""
 
     question: Question
     images: RegionStore | Path
@@ -43,15 +43,12 @@ class AskedQuestion(NamedTuple):
 class VQAInferencer(LanguageInferencer):
     """Answer questions about the images of a region store, or about pictures.
 
-    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder reads pictures,
-    which must have the size of its training pictures.
+    The model is a :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder
+    reads pictures, which must have the size of its training pictures. The arguments are as in
+    :class:`mmattn.language.models.inferencer.LanguageInferencer`. ``answers`` are all answers of the model.
 
     An unknown word is read as in training, as padding or ``<unk>``, and predictions list it. A question without a word
     is answered from the image and the frequencies of the answers.
-
-    Attributes:
-        answers (list[str]): the answers that the model can give.
 
     Example::
 
@@ -76,9 +73,9 @@ class VQAInferencer(LanguageInferencer):
 
         Args:
             inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
-                store. For a model that reads pictures, their folder: the id of an image is the name of its file without
+                store. For a model that reads pictures, their folder. The id of a picture is its file name without
                 suffix.
-            questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair, or a
+            questions (sequence of tuple[str, str], str or Path): pairs of image id and question, at least one, or a
                 prepared file, see :func:`mmattn.language.vqa.questions.read_questions`.
             top_k (int): number of answers per question, at least 1. Defaults to 5.
             progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
@@ -146,7 +143,7 @@ class VQAInferencer(LanguageInferencer):
 
         Args:
             inputs (AskedQuestion): the question, from :meth:`questions`.
-            picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
+            picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, possibly reduced. Defaults to the
                 picture that the model reads, or to a white one.
             top_k (int): number of answers, at least 1. Defaults to 5.
         """
@@ -184,8 +181,8 @@ class VQAInferencer(LanguageInferencer):
 
 
 def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
-    """Check that pictures have the size of the training, or, for older checkpoints, one size: others have no batch."""
     faults: list[str] = []
+    # A batch needs pictures of one size. Older checkpoints do not record the size of the training pictures.
     first = trained and ('the training', tuple(trained))
     for path in dict.fromkeys(asked.images for asked in asked_questions):
         assert isinstance(path, Path)

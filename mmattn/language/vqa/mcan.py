@@ -17,16 +17,13 @@ from .vqa_model import AnswerModel
 
 
 class GuidedEncoderLayer(TransformerDecoderLayer):
-    """Self-attention between regions, attention to words, and a feed-forward network (SGA).
-
-    It is a :class:`mmattn.language.TransformerDecoderLayer` whose self-attention is not causal.
-    """
+    """Self-attention between regions, not causal, attention to words, and a feed-forward network (SGA)."""
 
     causal = False
 
 
 class GuidedEncoder(SequenceDecoder):
-    """Stack of layers that encode a set of regions, each guided by the same encoded words. It cannot decode.
+    """Encode a set of regions by a stack of layers that all attend to the same encoded words. It cannot decode.
 
     Args:
         num_layers (int): number of layers.
@@ -43,7 +40,7 @@ class GuidedEncoder(SequenceDecoder):
 
 
 class AttentionPooling(nn.Module):
-    """Weighted sum of a set of vectors, and a projection: W Σ_i softmax_i(MLP(x_i)) x_i + b.
+    """Sum a set of vectors by learned weights, and project the sum: W Σ_i softmax_i(MLP(x_i)) x_i + b.
 
     Args:
         embed_dim (int): channels E of the vectors, and of the hidden layer of the MLP.
@@ -64,8 +61,7 @@ class AttentionPooling(nn.Module):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Pool ``x`` ``(B, N, E)`` to ``(B, O)``.
 
-        ``padding_mask`` is bool ``(B, N)``, True where ``x`` is padding, which may hold any finite values. At least one
-        position must be valid.
+        ``padding_mask`` is bool ``(B, N)``, True for padding (any finite values). At least one position is valid.
         """
         logits = self.score(x)
         if padding_mask is not None:
@@ -75,16 +71,15 @@ class AttentionPooling(nn.Module):
 
 @MODELS.register_module()
 class MCAN(AnswerModel):
-    """Model that answers a question about an image, given by the features of its regions.
+    """Answer a question about an image, given by the features of its regions (modular co-attention network).
 
     An LSTM and a Transformer encoder read the embedded words. A second stack encodes the regions, and each of its
-    layers also attends to the encoded words. Both are pooled by attention, projected and added, and a layer norm and a
-    linear classifier return one logit per answer. The loss is the binary cross-entropy, summed over answers and batch.
+    layers also attends to the encoded words. Words and regions are pooled by attention, projected and added. A layer
+    norm and a linear classifier return the logits. The loss is the binary cross-entropy, summed over answers and batch.
 
     ``geometry='query_dependent'`` in ``region_attention`` makes the attention between the regions geometry-aware (GSA).
-    Word vectors start as N(0, 1). ``mmattn.WordVectorHook`` loads vectors such as GloVe.
-
-    With the default options, it has 51,640,891 parameters and 300 per symbol. GSA adds 1,577,856.
+    Word vectors start as N(0, 1). ``mmattn.WordVectorHook`` loads vectors such as GloVe. With the default options, the
+    model has 51,640,891 parameters and 300 per symbol. GSA adds 1,577,856.
 
     Source: Z. Yu et al.: "Deep Modular Co-Attention Networks for Visual Question Answering", CVPR 2019. GSA:
     "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, section 6.
@@ -101,8 +96,7 @@ class MCAN(AnswerModel):
         region_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
             plain ``mmattn.RegionAttention``.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
-        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
-            None.
+        data_preprocessor, init_cfg (dict, optional): Default to ``mmattn.RegionDataPreprocessor`` and None.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', geometry='query_dependent')
@@ -148,7 +142,7 @@ class MCAN(AnswerModel):
         self.classifier = nn.Linear(fused_dim, num_answers)
 
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Compute the logits of the answers, ``(B, A)``; see :meth:`forward`."""
+        """Compute the logits of the answers, ``(B, A)``, see :meth:`forward`."""
         question, mask = inputs['question'], _with_one(inputs.get('region_mask'))
         word_mask = _with_one(padding_mask(question))
         words = self.word_encoder(self.lstm(self.embedding(question))[0], word_mask)
@@ -163,8 +157,8 @@ class MCAN(AnswerModel):
 
 
 def _with_one(mask: Tensor | None) -> Tensor | None:
-    """Give each row of a padding mask ``(B, L)`` at least one valid position, so that no softmax is NaN."""
     if mask is None:
         return None
+    # each row gets a valid position, so that no softmax is NaN
     first = torch.arange(mask.shape[1], device=mask.device) == 0
     return mask & ~(mask.all(1, keepdim=True) & first)

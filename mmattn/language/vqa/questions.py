@@ -1,4 +1,4 @@
-"""Questions about images: their file, and their words as numbers."""
+"""Questions about images: their file format, and the numbers of their words."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class Question(NamedTuple):
         question (str): as published.
         answers (list of str): ten, or one. Empty in test sets whose answers are not published.
         answer (str): the majority answer, '' without answers.
-        question_type (str): such as 'how many', or ''.
-        answer_type (str): such as 'number', or ''.
+        question_type, answer_type (str): such as 'how many' and 'number', or ''.
     """
 
     question_id: int
@@ -46,12 +45,9 @@ def read_questions(path: str | Path) -> list[Question]:
     """Read the questions of a file that a converter, or :func:`write_questions`, has written.
 
     The file has an object with a list 'questions' of objects, whose keys are the fields of :class:`Question`. Without
-    'answer', the majority answer is the most frequent one, the first of equals.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, no question, a question twice, neither one nor ten answers of a question, or
-            answers of some questions only. The message lists all faults.
+    'answer', the majority answer is the most frequent one, the first of equals. A faulty file raises a ValueError that
+    lists all faults: another layout, no question, a question twice, or answers that are neither one nor ten, or that
+    only some questions have.
     """
     data = read_json(path)
     faults: list[str] = []
@@ -114,10 +110,10 @@ class QuestionTokenizer:
     Args:
         symbols (sequence of str): the vocabulary without the four special symbols, as in the ``metainfo`` of
             :class:`VQADataset` and in checkpoints.
-        tokens (str): 'ban' lower-cases the text, removes ``,`` and ``?``, splits off ``'s``, and reads an unknown word
-            as padding. 'skip-thought' lower-cases the text, removes ``?!'"$:@(),.;``, reads ``-`` and ``/`` as spaces,
-            and an unknown word as ``<unk>``.
-        max_words (int, optional): longer questions are cut. Defaults to 14 and 26.
+        tokens (str): both kinds lower-case the text. 'ban' removes ``,`` and ``?``, splits off ``'s``, and reads an
+            unknown word as padding. 'skip-thought' removes ``?!'"$:@(),.;``, reads ``-`` and ``/`` as spaces, and an
+            unknown word as ``<unk>``. Defaults to 'ban'.
+        max_words (int, optional): longer questions are cut. Defaults to 14 for 'ban', 26 for 'skip-thought'.
 
     Example:
         >>> tokenizer = QuestionTokenizer(['is', 'this', 'a', 'dog'], max_words=6)
@@ -132,7 +128,7 @@ class QuestionTokenizer:
         self.vocabulary = Vocabulary(symbols)
 
     def words(self, text: str) -> list[str]:
-        """Split a text into the words that are used, at most ``max_words``."""
+        """Split a text into the words that the model reads, at most ``max_words``."""
         return self._rule.words(text)[: self.max_words]
 
     def unread(self, text: str) -> list[str]:
@@ -140,7 +136,7 @@ class QuestionTokenizer:
         return self._rule.words(text)[self.max_words :]
 
     def numbers(self, text: str) -> list[int]:
-        """Convert the words that are used to numbers."""
+        """Convert the words that the model reads to numbers."""
         numbers = self.vocabulary.encode(' '.join(self.words(text)))[:-1]
         return [self._rule.unknown if number < len(SPECIALS) else number for number in numbers]
 

@@ -17,10 +17,7 @@ LOSSES = ('binary', 'cross_entropy')
 
 
 class AnswerModel(BaseModel):
-    """Base of models that score the answers to a question about an image.
-
-    A subclass defines ``logits(inputs)``, ``(B, A)``, and ``loss(logits, inputs)``.
-    """
+    """Base of models that score answers. A subclass defines ``logits(inputs)`` and ``loss(logits, inputs)``."""
 
     logits: Callable[[dict[str, Tensor]], Tensor]
     loss: Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -35,14 +32,14 @@ class AnswerModel(BaseModel):
         """Run the model on a batch of questions.
 
         Args:
-            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words; for regions, 'features',
+            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words. With regions, 'features',
                 float ``(B, K, D)``, 'region_mask', bool ``(B, K)``, True where padded, and, if the model reads boxes,
                 'boxes', float ``(B, K, 4)``, in pixels for :class:`MCAN`, or in the unit of 'sizes', ``(B, 2)``, width
-                and height; for pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets',
+                and height. With pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets',
                 float ``(B, A)``, from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
             data_samples (list[BaseDataElement], optional): one per question, to which predictions are added.
-            mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
-                ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
+            mode (str): 'tensor' returns the logits ``(B, A)``, 'loss' a dict, 'predict' the data samples with
+                ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer. Defaults to 'tensor'.
         """
         logits = self.logits(inputs)
         if mode == 'tensor':
@@ -57,7 +54,7 @@ class AnswerModel(BaseModel):
 
 @MODELS.register_module()
 class VQAModel(AnswerModel):
-    """Model that answers a question about an image, given by the features of its regions, or by its pixels.
+    """Answer a question about an image, given by the features of its regions or by its pixels.
 
     The encoder reads the question, and the head returns one logit per answer. With 'binary', the loss is the binary
     cross-entropy of the targets, summed over the answers, and the scores of the answers are sigmoids. With
@@ -73,8 +70,7 @@ class VQAModel(AnswerModel):
             ``dict(type='mmattn.ConvImageEncoder')``. ``num_features`` is then ignored, and the attribute is None.
             Defaults to None.
         loss (str): 'binary' or 'cross_entropy'. Defaults to 'binary'.
-        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
-            None.
+        data_preprocessor, init_cfg (dict, optional): Default to ``mmattn.RegionDataPreprocessor`` and None.
 
     Example:
         >>> encoder = dict(type='mmattn.QuestionGRU', embed_dim=16)
@@ -119,8 +115,7 @@ class VQAModel(AnswerModel):
     def attention(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Compute the scores of the answers, ``(B, A)``, and the attention weights.
 
-        The weights are ``(B, G, L, K)`` for words and regions, ``(B, G, K)`` for regions, or None for heads without
-        attention.
+        The weights are ``(B, G, L, K)`` for words and regions, ``(B, G, K)`` for regions, or None without attention.
         """
         logits, weights = self._answer(inputs, need_weights=True)
         return self.scores(logits), weights

@@ -23,17 +23,14 @@ def read_word_vectors(
     """Read the vectors of some words, float32 ``(dim)`` by word. Words without a vector are left out.
 
     A text file, possibly ``.gz``, has one word per line and its numbers, separated by spaces, as GloVe. A file ``.npy``
-    has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
+    has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought. A file with another layout, with vectors
+    of another width or with none of the words raises a ValueError that names the file.
 
     Args:
         path (str or Path): the file.
         words (collection of str): the words.
         dim (int): channels of the vectors.
-        dictionary (str or Path, optional): file with the words of an ``.npy`` file, one per line. Defaults to None.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file has another layout or other channels, or none of the words. The message names the file.
+        dictionary (str or Path, optional): the words of an ``.npy`` file, one per line, for such a file only.
 
     Example:
         >>> _ = Path('vectors.txt').write_text('dog 1 0.5\\ncat 0 2\\n', encoding='utf-8')
@@ -90,21 +87,15 @@ UNKNOWN = 'UNK'
 class WordVectorHook(Hook):
     """Fill the embedding of a model with word vectors from a file, before the first iteration.
 
-    It fills the first ``nn.Embedding`` of the model. A word without a vector, also ``<unk>``, gets the vector of the
-    word 'UNK', if the file has it, as Skip-Thought. Otherwise it gets 0, as in the code of the bilinear attention
-    network. The vector of padding stays 0. All vectors are trained further.
-
-    A training that starts from a checkpoint, or is resumed, keeps the vectors of the checkpoint.
+    The hook fills the first ``nn.Embedding`` of the model, which must be as wide as the vectors. A word without a
+    vector, also ``<unk>``, gets the vector of the word 'UNK', if the file has it, as Skip-Thought. Otherwise the word
+    gets 0, as in the code of the bilinear attention network. The vector of padding stays 0. All vectors are trained
+    further. A training that starts from a checkpoint, or is resumed, keeps the vectors of the checkpoint.
 
     Args:
-        file (str): text file of word vectors, such as ``glove.6B.300d.txt``, or ``utable.npy``; see
+        file (str): text file of word vectors, such as ``glove.6B.300d.txt``, or ``utable.npy``, see
             :func:`mmattn.language.vqa.read_word_vectors`.
         dictionary (str, optional): the words of an ``.npy`` file. Defaults to None.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: the vectors are not as wide as the embedding, the file has none of the words, or the model has no
-            embedding of the words of the training data.
 
     Example:
         >>> from mmattn.registry import HOOKS

@@ -1,7 +1,6 @@
 """Compositions: the operators in PyTorch's own operations, in the dtype of the operands, with memory linear in the map.
 
-They run on GPUs without a check, because PyTorch has tested these operations. ``export.py`` has those of exported
-networks.
+They run on GPUs without a check, because PyTorch has tested these operations. ``export.py`` is for exported networks.
 """
 
 from . import dynamic_conv, global_attention, grid_attention, local_attention, strided_attention

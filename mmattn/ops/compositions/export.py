@@ -1,8 +1,8 @@
 """Compositions for exported networks, whose sizes of maps may be symbolic.
 
-An exporter replaces each operator by its composition, so that any runtime can run the network. These compositions have
-no slices of work, so they take more memory: each docstring gives the largest tables beyond operands and output, in
-numbers per batch item and head, for N queries, M keys, D channels and K window entries.
+An exporter replaces each operator by its composition, so that any runtime can run the network. Without slices of work,
+compositions take more memory: each docstring gives the largest tables beyond operands and output, in numbers per batch
+item and head, for N queries, M keys, D channels and K window entries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ COMPOSITIONS: dict[Any, Callable] = {torch.ops.mmattn.projection.default: F.line
 
 
 def _composes(name: str) -> Callable:
-    """Register the decorated function, which is called with the arguments as one object, as a composition."""
     operator = OPERATORS[name]
 
     def register(composition: Callable) -> Callable:
@@ -40,7 +39,6 @@ def _composes(name: str) -> Callable:
 
 
 def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Tensor:
-    """Mark the entries ``(length, k)`` around each position whose key lies on the axis."""
     key = torch.arange(length, device=device)[:, None] + (torch.arange(k, device=device) - k // 2) * dilation
     return (key >= 0) & (key < length)
 
@@ -48,7 +46,7 @@ def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Ten
 def _window(
     size: Sequence[int], key_size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Compute what ``window_bias.window_keys`` does, without a division of symbolic sizes."""
+    # As `window_bias.window_keys`, but without a division of symbolic sizes.
     where, exists = (
         torch.zeros((1, 1), dtype=torch.long, device=device),
         torch.ones((1, 1), dtype=torch.bool, device=device),
@@ -92,7 +90,7 @@ def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _table(x: Rows, args: Any) -> Tensor:
-    """Build the biases of all pairs, ``(B, heads, N, M)``, without operations in place, which exporters do not take."""
+    """Build the biases of all pairs, ``(B, heads, N, M)``, without in-place operations, which exporters do not take."""
     count = x.key.shape[2]
     table = x.query.new_zeros((*x.query.shape[:-1], count))
     if x.window_bias is not None:
@@ -120,11 +118,8 @@ def _table(x: Rows, args: Any) -> Tensor:
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
-    """Yield the neighbours of each position, ``(B, heads, H, W, k1, C)``, for each row of the kernel, 0 outside.
-
-    All rows are views of one table, which also has (k0 − 1) · dilation rows of zeros.
-    """
-    k0, k1 = kernel_size
+    """Yield the neighbours of each position, ``(B, heads, H, W, k1, C)``, for each row of the kernel, 0 outside."""
+    k0, k1 = kernel_size  # all rows are views of one table, which also has (k0 − 1) · dilation rows of zeros
     width = x.shape[3]
     beyond = k1 // 2 * dilation, k1 // 2 * dilation, k0 // 2 * dilation, k0 // 2 * dilation
     x = F.pad(x, (0, 0, *beyond))

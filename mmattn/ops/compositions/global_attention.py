@@ -19,7 +19,7 @@ def forward(args: Any) -> tuple[Tensor, Tensor]:
     """Compute the outputs for slices of queries."""
     call = _Call(args)
     positions, channels = args.query.shape[:-1], args.value.shape[-1]
-    # The outputs are no views: autograd forbids in-place changes of these.
+    # The outputs are no views, because autograd forbids in-place changes of views.
     outs = args.value.new_empty(*positions, channels)
     lses = args.query.new_full(positions, math.nan, dtype=accumulator(args.query))
     out, lse = outs.flatten(2, -2), lses.flatten(2)
@@ -71,8 +71,6 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor |
 
 
 class _Call:
-    """The operands of a call as PyTorch's attention takes them, and the tables of its biases."""
-
     def __init__(self, args: Any) -> None:
         self.fused = table_attention.uses_sdpa(args.query.device)
         self.x = x = Rows(args, args.query.dtype, args.query.dtype if self.fused else accumulator(args.query))

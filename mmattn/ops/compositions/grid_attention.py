@@ -89,7 +89,6 @@ def _slices(args: Any, tables: int) -> Iterator[slice]:
 
 
 def _keys(x: Tensor, axis: int, rows: slice) -> Tensor:
-    """View the lines of keys along an axis through some queries."""
     return lines_along(x if axis == 0 else x[:, :, rows], axis)
 
 
@@ -101,7 +100,7 @@ def _logits(
     queries: Tensor | None = None,
     keys: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute logits ``(B, heads, *rest, n, L)`` of an arm. Also returns the index of ``Positions.index``."""
+    """Compute logits ``(B, heads, *rest, n, L)`` of an arm, and the index of ``Positions.index``."""
     if queries is None or keys is None:
         queries, keys = lines_along(args.query[:, :, rows], axis), _keys(args.key, axis, rows)
     length, index = keys.shape[-2], None

@@ -56,7 +56,6 @@ def backward(grad: Tensor, args: Any) -> list[Tensor]:
 
 
 def _work(args: Any, area: Neighbours) -> Iterator[tuple]:
-    """Yield parts, with their query, key, value and window biases, and the neighbours outside the map."""
     value = args.value
     channels = max(x.shape[-1] for x in (value, args.query) if x is not None)
     operands = (args.query, args.key, value, args.window_bias)
@@ -73,7 +72,7 @@ def _passes(
     bias: Tensor | None,
     outside: Tensor,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Compute weights and weighted sum of keys of each refining pass, and the weights of the last pass."""
+    """Compute weights and weighted keys of each refining pass, and the weights of the last pass."""
     rounds: list[tuple[Tensor, Tensor]] = []
     logits = None
     if query is not None and keys is not None:

@@ -1,7 +1,7 @@
 """Sums over the k×k neighbourhoods of a 2-D map, for the whole map at once.
 
-Neighbours ``(B, heads, H, W, C, k0, k1)`` are a view of a padded map, with zeros outside the map. Weights and logits of
-pairs are ``(B, heads, H, W, K)``, row-major over the neighbourhood.
+Neighbours ``(B, heads, H, W, C, k0, k1)`` are a view of a padded map, 0 outside the map. Weights and logits of pairs
+are ``(B, heads, H, W, K)``, row-major over the neighbourhood.
 """
 
 from __future__ import annotations

@@ -80,7 +80,6 @@ def _table(x: Groups, query: Tensor, key: Tensor, part: tuple[slice, ...], fused
 
 
 def _flat(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """View groups as one batch with one head, ``(groups, 1, n, C)``, and pad them for PyTorch's attention."""
     columns = key.shape[-2] if table is None else table.shape[-1]
     padded = pad(query), pad(key, columns), pad(value, columns)
     query, key, value = (x.flatten(0, -3).unsqueeze(1) for x in padded)

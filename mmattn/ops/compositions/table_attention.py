@@ -1,7 +1,7 @@
 """Attention with a dense table of biases: what compositions do with a slice of queries, or a group of positions.
 
-Query is ``(…, n, D)``, key ``(…, m, D)``, value ``(…, m, Dv)``, in one dtype, in which their products are computed. The
-table of biases is None or ``(…, n, m)``; −∞ excludes a key. The output of a query without keys is 0.
+Query is ``(…, n, D)``, key ``(…, m, D)``, value ``(…, m, Dv)``, in the dtype of their products. The table of biases is
+None or ``(…, n, m)``, and −∞ excludes a key. The output of a query without keys is 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def attend_backward(
 
 
 def _logits(query: Tensor, key: Tensor, table: Tensor | None, scale: float) -> Tensor:
-    """Compute logits ``(…, n, m)`` in float32, or in float64."""
     if query.shape[-1]:
         logits = ((query * scale) @ key.transpose(-1, -2)).to(accumulator(query))
         return logits if table is None else logits + table
@@ -63,7 +62,7 @@ def uses_sdpa(device: torch.device) -> bool:
 
 
 def padded_keys(count: int) -> int:
-    """Return the number of keys, with an empty key for queries without keys, rounded up for PyTorch's kernels."""
+    """Count the keys and one empty key, for queries without keys, rounded up for PyTorch's kernels."""
     return -(-(count + 1) // MULTIPLE) * MULTIPLE
 
 
@@ -77,16 +76,13 @@ def pad(x: Tensor, rows: int | None = None) -> Tensor:
 
 
 def lowest(dtype: torch.dtype) -> float:
-    """Return the bias of the empty key, below the logits of all other keys."""
+    """Choose the bias of the empty key, below the logits of all other keys."""
     return -3e4 if dtype == torch.float16 else -1e30
 
 
 def close_table(table: Tensor, count: int) -> None:
-    """Set the columns of a table after the ``count`` keys, in place: one empty key, and no further keys.
-
-    The empty key, whose value is 0, has a bias so low that it only counts for a query without other keys. A row
-    of −∞ alone would give NaN in some kernels.
-    """
+    """Set the columns of a table after the ``count`` keys, in place: one empty key, and no further keys."""
+    # A row of −∞ alone would give NaN in some kernels. The empty key, whose value is 0, only counts without other keys.
     table[..., count] = lowest(table.dtype)
     table[..., count + 1 :] = -torch.inf
 

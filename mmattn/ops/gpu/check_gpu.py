@@ -1,13 +1,13 @@
 """Check the kernels on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
 
 By default, compositions of PyTorch's operators run on a GPU. For each kernel, dtype class and pass, this check compares
-values and gradients with the reference in float64, and the time with the time of the composition. Kernels that are
-correct and faster run on such GPUs from then on. CUDA kernels of global_attention, grid_attention and
-strided_attention, which are expected to be slower than Triton's, are only checked with ``--kernels cuda``.
+values and gradients with the reference in float64, and the time with the time of the composition. From then on, kernels
+that are correct and faster run on such GPUs. CUDA kernels of global_attention, grid_attention and strided_attention,
+which are expected to be slower than Triton's, are only checked with ``--kernels cuda``.
 
 The check requires only torch. Each kernel is checked in a separate process, because a kernel that crashes makes the GPU
-unusable for the whole process. Findings are written after each kernel; the same command continues an interrupted check.
-The exit code is 1 if the check cannot run, or if a kernel is incorrect.
+unusable for the whole process. Findings are written after each kernel. To resume an interrupted check, run the same
+command again. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
 """
 
 import argparse
@@ -67,7 +67,6 @@ def main() -> int:
 
 
 def _gpus(device: str | None) -> list[str]:
-    """Return the selected GPU, or the first GPU of each kind."""
     if not torch.cuda.is_available():
         raise SystemExit(f'torch {torch.__version__} finds no usable GPU')
     count = torch.cuda.device_count()
@@ -105,7 +104,7 @@ def selected_kernels(device: str, operators: Sequence[str], only: str | None) ->
 
 
 def check_all(device: str, kind: dict[str, str], args: argparse.Namespace) -> dict[Key, Finding]:
-    """Check the kernels one by one, and write what was found after each. Returns all findings, old ones included."""
+    """Check the kernels one by one, and write the findings after each. Returns all findings, old ones included."""
     earlier = verdict.read(kind) if kind and not args.quick else {}
     findings: dict[Key, Finding] = {}
     kernels = selected_kernels(device, args.operators, args.kernels)
@@ -135,7 +134,7 @@ def check_all(device: str, kind: dict[str, str], args: argparse.Namespace) -> di
 
 
 def print_summary(findings: dict[Key, Finding]) -> None:
-    """Print a table of the kernels: their times in units of the composition's time, or why they do not run."""
+    """Print a table of the kernels with their times in units of the composition's time, or why they do not run."""
     columns = [(dtypes, pass_) for dtypes in DTYPE_CLASSES for pass_ in PASSES]
     print('\nTimes in units of the time of the composition. Kernels below 1 run; otherwise the composition does.')
     print(f'{"operator, kernel":28}' + ''.join(f'{f"{dtypes} {pass_}":>20}' for dtypes, pass_ in columns))
@@ -219,8 +218,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _dtypes(dtypes: str, device: str) -> tuple[torch.dtype, ...]:
-    """List the dtypes of a class. The first one is timed."""
-    if dtypes == 'float32':
+    if dtypes == 'float32':  # the first dtype of a class is timed
         return (torch.float32,)
     return (torch.bfloat16,) if device == 'cpu' else (torch.bfloat16, torch.float16)
 
@@ -282,7 +280,7 @@ def compare(operator: str, case: Case, dtype: torch.dtype, kernel: str = 'cuda')
 
 
 def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtype) -> dict[str, Tensor]:
-    """Compute the output and the gradients of all tensors, in dtype ``computed``, for inputs rounded to ``dtype``."""
+    """Compute the output and all gradients in dtype ``computed``, for inputs rounded to ``dtype``."""
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def sources() -> dict[str, str]:
 
 
 def verdict_path(kind: dict[str, str]) -> Path:
-    """Return the path of the verdict for a kind of GPU, in the user's cache."""
+    """Name the file of the verdict for a kind of GPU, in the user's cache."""
     caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')  # without a home, a folder named ~
     cache = os.environ.get('MMATTN_CACHE') or Path(caches, 'mmattn')
     key = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:12]
@@ -86,7 +86,7 @@ def verdict_path(kind: dict[str, str]) -> Path:
 
 
 def read(kind: dict[str, str]) -> dict[Key, Finding]:
-    """Read what was found on a kind of GPU with the present sources. The user's findings precede the package's."""
+    """Read the findings on a kind of GPU with the present sources. The user's findings precede the package's."""
     findings: dict[Key, Finding] = {}
     for path in (*sorted(SHIPPED.glob('*.json')), verdict_path(kind)):
         findings |= _read(path, kind)
@@ -109,7 +109,7 @@ def _read(path: Path, kind: dict[str, str]) -> dict[Key, Finding]:
 
 
 def write(kind: dict[str, str], findings: dict[Key, Finding]) -> Path:
-    """Add findings to the verdict in the user's cache, and return its path. The file is written aside and renamed."""
+    """Add findings to the verdict in the user's cache, and return its path."""
     path = verdict_path(kind)
     items: list[dict[str, Any]] = [
         {'key': key, 'sources': sources()[key.kernel], 'finding': finding._asdict()}
@@ -132,9 +132,9 @@ def explain(finding: Finding | None) -> str:
 def select(
     findings: dict[Key, Finding], operator: str, dtypes: str, pass_: str, kernels: Sequence[str]
 ) -> tuple[str, dict[str, str]]:
-    """Select what runs: the fastest of the kernels that are faster than the composition, or 'composition'.
+    """Select the fastest of the kernels that are faster than the composition, or 'composition'.
 
-    Returns it with the reason against each of the other kernels.
+    Returns its name, and the reason against each of the other kernels.
     """
     by_kernel = {kernel: findings.get(Key(operator, kernel, dtypes, pass_)) for kernel in kernels}
     reasons = {kernel: explain(finding) for kernel, finding in by_kernel.items()}

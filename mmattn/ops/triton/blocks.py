@@ -60,7 +60,7 @@ def decode_table(table):
 
 @triton.jit
 def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr, first=0):
-    """Load rows ``(len(numbers), WIDTH)`` of a map, starting at channel ``first``. Missing rows and channels are 0."""
+    """Load rows ``(len(numbers), WIDTH)`` of a map from channel ``first`` on. Missing rows and channels are 0."""
     at = first + tl.arange(0, WIDTH)
     there = (numbers < count)[:, None] & (at < channels)[None, :]
     return tl.load(data + map * count * channels + (numbers[:, None] * channels + at[None, :]), mask=there, other=0.0)
@@ -68,7 +68,7 @@ def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr, first=0)
 
 @triton.jit
 def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr, first=0):
-    """Store rows in the dtype of ``data``, starting at channel ``first``."""
+    """Store rows in the dtype of ``data``, from channel ``first`` on."""
     at = first + tl.arange(0, WIDTH)
     there = (numbers < count)[:, None] & (at < channels)[None, :]
     to = data + map * count * channels + (numbers[:, None] * channels + at[None, :])
@@ -77,7 +77,7 @@ def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr, f
 
 @triton.jit
 def point_to_map(call, table, map):
-    """Return a pointer to the entries of one map in a table."""
+    """Point to the entries of one map in a table."""
     return table.data + (map // call.heads * table.batch + map % call.heads * table.head)
 
 
@@ -101,10 +101,7 @@ def prepare_gradient(grad: Tensor, out: Tensor, lse: Tensor) -> Gradient:
 
 
 def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Allocate a contiguous gradient for each tensor that needs one, otherwise None.
-
-    ``needed`` has one item for each tensor that is not None.
-    """
+    """Allocate a contiguous gradient, or None, for each tensor. ``needed`` has one item per tensor that is not None."""
     flags = iter(needed)
     return [
         torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None and next(flags) else None
@@ -113,11 +110,8 @@ def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> 
 
 
 def supports(args: Any) -> bool:
-    """Check whether the kernels support the operands of a call. The reference runs all other calls.
-
-    Not supported: float64, empty operands, maps whose offsets do not fit into 32 bits, and bfloat16 in Triton's
-    interpreter, which rounds its products wrongly.
-    """
+    """Check whether the kernels support the operands of a call."""
+    # Triton's interpreter rounds the products of bfloat16 wrongly. Offsets must fit into 32 bits.
     dtypes = DTYPES if args.query.is_cuda else DTYPES - {torch.bfloat16}
     return all(
         x.dtype in dtypes

@@ -1,8 +1,8 @@
 """Launches the kernels of ``global_attention``. ``../global_attention.py`` has the equations.
 
 No kernel uses atomics, and the order of every sum is fixed. The keys in the windows of consecutive queries are a strip
-of consecutive keys, because all axes but the first are complete in it. Only the tiles of this strip load window biases;
-all other keys of a query have one bias.
+of consecutive keys, because all axes but the first are complete in it. Only the tiles of this strip load window biases.
+All other keys of a query have one bias.
 """
 
 from __future__ import annotations

@@ -101,10 +101,7 @@ def query_gradients(
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of queries, window biases ``(maps, N, K)`` and ``outside_bias`` ``(maps, N)``.
-
-    Each window entry belongs to one pair. Entries without a key are not written.
-    """
+    """Compute the gradients of queries, window biases ``(maps, N, K)`` and ``outside_bias`` ``(maps, N)``."""
     call = decode_call(call)
     tiles = tl.cdiv(call.queries, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
@@ -129,7 +126,7 @@ def query_gradients(
                 acc = tl.dot(d_logits.to(key.dtype), key, acc, input_precision=PRECISION)
             entry, inside = find_entries(call, queries, keys, DIMS)
             inside_sum += tl.sum(tl.where(inside, d_logits, 0.0), 1)
-            if d_window is not None:
+            if d_window is not None:  # each entry belongs to one pair; entries without a key are not written
                 to = d_window + map * call.queries * call.entries + (queries[:, None] * call.entries + entry)
                 tl.store(to, d_logits.to(d_window.dtype.element_ty), mask=inside)
         if d_outside is not None:  # the gradients of the logits of a softmax sum to 0
@@ -217,11 +214,7 @@ def axis_gradients(
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of the biases of one axis, ``(maps, N, length)``.
-
-    A program owns queries × coordinates on this axis, and loops over positions on the other axes. ``inner`` is the
-    number of positions on the axes after this one.
-    """
+    """Compute the gradients of the biases of an axis, ``(maps, N, length)``. ``inner`` positions are on later axes."""
     call = decode_call(call)
     length, inner = decode(length), decode(inner)
     tiles, parts = tl.cdiv(call.queries, OWN), tl.cdiv(length, STREAM)
@@ -230,6 +223,7 @@ def axis_gradients(
     at = tl.program_id(0) % parts * STREAM + tl.arange(0, STREAM)
     query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
     acc = tl.zeros([OWN, STREAM], tl.float32)
+    # A program owns queries × coordinates on this axis, and loops over positions on the other axes.
     for other in range(0, call.keys // length):
         keys = tl.where(at < length, (other // inner * length + at) * inner + other % inner, call.keys)
         key = load_rows(call.key, map, keys, call.keys, call.channels, D)

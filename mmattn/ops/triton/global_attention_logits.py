@@ -140,10 +140,8 @@ def compute_logits(
 
 @triton.jit
 def strip(first, last, size, other_size, before, reach, end, STREAM: tl.constexpr):
-    """Compute begin and end of the tiles that contain the windows of the owned positions ``first`` to ``last``.
-
-    ``before`` is the offset on the first axis from an owned position to the same position on the other side.
-    """
+    """Compute begin and end of the tiles that contain the windows of the owned positions ``first`` to ``last``."""
+    # `before`: offset on the first axis from an owned position to the same position on the other side
     plane = other_size[1] * other_size[2]
     of_first = first // (size[1] * size[2]) + before - reach
     of_last = last // (size[1] * size[2]) + before + reach + 1

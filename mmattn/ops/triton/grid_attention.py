@@ -55,7 +55,7 @@ def build_calls(args: Any) -> list[Tiles]:
 
 
 def sizes(args: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the sides of the map and of the windows. Missing axes come first, with length 1."""
+    """Pad the sides of the map and of the windows: missing axes come first, with length 1."""
     windows = () if args.window_bias is None else args.window_size
     return pad_axes(args.query.shape[2:-1], 1), pad_axes(windows, 1)
 
@@ -67,7 +67,7 @@ def list_axes(args: Any) -> list[int]:
 
 
 def on_axis(axis: int, here: int, elsewhere: int) -> tuple[int, ...]:
-    """Return one number per axis: ``here`` on ``axis``, ``elsewhere`` on the other axes."""
+    """Build one number per axis: ``here`` on ``axis``, ``elsewhere`` on the other axes."""
     return tuple(here if other == axis else elsewhere for other in range(AXES))
 
 

@@ -58,7 +58,7 @@ def select_config(kernel: Any, shared: int, D: int, DV: int, PRECISION: str | No
 
 @functools.cache
 def shared_memory(device: int) -> int:
-    """Return the bytes of shared memory that a block can have. In Triton's interpreter, there is no GPU."""
+    """Query the bytes of shared memory of a block, 0 in Triton's interpreter."""
     if interpreted():
         return 0
     properties = torch.cuda.get_device_properties(device)
@@ -66,17 +66,15 @@ def shared_memory(device: int) -> int:
 
 
 def launch(kernel: Any, programs: Callable[[Config], int], *arguments: Any, **constants: Any) -> None:
-    """Run a kernel. ``programs`` returns the number of programs for a configuration."""
+    """Run a kernel with as many programs as ``programs`` computes for its configuration."""
     config = select_config(kernel, shared_memory(0 if interpreted() else torch.cuda.current_device()), **constants)
     kernel[programs(config),](*map(encode, arguments), **constants, **options(config))
 
 
 def encode(x: Any) -> Any:
-    """Encode the numbers of a kernel's argument, also in tuples, so that sizes do not select another compilation.
-
-    Triton compiles a kernel again where a number becomes 1 or divisible by 16, or ceases to be. 2n + 1 is neither.
-    ``blocks.decode`` is the inverse. 1 is a stride or an axis without positions: it remains, and the compiler uses it.
-    """
+    """Encode the numbers of an argument, also in tuples, so that sizes do not cause new compilations."""
+    # Triton compiles a kernel again where a number becomes 1 or divisible by 16, or ceases to be. 2n + 1 is neither.
+    # `blocks.decode` is the inverse. 1 is a stride or an axis without positions: it remains, and the compiler uses it.
     if isinstance(x, tuple):
         parts = map(encode, x)
         return type(x)(*parts) if hasattr(x, '_fields') else tuple(parts)
@@ -86,7 +84,7 @@ def encode(x: Any) -> Any:
 
 
 def options(config: Config) -> dict[str, int]:
-    """Return the arguments of a launch that are of a configuration."""
+    """Convert a configuration to arguments of a launch."""
     owned, stream, warps, stages = config
     return {'OWN': owned, 'STREAM': stream, 'num_warps': warps, 'num_stages': stages}
 

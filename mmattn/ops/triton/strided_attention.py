@@ -1,7 +1,7 @@
 """Launches the kernels of ``strided_attention``.
 
 A group of queries is a block, or the positions with the same remainder. It comes with all keys that any of its queries
-attends to. Where programs own keys, a group of keys comes with all queries that attend to any of them.
+attends to. Where programs own keys, a group of keys comes with all queries that attend to any of its keys.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ def build_call(args: Any, of_queries: bool = True) -> Tiles:
 
 
 def cut(size: int, other_size: int, step: int, pattern: str, of_queries: bool) -> tuple[tuple, tuple]:
-    """Divide one axis into groups: owned positions, and positions of the other side.
-
-    Returns (stride, dilation, length, padding before the first group) for each side.
-    """
+    """Divide an axis into groups of owned and of other positions: stride, dilation, length and padding before."""
     if pattern == 'strided':
         return (1, step, -(-size // step), 0), (1, step, -(-other_size // step), 0)
     more = step - 1  # positions of the other side, on one side of the group

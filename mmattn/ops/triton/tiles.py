@@ -1,12 +1,10 @@
 """Attention between groups of positions: one arm of ``grid_attention``, or all of ``strided_attention``.
 
 A program owns rows of a tile: queries in the forward pass and for the gradients of queries, otherwise keys. It loops
-over the columns, which are the positions of the same groups on the other side. Small groups share a tile, and pairs of
-two groups are masked. Channels of the result are divided among programs, ``MOST_WIDTH`` for each program, and every
-program computes all logits. No kernel uses atomics, and the order of every sum is fixed.
-
-An operator is a sequence of calls. Each call adds to the sums of the previous call. The forward pass continues its
-online softmax.
+over the columns, the positions of the same groups on the other side. Small groups share a tile, where pairs of two
+groups are masked. Each program computes all logits and ``MOST_WIDTH`` channels of the result. No kernel uses atomics,
+and the order of every sum is fixed. An operator is a sequence of calls that each add to the sums of the previous call.
+The forward pass continues its online softmax.
 """
 
 from __future__ import annotations
@@ -66,15 +64,9 @@ class Tiles:
     def launch(
         self, kernel: Any, *arguments: Any, owned: Division, parts: int = 1, length: int = 0, **constants: Any
     ) -> None:
-        """Run a kernel.
+        """Run a kernel whose programs own the positions ``owned``. ``parts`` programs share a tile.
 
-        Args:
-            kernel: the kernel.
-            *arguments: its arguments after the operands.
-            owned: the positions that programs own.
-            parts: number of programs that share a tile of owned positions.
-            length: for a kernel that owns pairs, the number of coordinates of a group, which programs also share.
-            **constants: further constants.
+        ``length``: for a kernel that owns pairs, the number of coordinates of a group, which programs also share.
         """
         constants |= self.constants | {'PACKED': owned.group_size <= MOST_PACKED}
 
@@ -110,15 +102,10 @@ def backward(
     d_outside: Tensor | None = None,
     d_tables: Sequence[tuple[Table | None, ...]] = (),
 ) -> None:
-    """Compute the gradient of an operand ``(batch, heads, *positions, channels)``.
+    """Compute the gradient ``to`` of ``operand`` ('query', 'key' or 'value'), contiguous, None if it is not needed.
 
-    Args:
-        calls: calls of the operator.
-        operand: 'query', 'key' or 'value'.
-        upstream: the gradient of the output.
-        to: the gradient, contiguous, None if it is not needed.
-        d_outside: for 'query', the gradient of ``outside_bias``, contiguous, None if it is not needed.
-        d_tables: for 'query', the gradients of the tables of each call, None where not needed.
+    For 'query', also compute the gradient ``d_outside`` of ``outside_bias``, and the gradients of the tables of each
+    call.
     """
     if to is d_outside is None and not any(table for tables in d_tables for table in tables):
         return

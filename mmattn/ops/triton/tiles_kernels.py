@@ -81,10 +81,7 @@ def gradients(
     OPERAND: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CHUNKS: tl.constexpr, VALUE_CHUNKS: tl.constexpr,
     SKIP_SELF: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of queries, keys or values, starting from the sums before this call.
-
-    For queries, also compute the gradients of ``outside_bias`` ``(maps, N)`` and of tables with one entry per pair.
-    """
+    """Compute gradients of queries (with ``outside_bias`` and tables), keys or values, from sums before this call."""
     call, gradient = decode_call(call), decode_rows(gradient)
     before, after = (decode_rows(before[0]), before[1]), (decode_rows(after[0]), after[1])
     d_tables = decode_table(d_tables[0]), decode_table(d_tables[1]), decode_table(d_tables[2])
@@ -128,7 +125,7 @@ def gradients(
                     outside_sum += tl.sum(tl.where(inside, 0.0, weights), 1)
         for axis in tl.static_range(3):
             if d_tables[axis] is not None:
-                entry, inside = find_entries(call, query, key, axis, SKIP_SELF)
+                entry, inside = find_entries(call, query, key, axis, SKIP_SELF)  # one entry per pair
                 to = point_to_map(call, d_tables[axis], map) + query.at * d_tables[axis].query + entry
                 tl.store(to, weights.to(to.dtype.element_ty), mask=pairs & inside & (chunk == 0))
     if after[0] is not None:
@@ -152,10 +149,7 @@ def offset_gradients(
     AXIS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CHUNKS: tl.constexpr, VALUE_CHUNKS: tl.constexpr,
     SKIP_SELF: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of the table of one axis.
-
-    A program owns queries × coordinates of keys on this axis, and loops over the positions on the other axes.
-    """
+    """Compute the gradients of the table of one axis."""
     call, gradient, d_table = decode_call(call), decode_rows(gradient), decode_table(d_table)
     length, inner = call.keys.length[AXIS], 1
     for axis in tl.static_range(AXIS + 1, 3):
@@ -171,6 +165,7 @@ def offset_gradients(
     there = owned < (last - first) * length
     begin = owned // length * call.keys.group_size + owned % length * inner
     acc = tl.zeros([OWN, STREAM], tl.float32)
+    # A program owns queries × coordinates of keys on this axis, and loops over the positions on the other axes.
     for other in range(0, call.keys.group_size // length):
         numbers = begin + (other // inner * length * inner + other % inner)
         numbers = tl.where(there, numbers, (last - first) * call.keys.group_size)

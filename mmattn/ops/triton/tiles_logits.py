@@ -122,11 +122,9 @@ def orient(x, ROWS: tl.constexpr):
 
 @triton.jit
 def quotient(n, d):
-    """Compute n // d for 0 ≤ n < 2²⁰, several times faster than a division of integers.
-
-    (n + ½)/d is at least 1/(2d) away from an integer. The computed value differs by less than (n + ½)/d · 2⁻²¹, because
-    the division may be wrong by two units in the last place, and the product is rounded.
-    """
+    """Compute n // d for 0 ≤ n < 2²⁰, several times faster than a division of integers."""
+    # (n + ½)/d is at least 1/(2d) away from an integer. The computed value differs by less than (n + ½)/d · 2⁻²¹,
+    # because the division may be wrong by two units in the last place, and the product is rounded.
     return ((n.to(tl.float32) + 0.5) * (1.0 / d)).to(tl.int32)
 
 
@@ -163,7 +161,7 @@ def groups_per_tile(division, OWN: tl.constexpr, PACKED: tl.constexpr):
 
 @triton.jit
 def own_groups(division, groups, number, OWN: tl.constexpr, PACKED: tl.constexpr):
-    """Return the map of a program, its first and last group, and its first position, counted from the first group."""
+    """Compute map, first and last group, and first position (counted from the first group) of a program."""
     packed = groups_per_tile(division, OWN, PACKED)
     tiles = tl.cdiv(packed * division.group_size, OWN)
     count = groups[0] * groups[1] * groups[2]

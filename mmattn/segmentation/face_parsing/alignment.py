@@ -1,8 +1,8 @@
 """Alignment of faces by landmarks: similarity transforms to the mean shape of the training faces.
 
-A point of the plane is represented by a complex number x + iy. A similarity is then z → az + b: |a| is the scale, arg a
-the rotation, b the translation; reflections are excluded. Least squares over a and b has a closed form. So does the
-mean shape: it is the first singular vector of the normalised shapes, to which generalised Procrustes analysis converges
+A point of the plane is represented by a complex number x + iy. A similarity is then z → az + b, without reflections:
+|a| is the scale, arg a the rotation, b the translation. Least squares over a and b has a closed form. So does the mean
+shape: it is the first singular vector of the normalised shapes, to which generalised Procrustes analysis converges
 (Kent 1994).
 """
 
@@ -20,11 +20,8 @@ from mmattn.utils.conversion import Fault
 def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
     """Read HELEN's own format (the image's name in the first line, then ``x , y``), iBUG's ``.pts``, or bare ``x y``.
 
-    Returns:
-        tuple: the image's name (from the first line, else from the file's name), and points, complex of shape (P,).
-
-    Raises:
-        Fault: the file is not readable or not valid.
+    Returns the image's name (from the first line, else from the file's name), and points, complex of shape (P,). A file
+    that is not readable or not valid is a fault.
     """
     try:
         text, count = path.read_text(encoding='utf-8-sig'), None
@@ -48,7 +45,7 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
 def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
     """Read landmarks, name → complex array of shape (P,), from all ``.txt`` and ``.pts`` files below a folder.
 
-    Returns also the faults, such as images without landmarks, or with another P.
+    The second result lists the faults, such as images without landmarks, or with another P.
     """
     if not folder.is_dir():
         return {}, [f'{folder}: no such folder']
@@ -81,8 +78,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
 def mean_shape(shapes: np.ndarray) -> np.ndarray:
     """Compute the full Procrustes mean of complex shapes (N, P), with the orientation of the average face.
 
-    Returns:
-        np.ndarray: complex, shape (P,), with mean 0 and norm 1.
+    The result is complex, of shape (P,), with mean 0 and norm 1.
     """
     shapes = shapes - shapes.mean(1, keepdims=True)
     shapes = shapes / np.linalg.norm(shapes, axis=1, keepdims=True)
@@ -94,8 +90,7 @@ def mean_shape(shapes: np.ndarray) -> np.ndarray:
 def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Fit the similarity that maps ``source`` to ``target``, both complex of shape (P,), by least squares.
 
-    Returns:
-        np.ndarray: float64, shape (2, 3), as in ``cv2.warpAffine``.
+    The result is float64 of shape (2, 3), as in ``cv2.warpAffine``.
     """
     centred = source - source.mean()
     a = np.vdot(centred, target) / np.vdot(centred, centred)
@@ -104,7 +99,7 @@ def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def mostly_inside(points: np.ndarray, image: np.ndarray) -> bool:
-    """Return whether at least half of the points, complex of shape (P,), lie in the image of shape (H, W, C)."""
+    """Check that at least half of the points, complex of shape (P,), lie in the image of shape (H, W, C)."""
     height, width = image.shape[:2]
     return np.mean((points.real > -1) & (points.real < width) & (points.imag > -1) & (points.imag < height)) >= 0.5
 
@@ -144,7 +139,7 @@ class Alignment:
         return warp(image), np.dstack([warp(plane) for plane in np.moveaxis(soft, -1, 0).copy()])
 
     def record(self) -> dict:
-        """Return the transforms. ``matrix`` maps pixels of the original image, which has ``size``, to aligned pixels.
+        """Describe all transforms. ``matrix`` maps pixels of the original image, which has ``size``, to aligned pixels.
 
         ``cv2.warpAffine(prediction, matrix, size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)`` maps a prediction
         back to the original image.

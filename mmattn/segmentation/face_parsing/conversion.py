@@ -1,4 +1,4 @@
-"""What the converters of HELEN and LFW-PL share: split lists, soft labels and their argmax, optional alignment."""
+"""Functions that the converters of HELEN and LFW-PL share: split lists, argmax of soft labels, optional alignment."""
 
 import argparse
 import json

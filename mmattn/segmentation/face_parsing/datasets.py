@@ -51,7 +51,7 @@ class HELENDataset(BaseSegDataset):
 
 @DATASETS.register_module()
 class LFWPLDataset(BaseSegDataset):
-    """LFW-PL, the part labels of Kae et al. (2013), with their colours.
+    """LFW-PL, the part labels of Kae et al. (2013), with the colours of the release.
 
     The release defines colours, not label numbers. mmattn uses background 0, skin 1, hair 2. The arguments are as in
     mmseg's ``BaseSegDataset``.

@@ -1,4 +1,4 @@
-"""Prediction for image files: writes an index map with its palette, and a colour overlay, per file."""
+"""Prediction for image files: writes an index map with its palette and a colour overlay for each file."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,15 +33,14 @@ MANY = 10  # maximum number of names in a message
 
 
 class FaceParsingInferencer(MMSegInferencer):
-    """mmseg's inferencer for image files of any number and size, which writes each result as soon as it is computed.
+    """mmseg's inferencer for image files of any number and size. It writes each result as soon as it is computed.
 
     Differences from ``MMSegInferencer``:
 
     * Outputs are named after the inputs, and the index map contains its palette.
     * Classes and palette come from the checkpoint, else from the config's test set, never from Cityscapes.
     * A checkpoint that does not fit the model is an error.
-    * Images of different sizes are supported.
-    * Memory does not grow with the number of files.
+    * Images of different sizes are supported, and memory does not grow with the number of files.
     * Overlay and index map show the pixels that the model received: an EXIF orientation rotates both or neither.
 
     Args:
@@ -54,8 +53,8 @@ class FaceParsingInferencer(MMSegInferencer):
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
-        ValueError: the checkpoint and the config have no classes and palette, or they do not match the model, the model
-            has fewer than 2 or more than 256 classes, or the device does not exist.
+        ValueError: classes and palette are missing in checkpoint and config, or do not match the model, the model has
+            fewer than 2 or more than 256 classes, or the device does not exist.
 
     Example::
 
@@ -88,9 +87,9 @@ class FaceParsingInferencer(MMSegInferencer):
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
         ``pred`` has the labels as indices into the palette, ``vis`` the class colours over the image. Both have the
-        image's height and width, after rotation by its EXIF orientation if the pipeline's loader applies it (the
-        default of mmcv's). Files are written atomically. An image that cannot be read or segmented does not stop the
-        run. An error at the end lists such images.
+        image's height and width, after rotation by its EXIF orientation if the pipeline's loader applies it (mmcv's
+        default). Files are written atomically. An image that cannot be read or segmented does not stop the run. An
+        error at the end lists such images.
 
         Args:
             inputs (str, Path or sequence of them): image, folder, or list of images on a local disk. In a folder, all
@@ -105,8 +104,8 @@ class FaceParsingInferencer(MMSegInferencer):
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs, if there is no input, two inputs would have the same output, or an output
-                would overwrite an input. At the end, if images cannot be read or segmented; the message lists them.
+            ValueError: before the model runs, there is no input, two inputs would have the same output, or an output
+                would overwrite an input. At the end, some images could not be read or segmented.
             OSError: a result cannot be written. The message names the path.
         """
         if not isinstance(batch_size, int) or batch_size < 1:
@@ -195,11 +194,10 @@ class FaceParsingInferencer(MMSegInferencer):
         return paths
 
     def _predict(self, paths: list[str], batch_size: int) -> Iterator[SegDataSample | str]:
-        """Yield predictions or faults. Only images of the same size share a batch, as mmseg's models require."""
-
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
 
+        # a batch has images of one size, as mmseg's models require
         for _, same_size in groupby(map(self._read, paths), size):
             for batch in self._get_chunk_data(same_size, batch_size):
                 yield from batch if isinstance(batch[0], str) else self._segment(batch)

@@ -24,22 +24,22 @@ class FaceParsingMetric(BaseMetric):
     FN are summed over the components. A pixel of one component that is predicted as another is a false negative of the
     first and a false positive of the second. 'accuracy' is the share of pixels whose class is correct, without groups.
 
-    The metrics are named 'F1.<name>', 'overall' and 'accuracy', for example for ``save_best='overall',
-    rule='greater'``. F1 of a class that is in neither the ground truth nor the predictions is nan, printed as '-'.
+    The metrics are named 'F1.<name>', 'overall' and 'accuracy', for example for
+    ``save_best='overall', rule='greater'``. F1 of a class that is in neither the ground truth nor the predictions is
+    nan, printed as '-'.
 
     Args:
-        columns (sequence of str, optional): metrics to compute and print, in this order: classes, groups, 'overall',
-            'accuracy'. Defaults to all, in this order.
+        columns (sequence of str, optional): metrics to compute and print, in this order. Defaults to all: classes,
+            groups, 'overall', 'accuracy'.
         groups (mapping, optional): name of a group → its classes.
         overall (sequence of str): classes and groups that are the components of 'overall'. Defaults to none: 'overall'
             is not computed.
         overall_mode (str): 'sum', as above, or 'union', which merges all classes of the components into one. Defaults
             to 'sum'.
         ignore_index (int): label of pixels that do not count. Defaults to 255.
-        output_dir (str, optional): folder for the predictions, 8-bit PNG files of labels named
+        output_dir (str, optional): folder for the predictions, 8-bit PNG files of labels, named
             ``<name of the image>.png``.
-        format_only (bool): whether to write predictions without computing metrics. Ground truth is not required.
-            Defaults to False.
+        format_only (bool): whether to write predictions without metrics or ground truth. Defaults to False.
         keep_results (bool): no effect. It exists because ``tools/test.py --out`` sets it, as for mmseg's metrics.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
 
@@ -117,10 +117,8 @@ class FaceParsingMetric(BaseMetric):
     def process(self, data_batch: dict | None, data_samples: Sequence[dict]) -> None:
         """Count the pixels of every image, and write its prediction.
 
-        Args:
-            data_batch (dict, optional): not used.
-            data_samples (sequence of dict): ``img_path``, and ``pred_sem_seg`` and ``gt_sem_seg`` with ``data``
-                ``(1, H, W)`` of any numeric dtype.
+        Each sample has ``img_path``, and ``pred_sem_seg`` and ``gt_sem_seg`` with ``data`` ``(1, H, W)`` of any numeric
+        dtype.
 
         Raises:
             ValueError: ground truth and prediction differ in size, have a label that is neither a class nor ignored, or
@@ -166,9 +164,8 @@ class FaceParsingMetric(BaseMetric):
     def count_pixels(self, confusion: np.ndarray) -> dict[str, np.ndarray]:
         """Compute numerator and denominator of every metric, int64 ``(2, )``: 2TP and 2TP + FP + FN for F1.
 
-        Args:
-            confusion (np.ndarray): int64 ``(classes, classes)``, with one row per class of the ground truth, of one
-                image or summed over several.
+        ``confusion`` is int64 ``(classes, classes)``, with one row per class of the ground truth, of one image or
+        summed over several.
         """
         counts = {name: _f1_counts(confusion, members) for name, members in self._members.items()}
         counts['accuracy'] = np.array([np.trace(confusion), confusion.sum()])
