@@ -30,7 +30,8 @@ class WindowPosition(nn.Module):
         smoothing (str): 'sqrt_dim' divides the logits by √d. 'zscore' normalises them over the keys of each query, and
             is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
-        support, is_causal: keys of the z-score, as in :func:`mmattn.ops.window_zscore`.
+        support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
+        is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class VideoFolderDataset(BaseDataset):
         single_object (bool): make all values except 0 object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
             to False.
         allow_gaps (bool): allow frame numbers with unequal steps. Defaults to False.
-        check_files (bool): check every file, which decodes one or two masks per clip. Defaults to True.
+        check_files (bool): check every file, which decodes a few masks per clip. Defaults to True.
         **kwargs: ``data_root``, ``pipeline``, ``test_mode`` and so on, as in mmengine's ``BaseDataset``.
 
     Raises:

@@ -46,7 +46,7 @@ def attention_explorer(
 
     Args:
         image (np.ndarray): uint8 ``(H, W, 3)``, RGB.
-        labels (np.ndarray): integer ``(H, W)``, the predicted class of each pixel.
+        labels (np.ndarray): integer ``(H, W)``, 0 to 255, the predicted class of each pixel.
         classes (sequence of str): names of the classes.
         palette (sequence of sequences of int): red, green and blue of each class, 0 to 255.
         runs (sequence of AttentionRun): runs for this image, from :func:`~mmattn.visualization.attention_runs`.

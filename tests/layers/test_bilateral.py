@@ -97,7 +97,7 @@ def test_layer_is_the_equation(kind, window_size, options):
 
 @pytest.mark.parametrize('options', POSITIONS, ids=lambda o: '-'.join(o.values()))
 def test_causal_sequence_is_the_equation(options):
-    layer = build('sa', window_size=5, causal=True, **options)
+    layer = build('sa', window_size=5, is_causal=True, **options)
     assert layer.window_position.logits.out_channels == 2 * (3 + (options['padding'] == 'learned'))  # (k + 1)/2 a head
     x = literal.randn(2, 6, 8).requires_grad_()
     assert_equal_with_gradients(layer(x, x, x)[0], literally('sa', layer, x, 5, **options, causal=True), x, layer)
@@ -107,7 +107,7 @@ def test_default_windows_are_those_of_the_thesis():
     assert LAYERS['nl'](8).window_position.logits.out_channels == 31 * 31 + 1
     assert LAYERS['cc'](8).window_position.logits.out_channels == 31 + 30 + 1
     assert LAYERS['sa'](8, 2).window_position.logits.out_channels == 2 * 21
-    assert LAYERS['sa'](8, 2, causal=True).window_position.logits.out_channels == 2 * 11
+    assert LAYERS['sa'](8, 2, is_causal=True).window_position.logits.out_channels == 2 * 11
 
 
 def test_relative_non_local_is_the_decomposed_encoding():
@@ -174,7 +174,7 @@ def test_relative_sequence_is_shaws_encoding():
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('mask', [None, 'bool', 'float'])
 def test_multihead_without_position_is_the_stock_module(mask, causal):
-    ours = build('sa', position='none', causal=causal)
+    ours = build('sa', position='none', is_causal=causal)
     stock = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
     stock.load_state_dict(ours.state_dict())
     ours.load_state_dict(stock.state_dict())
@@ -287,7 +287,7 @@ def test_wrong_calls_are_named():
         layer(x, x.clone(), x)
     with pytest.raises(ValueError, match='need_weights'):
         layer(x, x, x, need_weights=True)
-    with pytest.raises(ValueError, match='causal=True'):
+    with pytest.raises(ValueError, match='is_causal=True'):
         layer(x, x, x, attn_mask=torch.zeros(6, 6))
     with pytest.raises(ValueError, match='num_heads'):
         BilateralMultiheadAttention(8, 3)
@@ -315,7 +315,7 @@ def test_multihead_names_what_is_wrong_with_a_mask():
             layer(x, x, x, key_padding_mask=mask)
     with pytest.raises(ValueError, match='is_causal must be False'):
         layer(x, x, x, is_causal=True)
-    causal = build('sa', causal=True)
+    causal = build('sa', is_causal=True)
     assert torch.equal(causal(x, x, x, is_causal=True)[0], causal(x, x, x)[0])
 
 

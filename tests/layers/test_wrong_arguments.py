@@ -71,7 +71,7 @@ WRONG = [
             query_norm=['group', 0],
             key_norm=['group', True],
             geometry=['phi', ['phi'], ['key_dependent'] * 2],
-            causal=[True],
+            is_causal=[True],
         ),
     ),
     (

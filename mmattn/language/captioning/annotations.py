@@ -166,7 +166,8 @@ def read_attributes(
         num_attributes (int): maximum number per image. Defaults to 20.
 
     Raises:
-        ValueError: the layout is another, or the file has no attribute of these images. The message lists all faults.
+        ValueError: the layout is another, or no attribute of these images is in the vocabulary. The message lists all
+            faults.
 
     Example:
         >>> from mmattn.utils.files import write_text

@@ -158,8 +158,8 @@ TOKENIZERS = ('auto', 'PTB', 'simple')
 class CaptionMetric(UniqueMetric):
     """BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions.
 
-    'BLEU-1' to 'BLEU-4' are computed over the corpus. 'METEOR', 'ROUGE-L' and 'CIDEr-D' are means over images. All are
-    times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated references.
+    'BLEU-1' to 'BLEU-4' and 'METEOR' are computed over the corpus. 'ROUGE-L' and 'CIDEr-D' are means over images. All
+    are times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated references.
 
     Papers split words by Stanford's PTBTokenizer. The tokenizer and METEOR 1.5 are Java programs of the package
     pycocoevalcap. Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,12 +46,12 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
             (normalised over the keys of a query, not with 'neg_inf'). Defaults to 'sqrt_dim'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
-        causal (bool): position i attends only to positions j ≤ i. Defaults to False.
+        is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalised self-attention (NSA): normalise each channel of the queries over the
-            sequence, see :func:`.normalize_queries`. Not if ``causal``. Defaults to False.
+            sequence, see :func:`.normalize_queries`. Not if ``is_causal``. Defaults to False.
 
     Example:
-        >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, causal=True)
+        >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, is_causal=True)
         >>> x = torch.randn(2, 10, 16)
         >>> out, _ = attention(x, x, x)
         >>> out.shape
@@ -62,6 +63,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     batch_first = True
     _qkv_same_embed_dim = False
 
+    @deprecated_api_warning(dict(causal='is_causal'), 'BilateralMultiheadAttention')  # until 0.4
     def __init__(
         self,
         embed_dim: int,
@@ -72,12 +74,14 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         padding: str = 'zero',
         smoothing: str = 'sqrt_dim',
         max_offset: int = 96,
-        causal: bool = False,
+        is_causal: bool = False,
         normalize_queries: bool = False,
     ) -> None:
         super().__init__()
-        if normalize_queries and causal:
-            raise ValueError('normalize_queries requires causal=False: statistics over a sequence include the future')
+        if normalize_queries and is_causal:
+            raise ValueError(
+                'normalize_queries requires is_causal=False: statistics over a sequence include the future'
+            )
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
@@ -85,7 +89,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.position = position
-        self.causal = causal
+        self.is_causal = is_causal
         self.normalize_queries = normalize_queries
         self.scale = head_dim**-0.5
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
@@ -98,12 +102,12 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 embed_dim,
                 embed_dim,
                 sizes,
-                window_entries(sizes, causal),
+                window_entries(sizes, is_causal),
                 head_dim,
                 padding,
                 smoothing,
                 num_heads,
-                is_causal=causal,
+                is_causal=is_causal,
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(1, head_dim, max_offset)
@@ -125,7 +129,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
             key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
-                ``query`` itself, except with ``position='none'`` and ``causal=False``. If M is 0 or all keys are
+                ``query`` itself, except with ``position='none'`` and ``is_causal=False``. If M is 0 or all keys are
                 padding, the output is the bias of ``out_proj``.
             key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. A bool mask is True where a key
                 is padding. A float mask is added to the logits of the keys, and −1e9 or less means padding.
@@ -134,13 +138,13 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
-        if is_causal and not self.causal:
-            raise ValueError('is_causal must be False; for a decoder set causal=True in the constructor')
+        if is_causal and not self.is_causal:
+            raise ValueError('is_causal must be False; for a decoder set is_causal=True in the constructor')
         if attn_mask is not None:
-            raise ValueError('attn_mask must be None; for a decoder set causal=True in the constructor')
-        if key is not query and (self.position != 'none' or self.causal):
+            raise ValueError('attn_mask must be None; for a decoder set is_causal=True in the constructor')
+        if key is not query and (self.position != 'none' or self.is_causal):
             raise ValueError(
-                f'key must be query itself with position={self.position!r} and causal={self.causal}: '
+                f'key must be query itself with position={self.position!r} and is_causal={self.is_causal}: '
                 'offsets are not defined between positions of two sequences'
             )
         if key_padding_mask is not None:
@@ -170,7 +174,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if self.normalize_queries:
             q = normalize_queries(q, padding)
         q, k, v = map(self._heads, (q, k, v))
-        operands = dict(query=q, key=k, value=v, scale=self.scale, is_causal=self.causal)
+        operands = dict(query=q, key=k, value=v, scale=self.scale, is_causal=self.is_causal)
         if key_padding_mask is not None:
             if key_padding_mask.is_floating_point():
                 operands['key_bias'] = key_padding_mask[:, None]
@@ -191,13 +195,13 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if memory is None:
             if key_padding_mask is not None:
                 raise ValueError('key_padding_mask must be None without memory')
-            if not self.causal:
-                raise ValueError('causal must be True to decode step by step without memory')
+            if not self.is_causal:
+                raise ValueError('is_causal must be True to decode step by step without memory')
             return {}
-        if self.causal or self.position != 'none' or self.normalize_queries:
+        if self.is_causal or self.position != 'none' or self.normalize_queries:
             raise ValueError(
-                f"memory requires position='none', causal=False and normalize_queries=False; got {self.position!r}, "
-                f'{self.causal} and {self.normalize_queries}'
+                f"memory requires position='none', is_causal=False and normalize_queries=False; got {self.position!r}, "
+                f'{self.is_causal} and {self.normalize_queries}'
             )
         check_key_padding_mask(key_padding_mask, memory)
         if not memory.shape[1]:
@@ -223,7 +227,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             mask = state.get('memory_mask')
             out = global_attention(query, key, value, scale=self.scale, key_mask=None if mask is None else ~mask)
             return self.out_proj(out.transpose(1, 2).reshape(len(x), 1, self.embed_dim)), state
-        check_cached(self.causal, state['key'].shape[2] if state else 0, position)
+        check_cached(self.is_causal, state['key'].shape[2] if state else 0, position)
         query, key, value = map(self._heads, self._projected(x, x, x))
         if state:
             key, value = torch.cat([state['key'], key], 2), torch.cat([state['value'], value], 2)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -102,7 +103,7 @@ class RegionAttention(nn.Module):
             are further projections of the regions, without normalisation. Defaults to None.
         geometry_dim (int): channels of G. Defaults to 64.
         dropout (float): dropout probability of the attention weights, from 0 to 1. Defaults to 0.1.
-        causal (bool): must be False, because regions have no order. Defaults to False.
+        is_causal (bool): must be False, because regions have no order. Defaults to False.
 
     Example:
         >>> from mmattn.language.layers.position_encodings import relative_geometry
@@ -114,6 +115,7 @@ class RegionAttention(nn.Module):
         torch.Size([2, 10, 16])
     """
 
+    @deprecated_api_warning(dict(causal='is_causal'), 'RegionAttention')  # until 0.4
     def __init__(
         self,
         embed_dim: int,
@@ -123,7 +125,7 @@ class RegionAttention(nn.Module):
         geometry: str | Sequence[str] | None = None,
         geometry_dim: int = 64,
         dropout: float = 0.1,
-        causal: bool = False,
+        is_causal: bool = False,
     ) -> None:
         super().__init__()
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
@@ -135,8 +137,8 @@ class RegionAttention(nn.Module):
             raise ValueError(f'geometry must be None, or one or more of {TERMS}, each once; got {geometry!r}')
         check_count('geometry_dim', geometry_dim)
         check_number('dropout', dropout, 0, 1)
-        if causal:
-            raise ValueError('causal must be False: regions have no order; got True')
+        if is_causal:
+            raise ValueError('is_causal must be False: regions have no order; got True')
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.geometry = tuple(terms)

@@ -32,9 +32,9 @@ def check_step(x: Tensor, channels: int, position: int) -> None:
         raise ValueError(f'x must be (n, 1, {channels}), one token per hypothesis; got {tuple(x.shape)}')
 
 
-def check_cached(causal: bool, cached: int, position: int, most: int | None = None) -> None:
+def check_cached(is_causal: bool, cached: int, position: int, most: int | None = None) -> None:
     """Check that a causal layer, which caches at most ``most`` tokens, can decode the token at ``position``."""
-    if not causal:
-        raise ValueError('step without memory requires causal=True in the constructor')
+    if not is_causal:
+        raise ValueError('step without memory requires is_causal=True in the constructor')
     if cached != (position if most is None else min(position, most)):
         raise ValueError(f'position must follow the state: it holds {cached} tokens before this one; got {position}')

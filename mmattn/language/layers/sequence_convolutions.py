@@ -1,6 +1,7 @@
 """Dynamic and deformable convolution of a sequence, with the interface of attention."""
 
 import torch
+from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,11 +17,11 @@ from .sequence_checks import State, check_cached, check_key_padding_mask, check_
 class SequenceConv(nn.Module):
     """Base of sequence convolutions. Subclasses define ``convolve`` and ``step``."""
 
-    def __init__(self, embed_dim: int, causal: bool) -> None:
+    def __init__(self, embed_dim: int, is_causal: bool) -> None:
         super().__init__()
         check_count('embed_dim', embed_dim)
         self.embed_dim = embed_dim
-        self.causal = causal
+        self.is_causal = is_causal
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
@@ -73,7 +74,7 @@ class DynamicConv1d(SequenceConv):
         embed_dim (int): channels E of the sequence.
         num_heads (int): number of groups, a divisor of E. The channels of a group share a kernel. Defaults to 16.
         kernel_size (int): odd length n_k of the kernel. Defaults to 31.
-        causal (bool): position t depends only on positions up to t. Defaults to False.
+        is_causal (bool): position t depends only on positions up to t. Defaults to False.
 
     Example:
         >>> layer = DynamicConv1d(16, num_heads=4, kernel_size=5)
@@ -82,8 +83,9 @@ class DynamicConv1d(SequenceConv):
         torch.Size([2, 10, 16])
     """
 
-    def __init__(self, embed_dim: int, num_heads: int = 16, kernel_size: int = 31, causal: bool = False) -> None:
-        super().__init__(embed_dim, causal)
+    @deprecated_api_warning(dict(causal='is_causal'), 'DynamicConv1d')  # until 0.4
+    def __init__(self, embed_dim: int, num_heads: int = 16, kernel_size: int = 31, is_causal: bool = False) -> None:
+        super().__init__(embed_dim, is_causal)
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
         (self.kernel_size,) = as_window_size(kernel_size, axes=1, name='kernel_size')
         self.num_heads = num_heads
@@ -103,7 +105,7 @@ class DynamicConv1d(SequenceConv):
             u = u.masked_fill(key_padding_mask.unsqueeze(-1), 0)
         value, logits = self._split(u), self._split(self.kernel(u))
         # The kernels of the operator are centred: the output at t must read the values up to t − r.
-        delay = self.kernel_size // 2 if self.causal else 0
+        delay = self.kernel_size // 2 if self.is_causal else 0
         value, logits = F.pad(value, (0, 0, delay, 0)), F.pad(logits, (0, 0, 0, delay))
         y = dynamic_conv(value, logits, kernel_size=(1, self.kernel_size))[:, :, 0, : x.shape[1]]
         return self.output(y.transpose(1, 2).flatten(2))
@@ -112,7 +114,7 @@ class DynamicConv1d(SequenceConv):
         """Decode one token, see :meth:`SequenceConv.step`. The state ``'inputs'`` has the last n_k − 1 values of u."""
         check_step(x, self.embed_dim, position)
         before = state.get('inputs')
-        check_cached(self.causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
+        check_cached(self.is_causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
         u = F.glu(self.glu(x))
         inputs = u if before is None else torch.cat([before, u], 1)
         logits = self.kernel(u).unflatten(-1, (self.num_heads, -1))  # (n, 1, heads, n_k)
@@ -146,7 +148,7 @@ class DeformConv1d(SequenceConv):
         embed_dim (int): channels E of the sequence.
         num_heads (int): not used. All sequence layers are built with this argument. Defaults to 1.
         kernel_size (int): odd number k of positions. Defaults to 3.
-        causal (bool): position t depends only on positions up to t. Defaults to False.
+        is_causal (bool): position t depends only on positions up to t. Defaults to False.
 
     Example:
         >>> layer = DeformConv1d(16)
@@ -155,8 +157,9 @@ class DeformConv1d(SequenceConv):
         True
     """
 
-    def __init__(self, embed_dim: int, num_heads: int = 1, kernel_size: int = 3, causal: bool = False) -> None:
-        super().__init__(embed_dim, causal)
+    @deprecated_api_warning(dict(causal='is_causal'), 'DeformConv1d')  # until 0.4
+    def __init__(self, embed_dim: int, num_heads: int = 1, kernel_size: int = 3, is_causal: bool = False) -> None:
+        super().__init__(embed_dim, is_causal)
         (k,) = as_window_size(kernel_size, axes=1, name='kernel_size')
         self.kernel_size = k
         self.conv = nn.Conv1d(embed_dim, embed_dim, k, padding=k // 2)  # W, b
@@ -183,7 +186,7 @@ class DeformConv1d(SequenceConv):
         """Decode one token, see :meth:`SequenceConv.step`. The state has all ``'inputs'``: offsets have no limit."""
         check_step(x, self.embed_dim, position)
         inputs = state.get('inputs')
-        check_cached(self.causal, 0 if inputs is None else inputs.shape[1], position)
+        check_cached(self.is_causal, 0 if inputs is None else inputs.shape[1], position)
         inputs = x if inputs is None else torch.cat([inputs, x], 1)
         last = inputs[:, -self.kernel_size :].mT
         offsets = self.offset(F.pad(last, (self.kernel_size - last.shape[-1], 0))).mT
@@ -192,7 +195,7 @@ class DeformConv1d(SequenceConv):
     @property
     def _sides(self) -> tuple[int, int]:
         k = self.kernel_size
-        return (k - 1, 0) if self.causal else (k // 2, k // 2)
+        return (k - 1, 0) if self.is_causal else (k // 2, k // 2)
 
     def _sample(self, x: Tensor, offsets: Tensor, first: int) -> Tensor:
         # x is (B, M, E) and offsets are (B, L, k), for the positions from ``first``.
@@ -202,11 +205,11 @@ class DeformConv1d(SequenceConv):
         at = torch.arange(first, first + length, device=x.device, dtype=dtype)[:, None]
         regular = at + torch.arange(-before, after + 1, device=x.device, dtype=dtype)
         # x is 0 at −1 and at M, and everywhere beyond.
-        latest = at if self.causal else torch.full_like(at, x.shape[1])
+        latest = at if self.is_causal else torch.full_like(at, x.shape[1])
         where = (regular + offsets.to(dtype)).clamp(torch.full_like(at, -1), latest)
         right = where.detach().ceil()
         weight = (where - right + 1).to(x.dtype).flatten(1).unsqueeze(-1)  # of the position on the right
         index = right.nan_to_num(0).long().flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[-1])
-        padded = F.pad(x, (0, 0, 2, 0 if self.causal else 1))  # row p + 2 holds position p
+        padded = F.pad(x, (0, 0, 2, 0 if self.is_causal else 1))  # row p + 2 holds position p
         samples = torch.lerp(padded.gather(1, index + 1), padded.gather(1, index + 2), weight)  # (B, L·k, E)
         return F.linear(samples.view(batch, length, -1), self.conv.weight.permute(0, 2, 1).flatten(1), self.conv.bias)

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
@@ -43,10 +44,10 @@ class TransformerAttention1d(TermWeights, nn.Module):
         spatial_range (int, optional): odd n_k. In self-attention, a query attends only to keys with |i − j| ≤ (n_k −
             1)/2. Defaults to None, the whole sequence.
         bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
-        causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
+        is_causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
 
     Example:
-        >>> attention = TransformerAttention1d(16, num_heads=4, terms='0110', causal=True)
+        >>> attention = TransformerAttention1d(16, num_heads=4, terms='0110', is_causal=True)
         >>> x = torch.randn(2, 10, 16)
         >>> out, _ = attention(x, x, x)
         >>> first, state = attention.step(x[:, :1], attention.start(), position=0)
@@ -56,6 +57,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
     operator_weights = staticmethod(global_attention_weights)
 
+    @deprecated_api_warning(dict(causal='is_causal'), 'TransformerAttention1d')  # until 0.4
     def __init__(
         self,
         embed_dim: int,
@@ -63,7 +65,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         terms: str = '1111',
         spatial_range: int | None = None,
         bias: bool = True,
-        causal: bool = False,
+        is_causal: bool = False,
     ) -> None:
         super().__init__()
         check_terms(terms)
@@ -81,7 +83,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         self.num_heads = num_heads
         self.terms = terms
         self.spatial_range = spatial_range
-        self.causal = causal
+        self.is_causal = is_causal
         self.scale = (embed_dim // num_heads) ** -0.5
         shape = (num_heads, embed_dim // num_heads)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias) if e1 or e2 else None
@@ -145,13 +147,13 @@ class TransformerAttention1d(TermWeights, nn.Module):
         (batch, length, _), count = query.shape, key.shape[1]
         queries, (keys, values) = self._queries(query), self._memory(key, value)
         operands = self._content(queries if content else None, keys if content else None, values, length)
-        operands['is_causal'] = self.causal
+        operands['is_causal'] = self.is_causal
         if key_padding_mask is not None:
             operands['key_mask'] = ~key_padding_mask
         position = position and self.r_proj is not None
         if self.spatial_range is not None:
             radius = self.spatial_range // 2
-            offsets = torch.arange(radius, -1 if self.causal else -radius - 1, -1, device=query.device)
+            offsets = torch.arange(radius, -1 if self.is_causal else -radius - 1, -1, device=query.device)
             window = self._position(queries, offsets) if position else values.new_zeros(len(offsets))
             operands.update(
                 window_bias=window.expand(batch, self.num_heads, length, -1),
@@ -159,7 +161,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
                 outside_bias=-math.inf,
             )
         elif position and length:
-            offsets = torch.arange(length - 1, -2 if self.causal else -count - 1, -1, device=query.device)
+            offsets = torch.arange(length - 1, -2 if self.is_causal else -count - 1, -1, device=query.device)
             operands.update(axis_bias=(_shifted(self._position(queries, offsets), length, count),))
         return operands
 
@@ -201,7 +203,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         else:
             most = None if self.spatial_range is None else self.spatial_range // 2
             cached = 0 if 'value' not in state else state['value'].shape[2]
-            check_cached(self.causal, cached, position, most)
+            check_cached(self.is_causal, cached, position, most)
             keys, values = self._memory(x, x)
             if cached:
                 keys = None if keys is None else torch.cat([state['key'], keys], 2)
@@ -219,9 +221,9 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return self._output(global_attention(**operands)).reshape(x.shape), state
 
     def _check_other_sequence(self, requirement: str) -> None:
-        if self.causal or self.spatial_range is not None:
+        if self.is_causal or self.spatial_range is not None:
             raise ValueError(
-                f'{requirement} with causal={self.causal} and spatial_range={self.spatial_range}: '
+                f'{requirement} with is_causal={self.is_causal} and spatial_range={self.spatial_range}: '
                 'they are defined within one sequence'
             )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
+from mmattn.utils.component_type import component_class
 
 # The config of a sub-layer: a layer, several in sequence, or None for no sub-layer.
 LayerConfig = dict | Sequence[dict] | None
@@ -56,7 +59,7 @@ class LayerSequence(nn.ModuleList):
 
     def __init__(self, config: dict | Sequence[dict], **common: Any) -> None:
         configs = [config] if isinstance(config, dict) else config
-        super().__init__(MODELS.build({**common, **layer}) for layer in configs)
+        super().__init__(MODELS.build({**_rename_causal(common, layer), **layer}) for layer in configs)
 
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__()
@@ -80,6 +83,16 @@ class LayerSequence(nn.ModuleList):
         return x, new_states
 
 
+def _rename_causal(common: dict, layer: dict) -> dict:
+    # Until 0.4: a layer or config that was written for 0.2.0 has the argument ``causal``.
+    kind = component_class(layer, MODELS)
+    arguments = () if kind is None else signature(kind).parameters
+    if 'causal' in layer or ('causal' in arguments and 'is_causal' not in arguments):
+        warnings.warn(f'{layer["type"]}: the argument causal is now is_causal', DeprecationWarning, stacklevel=4)
+        common = {'causal' if name == 'is_causal' else name: value for name, value in common.items()}
+    return common
+
+
 class FeedForward(nn.Sequential):
     """Linear, ReLU, dropout, linear."""
 
@@ -99,7 +112,7 @@ class TransformerEncoderLayer(nn.Module):
         num_heads (int): number of heads.
         feedforward_dim (int): channels between the two linear layers of the feed-forward network.
         self_attention (dict or sequence of dict, optional): config of the attention without ``embed_dim``,
-            ``num_heads`` and ``causal``. Several layers follow each other. None removes the sub-layer. Defaults to
+            ``num_heads`` and ``is_causal``. Several layers follow each other. None removes the sub-layer. Defaults to
             attention by content.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
@@ -111,7 +124,7 @@ class TransformerEncoderLayer(nn.Module):
         torch.Size([3, 7, 16])
     """
 
-    causal = False
+    is_causal = False
 
     def __init__(
         self,
@@ -128,7 +141,7 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.self_attention = None
         if self_attention is not None:
-            common = dict(embed_dim=embed_dim, num_heads=num_heads, causal=self.causal)
+            common = dict(embed_dim=embed_dim, num_heads=num_heads, is_causal=self.is_causal)
             self.self_attention = LayerSequence(self_attention, **common)
             self.attention_norm = nn.LayerNorm(embed_dim)
         self.feedforward = FeedForward(embed_dim, feedforward_dim, dropout)
@@ -169,7 +182,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         torch.Size([3, 5, 16])
     """
 
-    causal = True
+    is_causal = True
 
     def __init__(
         self,

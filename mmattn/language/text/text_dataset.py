@@ -50,7 +50,7 @@ class TextDataset(Dataset):
     @classmethod
     @abstractmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Find the file of the vocabulary, and list other settings to compare with a checkpoint."""
+        """Find the file of the vocabulary, and the settings that decide which of its words count, such as splits."""
 
     @classmethod
     @abstractmethod

@@ -131,7 +131,7 @@ class VQADataset(TextDataset):
         ann_file (str or sequence of str): files of :func:`mmattn.language.vqa.questions.read_questions`, or one file.
         regions (str or object, optional): path of a region store, or a store, as in
             :class:`mmattn.language.captioning.COCOCaptionDataset`. An image may have no region.
-        images (str, optional): folder of the pictures ``<image_id>.png`` or ``.jpg``, in place of ``regions``.
+        images (str, optional): folder of the pictures, such as ``<image_id>.jpg``, in place of ``regions``.
         vocab_files (sequence of str, optional): files whose words make the vocabulary. Defaults to ``ann_file``.
         answer_files (sequence of str, optional): files whose majority answers are counted. Defaults to ``ann_file``.
         tokens (str): 'ban' (default) or 'skip-thought', see :class:`mmattn.language.vqa.questions.QuestionTokenizer`.

@@ -19,7 +19,7 @@ from .vqa_model import AnswerModel
 class GuidedEncoderLayer(TransformerDecoderLayer):
     """Self-attention between regions, not causal, attention to words, and a feed-forward network (SGA)."""
 
-    causal = False
+    is_causal = False
 
 
 class GuidedEncoder(SequenceDecoder):

@@ -217,7 +217,7 @@ def test_parameters_of_a_decoder_layer(mode, parameters):
     with torch.device('meta'):
         layer = nn.ModuleList(
             [
-                BilateralMultiheadAttention(512, 8, position='none', causal=True),
+                BilateralMultiheadAttention(512, 8, position='none', is_causal=True),
                 nn.LayerNorm(512),
                 EntangledAttention(512, 8, mode),
                 FeedForward(512, 2048, 0.1),

@@ -376,7 +376,7 @@ def test_wrong_options_are_named():
         (dict(key_norm=''), 'key_norm must be'),
         (dict(geometry='phi'), "geometry must be None, or one or more of .*got 'phi'"),
         (dict(geometry=('key_dependent',) * 2), 'geometry must be .* each once'),
-        (dict(causal=True), 'causal must be False'),
+        (dict(is_causal=True), 'is_causal must be False'),
     ):
         with pytest.raises(ValueError, match=message):
             RegionAttention(8, 2, **options)

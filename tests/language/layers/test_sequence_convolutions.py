@@ -30,7 +30,7 @@ def literal_dynamic(layer, x, mask=None):
     a, gate = F.linear(x, p['glu.weight'], p['glu.bias']).chunk(2, -1)
     u = a * gate.sigmoid()
     k, channels = layer.kernel_size, x.shape[-1]
-    first = -(k - 1) if layer.causal else -(k // 2)
+    first = -(k - 1) if layer.is_causal else -(k // 2)
     sentences = []
     for b in range(len(x)):
         inside = [t for t in range(x.shape[1]) if mask is None or not mask[b, t]]
@@ -89,13 +89,13 @@ def test_dynamic_padding_changes_nothing(num_heads, kernel_size, causal):
 
 @pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
 def test_dynamic_causality_and_steps(num_heads, kernel_size):
-    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal=True)
+    layer = build(DynamicConv1d, 8, num_heads, kernel_size, is_causal=True)
     assert_causal(layer, literal.randn(2, 6, 8))
     assert_steps_are_forward(layer, literal.randn(3, 8, 8))
 
 
 def test_the_kernel_limits_the_state():
-    layer, x = build(DynamicConv1d, 8, 2, 3, causal=True), literal.randn(3, 1, 8)
+    layer, x = build(DynamicConv1d, 8, 2, 3, is_causal=True), literal.randn(3, 1, 8)
     state = {}
     for t in range(5):
         _, state = layer.step(x, state, t)
@@ -112,14 +112,14 @@ def test_every_parameter_learns_from_the_start():
 
 
 def test_dynamic_compiled():
-    layer, x = build(DynamicConv1d, 8, 2, 3, causal=True), literal.randn(2, 5, 8).requires_grad_()
+    layer, x = build(DynamicConv1d, 8, 2, 3, is_causal=True), literal.randn(2, 5, 8).requires_grad_()
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
     assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
 
 
 def test_dynamic_low_precision_is_near_full_precision():
-    layer = build(DynamicConv1d, 16, 4, 5, causal=True).float()
+    layer = build(DynamicConv1d, 16, 4, 5, is_causal=True).float()
     x = literal.randn(2, 6, 16, dtype=torch.float32)
     expected = layer(x, x, x)[0]
     with torch.autocast('cpu', torch.bfloat16):
@@ -135,7 +135,7 @@ def test_dynamic_low_precision_is_near_full_precision():
 def test_dynamic_a_config_names_it():
     layer = MODELS.build(dict(type='mmattn.DynamicConv1d', embed_dim=32))
     assert type(layer) is DynamicConv1d
-    assert (layer.num_heads, layer.kernel_size, layer.causal) == (16, 31, False)
+    assert (layer.num_heads, layer.kernel_size, layer.is_causal) == (16, 31, False)
 
 
 def test_dynamic_wrong_arguments_are_named():
@@ -155,9 +155,9 @@ def test_dynamic_wrong_arguments_are_named():
         layer(x, x, x, torch.zeros(2, 4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r'^memory and key_padding_mask must be None'):
         layer.start(x)
-    with pytest.raises(ValueError, match=r'^step without memory requires causal=True'):
+    with pytest.raises(ValueError, match=r'^step without memory requires is_causal=True'):
         layer.step(x[:, :1], {}, 0)
-    causal = DynamicConv1d(8, 2, 3, causal=True)
+    causal = DynamicConv1d(8, 2, 3, is_causal=True)
     with pytest.raises(ValueError, match=r'^position must follow the state: it holds 0 tokens.*; got 2'):
         causal.step(x[:, :1], {}, 2)
     with pytest.raises(ValueError, match=r'^x must be \(n, 1, 8\)'):
@@ -167,7 +167,7 @@ def test_dynamic_wrong_arguments_are_named():
 def literal_deformable(layer, x, mask=None):
     """Every input has weight max(0, 1 − distance) at a sampled position; a causal layer moves that to at most t."""
     k, length = layer.kernel_size, x.shape[1]
-    first = -(k - 1) if layer.causal else -(k // 2)
+    first = -(k - 1) if layer.is_causal else -(k // 2)
     sentences = []
     for b in range(len(x)):
         inside = [q for q in range(length) if mask is None or not mask[b, q]]
@@ -180,7 +180,7 @@ def literal_deformable(layer, x, mask=None):
                     if t + first + f in inside:
                         offset = offset + layer.offset.weight[e, :, f] @ x[b, t + first + f]
                 position = t + first + e + offset
-                if layer.causal and position > t:
+                if layer.is_causal and position > t:
                     position = torch.tensor(float(t), dtype=torch.float64)
                 for q in inside:
                     if abs(position - q) < 1:
@@ -195,7 +195,7 @@ def literal_deformable(layer, x, mask=None):
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
 @pytest.mark.parametrize('length', [1, 7])
 def test_deformable_layer_is_the_equation(kernel_size, causal, masked, length):
-    layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=causal)
+    layer = build(DeformConv1d, 4, kernel_size=kernel_size, is_causal=causal)
     x = literal.randn(2, length, 4).requires_grad_()
     mask = padding(length, max(length - 3, 1), of=length) if masked else None
     out, weights = layer(x, x, x, mask)
@@ -207,7 +207,7 @@ def test_deformable_layer_is_the_equation(kernel_size, causal, masked, length):
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
 def test_without_offsets_it_is_an_ordinary_convolution(kernel_size, causal):
     """As a new layer is."""
-    layer, stock = DeformConv1d(4, kernel_size=kernel_size, causal=causal).double(), nn.Conv1d(4, 4, kernel_size)
+    layer, stock = DeformConv1d(4, kernel_size=kernel_size, is_causal=causal).double(), nn.Conv1d(4, 4, kernel_size)
     assert not any(p.any() for p in layer.offset.parameters())
     stock.double().load_state_dict(layer.conv.state_dict())
     x, k = literal.randn(2, 7, 4), kernel_size
@@ -218,7 +218,7 @@ def test_without_offsets_it_is_an_ordinary_convolution(kernel_size, causal):
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('offsets', [(2, -1, -3), (0, 7, -8), (1, 1, 1), (-1e6, 1e6, 3)], ids=str)
 def test_integer_offsets_gather(offsets, causal):
-    layer, x, length = build(DeformConv1d, 4, causal=causal), literal.randn(2, 6, 4), 6
+    layer, x, length = build(DeformConv1d, 4, is_causal=causal), literal.randn(2, 6, 4), 6
     nn.init.zeros_(layer.offset.weight)
     layer.offset.bias.data = torch.tensor(offsets, dtype=torch.float64)
     expected = layer.conv.bias.expand(2, length, 4).clone()
@@ -243,13 +243,13 @@ def test_half_an_offset_is_the_mean_of_two():
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
 def test_deformable_padding_changes_nothing(kernel_size, causal):
-    layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=causal)
+    layer = build(DeformConv1d, 4, kernel_size=kernel_size, is_causal=causal)
     assert_padding_changes_nothing(layer, literal.randn(3, 6, 4), [6, 4, 1])
 
 
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
 def test_deformable_causality_and_steps(kernel_size):
-    layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=True)
+    layer = build(DeformConv1d, 4, kernel_size=kernel_size, is_causal=True)
     layer.offset.weight.data *= 3
     assert_causal(layer, literal.randn(2, 6, 4))
     assert_steps_are_forward(layer, literal.randn(3, 8, 4))
@@ -258,7 +258,7 @@ def test_deformable_causality_and_steps(kernel_size):
 @pytest.mark.parametrize('offset', [0.0, 0.3, 5.0, -0.7])
 def test_later_inputs_are_not_in_the_gradients(offset):
     """Of the first outputs: at the integer positions of a new layer, too, where a slope from the right would be."""
-    layer = build(DeformConv1d, 4, causal=True)
+    layer = build(DeformConv1d, 4, is_causal=True)
     nn.init.zeros_(layer.offset.weight)
     nn.init.constant_(layer.offset.bias, offset)
     found = []
@@ -275,7 +275,7 @@ def test_later_inputs_are_not_in_the_gradients(offset):
 
 def test_a_new_layer_learns_its_offsets():
     for causal in (False, True):
-        layer, x = DeformConv1d(4, causal=causal), torch.randn(2, 6, 4)
+        layer, x = DeformConv1d(4, is_causal=causal), torch.randn(2, 6, 4)
         layer(x, x, x)[0].square().sum().backward()
         assert all(p.grad.abs().max() > 1e-5 for p in layer.parameters())
 
@@ -297,7 +297,7 @@ def test_the_heads_do_not_matter():
 
 
 def test_deformable_compiled():
-    layer, x = build(DeformConv1d, 4, causal=True), literal.randn(2, 5, 4).requires_grad_()
+    layer, x = build(DeformConv1d, 4, is_causal=True), literal.randn(2, 5, 4).requires_grad_()
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
     assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
@@ -319,9 +319,9 @@ def test_deformable_low_precision_is_near_full_precision():
 
 
 def test_deformable_a_config_names_it():
-    layer = MODELS.build(dict(type='mmattn.DeformConv1d', embed_dim=8, num_heads=2, causal=True))
+    layer = MODELS.build(dict(type='mmattn.DeformConv1d', embed_dim=8, num_heads=2, is_causal=True))
     assert type(layer) is DeformConv1d
-    assert (layer.kernel_size, layer.causal) == (3, True)
+    assert (layer.kernel_size, layer.is_causal) == (3, True)
 
 
 def test_deformable_wrong_arguments_are_named():
@@ -334,9 +334,9 @@ def test_deformable_wrong_arguments_are_named():
         layer(x, x, x, torch.zeros(2, 5, dtype=torch.bool))
     with pytest.raises(ValueError, match=r'^memory and key_padding_mask must be None'):
         layer.start(x)
-    with pytest.raises(ValueError, match=r'^step without memory requires causal=True'):
+    with pytest.raises(ValueError, match=r'^step without memory requires is_causal=True'):
         layer.step(x[:, :1], {}, 0)
-    causal = DeformConv1d(8, causal=True)
+    causal = DeformConv1d(8, is_causal=True)
     _, state = causal.step(x[:, :1], {}, 0)
     with pytest.raises(ValueError, match=r'^position must follow the state: it holds 1 tokens.*; got 2'):
         causal.step(x[:, :1], state, 2)

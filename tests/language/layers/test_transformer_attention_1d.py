@@ -30,17 +30,17 @@ TERMS = [f'{i:04b}' for i in range(1, 16)]
 # Lengths of query and key (None: self-attention), and options
 CASES = {
     'self': (5, None, {}),
-    'causal': (5, None, dict(causal=True)),
-    'one': (1, None, dict(causal=True)),
+    'causal': (5, None, dict(is_causal=True)),
+    'one': (1, None, dict(is_causal=True)),
     'longer': (3, 6, {}),
     'shorter': (6, 2, dict(bias=False)),
     'single': (1, 4, {}),
     'single key': (4, 1, {}),
     'range 1': (5, None, dict(spatial_range=1)),
     'range 3': (5, None, dict(spatial_range=3)),
-    'range 3 causal': (5, None, dict(spatial_range=3, causal=True)),
+    'range 3 causal': (5, None, dict(spatial_range=3, is_causal=True)),
     'range 13': (5, None, dict(spatial_range=13)),
-    'range 13 causal': (5, None, dict(spatial_range=13, causal=True)),
+    'range 13 causal': (5, None, dict(spatial_range=13, is_causal=True)),
 }
 
 
@@ -50,7 +50,7 @@ def encoding(offset, channels):
     return torch.tensor([f(angle) for angle in angles for f in (math.sin, math.cos)], dtype=torch.float64)
 
 
-def literally(layer, query, key, value, mask=None, causal=False, spatial_range=None, **_):
+def literally(layer, query, key, value, mask=None, is_causal=False, spatial_range=None, **_):
     """One pair after another."""
     heads, channels = layer.num_heads, query.shape[-1]
     d = channels // heads
@@ -76,7 +76,7 @@ def literally(layer, query, key, value, mask=None, causal=False, spatial_range=N
                 j
                 for j in range(key.shape[1])
                 if (mask is None or not mask[b, j])
-                and (not causal or j <= i)
+                and (not is_causal or j <= i)
                 and (spatial_range is None or abs(i - j) <= (spatial_range - 1) / 2)
             ]
             joined = []
@@ -158,7 +158,7 @@ def test_query_and_key_content_is_the_stock_module(case, masked, bias):
 @pytest.mark.parametrize('terms', TERMS)
 def test_positions_are_relative(terms, causal, spatial_range):
     """A sentence three positions later in its row, behind masked keys, has the same outputs."""
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal, spatial_range=spatial_range)
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal, spatial_range=spatial_range)
     x = literal.randn(2, 5, 8)
     later = torch.cat([literal.randn(2, 3, 8, seed=9), x], 1)
     mask = (torch.arange(8) < 3).expand(2, -1)
@@ -180,8 +180,8 @@ def test_positions_of_two_sequences_are_relative(terms):
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('terms', TERMS)
 def test_a_range_as_wide_as_the_sequence_is_none(terms, causal):
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal)
-    limited = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal, spatial_range=9)
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal)
+    limited = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal, spatial_range=9)
     x = literal.randn(2, 5, 8)
     torch.testing.assert_close(limited(x, x, x)[0], layer(x, x, x)[0], atol=1e-12, rtol=1e-12)
 
@@ -190,14 +190,14 @@ def test_a_range_as_wide_as_the_sequence_is_none(terms, causal):
 @pytest.mark.parametrize('terms', TERMS)
 def test_padding_changes_nothing(terms, spatial_range):
     for causal in (False, True):
-        layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal, spatial_range=spatial_range)
+        layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal, spatial_range=spatial_range)
         assert_padding_changes_nothing(layer, literal.randn(3, 6, 8), [6, 4, 1])
 
 
 @pytest.mark.parametrize('spatial_range', [None, 3])
 @pytest.mark.parametrize('terms', TERMS)
 def test_causality(terms, spatial_range):
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=True, spatial_range=spatial_range)
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=True, spatial_range=spatial_range)
     assert_causal(layer, literal.randn(2, 6, 8))
 
 
@@ -207,12 +207,12 @@ def test_causality(terms, spatial_range):
 @pytest.mark.parametrize('spatial_range', [None, 1, 3, 5, 31])
 @pytest.mark.parametrize('terms', TERMS)
 def test_steps_are_forward(terms, spatial_range):
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=True, spatial_range=spatial_range)
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=True, spatial_range=spatial_range)
     assert_steps_are_forward(layer, literal.randn(3, 7, 8))
 
 
 def test_a_range_limits_the_state():
-    layer, x = build(TransformerAttention1d, 8, 2, causal=True, spatial_range=5), literal.randn(3, 1, 8)
+    layer, x = build(TransformerAttention1d, 8, 2, is_causal=True, spatial_range=5), literal.randn(3, 1, 8)
     state = {}
     for t in range(6):
         _, state = layer.step(x, state, t)
@@ -264,7 +264,7 @@ def test_no_vector_per_pair(terms, case, backend, monkeypatch):
     """No tensor of L·L·d elements, forward or backward: a row of E2 and E4 has one logit per offset."""
     monkeypatch.setenv('MMATTN_BACKEND', backend)
     length, heads, channels = 96, 2, 64
-    layer = TransformerAttention1d(channels, heads, terms, causal=case == 'causal')
+    layer = TransformerAttention1d(channels, heads, terms, is_causal=case == 'causal')
     x = torch.randn(1, length, channels)
     memory = torch.randn(1, length, channels) if case == 'cross' else x
     with Largest() as largest:
@@ -344,7 +344,7 @@ def test_it_is_an_attention_layer():
 # In a program.
 
 
-@pytest.mark.parametrize('options', [{}, dict(causal=True), dict(terms='0100', spatial_range=3)], ids=str)
+@pytest.mark.parametrize('options', [{}, dict(is_causal=True), dict(terms='0100', spatial_range=3)], ids=str)
 def test_compiled(options):
     layer, x = build(TransformerAttention1d, 8, 2, **options), literal.randn(2, 5, 8).requires_grad_()
     torch.compiler.reset()
@@ -407,12 +407,12 @@ def test_an_odd_number_of_channels_needs_no_position():
     assert_same_with_gradients(layer(x, x, x)[0], literally(layer, x, x, x), [x], layer)
 
 
-@pytest.mark.parametrize('options', [dict(causal=True), dict(spatial_range=3)], ids=str)
+@pytest.mark.parametrize('options', [dict(is_causal=True), dict(spatial_range=3)], ids=str)
 def test_another_sequence_is_named(options):
     layer, x = TransformerAttention1d(8, 2, **options), torch.randn(2, 4, 8)
-    with pytest.raises(ValueError, match=r'^key must be query itself with causal='):
+    with pytest.raises(ValueError, match=r'^key must be query itself with is_causal='):
         layer(x, x.clone(), x)
-    with pytest.raises(ValueError, match=r'^memory must be None with causal='):
+    with pytest.raises(ValueError, match=r'^memory must be None with is_causal='):
         layer.start(x)
 
 
@@ -434,10 +434,10 @@ def test_wrong_calls_are_named():
 
 def test_wrong_steps_are_named():
     token, memory = torch.randn(3, 1, 8), torch.randn(2, 4, 8)
-    cross, causal = TransformerAttention1d(8, 2), TransformerAttention1d(8, 2, causal=True)
+    cross, causal = TransformerAttention1d(8, 2), TransformerAttention1d(8, 2, is_causal=True)
     with pytest.raises(ValueError, match=r'^x must have a multiple of 2 hypotheses.*; got 3'):
         cross.step(token, cross.start(memory), 0)
-    with pytest.raises(ValueError, match=r'^step without memory requires causal=True'):
+    with pytest.raises(ValueError, match=r'^step without memory requires is_causal=True'):
         cross.step(token, {}, 0)
     with pytest.raises(ValueError, match=r'^position must follow the state: it holds 0 tokens.*; got 1'):
         causal.step(token, {}, 1)

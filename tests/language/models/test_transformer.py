@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from mmattn.language import DecodingState, SequenceDecoder, SequenceEncoder
 from mmattn.language.layers.region_attention import normalize_queries
-from mmattn.language.models.transformer import TransformerDecoderLayer
+from mmattn.language.models.transformer import TransformerDecoderLayer, TransformerEncoderLayer
+from mmattn.registry import MODELS
 
 BATCH, SOURCE, TARGET, CHANNELS, HEADS, HIDDEN = 3, 5, 6, 8, 2, 12
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
@@ -297,7 +298,7 @@ def test_queries_of_low_precision_are_normalized_in_float32(dtype):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match='normalize_queries requires causal=False'):
+    with pytest.raises(ValueError, match='normalize_queries requires is_causal=False'):
         SequenceDecoder(1, layer(self_attention=dict(type=BILATERAL, position='none', normalize_queries=True)))
     with pytest.raises(ValueError, match='one config, or one per layer: 3; got 2'):
         SequenceEncoder(3, [layer(), layer()])
@@ -311,8 +312,36 @@ def test_errors():
         plain.cross_attention.start(torch.randn(1, 2, CHANNELS), torch.zeros(1, 2))
     with pytest.raises(ValueError, match='key_padding_mask must be None without memory'):
         plain.self_attention[0].start(None, torch.zeros(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match='causal must be True'):
+    with pytest.raises(ValueError, match='is_causal must be True'):
         SequenceEncoder(1, layer()).layers[0].self_attention[0].start()
+
+
+@pytest.mark.parametrize(
+    'name', ['BilateralMultiheadAttention', 'TransformerAttention1d', 'DynamicConv1d', 'DeformConv1d']
+)
+def test_the_argument_of_0_2_0_is_accepted(name):
+    """`causal` of a layer, and in the config of a decoder, is `is_causal`, with a warning."""
+    settings = dict(type=f'mmattn.{name}', causal=True)
+    with pytest.warns(DeprecationWarning, match=f'"causal" is deprecated in `{name}'):
+        assert MODELS.build(dict(settings, embed_dim=8, num_heads=2)).is_causal
+    with pytest.warns(DeprecationWarning, match='is now is_causal'):
+        (attention,) = TransformerDecoderLayer(8, 2, 8, self_attention=settings).self_attention
+    assert attention.is_causal
+
+
+def test_a_layer_that_was_written_for_0_2_0_is_accepted():
+    """It has the argument `causal`, and no other."""
+
+    class Own(nn.Identity):
+        def __init__(self, embed_dim, num_heads, causal):
+            super().__init__()
+            self.settings = embed_dim, num_heads, causal
+
+    with pytest.warns(DeprecationWarning, match='is now is_causal'):
+        (attention,) = TransformerDecoderLayer(8, 2, 8, self_attention=dict(type=Own)).self_attention
+    assert attention.settings == (8, 2, True)
+    (attention,) = TransformerEncoderLayer(8, 2, 8, self_attention=dict(type='mmattn.DeformConv1d')).self_attention
+    assert not attention.is_causal
 
 
 def test_a_state_of_another_position_is_an_error():

@@ -39,7 +39,7 @@ def rows(attention, x, kind, memory=None):
         for i in range(length):
             exponents = {}
             for j in range(keys.shape[1]):
-                if attention.causal and j > i:
+                if attention.is_causal and j > i:
                     continue
                 logit = (q[i, part] @ k[j, part]).item() / math.sqrt(dim) if kind != 'position' else 0.0
                 if attention.position == 'bilateral' and kind != 'content' and abs(j - i) <= 2:
