@@ -202,15 +202,16 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
 
     Args:
         path (str or Path): the file.
-        options (mapping, optional): values by key, for example 'train_cfg.max_iters'. A key that the config does not
-            have is added, with a warning that suggests the most similar existing key.
+        options (mapping, optional): values by key, for example 'train_cfg.max_iters'. The first part of a key must be a
+            setting, or a name in the config. A later part that the config does not have is added, with a warning that
+            suggests the most similar existing key.
 
     Raises:
         OSError: the file does not exist, or is a folder.
         ValueError: the file is not a config or has an error (the message gives file and line, also in a base config), a
-            name looks like a misspelt setting, an option does not fit, or a value makes no sense: training without an
-            iteration, an epoch without an end, sliding windows with gaps, a crop size that is not in whole pixels, or a
-            seed that is not an integer.
+            name looks like a misspelt or old setting, an option does not fit the config, or a value makes no sense:
+            training without an iteration, an epoch without an end, windows of ``test_cfg`` that leave gaps, a crop size
+            that is not in whole pixels, or a seed that is not an integer.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')

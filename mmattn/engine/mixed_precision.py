@@ -14,8 +14,9 @@ def enable_amp(wrapper: dict) -> None:
     """Change the config of an optimizer wrapper to mixed precision.
 
     Args:
-        wrapper (dict): ``optim_wrapper`` of a config, of a type in ``AMP``. Its loss is scaled dynamically unless
-            ``loss_scale`` is set.
+        wrapper (dict): ``optim_wrapper`` of a config, of type ``OptimWrapper`` or ``mmattn.TokenOptimWrapper``, or of
+            their AMP forms. Another type raises a ValueError. The loss is scaled dynamically unless ``loss_scale`` is
+            set.
     """
     name = type_name(wrapper, 'OptimWrapper')
     if name not in AMP:

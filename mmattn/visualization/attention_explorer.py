@@ -53,12 +53,14 @@ def attention_explorer(
         title (str): text above the image. Defaults to ''.
         grid (int): maximum number of queries along the longer side, at least 1. It is reduced if the page would exceed
             ``max_bytes``. Defaults to 24.
-        max_bytes (int): maximum size of the page in bytes. It is an error if a page with one query is larger. Defaults
-            to 4 MiB.
+        max_bytes (int): maximum size of the page in bytes. Defaults to 4 MiB.
         show_progress (bool): show a progress bar. Defaults to False.
 
     Returns:
         str: the page. Write it as UTF-8.
+
+    Raises:
+        ValueError: weights are not finite, or even a page with one query is larger than ``max_bytes``.
     """
     height, width = image.shape[:2]
     if grid < 1:

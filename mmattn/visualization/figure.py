@@ -27,10 +27,13 @@ def draw_attention_maps(
     of thousands would remain, while its text describes maps that attend to the whole image.
 
     Args:
-        image (np.ndarray): uint8 ``(H, W, 3)``, RGB. The result is uint8 and RGB, too, but of another size.
+        image (np.ndarray): uint8 ``(H, W, 3)``, RGB.
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
         maps (AttentionMaps): the maps of these queries.
         threshold (float): 0 (hides nothing) to 1. Defaults to 0.02.
+
+    Returns:
+        np.ndarray: uint8 ``(height, width, 3)``, RGB, of the figure's own size.
     """
     height, width = image.shape[:2]
     columns = 1 + len(maps.weights)

@@ -69,7 +69,7 @@ def parse_caption(text: str) -> Caption:
     """Split a caption with brackets, ``[/EN#id/type words]``, into words and phrases.
 
     :func:`mmattn.language.text.words.ban_words` splits the text inside and outside brackets separately. So removed
-    characters do not shift the position of a phrase, and a repeated phrase keeps its position.
+    characters do not shift the position of a phrase, and a repeated phrase has the position of its own bracket.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
@@ -125,10 +125,10 @@ def parse_sentences(text: str, path: str | Path) -> list[Caption]:
 
 
 def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
-    """Parse the boxes of a file in ``Annotations``. A ValueError lists all faults of ``path``.
+    """Parse ``data``, the content of a file in ``Annotations``. A ValueError names ``path`` and lists all faults.
 
-    An object may have several ids, and an entity several objects. Pixels count from 1 in the file, and from 0 in the
-    result.
+    An object may have several ids, and an entity several objects. Coordinates count pixels from 1 in the file, and from
+    0 in the result.
 
     Example:
         >>> box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>40</ymax></bndbox>'

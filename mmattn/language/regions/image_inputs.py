@@ -57,10 +57,11 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
 def with_region_faults(
     faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
 ) -> dict[str, list[str]]:
-    """Add the faults of region stores to ``faults``, at most 20 per store, and return all, without repetitions.
+    """Add the faults of region stores to ``faults``, and return all faults by path, without repetitions.
 
-    ``images`` maps the path of a store to the ids of the images that are used. ``num_features`` is the width that the
-    model accepts, None for any. With ``allow_empty``, an image may be without regions.
+    At most 20 faults of a store are listed, and the rest are counted. ``images`` maps the path of a store to the ids of
+    the images that are used. ``num_features`` is the width that the model accepts, None for any. With ``allow_empty``,
+    an image may be without regions.
     """
     for path, ids in images.items():
         with collect_faults(faults, path):

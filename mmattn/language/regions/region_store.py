@@ -55,14 +55,16 @@ class Regions(NamedTuple):
 
 
 def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tensor:
-    """Clip boxes ``(..., 4)`` to an image of ``size`` (width, height), and extend sides shorter than ``least`` pixels.
+    """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than ``least`` pixels.
+
+    Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least ``least``.
 
     Example:
         >>> clip_boxes(torch.tensor([[-2.0, 3.0, 60.0, 3.0], [50.0, 1.0, 50.0, 9.0]]), (50, 40))
         tensor([[ 0.,  3., 50.,  4.],
                 [49.,  1., 50.,  9.]])
     """
-    limit = boxes.new_tensor(size)  # must be at least ``least``
+    limit = boxes.new_tensor(size)
     start = torch.minimum(boxes[..., :2].clamp(min=0), limit - least)
     end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + least)
     return torch.cat([start, end], -1)
