@@ -241,8 +241,9 @@ def main() -> None:
     parser.add_argument('--scaling', type=Path, help='draw time and memory over the number of positions')
     args = parser.parse_args()
     dtype = getattr(torch, args.dtype)
-    names = [name for name in WORKLOADS if name.startswith(tuple(args.only))]
-    unknown = [start for start in args.only if not any(name.startswith(start) for name in names)]
+    prefixes = tuple(start for start in args.only if start not in WORKLOADS)
+    names = [name for name in WORKLOADS if name in args.only or name.startswith(prefixes)]
+    unknown = [start for start in prefixes if not any(name.startswith(start) for name in names)]
     if unknown:
         parser.error(f'--only: no workload begins with {", ".join(unknown)}; choose from {", ".join(WORKLOADS)}')
     for key in ('torch', 'CPU threads', 'instruction set', 'native operators'):

@@ -150,6 +150,7 @@ def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
         Call(zscored, our_call.inputs),
         {'SDPA with a table': Call(table, our_call.inputs), 'SDPA, content only': peers['SDPA, content only']},
         equivalent={'SDPA, content only': None},
+        slow=('SDPA with a table',),
     )
 
 
