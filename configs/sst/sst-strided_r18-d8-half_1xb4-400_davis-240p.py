@@ -1,2 +1,3 @@
 _base_ = './sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
-model = dict(attention=dict(type='mmattn.StridedAttention3d'))
+# ⌈√side⌉ of the training's map, 4×16×22.
+model = dict(attention=dict(type='mmattn.StridedAttention3d', step=(2, 4, 5)))

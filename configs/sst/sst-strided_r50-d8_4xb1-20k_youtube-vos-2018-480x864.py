@@ -1,3 +1,4 @@
 # Stage 2.
 _base_ = './sst-grid_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
-model = dict(attention=dict(type='mmattn.StridedAttention3d'))
+# ⌈√side⌉ of the training's map, 14×60×108.
+model = dict(attention=dict(type='mmattn.StridedAttention3d', step=(4, 8, 11)))

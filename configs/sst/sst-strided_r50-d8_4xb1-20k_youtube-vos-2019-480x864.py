@@ -7,6 +7,10 @@ _base_ = [
     '../_base_/datasets/video_480x864.py',
 ]
 train_dataloader = dict(dataset=dict(pipeline={{_base_.train_pipeline_480x864}}))
-model = dict(attention=dict(type='mmattn.StridedAttention3d'), test_cfg=dict(scale={{_base_.scale_480x864}}))
+# ⌈√side⌉ of the training's map, 14×60×108.
+model = dict(
+    attention=dict(type='mmattn.StridedAttention3d', step=(4, 8, 11)),
+    test_cfg=dict(scale={{_base_.scale_480x864}}),
+)
 val_cfg = None
 default_hooks = dict(checkpoint=dict(save_best=None))

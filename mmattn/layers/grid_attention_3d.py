@@ -18,7 +18,7 @@ class GridAttention3d(MultiheadAttention3d):
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.
-        num_heads, scale, spatial_position, temporal_position, max_offset, max_frames: as in
+        num_heads, scale, spatial_position, temporal_position, max_offset, max_frames, clip_offset: as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`, with the same defaults.
 
     Example:
@@ -37,8 +37,10 @@ class GridAttention3d(MultiheadAttention3d):
         temporal_position: str = 'sinusoidal',
         max_offset: int = 96,
         max_frames: int = 256,
+        clip_offset: int | tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(embed_dims, num_heads, scale, spatial_position, temporal_position, max_offset, max_frames)
+        positions = spatial_position, temporal_position, max_offset, max_frames
+        super().__init__(embed_dims, num_heads, scale, *positions, clip_offset=clip_offset)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query`` to the voxels of ``key`` on the axes through its position.

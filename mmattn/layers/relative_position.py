@@ -9,7 +9,7 @@ from mmattn.utils.checks import check_count
 
 
 class RelativePosition(nn.Module):
-    """Learned vectors for each axis, indexed by the offset j − i, which is clipped to ±``max_offset``.
+    """Learned vectors for each axis, indexed by the offset j − i, which is clipped to ±``clip_offset``.
 
     The methods take a float query ``(B, heads, *S, D)`` that is already scaled.
 
@@ -19,19 +19,37 @@ class RelativePosition(nn.Module):
         max_offset (int): largest offset with a separate vector, at least 0.
         concatenated (bool): divide the D channels among the axes, for :meth:`offset_bias`. If False, each axis has
             vectors of D channels. Defaults to False.
+        clip_offset (int or tuple[int, ...], optional): 0 to ``max_offset``, for all axes or for each. Vectors of larger
+            offsets are not used. Defaults to None, ``max_offset``.
     """
 
-    def __init__(self, axes: int, channels: int, max_offset: int, concatenated: bool = False) -> None:
+    def __init__(
+        self,
+        axes: int,
+        channels: int,
+        max_offset: int,
+        concatenated: bool = False,
+        clip_offset: int | Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         check_count('max_offset', max_offset, least=0)
+        limits = [max_offset if clip_offset is None else clip_offset] * axes
+        if isinstance(clip_offset, Sequence):
+            limits = [*clip_offset]
+        if len(limits) != axes or not all(isinstance(limit, int) and 0 <= limit <= max_offset for limit in limits):
+            raise ValueError(
+                f'clip_offset must be an integer from 0 to max_offset={max_offset}, or {axes} such; got {clip_offset}'
+            )
         self.max_offset = max_offset
+        self.clip_offset = tuple(limits)
         shares = [(channels + axis) // axes if concatenated else channels for axis in range(axes)]
         self.tables = nn.ParameterList(
             nn.Parameter(torch.randn(2 * max_offset + 1, share) * channels**-0.5) for share in shares
         )
 
     def _vectors(self, axis: int, offsets: Tensor) -> Tensor:
-        return self.tables[axis][offsets.clamp(-self.max_offset, self.max_offset) + self.max_offset]
+        limit = self.clip_offset[axis]
+        return self.tables[axis][offsets.clamp(-limit, limit) + self.max_offset]
 
     def axis_bias(self, query: Tensor) -> dict:
         """Compute the logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``."""

@@ -22,10 +22,11 @@ class StridedAttention3d(nn.Module):
         embed_dims (int): channels C, a multiple of ``num_heads``.
         num_heads (int): number of heads. Defaults to 8.
         step (int or tuple[int, int, int], optional): h ≥ 1, for all axes or for (t, y, x). Defaults to ⌈√side⌉ of each
-            axis.
+            axis of the map, so that larger maps than in training have larger steps. Set it to keep the trained steps.
         local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, literally as
             in the thesis, which does not connect all voxels). Defaults to 'block'.
-        **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset`` and ``max_frames`` as in
+        **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset``, ``max_frames`` and
+            ``clip_offset`` as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`. The relative encodings of t, y and x
             are concatenated.
 

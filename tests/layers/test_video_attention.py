@@ -16,6 +16,7 @@ from .test_bilateral import assert_equal_with_gradients
 C, HEADS = 12, 2
 SIZE = (3, 4, 5)
 NUMBERS = torch.tensor([[0, 5, 12]])
+LIMITS = 1, 2, 2  # the largest offsets of a map of half the size, (2, 3, 3)
 POSITIONS = [
     ('relative', 'sinusoidal'),
     ('relative', 'absolute'),
@@ -69,13 +70,18 @@ def table(layer, axis, offset, axes):
     """The vector of an axis' offset, 0 for one without a table."""
     tables = layer.relative_position.tables if layer.relative_position is not None else []
     axis -= axes - len(tables)
-    return tables[axis][offset + layer.relative_position.max_offset] if axis >= 0 and len(tables) else 0
+    if axis < 0 or not len(tables):
+        return 0
+    limit = LIMITS[axis] if layer.relative_position.clip_offset == LIMITS else layer.relative_position.max_offset
+    return tables[axis][max(-limit, min(offset, limit)) + layer.relative_position.max_offset]
 
 
 @pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
-@pytest.mark.parametrize(('spatial', 'temporal'), POSITIONS, ids='-'.join)
+@pytest.mark.parametrize(('spatial', 'temporal'), [*POSITIONS, ('relative', 'trained')], ids='-'.join)
 def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
-    layer = randomized(GridAttention3d(C, HEADS, 0.7, spatial, temporal, max_offset=4))
+    options = dict(clip_offset=LIMITS) if temporal == 'trained' else {}
+    temporal = 'relative' if temporal == 'trained' else temporal
+    layer = randomized(GridAttention3d(C, HEADS, 0.7, spatial, temporal, max_offset=4, **options))
     query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
     other = key if crossed else query
 
@@ -92,20 +98,24 @@ def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
 
 
 # Every position with blocks that need padding; every pattern with relative positions.
-STRIDED = [('block', 2, *position) for position in POSITIONS] + [
-    (pattern, step, 'relative', 'relative')
-    for pattern, step in (('centred', (1, 2, 3)), ('forward', (2, 3, 2)), ('block', None))
-]
+STRIDED = (
+    [('block', 2, *position) for position in POSITIONS]
+    + [
+        (pattern, step, 'relative', 'relative')
+        for pattern, step in (('centred', (1, 2, 3)), ('forward', (2, 3, 2)), ('block', None))
+    ]
+    + [('block', (2, 2, 2), 'relative', 'trained')]
+)
 
 
 @pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
 @pytest.mark.parametrize(('pattern', 'step', 'spatial', 'temporal'), STRIDED, ids=str)
 def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, crossed):
-    layer = randomized(
-        StridedAttention3d(
-            C, HEADS, step, pattern, scale=0.7, spatial_position=spatial, temporal_position=temporal, max_offset=5
-        )
-    )
+    """'trained': a map of twice the training's size keeps its steps, and clips offsets to the trained ones."""
+    options = dict(scale=0.7, spatial_position=spatial, temporal_position=temporal, max_offset=5)
+    if temporal == 'trained':
+        options.update(temporal_position='relative', clip_offset=LIMITS)
+    layer = randomized(StridedAttention3d(C, HEADS, step, pattern, **options))
     query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
     keys = key if crossed else query
     steps = literal.as_tuple(step if step is not None else (2, 2, 3), 3)  # ⌈√3⌉, ⌈√4⌉, ⌈√5⌉
@@ -229,6 +239,8 @@ def test_autocast(kind):
         (dict(temporal_position='learned'), 'temporal_position'),
         (dict(spatial_position='none', temporal_position='relative'), 'temporal_position'),
         (dict(max_offset=-1), 'max_offset'),
+        (dict(clip_offset=97), 'clip_offset'),
+        (dict(clip_offset=(1, 2, 3)), 'clip_offset'),  # time has no relative encoding
     ],
 )
 def test_wrong_options_are_named(arguments, name):

@@ -1,5 +1,6 @@
 """The config of a run: what it keeps of a row's config, and what the options for data, length and size replace."""
 
+import math
 import os
 import re
 import runpy
@@ -406,7 +407,13 @@ def _fit_to_data(cfg: Config) -> None:
 
 
 def _fit_to_crop(cfg: Config) -> None:
-    """Set the settings of a segmentor that depend on the crop."""
+    """Set the settings that depend on the crop: of a segmentor, and of SST's attention, whose map has stride 8."""
+    if find_task(cfg) == 'video':
+        frames = next(step.num_frames for step in cfg.train_dataloader.dataset.pipeline if 'num_frames' in step)
+        map_size = [math.ceil(side / 8) for side in input_size(cfg)]
+        cfg.model.attention.clip_offset = tuple(side - 1 for side in map_size)
+        if 'step' in cfg.model.attention:
+            cfg.model.attention.step = tuple(math.ceil(math.sqrt(side)) for side in (frames, *map_size))
     if cfg.default_scope != 'mmseg':
         return
     crop = input_size(cfg)
