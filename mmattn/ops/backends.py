@@ -325,10 +325,10 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
         forward: reference
         ...
     """
-    name = operator.__name__
-    if name not in registry.OPERATORS:
-        raise ValueError(f'operator must be a function of mmattn.ops with kernels; got {operator!r}')
-    device, dtype = _device_and_dtype(operator.arguments(*args, **kwargs))  # type: ignore[attr-defined]
+    name, arguments = operator.__name__, getattr(operator, 'arguments', None)
+    if arguments is None:
+        raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
+    device, dtype = _device_and_dtype(arguments(*args, **kwargs))
     if device.type == 'cuda':
         choose_kernels()
     lines = [f'{name}, {dtype} on {device}']

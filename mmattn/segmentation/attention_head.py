@@ -16,7 +16,8 @@ class AttentionHead(FCNHead):
     Args:
         attention (dict, optional): config of a module that maps ``(B, channels, H, W)`` to the same shape. The head
             sets its ``in_channels=channels``. Defaults to None, the stock head with two convolutions.
-        **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
+        num_convs (int): must be 2, the default.
+        **kwargs: as in mmseg's ``FCNHead``.
 
     Example:
         >>> attention = dict(type='mmattn.BilateralNonLocal2d', window_size=3)
@@ -25,7 +26,9 @@ class AttentionHead(FCNHead):
         torch.Size([2, 3, 6, 9])
     """
 
-    def __init__(self, attention: dict | None = None, **kwargs) -> None:
+    def __init__(self, attention: dict | None = None, num_convs: int = 2, **kwargs) -> None:
+        if num_convs != 2:
+            raise ValueError(f'num_convs must be 2, around the attention; got {num_convs}')
         super().__init__(num_convs=2, **kwargs)
         self.attention = None if attention is None else MODELS.build(dict(attention, in_channels=self.channels))
 

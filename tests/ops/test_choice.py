@@ -322,8 +322,9 @@ def test_explain_says_what_runs_a_call_and_why(gpu):
         text = ops.explain(ops.grid_attention, x, x, x)
     assert 'forward: composition' in text
     assert 'not triton: slower: 1.50 times the time of the composition' in text
-    with pytest.raises(ValueError, match=r'operator must be a function of mmattn\.ops'):
-        ops.explain(ops.strided_offsets, (3, 4), 2, 'block')
+    for function, arguments in ((ops.strided_offsets, ((3, 4), 2, 'block')), (ops.window_zscore, (x, 3))):
+        with pytest.raises(ValueError, match=rf'one of mmattn\.ops with kernels.*got {function.__name__}'):
+            ops.explain(function, *arguments)
 
 
 @pytest.mark.filterwarnings('ignore:mmattn')

@@ -13,6 +13,12 @@ HEAD = dict(in_channels=6, channels=8, num_classes=3, in_index=1, norm_cfg=dict(
 ATTENTION = dict(type='mmattn.TransformerAttention2d', num_heads=2)
 
 
+def test_the_number_of_convolutions_of_a_stock_config_is_accepted():
+    assert AttentionHead(num_convs=2, **HEAD).num_convs == 2
+    with pytest.raises(ValueError, match='num_convs must be 2'):
+        AttentionHead(num_convs=1, **HEAD)
+
+
 @pytest.mark.parametrize('concat_input', [True, False])
 @pytest.mark.parametrize('attention', [None, ATTENTION], ids=['none', 'attention'])
 def test_attention_between_the_convolutions_of_the_stock_head(attention, concat_input):
