@@ -1,5 +1,8 @@
-# The first three stages of MobileNetV2, stride 8 and a receptive field of 59 pixels: what is further away, attention
-# must supply. For `tools/reproduce.py --backbone`, question (f) of docs/evidence_protocol.md.
+"""The first three stages of MobileNetV2, stride 8 and a receptive field of 59 pixels.
+
+Attention must supply what is further away: question (f) of docs/evidence_protocol.md, for ``reproduce.py --backbone``.
+"""
+
 norm_cfg = dict(type='BN', requires_grad=True)
 model = dict(
     data_preprocessor=dict(mean=[127.5, 127.5, 127.5], std=[127.5, 127.5, 127.5], bgr_to_rgb=True),
