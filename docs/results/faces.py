@@ -1,34 +1,11 @@
-"""Blocks and scores of question 1 of docs/evidence_protocol.md: faces of people nobody has looked at.
-
-The blocks are for ``tools/reproduce.py --variant``. To score trained heads on persons 07 to 15, at each angle:
-
-    python docs/results/faces.py work_dirs/faces --data-root data/fasseg --pretrained mobilenet_v2_imagenet.pth
-"""
-
-import argparse
-import json
-import re
-import sys
-from collections import defaultdict
-from copy import deepcopy
-from pathlib import Path
+"""Blocks of question (e) of docs/evidence_protocol.md, for ``tools/reproduce.py --variant``, and for score_faces.py."""
 
 import torch
 from mmcv.cnn import ConvModule
-from mmengine.config import Config
-from mmengine.dataset import pseudo_collate
-from mmengine.registry import DATASETS, init_default_scope
-from mmengine.runner import load_checkpoint
-from rich.progress import track
 from torch import nn
 
 from mmattn.layers import LocalBilateralAttention
-from mmattn.registry import METRICS, MODELS
-from mmattn.utils import config_path
-from mmattn.utils.files import write_text
-
-ANGLES = 0, -15, 15, -30, 30, -45, 45  # degrees, clockwise
-STEPS = 480
+from mmattn.registry import MODELS
 
 
 @MODELS.register_module()
@@ -67,69 +44,3 @@ class SmallStartAttention(LocalBilateralAttention):
         d = self.out_channels // self.num_heads
         with torch.no_grad():
             self.projection.norm.weight[: self.out_channels] *= d**-0.5
-
-
-def turned(pipeline: list[dict], angle: int) -> list[dict]:
-    """Insert a rotation before the last step; the corners that it does not fill are black, and ignored."""
-    rotation = dict(type='RandomRotate', prob=1.0, degree=(angle, angle))
-    return [*pipeline[:-1], *([rotation] if angle else []), pipeline[-1]]
-
-
-def main() -> None:
-    """Write ``scores.json`` to the work dir: for each angle, config and seed, the sums of the overall F1 by person."""
-    parser = argparse.ArgumentParser(description='Score heads of tools/reproduce.py by person and angle')
-    parser.add_argument('work_dir', type=Path)
-    parser.add_argument('--data-root', type=Path, required=True)
-    parser.add_argument('--pretrained', type=Path, required=True)
-    args = parser.parse_args()
-    sys.path.insert(0, str(config_path().parent / 'tools'))
-    from reproduction.backbone import freeze_backbone, replace_backbone, set_weights
-
-    cfg = Config.fromfile(config_path('unet_ba/unet_r18-d8_1xb12-100e_helen-aligned-448x448.py'))
-    replace_backbone(cfg, 'mobilenet-v2-d8_unet')
-    set_weights(cfg, args.pretrained)
-    freeze_backbone(cfg)
-    data = Config.fromfile(config_path('_base_/datasets/fasseg.py'))
-    init_default_scope('mmseg')
-    source = MODELS.build(cfg.model)
-    source.init_weights()
-    source.eval()
-
-    path = args.work_dir / 'scores.json'
-    done = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-    models = {}
-    for checkpoint in sorted(args.work_dir.glob(f'*_seed-*/iter_{STEPS}.pth')):
-        name, _, seed = checkpoint.parent.name.rpartition('_seed-')
-        if seed not in done.get(name, {}):
-            models[name, seed] = MODELS.build(Config.fromfile(args.work_dir / 'configs' / f'{name}.py').model)
-            load_checkpoint(models[name, seed], str(checkpoint), map_location='cpu', logger='silent')
-            models[name, seed].eval()
-    metric = METRICS.build(data.test_evaluator)
-    sums: dict = {key: defaultdict(lambda: [0, 0]) for key in models}
-    for angle in ANGLES:
-        for split in ('val', 'test'):
-            dataset = deepcopy(data.test_dataloader.dataset)
-            dataset.update(data_root=str(args.data_root), pipeline=turned(list(dataset.pipeline), angle))
-            dataset.data_prefix = dict(img_path=f'img_dir/{split}', seg_map_path=f'ann_dir/{split}')
-            images = DATASETS.build(dataset)
-            metric.dataset_meta = images.metainfo
-            for sample in track(images, f'{split}, {angle} degrees', len(images)) if models else ():
-                with torch.inference_mode():
-                    batch = source.data_preprocessor(pseudo_collate([sample]))
-                    maps = [x.half().float() for x in source.backbone(batch['inputs'])]  # as they are stored
-                    (sample,) = batch['data_samples']
-                    person = re.search(r'personne(\d\d)', sample.img_path)[1]
-                    for key, model in models.items():
-                        (shown,) = model.predict(maps, [sample])
-                        metric.process(None, [shown.to_dict()])
-                        counts = metric.count_pixels(metric.results.pop())['overall']
-                        total = sums[key][f'{person}, {angle}']
-                        total[0] += int(counts[0])
-                        total[1] += int(counts[1])
-    for (name, seed), scores in sums.items():
-        done.setdefault(name, {})[seed] = scores
-    write_text(path, json.dumps(done))
-
-
-if __name__ == '__main__':
-    main()
