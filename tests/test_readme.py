@@ -26,11 +26,10 @@ def test_the_config_for_own_data_trains(tmp_path):
     small = [
         'train_cfg.max_iters=1',
         'train_cfg.val_interval=1',
-        'model.pretrained=None',
         'model.backbone.base_channels=8',
-        'model.decode_head.in_channels=256',
+        'model.decode_head.in_channels=64',
         'model.decode_head.channels=16',
-        'model.auxiliary_head.in_channels=128',
+        'model.auxiliary_head.in_channels=32',
         'model.auxiliary_head.channels=16',
         'train_dataloader.batch_size=2',
     ]
