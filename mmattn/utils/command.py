@@ -20,6 +20,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from types import FrameType
 from typing import Any, NoReturn
+from urllib.error import URLError
 
 DEBUG = 'MMATTN_DEBUG'
 EXPECTED = (OSError, ValueError, RuntimeError, ImportError, FloatingPointError, MemoryError, EOFError, UnpicklingError)
@@ -109,6 +110,12 @@ def describe(error: BaseException) -> str:
             'The config requires the operators of mmcv, which is installed without them. Compile them: bash '
             'tools/environment/setup.sh --with-mmcv-ops   (in another environment: pip install '
             '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
+        )
+    url = next((frame.f_locals['url'] for frame in _frames(error) if 'url' in frame.f_locals), None)
+    if isinstance(error, URLError) and url is not None:
+        message = (
+            f'{url} cannot be downloaded ({error.reason}). Copy the file to ~/.cache/torch/hub/checkpoints, or train '
+            'without pretrained weights, for example with --cfg-options model.pretrained=None'
         )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
