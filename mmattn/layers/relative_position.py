@@ -33,9 +33,8 @@ class RelativePosition(nn.Module):
     ) -> None:
         super().__init__()
         check_count('max_offset', max_offset, least=0)
-        limits = [max_offset if clip_offset is None else clip_offset] * axes
-        if isinstance(clip_offset, Sequence):
-            limits = [*clip_offset]
+        limit = max_offset if clip_offset is None else clip_offset
+        limits = [*limit] if isinstance(limit, Sequence) else [limit] * axes
         if len(limits) != axes or not all(isinstance(limit, int) and 0 <= limit <= max_offset for limit in limits):
             raise ValueError(
                 f'clip_offset must be an integer from 0 to max_offset={max_offset}, or {axes} such; got {clip_offset}'
