@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
+from mmengine.model import initialize
 from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import load_checkpoint
 from rich.progress import track
@@ -41,17 +42,15 @@ def main() -> None:
     parser.add_argument('--splits', nargs='+', default=['val', 'test'], choices=['val', 'test'])
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
-    from reproduction.backbone import freeze_backbone, replace_backbone, set_weights
+    from reproduction.protocol import Protocol, adapt, read_data
+    from reproduction.tables import read_tables
 
-    cfg = Config.fromfile(config_path('unet_ba/unet_r18-d8_1xb12-100e_helen-aligned-448x448.py'))
-    replace_backbone(cfg, 'mobilenet-v2-d8_unet')
-    set_weights(cfg, args.pretrained)
-    freeze_backbone(cfg)
-    data = Config.fromfile(config_path('_base_/datasets/fasseg.py'))
+    row = next(row for row in read_tables()['4.3'] if row.name == 'U-Net')
+    network = dict(small=True, backbone='mobilenet-v2-d8_unet', pretrained=args.pretrained, frozen=True)
+    (cfg,) = adapt(row, Protocol('fasseg', STEPS, **network), read_data('fasseg', args.data_root))
     init_default_scope('mmseg')
-    source = MODELS.build(cfg.model)
-    source.init_weights()
-    source.eval()
+    preprocessor, backbone = MODELS.build(cfg.model.data_preprocessor), MODELS.build(cfg.model.backbone).eval()
+    initialize(backbone.backbone, cfg.model.backbone.backbone.init_cfg)
 
     path = args.work_dir / 'scores.json'
     done = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
@@ -62,19 +61,19 @@ def main() -> None:
             models[name, seed] = MODELS.build(Config.fromfile(args.work_dir / 'configs' / f'{name}.py').model)
             load_checkpoint(models[name, seed], str(checkpoint), map_location='cpu', logger='silent')
             models[name, seed].eval()
-    metric = METRICS.build(data.test_evaluator)
+    metric = METRICS.build(cfg.test_evaluator)
     sums: dict = {key: defaultdict(lambda: [0, 0]) for key in models}
     for angle in ANGLES:
         for split in args.splits:
-            dataset = deepcopy(data.test_dataloader.dataset)
-            dataset.update(data_root=str(args.data_root), pipeline=turned(list(dataset.pipeline), angle))
+            dataset = deepcopy(cfg.test_dataloader.dataset)
+            dataset.pipeline = turned(list(dataset.pipeline), angle)
             dataset.data_prefix = dict(img_path=f'img_dir/{split}', seg_map_path=f'ann_dir/{split}')
             images = DATASETS.build(dataset)
             metric.dataset_meta = images.metainfo
             for sample in track(images, f'{split}, {angle} degrees', len(images)) if models else ():
                 with torch.inference_mode():
-                    batch = source.data_preprocessor(pseudo_collate([sample]))
-                    maps = [x.half().float() for x in source.backbone(batch['inputs'])]  # as they are stored
+                    batch = preprocessor(pseudo_collate([sample]))
+                    maps = [x.half().float() for x in backbone(batch['inputs'])]  # as they are stored
                     (sample,) = batch['data_samples']
                     person = re.search(r'personne(\d\d)', sample.img_path)[1]
                     for key, model in models.items():

@@ -1,6 +1,7 @@
 """Every figure of our own runs on a page is recomputed from the small files in docs/results."""
 
 import itertools
+import json
 import re
 import statistics
 from functools import cache
@@ -307,7 +308,10 @@ def test_a_table_has_the_figures_of_its_runs(section):
 def test_the_results_are_small():
     """Each run is in one file, and together they are less than 1 MB."""
     assert sum(path.stat().st_size for path in RESULTS.glob('*.json')) < 1_000_000
-    assert {path.stem for path in RESULTS.glob('*.json')} == {section[3] for section in SECTIONS}
+    assert {path.stem for path in RESULTS.glob('*.json')} == {
+        *(section[3] for section in SECTIONS),
+        'evidence_e_exploratory',
+    }
 
 
 def test_a_wrong_figure_would_be_seen():
@@ -315,3 +319,16 @@ def test_a_wrong_figure_would_be_seen():
     assert any(is_printed('24.0', figure) for figure in all_figures(methods['BAN-2'], parts['BAN-2']))
     assert not any(is_printed('24.1', figure) for figure in all_figures(methods['BAN-2'], parts['BAN-2']))
     assert isinstance(methods['BAN-2'].results['0'], Result)
+
+
+def test_faces_by_angle():
+    """The table of docs/evidence_protocol.md on question (e), from numerators and denominators by person and angle."""
+    page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
+    table = page.partition('**(e), exploratory**')[2].partition('* Without')[0]
+    scores = json.loads((RESULTS / 'evidence_e_exploratory.json').read_text(encoding='utf-8'))
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines() if '|' in line][2:]
+    assert [name for name, *_ in rows] == list(scores)
+    for name, *cells in rows:
+        for cell, angles in zip(cells, ((0,), (-30, 30)), strict=True):
+            sums = ([sum(run[f'07, {angle}'][i] for angle in angles) for i in (0, 1)] for run in scores[name].values())
+            assert cell == ', '.join(f'{100 * part / whole:.2f}' for part, whole in sums)
