@@ -29,8 +29,8 @@ class MultiheadAttention3d(nn.Module):
             learned vector for each frame number), 'relative' (learned, requires a relative ``spatial_position``) or
             'none' (Table 5.3). Defaults to 'sinusoidal'.
         max_offset (int): largest offset with a relative encoding. Larger offsets are clipped. Defaults to 96.
-        clip_offset (int or tuple[int, ...], optional): clip offsets to this, for all encoded axes or for each: (y, x),
-            or (t, y, x) if time is relative. Set it to the largest offsets of the training crops, whose side is one
+        clip_offset (int or tuple[int, ...], optional): clip offsets to this, for all encoded axes, or for (y, x), or
+            for (t, y, x) if time is relative. Set it to the largest offsets of the training crops, whose side is one
             larger, because encodings of larger offsets were never trained. Defaults to None, ``max_offset``.
         max_frames (int): with 'absolute', frame numbers are clipped to at most ``max_frames`` − 1. Defaults to 256.
         concatenated (bool): E is the concatenation of one vector per axis, which divide the channels among them. If

@@ -19,8 +19,8 @@ class RelativePosition(nn.Module):
         max_offset (int): largest offset with a separate vector, at least 0.
         concatenated (bool): divide the D channels among the axes, for :meth:`offset_bias`. If False, each axis has
             vectors of D channels. Defaults to False.
-        clip_offset (int or tuple[int, ...], optional): 0 to ``max_offset``, for all axes or for each. Vectors of larger
-            offsets are not used. Defaults to None, ``max_offset``.
+        clip_offset (int or tuple[int, ...], optional): 0 to ``max_offset``, for all axes, or one number for each of the
+            last axes. Vectors of larger offsets are not used. Defaults to None, ``max_offset``.
     """
 
     def __init__(
@@ -34,10 +34,11 @@ class RelativePosition(nn.Module):
         super().__init__()
         check_count('max_offset', max_offset, least=0)
         limit = max_offset if clip_offset is None else clip_offset
-        limits = [*limit] if isinstance(limit, Sequence) else [limit] * axes
+        last = [*limit] if isinstance(limit, Sequence) else [limit] * axes
+        limits = [max_offset] * (axes - len(last)) + last
         if len(limits) != axes or not all(isinstance(limit, int) and 0 <= limit <= max_offset for limit in limits):
             raise ValueError(
-                f'clip_offset must be an integer from 0 to max_offset={max_offset}, or {axes} such; got {clip_offset}'
+                f'clip_offset must be one integer from 0 to max_offset={max_offset}, or up to {axes}; got {clip_offset}'
             )
         self.max_offset = max_offset
         self.clip_offset = tuple(limits)

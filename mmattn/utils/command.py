@@ -111,8 +111,8 @@ def describe(error: BaseException) -> str:
             'tools/environment/setup.sh --with-mmcv-ops   (in another environment: pip install '
             '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
         )
-    url = next((frame.f_locals['url'] for frame in _frames(error) if 'url' in frame.f_locals), None)
-    if isinstance(error, URLError) and url is not None:
+    if isinstance(error, URLError):
+        url = next((frame.f_locals['url'] for frame in _frames(error) if 'url' in frame.f_locals), 'a file')
         message = (
             f'{url} cannot be downloaded ({error.reason}). Copy the file to ~/.cache/torch/hub/checkpoints, or train '
             'without pretrained weights, for example with --cfg-options model.pretrained=None'

@@ -66,20 +66,21 @@ def attend(layer, query, key, numbers, key_numbers, temporal, vectors, reaches):
     return layer.out_proj(torch.stack(rows)).view(1, *sizes[0], C)
 
 
-def table(layer, axis, offset, axes):
+def table(layer, axis, offset, axes, limits=None):
     """The vector of an axis' offset, 0 for one without a table."""
     tables = layer.relative_position.tables if layer.relative_position is not None else []
     axis -= axes - len(tables)
     if axis < 0 or not len(tables):
         return 0
-    limit = LIMITS[axis] if layer.relative_position.clip_offset == LIMITS else layer.relative_position.max_offset
+    limit = limits[axis] if limits else layer.relative_position.max_offset
     return tables[axis][max(-limit, min(offset, limit)) + layer.relative_position.max_offset]
 
 
 @pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
 @pytest.mark.parametrize(('spatial', 'temporal'), [*POSITIONS, ('relative', 'trained')], ids='-'.join)
 def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
-    options = dict(clip_offset=LIMITS) if temporal == 'trained' else {}
+    limits = LIMITS if temporal == 'trained' else None
+    options = dict(clip_offset=limits) if limits else {}
     temporal = 'relative' if temporal == 'trained' else temporal
     layer = randomized(GridAttention3d(C, HEADS, 0.7, spatial, temporal, max_offset=4, **options))
     query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
@@ -90,7 +91,7 @@ def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
 
     def vectors(p, r):
         axis = next((a for a in range(3) if p[a] != r[a]), 2)
-        return table(layer, axis, r[axis] - p[axis], 3)
+        return table(layer, axis, r[axis] - p[axis], 3, limits)
 
     expected = attend(layer, query, other, NUMBERS, NUMBERS, temporal, vectors, reaches)
     ours = layer(query, key if crossed else None, NUMBERS)
@@ -113,8 +114,9 @@ STRIDED = (
 def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, crossed):
     """'trained': a map of twice the training's size keeps its steps, and clips offsets to the trained ones."""
     options = dict(scale=0.7, spatial_position=spatial, temporal_position=temporal, max_offset=5)
-    if temporal == 'trained':
-        options.update(temporal_position='relative', clip_offset=LIMITS)
+    limits = LIMITS if temporal == 'trained' else None
+    if limits:
+        options.update(temporal_position='relative', clip_offset=limits)
     layer = randomized(StridedAttention3d(C, HEADS, step, pattern, **options))
     query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
     keys = key if crossed else query
@@ -131,7 +133,7 @@ def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, cro
 
     def run(part, kind, *operands):
         def vectors(p, r):
-            rows = [table(part, axis, r[axis] - p[axis], 3) for axis in range(3)]
+            rows = [table(part, axis, r[axis] - p[axis], 3, limits) for axis in range(3)]
             rows = [row for row in rows if not isinstance(row, int)]
             return torch.cat(rows) if rows else 0
 
@@ -247,6 +249,13 @@ def test_wrong_options_are_named(arguments, name):
     for kind in (GridAttention3d, StridedAttention3d):
         with pytest.raises(ValueError, match=name):
             kind(C, **{'num_heads': HEADS, **arguments})
+
+
+def test_offsets_of_space_are_clipped_without_those_of_time():
+    for kind in (GridAttention3d, StridedAttention3d):
+        layer = kind(C, HEADS, temporal_position='relative', max_offset=9, clip_offset=(2, 3))
+        parts = [layer] if kind is GridAttention3d else [layer.local_attention, layer.strided_attention]
+        assert [part.relative_position.clip_offset for part in parts] == [(9, 2, 3)] * len(parts)
 
 
 def test_wrong_calls_are_named():

@@ -141,7 +141,8 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.self_attention = None
         if self_attention is not None:
-            common = dict(embed_dim=embed_dim, num_heads=num_heads, is_causal=self.is_causal)
+            is_causal = getattr(self, 'causal', self.is_causal)  # until 0.4: a subclass that was written for 0.2.0
+            common = dict(embed_dim=embed_dim, num_heads=num_heads, is_causal=is_causal)
             self.self_attention = LayerSequence(self_attention, **common)
             self.attention_norm = nn.LayerNorm(embed_dim)
         self.feedforward = FeedForward(embed_dim, feedforward_dim, dropout)

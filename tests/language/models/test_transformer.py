@@ -340,6 +340,11 @@ def test_a_layer_that_was_written_for_0_2_0_is_accepted():
     with pytest.warns(DeprecationWarning, match='is now is_causal'):
         (attention,) = TransformerDecoderLayer(8, 2, 8, self_attention=dict(type=Own)).self_attention
     assert attention.settings == (8, 2, True)
+
+    class OwnEncoderLayer(TransformerEncoderLayer):
+        causal = True
+
+    assert OwnEncoderLayer(8, 2, 8).self_attention[0].is_causal
     (attention,) = TransformerEncoderLayer(8, 2, 8, self_attention=dict(type='mmattn.DeformConv1d')).self_attention
     assert not attention.is_causal
 
