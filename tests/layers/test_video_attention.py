@@ -77,7 +77,7 @@ def table(layer, axis, offset, axes, limits=None):
 
 
 @pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
-@pytest.mark.parametrize(('spatial', 'temporal'), [*POSITIONS, ('relative', 'trained')], ids='-'.join)
+@pytest.mark.parametrize(('spatial', 'temporal'), [*POSITIONS, ('relative', 'trained')], ids=str)
 def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
     limits = LIMITS if temporal == 'trained' else None
     options = dict(clip_offset=limits) if limits else {}
