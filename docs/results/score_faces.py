@@ -1,4 +1,4 @@
-"""Score the heads of question (e) of docs/evidence_protocol.md by person and angle.
+"""Score the heads of question (e) of docs/evidence_protocol.md by person and angle, and compare its rows.
 
 python docs/results/score_faces.py work_dirs/faces --data-root data/fasseg --pretrained mobilenet_v2_imagenet.pth
 """
@@ -25,6 +25,8 @@ from mmattn.utils.files import write_text
 
 ANGLES = 0, -15, 15, -30, 30, -45, 45  # degrees, clockwise
 STEPS = 480
+OURS = 'U-Net-BA, 1/√d'
+LEVEL = 1 - 0.05 / 3
 
 
 def turned(pipeline: list[dict], angle: int) -> list[dict]:
@@ -33,8 +35,35 @@ def turned(pipeline: list[dict], angle: int) -> list[dict]:
     return [*pipeline[:-1], *([rotation] if angle else []), pipeline[-1]]
 
 
+def compare(scores: dict[str, dict[str, dict[str, list[int]]]], ours: str, baseline: str, turn: int) -> str:
+    """Return the difference of two rows, and its interval, in overall F1 on persons 08 to 15 turned to either side.
+
+    Args:
+        scores (dict): by row, seed, and person and angle: twice the true positives, and all predicted and true pixels.
+        ours, baseline (str): the rows.
+        turn (int): degrees.
+    """
+    from reproduction.results import Result, sampled_difference
+
+    seeds = [seed for seed in scores[ours] if seed in scores[baseline]]
+    rows = []
+    for name in (ours, baseline):
+        samples = (
+            {unit: [100 * part, whole] for unit, (part, whole) in scores[name][seed].items() if is_tested(unit, turn)}
+            for seed in seeds
+        )
+        rows.append([Result({}, samples=units) for units in samples])
+    return str(sampled_difference(*rows, LEVEL, units=r'^\d\d'))
+
+
+def is_tested(unit: str, turn: int) -> bool:
+    """Tell whether a person and angle, such as '08, -30', is of the test and turned by ``turn`` degrees."""
+    person, angle = map(int, unit.split(','))
+    return person >= 8 and abs(angle) == turn
+
+
 def main() -> None:
-    """Write ``scores.json`` to the work dir: for each angle, config and seed, the sums of the overall F1 by person."""
+    """Write ``scores.json`` to the work dir: for each row and seed, the sums of the overall F1 by person and angle."""
     parser = argparse.ArgumentParser(description='Score heads of tools/reproduce.py by person and angle')
     parser.add_argument('work_dir', type=Path)
     parser.add_argument('--data-root', type=Path, required=True)
@@ -43,6 +72,7 @@ def main() -> None:
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
     from reproduction.protocol import Protocol, adapt, read_data
+    from reproduction.store import Store
     from reproduction.tables import read_tables
 
     row = next(row for row in read_tables()['4.3'] if row.name == 'U-Net')
@@ -54,11 +84,13 @@ def main() -> None:
 
     path = args.work_dir / 'scores.json'
     done = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    row_names = {row['configs'][0]: row['name'] for row in Store(args.work_dir / 'results.json').rows}
     models = {}
     for checkpoint in sorted(args.work_dir.glob(f'*_seed-*/iter_{STEPS}.pth')):
-        name, _, seed = checkpoint.parent.name.rpartition('_seed-')
+        config, _, seed = checkpoint.parent.name.rpartition('_seed-')
+        name = row_names.get(config, config)
         if seed not in done.get(name, {}):
-            models[name, seed] = MODELS.build(Config.fromfile(args.work_dir / 'configs' / f'{name}.py').model)
+            models[name, seed] = MODELS.build(Config.fromfile(args.work_dir / 'configs' / f'{config}.py').model)
             load_checkpoint(models[name, seed], str(checkpoint), map_location='cpu', logger='silent')
             models[name, seed].eval()
     metric = METRICS.build(cfg.test_evaluator)
@@ -85,7 +117,11 @@ def main() -> None:
                         total[1] += int(counts[1])
     for (name, seed), scores in sums.items():
         done.setdefault(name, {})[seed] = scores
-    write_text(path, json.dumps(done))
+    rows = (f'"{name}": {json.dumps(runs, separators=(",", ":"))}' for name, runs in done.items())
+    write_text(path, '{\n' + ',\n'.join(rows) + '\n}\n')
+    for baseline in done if OURS in done and 'test' in args.splits else ():
+        for turn in (0, 15, 30, 45) if baseline != OURS else ():
+            print(f'{OURS} − {baseline}, turned by {turn}°: {compare(done, OURS, baseline, turn)}')
 
 
 if __name__ == '__main__':

@@ -1,0 +1,139 @@
+"""Make clips of one frame from photographs with masks, to train SST on more objects than your videos show.
+
+    python tools/dataset_converters/still_clips.py --images data/camvid/img_dir/train \\
+        --masks data/camvid/ann_dir/train --objects 8 9 10 --out-dir data/stills
+
+Image and mask have the same name, with any suffix, in the same subfolder. The masks are label maps or index masks.
+Every connected region of a value in ``--objects`` becomes an object, the largest first::
+
+    IMAGES/train/NAME.jpg       OUT/JPEGImages/train_NAME/00000.jpg     unchanged
+    MASKS/train/NAME.png        OUT/Annotations/train_NAME/00000.png    ids 1, 2, … of the objects, 0 elsewhere
+
+Values with commas, such as ``1,3,4``, are one object where they touch. Without ``--objects``, every value except 0 and
+255 makes objects. Photographs without an object are left out.
+
+``mmattn.VideoFolderDataset`` reads OUT. In training, ``SampleClip`` repeats the frame, ``ClipRandomAffine(drift=1)``
+moves the scene, and ``ClipCopyPaste`` moves objects of other photographs over it.
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import mmattn.utils.command
+
+import cv2
+import numpy as np
+
+from mmattn.segmentation.conversion import copy_image
+from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, output_folder, run_converter
+from mmattn.video.clip_files import SUFFIXES, read_frame
+from mmattn.video.masks import VOID, read_mask, write_mask
+
+FOLDERS = 'JPEGImages', 'Annotations'
+
+
+def find_objects(mask: np.ndarray, groups: Sequence[Sequence[int]], min_area: float, max_objects: int) -> np.ndarray:
+    """Number the connected regions of a mask.
+
+    Args:
+        mask (np.ndarray): uint8 of shape (H, W), the values of the file.
+        groups (sequence): values that make one object where they touch. Empty: every value except 0 and 255.
+        min_area (float): smallest share of the image, 0 to 1. Smaller regions are background.
+        max_objects (int): the most objects; the smallest regions of more are background.
+
+    Returns:
+        np.ndarray: uint8 of shape (H, W), 1 for the largest region, then 2, and so on.
+    """
+    groups = groups or [[value] for value in np.unique(mask).tolist() if value not in (0, VOID)]
+    regions = []
+    for values in groups:
+        count, numbers, stats, _ = cv2.connectedComponentsWithStats(np.isin(mask, values).astype(np.uint8))
+        areas = stats[:, cv2.CC_STAT_AREA]
+        regions += [(areas[i], numbers == i) for i in range(1, count) if areas[i] >= min_area * mask.size]
+    ids = np.zeros(mask.shape, np.uint8)
+    for number, (_, region) in enumerate(sorted(regions, key=lambda pair: -pair[0])[:max_objects], 1):
+        ids[region] = number
+    return ids
+
+
+def find_pairs(images: Path, masks: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    """Return image and mask by the name of their clip, and the faults: images without a mask, and equal names."""
+    found: list[dict[str, Path]] = []
+    faults = []
+    for folder in (images, masks):
+        check_folder(folder)
+        files: dict[str, Path] = {}
+        for path in (path for path in files_below(folder) if path.suffix.lower() in SUFFIXES):
+            name = '_'.join(path.relative_to(folder).with_suffix('').parts)
+            if name in files:
+                faults.append(f'{path}: {files[name]} has the same name')
+            files[name] = path
+        found.append(files)
+    faults += [f'{path}: no mask of this name in {masks}' for name, path in found[0].items() if name not in found[1]]
+    if not found[0]:
+        faults.append(f'{images}: no image')
+    return {name: (path, found[1][name]) for name, path in found[0].items() if name in found[1]}, faults
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Write the clips."""
+    if not 0 <= args.min_area < 1:
+        raise Fault(f'--min-area must be at least 0 and below 1; got {args.min_area}')
+    if not 1 <= args.max_objects < VOID:
+        raise Fault(f'--max-objects must be 1 to {VOID - 1}; got {args.max_objects}')
+    with output_folder(args.out_dir, args.overwrite, [args.images, args.masks], FOLDERS) as scratch:
+        pairs, faults = find_pairs(args.images, args.masks)
+        frames, annotations = (scratch / 'new' / name for name in FOLDERS)
+        written: list[int] = []
+
+        def convert_pair(name: str) -> None:
+            image, path = pairs[name]
+            try:
+                mask, size = read_mask(path), read_frame(image).shape[:2]
+            except ValueError as error:
+                raise Fault(str(error)) from error
+            if mask.shape != size:
+                raise Fault(f'{path}: {mask.shape[1]}×{mask.shape[0]}, but {image} is {size[1]}×{size[0]}')
+            ids = find_objects(mask, args.objects, args.min_area, args.max_objects)
+            if ids.any() and not faults:
+                write_mask(annotations / name / '00000.png', ids)
+                copy_image(image, frames / name / f'00000{image.suffix.lower()}')
+                written.append(int(ids.max()))
+
+        faults += convert_all(list(pairs), convert_pair)
+        if not faults and not written:
+            faults.append(f'{args.masks}: no mask shows an object')
+        if faults:
+            raise Fault(*faults)
+    print(f'{len(written)} clips with {sum(written)} objects; {len(pairs) - len(written)} photographs show none')
+
+
+def parse_values(text: str) -> list[int]:
+    """Parse values of masks, 1 to 254, such as ``1,3,4``; void pixels, 255, are read as 0."""
+    values = [int(value) for value in text.split(',')]
+    if not all(0 < value < VOID for value in values):
+        raise ValueError
+    return values
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Make clips of one frame from photographs with masks.')
+    parser.add_argument('--images', type=Path, required=True, help='folder of the photographs')
+    parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')
+    parser.add_argument('--out-dir', type=Path, required=True)
+    parser.add_argument(
+        '--objects', nargs='+', type=parse_values, default=[], metavar='VALUE[,VALUE]', help='values of objects'
+    )
+    parser.add_argument(
+        '--min-area', type=float, default=0.002, help='smallest share of the photograph of an object (%(default)s)'
+    )
+    parser.add_argument('--max-objects', type=int, default=5, help='most objects of a photograph (%(default)s)')
+    return run_converter(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
