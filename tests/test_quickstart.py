@@ -52,7 +52,23 @@ def test_an_unknown_option_is_an_error_before_any_work(script, tmp_path):
     before = set(tmp_path.rglob('*'))
     done = subprocess.run(['bash', tmp_path / 'tools' / script, '--fast'], text=True, capture_output=True, timeout=60)
     assert done.returncode in (1, 2)
-    assert '--peer' in done.stderr if script == 'quickstart.sh' else '--with-mmcv-ops; got --fast' in done.stderr
+    expected = '--peer' if script == 'quickstart.sh' else '--with-mmcv-ops and --help; got --fast'
+    assert expected in done.stderr
+    assert set(tmp_path.rglob('*')) == before
+
+
+@pytest.mark.parametrize('script', ['setup.sh', 'dependencies.sh'])
+def test_help_names_options_and_variables(script, tmp_path):
+    copytree(ROOT / 'tools/environment', tmp_path / 'tools/environment')
+    before = set(tmp_path.rglob('*'))
+    command = ['bash', tmp_path / 'tools/environment' / script, '--help']
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
+    text = (ROOT / 'tools/environment' / script).read_text()
+    assert done.stdout.startswith(text.splitlines()[1].removeprefix('# '))
+    for word in ('--with-mmcv-ops', 'PYTHON', 'MMATTN_ACCELERATOR', 'MMATTN_CACHE', 'TORCH_INDEX_URL'):
+        assert word in done.stdout
+    assert '#' not in done.stdout
+    assert 'set -euo' not in done.stdout
     assert set(tmp_path.rglob('*')) == before
 
 

@@ -23,7 +23,12 @@ uv=0.13.9
 python=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-case "$*" in '') with_ops= ;; --with-mmcv-ops) with_ops=1 ;; *) fail "the one option is --with-mmcv-ops; got $*" ;; esac
+case "$*" in
+    '') with_ops= ;;
+    --with-mmcv-ops) with_ops=1 ;;
+    -h|--help) usage tools/environment/dependencies.sh && exit ;;
+    *) fail "the options are --with-mmcv-ops and --help; got $*" ;;
+esac
 accelerator=${MMATTN_ACCELERATOR:-cpu}
 if [ -z "${MMATTN_ACCELERATOR:-}" ] && command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU
 then accelerator=cuda; fi

@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tools/environment/steps.sh
 
+case "$*" in -h|--help) usage tools/environment/setup.sh && echo && usage tools/environment/dependencies.sh && exit ;; esac
 bash tools/environment/dependencies.sh "$@"
 sources=$(find setup.py mmattn/ops/csrc -type f ! -name '*.md' | LC_ALL=C sort | xargs cat | cksum)
 stamp="$(cat .venv/dependencies-stamp) $sources $PWD"

@@ -5,6 +5,7 @@
 if [ -t 1 ]; then tag=$'\033[1m[mmattn]\033[0m'; else tag='[mmattn]'; fi
 say() { printf '%s %s\n' "$tag" "$*"; }
 fail() { printf '[mmattn] error: %s\n' "$*" >&2; exit 1; }
+usage() { sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "$1"; } # of a script: the comment at its beginning
 
 # step LABEL COMMAND…: run the command with its output in the log, and print one line with its seconds. Meanwhile, a terminal
 # shows a bar of the last counter [n/m] in the log; elsewhere, a line is printed each minute. If the command fails, the end of
