@@ -11,7 +11,7 @@ from pprint import pformat
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmattn.utils.complexity import count
+from mmattn.utils.complexity import count, dicts
 from mmattn.utils.files import write_text
 
 from .backbone import check_weights
@@ -44,8 +44,8 @@ class Method:
     def counts(self) -> tuple[int, float]:
         """Return parameters and multiply-accumulates of the network in inference, for one input."""
         cfg = self.configs[-1]
-        pipeline = cfg.train_dataloader.dataset.get('pipeline', ())
-        frames = next((step.num_frames for step in pipeline if 'num_frames' in step), 1)
+        steps = dicts(cfg.train_dataloader.dataset)
+        frames = next((step.num_frames for step in steps if 'num_frames' in step), 1)
         return count(cfg, (3, *input_size(cfg)), frames)
 
 
@@ -182,9 +182,11 @@ def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
 
 
 def _check(dataset: ConfigDict, scope: str) -> None:
-    where = f'{dataset.data_root} (set the folder by --data-root or an environment variable)'
-    if not Path(dataset.data_root).is_dir():
-        raise ProtocolError(f'there is no folder {where}')
+    roots = dict.fromkeys(part.data_root for part in dicts(dataset) if 'data_root' in part)
+    where = f'{" and ".join(roots)} (set the folder by --data-root or an environment variable)'
+    for root in roots:
+        if not Path(root).is_dir():
+            raise ProtocolError(f'there is no folder {root} (set it by --data-root or an environment variable)')
     init_default_scope(scope)
     try:
         built = DATASETS.build(dataset)

@@ -349,7 +349,7 @@ def _scale_images(cfg: Config, scale: float) -> None:
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         if loader is None:
             continue
-        types = [transform.type for transform in loader.dataset.pipeline]
+        types = [transform.type for transform in loader.dataset.get('pipeline', ())]
         if not _multiply_sizes(loader.dataset, scale) and 'LoadImageFromFile' in types:
             labels_too = loader is cfg.train_dataloader
             at = types.index('LoadAnnotations' if labels_too else 'LoadImageFromFile') + 1
@@ -409,7 +409,8 @@ def _fit_to_data(cfg: Config) -> None:
 def _fit_to_crop(cfg: Config) -> None:
     """Set the settings that depend on the crop: of a segmentor, and of SST's attention, whose map has stride 8."""
     if find_task(cfg) == 'video':
-        frames = next(step.num_frames for step in cfg.train_dataloader.dataset.pipeline if 'num_frames' in step)
+        steps = complexity.dicts(cfg.train_dataloader.dataset)
+        frames = next(step.num_frames for step in steps if 'num_frames' in step)
         map_size = [math.ceil(side / 8) for side in input_size(cfg)]
         cfg.model.attention.clip_offset = tuple(side - 1 for side in map_size)
         if 'step' in cfg.model.attention:
