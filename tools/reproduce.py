@@ -47,7 +47,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('table', nargs='?', help='number of the table in the paper, such as 3.2')
     parser.add_argument('--list', action='store_true', help='print tables, rows and data sets')
     parser.add_argument(
-        '--rows', nargs='+', metavar='NAME', help='only these rows and their baselines; * matches any text'
+        '--rows',
+        nargs='+',
+        metavar='NAME',
+        help='only these rows; * matches any text; without --contrasts, their baselines, too',
     )
     parser.add_argument(
         '--variant',

@@ -3,14 +3,15 @@
 import json
 import signal
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
-from mmattn.video import read_mask
+from mmattn.video import read_mask, write_mask
 from reproduction.folds import fold_lists, list_folds
-from reproduction.plan import plan
+from reproduction.plan import check_data, plan
 from reproduction.protocol import Protocol, read_data
 from reproduction.reproduce import Machine, Scope, reproduce
 from reproduction.runs import scalars
@@ -46,6 +47,40 @@ def test_a_fold_trains_and_pastes_only_the_clips_of_the_others(data, weights, tm
             clips = [[part.get_data_info(i)['clip'] for i in range(len(part))] for part in (train, paste.dataset, test)]
             assert clips == [[train_clip], [train_clip], [test_clip]]
             assert cfg.val_dataloader.dataset == cfg.test_dataloader.dataset
+
+
+def test_photographs_are_trained_on_in_every_fold(data, tmp_path, monkeypatch):
+    """Beside the fold's clips, of which each is drawn 60 times as often; objects of both are pasted."""
+    for name in ('street_1', 'street_2'):
+        write_mask(tmp_path / f'stills/Annotations/{name}/00000.png', np.eye(40, 60, dtype=np.uint8))
+        write_mask(tmp_path / f'stills/JPEGImages/{name}/00000.png', np.eye(40, 60, dtype=np.uint8))
+    monkeypatch.setenv('STILLS_ROOT', str(tmp_path / 'stills'))
+    source = read_data('davis_240p_stills', data['davis_240p_stills'])
+    folds = list_folds(FOLDS, tmp_path / 'folds')
+    with fold_lists(FOLDS, tmp_path / 'folds'):
+        for fold, train_clip, test_clip in zip(folds, ('goat', 'bear'), ('bear', 'goat')):
+            grid, strided = (
+                method.configs[0]
+                for method in plan(ROWS, Protocol('davis_240p_stills', 2, 1.0, True, fold=fold), source, ['SST (*'])
+            )
+            assert strided.model.attention.step == (2, 4, 5)  # of 4 frames of 16×22
+            init_default_scope('mmengine')
+            train = DATASETS.build(grid.train_dataloader.dataset)
+            (paste,) = (step for step in train.datasets[1].pipeline.transforms if hasattr(step, 'dataset'))
+            for part in (train, paste.dataset):
+                clips = [part.get_data_info(i)['clip'] for i in range(len(part))]
+                assert clips == [train_clip] * 60 + ['street_1', 'street_2']
+            assert train[60]['inputs'].shape == (4, 3, 128, 176)
+            test = DATASETS.build(grid.test_dataloader.dataset)
+            assert [test.get_data_info(i)['clip'] for i in range(len(test))] == [test_clip]
+
+
+def test_a_missing_folder_of_photographs_is_named(data, tmp_path, monkeypatch):
+    monkeypatch.setenv('STILLS_ROOT', str(tmp_path / 'absent'))
+    source = read_data('davis_240p_stills', data['davis_240p_stills'])
+    methods = plan(ROWS, Protocol('davis_240p_stills', 2, 1.0, True), source, ['SST (Grid)'])
+    with pytest.raises(ProtocolError, match=f'there is no folder {tmp_path}/absent '):
+        check_data(methods)
 
 
 def test_other_folds_in_a_work_dir_are_an_error_and_change_nothing(tmp_path):

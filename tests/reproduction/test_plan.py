@@ -412,3 +412,16 @@ def test_a_row_trains_and_is_scored(table, dataset, name, data, tmp_path):
     parameters, macs = method.counts()
     assert parameters > 1e4
     assert macs > 1e5
+
+
+def test_baselines_are_added_unless_they_are_left_out(data):
+    protocol, source = Protocol('multi30k_en-de', 2), read_data('multi30k_en-de', data['multi30k_en-de'])
+    both, one = (
+        plan(TABLES['multi30k'], protocol, source, ['SA', 'SA-RPE'], with_baselines) for with_baselines in (True, False)
+    )
+    assert [(method.name, method.baseline) for method in both] == [
+        ('nn.Transformer', None),
+        ('SA', 'nn.Transformer'),
+        ('SA-RPE', 'SA'),
+    ]
+    assert [(method.name, method.baseline) for method in one] == [('SA', None), ('SA-RPE', 'SA')]

@@ -49,14 +49,26 @@ class Method:
         return count(cfg, (3, *input_size(cfg)), frames)
 
 
-def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[str] | None = None) -> list[Method]:
+def plan(
+    rows: list[Row],
+    protocol: Protocol,
+    data: Config | None,
+    names: list[str] | None = None,
+    with_baselines: bool = True,
+) -> list[Method]:
     """Return the methods of a table's rows, or only those with some names, and their baselines.
+
+    A method whose baseline is left out, ``with_baselines=False``, has none.
 
     Raises:
         ProtocolError: the table cannot be run under this protocol.
     """
     methods: list[Method] = []
-    for row in _select(choose(rows, protocol, data), names):
+    chosen = _select(choose(rows, protocol, data), names, with_baselines)
+    baselines = {(row.name, row.setting) for row in chosen}
+    for row in chosen:
+        if (row.baseline, row.setting) not in baselines:
+            row = row._replace(baseline=None)
         configs = adapt(row, protocol, data)
         content = [cfg.to_dict() for cfg in configs]
         same = (
@@ -169,12 +181,14 @@ def _text(cfg: Config) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
+def _select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
             row_names = '; '.join(dict.fromkeys(row.name for row in rows))
             raise ProtocolError(f"--rows must be one of {row_names}; got '{name}'")
     chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
+    if not with_baselines:
+        return chosen
     needed: set[tuple[str | None, str]] = {(row.name, row.setting) for row in chosen}
     while missing := {(row.baseline, row.setting) for row in rows if (row.name, row.setting) in needed} - needed:
         needed |= missing  # a baseline may have one, too

@@ -126,16 +126,20 @@ class Protocol(NamedTuple):
 @cache
 def data_sets() -> dict[str, str]:
     """Return the names of the data sets and the environment variables of their folders."""
-    sources = {
-        path.stem: path.read_text(encoding='utf-8') for path in sorted(config_path('_base_/datasets').glob('*.py'))
-    }
-    roots = {name: re.search(r"^data_root = '\{\{\$(\w+):", text, re.M) for name, text in sources.items()}
+    roots = {name: re.search(r"^data_root = '\{\{\$(\w+):", text, re.M) for name, text in _sources().items()}
     return {name: match[1] for name, match in roots.items() if match}
+
+
+@cache
+def _sources() -> dict[str, str]:
+    paths = sorted(config_path('_base_/datasets').glob('*.py'))
+    return {path.stem: path.read_text(encoding='utf-8') for path in paths}
 
 
 def shipped(name: str) -> Config:
     """Return the config at a path relative to configs/, for the current environment; it must not be changed."""
-    return _read(name, tuple(os.environ.get(variable) for variable in data_sets().values()))
+    variables = re.findall(r'\{\{\$(\w+):', ''.join(_sources().values()))
+    return _read(name, tuple(os.environ.get(variable) for variable in variables))
 
 
 @cache

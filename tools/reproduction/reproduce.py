@@ -31,8 +31,8 @@ class Scope(NamedTuple):
     """Which runs of a table are made, and how they are compared.
 
     Attributes:
-        rows (list[str], optional): names of rows, in addition to their baselines; * matches any text. Defaults to None,
-            all.
+        rows (list[str], optional): names of rows; * matches any text. Their baselines are added if there are no
+            ``contrasts``. Defaults to None, all.
         seeds (sequence of int): seeds of the trainings; one seed gives no intervals over seeds.
         folds (sequence of sequences of str): test clips or images of each fold; each of them trains on the names of the
             others. Defaults to (), the splits of the data set.
@@ -102,7 +102,9 @@ def reproduce(
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
     folds: list[Fold | None] = [*list_folds(scope.folds, work_dir / 'folds')] if scope.folds else [None]
-    methods_by_fold = [plan(rows, protocol._replace(fold=fold), data, scope.rows) for fold in folds]
+    methods_by_fold = [
+        plan(rows, protocol._replace(fold=fold), data, scope.rows, not scope.contrasts) for fold in folds
+    ]
     methods = methods_by_fold[0]
     first = methods[0].configs[-1]
     check_untrained(scope.untrained, first)
