@@ -124,6 +124,19 @@ SECTIONS = [
         {'label propagation, not trained': ('label propagation',)},
     ),
     (
+        'docs/evidence_protocol.md',
+        '**(h), exploratory**',
+        '* *Copying start*',
+        'evidence_h_exploratory',
+        {
+            'clips only, the run of (d) on another processor': ('clips only',),
+            'untrained, but for 60 updates of the last convolution': ('untrained',),
+            'copying start, trained': ('copying start',),
+            '… on the six training clips': ('clips and photographs, on the training clips',),
+            '… on the six training clips, at 256×144': ('clips and photographs, on the training clips at 256×144',),
+        },
+    ),
+    (
         'configs/sst/README.md',
         '| J&F | mean | to label',
         '\n\n',
