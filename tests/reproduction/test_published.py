@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / 'docs/results'
 NUMBER = r'[+−-]?\d+\.\d+'
 INTERVAL = re.compile(rf'({NUMBER}) \[({NUMBER}), ({NUMBER})\]')
-LEVELS = 0.95, 1 - 0.05 / 6, 1 - 0.05 / 3  # one interval; the primary contrasts and the follow-up of docs/evidence.md
+# One interval; the primary contrasts, the follow-up and question (h) of docs/evidence.md.
+LEVELS = 0.95, 1 - 0.05 / 6, 1 - 0.05 / 3, 1 - 0.05 / 4
 
 TURNED, SCALED = 'U-Net-BA', 'U-Net-BA, content logits times 1/√d'
 MASK = 'the first mask, repeated'
@@ -122,6 +123,16 @@ SECTIONS = [
         '* Trained on six',
         'evidence_d',
         {'label propagation, not trained': ('label propagation',)},
+    ),
+    (
+        'docs/evidence_protocol.md',
+        '**(h), seed 0**',
+        '* Without photographs',
+        'evidence_h',
+        {
+            'label propagation, not trained': ('label propagation',),
+            'the first mask, repeated': ('first mask',),
+        },
     ),
     (
         'docs/evidence_protocol.md',
