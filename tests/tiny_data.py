@@ -118,7 +118,7 @@ def voc(root, classes):
 
 
 def videos(root):
-    """The layouts of video object segmentation: clips of three frames, one object each or two."""
+    """The layouts of video object segmentation: clips of three frames, one object each or two; and stills."""
     masks = [clips.squares(p, 1) for p in range(3)]
     for name, resolution, lists in (
         ('davis', '480p', 'ImageSets/2017'),
@@ -126,6 +126,8 @@ def videos(root):
         ('davis_240p', '240p', 'ImageSets'),
     ):
         clips.davis(root / name, resolution, lists, bear=masks, goat=masks)
+    for name in ('street_1', 'street_2'):
+        clips.clip(root / 'stills', name, masks[:1])
     for name in ('youtube_vos_2018', 'youtube_vos_2019'):
         for part in ('train', 'valid'):
             clips.youtube_vos(

@@ -126,6 +126,13 @@ SECTIONS = [
     ),
     (
         'docs/evidence_protocol.md',
+        '## Runs of (f)',
+        '* A receptive field',
+        'evidence_f',
+        {'no attention: CC without its attention': ('no attention',)},
+    ),
+    (
+        'docs/evidence_protocol.md',
         '**(h), seed 0**',
         '* Without photographs',
         'evidence_h',
