@@ -39,7 +39,7 @@ draw() { # what the model attends to from a roof, a lawn and bare ground of a he
         --query 105,160 --query 265,205 --query 470,260 --out $work/attention_maps.png
 }
 
-case "$*" in ''|--peer) ;; *) sed -n '2,7p' "$0" >&2; exit 2 ;; esac
+case "$*" in ''|--peer) ;; -h|--help) usage tools/quickstart.sh && exit ;; *) usage tools/quickstart.sh >&2; exit 2 ;; esac
 mkdir -p $work
 say "log: $work/quickstart.log"
 bash tools/environment/dependencies.sh

@@ -88,7 +88,9 @@ def main() -> None:
     models = {}
     for checkpoint in sorted(args.work_dir.glob(f'*_seed-*/iter_{STEPS}.pth')):
         config, _, seed = checkpoint.parent.name.rpartition('_seed-')
-        name = row_names.get(config, config)
+        if config not in row_names:
+            parser.error(f'{args.work_dir}/results.json has no row of {config}: let tools/reproduce.py end first')
+        name = row_names[config]
         if seed not in done.get(name, {}):
             models[name, seed] = MODELS.build(Config.fromfile(args.work_dir / 'configs' / f'{config}.py').model)
             load_checkpoint(models[name, seed], str(checkpoint), map_location='cpu', logger='silent')

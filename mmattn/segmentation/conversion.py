@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from mmattn.utils.conversion import Fault, output_folder
+from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
@@ -36,6 +37,33 @@ def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterato
         yield scratch
     images = (out / 'img_dir').rglob('*')
     print(f'{out.resolve()}: {sum(path.is_file() for path in images)} images')
+
+
+def find_pairs(
+    images: Path, masks: Path, suffixes: Collection[str]
+) -> tuple[dict[Path, Path], dict[Path, Path], list[str]]:
+    """Return images and masks by their path below the folder, without suffix, and the faults: what has no partner."""
+    (found, faults), (found_masks, mask_faults) = (_images_below(folder, suffixes) for folder in (images, masks))
+    faults += mask_faults
+    faults += [f'{path}: no mask of this name' for name, path in found.items() if name not in found_masks]
+    faults += [f'{path}: no image of this name' for name, path in found_masks.items() if name not in found]
+    return found, found_masks, faults
+
+
+def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, Path], list[str]]:
+    check_folder(folder)
+    images: dict[Path, Path] = {}
+    faults = []
+    paths = [path for path in files_below(folder) if not path.name.startswith('.')]
+    skipped = [path for path in paths if path.suffix.lower() not in suffixes]
+    if skipped:
+        print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)
+    for path in (path for path in paths if path.suffix.lower() in suffixes):
+        name = path.relative_to(folder).with_suffix('')
+        if name in images:
+            faults.append(f'{path}: {images[name].name} has the same name')
+        images.setdefault(name, path)
+    return images, faults
 
 
 def read_image(path: Path, mode: str | None = None) -> np.ndarray:

@@ -91,14 +91,19 @@ def test_faults_are_reported_together(fails, photographs, tmp_path):
     save(tmp_path / 'masks' / 'train/a.png', np.zeros((4, 4), np.uint8))
     (tmp_path / 'masks' / 'train/b.png').unlink()
     (tmp_path / 'masks' / 'val/a.png').write_bytes(b'no image')
+    save(tmp_path / 'masks' / 'val/alone.png', np.ones((48, 64), np.uint8))
+    for folder in ('images', 'masks'):
+        save(tmp_path / folder / 'val_empty.png', np.ones((48, 64), np.uint8))
     faults = fails(still_clips, *photographs)
     images, masks = (tmp_path / name for name in ('images', 'masks'))
-    assert faults[:2] == [
-        f'{images / "train/b.png"}: no mask of this name in {masks}',
+    assert faults[:4] == [
+        f'{images / "train/b.png"}: no mask of this name',
+        f'{masks / "val/alone.png"}: no image of this name',
+        f'{images}: two photographs have one clip: a/b.jpg and a_b.jpg are both a_b',
         f'{masks / "train/a.png"}: 4×4, but {images / "train/a.png"} is 64×48',
     ]
-    assert faults[2].startswith(f'{masks / "val/a.png"}: ')
-    assert len(faults) == 3
+    assert faults[4].startswith(f'{masks / "val/a.png"}: ')
+    assert len(faults) == 5
 
 
 @pytest.mark.parametrize(

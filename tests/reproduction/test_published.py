@@ -1,5 +1,6 @@
 """Every figure of our own runs on a page is recomputed from the small files in docs/results."""
 
+import importlib.util
 import itertools
 import json
 import re
@@ -7,6 +8,7 @@ import statistics
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reproduction.results import Measured, Result, compare, deviation, difference, pool
@@ -363,3 +365,28 @@ def test_faces_by_angle():
         for cell, angles in zip(cells, ((0,), (-30, 30)), strict=True):
             sums = ([sum(run[f'07, {angle}'][i] for angle in angles) for i in (0, 1)] for run in scores[name].values())
             assert cell == ', '.join(f'{100 * part / whole:.2f}' for part, whole in sums)
+
+
+def test_rows_of_faces_are_compared_on_the_people_of_the_test():
+    """F1 of the pixels of persons 08 and above, both ways turned, pooled by seed; one person alone would differ."""
+    spec = importlib.util.spec_from_file_location('score_faces', RESULTS / 'score_faces.py')
+    score_faces = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(score_faces)
+    rng = np.random.default_rng(0)
+    units = [f'{person:02}, {angle}' for person in (7, 8, 9, 10) for angle in (0, -30, 30, 45)]
+    tested = [f'{person:02}, {angle}' for person in (8, 9, 10) for angle in (-30, 30)]
+    scores = {
+        row: {seed: {unit: [int(rng.integers(50, 90)), int(rng.integers(90, 120))] for unit in units} for seed in '012'}
+        for row in ('ours', 'other')
+    }
+    f1 = {
+        row: [
+            100 * sum(run[unit][0] for unit in tested) / sum(run[unit][1] for unit in tested) for run in runs.values()
+        ]
+        for row, runs in scores.items()
+    }
+    pairs = [a - b for a, b in zip(f1['ours'], f1['other'])]
+    printed = score_faces.compare(scores, 'ours', 'other', 30)
+    mean, low, high = map(float, INTERVAL.search(printed).groups())
+    assert mean == pytest.approx(statistics.mean(pairs), abs=0.005)
+    assert high - low >= 2 * 7.64 * statistics.stdev(pairs) / 3**0.5  # Student's t, 98.3 %, two degrees of freedom

@@ -46,12 +46,13 @@ from mmattn.segmentation.conversion import (
     config_text,
     copy_image,
     divide,
+    find_pairs,
     label_folder,
     read_image,
     read_together,
     save_labels,
 )
-from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, run_converter
+from mmattn.utils.conversion import Fault, convert_all, run_converter
 
 IGNORED = 255
 WHITE = 2**16 - 1  # in 16 bits
@@ -139,22 +140,6 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
     return labels
 
 
-def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
-    """Return the images of a folder and its subfolders, by relative path without suffix; and the faults."""
-    check_folder(folder)
-    images, faults = {}, []
-    paths = [path for path in files_below(folder) if not path.name.startswith('.')]
-    skipped = [path for path in paths if path.suffix.lower() not in SUFFIXES]
-    if skipped:
-        print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)
-    for path in (path for path in paths if path.suffix.lower() in SUFFIXES):
-        name = path.relative_to(folder).with_suffix('')
-        if name in images:
-            faults.append(f'{path}: {images[name].name} has the same name')
-        images.setdefault(name, path)
-    return images, faults
-
-
 def convert(args: argparse.Namespace) -> None:
     """Convert the masks and copy the images."""
     palette = read_palette(args.palette)
@@ -167,10 +152,7 @@ def convert(args: argparse.Namespace) -> None:
     if args.images.resolve() == args.masks.resolve():
         raise Fault(f'{args.images}: --images and --masks must be different folders')
     with label_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
-        (images, faults), (masks, mask_faults) = images_below(args.images), images_below(args.masks)
-        faults += mask_faults
-        faults += [f'{path}: no mask of this name' for name, path in images.items() if name not in masks]
-        faults += [f'{path}: no image of this name' for name, path in masks.items() if name not in images]
+        images, masks, faults = find_pairs(args.images, args.masks, SUFFIXES)
         suffixes = Counter(path.suffix for path in images.values())
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'

@@ -27,8 +27,8 @@ import mmattn.utils.command
 import cv2
 import numpy as np
 
-from mmattn.segmentation.conversion import copy_image
-from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, output_folder, run_converter
+from mmattn.segmentation.conversion import copy_image, find_pairs
+from mmattn.utils.conversion import Fault, convert_all, output_folder, run_converter
 from mmattn.video.clip_files import SUFFIXES, read_frame
 from mmattn.video.masks import VOID, read_mask, write_mask
 
@@ -59,25 +59,6 @@ def find_objects(mask: np.ndarray, groups: Sequence[Sequence[int]], min_area: fl
     return ids
 
 
-def find_pairs(images: Path, masks: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
-    """Return image and mask by the name of their clip, and the faults: images without a mask, and equal names."""
-    found: list[dict[str, Path]] = []
-    faults = []
-    for folder in (images, masks):
-        check_folder(folder)
-        files: dict[str, Path] = {}
-        for path in (path for path in files_below(folder) if path.suffix.lower() in SUFFIXES):
-            name = '_'.join(path.relative_to(folder).with_suffix('').parts)
-            if name in files:
-                faults.append(f'{path}: {files[name]} has the same name')
-            files[name] = path
-        found.append(files)
-    faults += [f'{path}: no mask of this name in {masks}' for name, path in found[0].items() if name not in found[1]]
-    if not found[0]:
-        faults.append(f'{images}: no image')
-    return {name: (path, found[1][name]) for name, path in found[0].items() if name in found[1]}, faults
-
-
 def convert(args: argparse.Namespace) -> None:
     """Write the clips."""
     if not 0 <= args.min_area < 1:
@@ -85,12 +66,15 @@ def convert(args: argparse.Namespace) -> None:
     if not 1 <= args.max_objects < VOID:
         raise Fault(f'--max-objects must be 1 to {VOID - 1}; got {args.max_objects}')
     with output_folder(args.out_dir, args.overwrite, [args.images, args.masks], FOLDERS) as scratch:
-        pairs, faults = find_pairs(args.images, args.masks)
+        images, masks, faults = find_pairs(args.images, args.masks, SUFFIXES)
+        clips = {'_'.join(name.parts): name for name in images if name in masks}
+        if len(clips) < sum(name in masks for name in images):
+            faults.append(f'{args.images}: two photographs have one clip: a/b.jpg and a_b.jpg are both a_b')
         frames, annotations = (scratch / 'new' / name for name in FOLDERS)
         written: list[int] = []
 
-        def convert_pair(name: str) -> None:
-            image, path = pairs[name]
+        def convert_pair(clip: str) -> None:
+            image, path = images[clips[clip]], masks[clips[clip]]
             try:
                 mask, size = read_mask(path), read_frame(image).shape[:2]
             except ValueError as error:
@@ -99,16 +83,16 @@ def convert(args: argparse.Namespace) -> None:
                 raise Fault(f'{path}: {mask.shape[1]}×{mask.shape[0]}, but {image} is {size[1]}×{size[0]}')
             ids = find_objects(mask, args.objects, args.min_area, args.max_objects)
             if ids.any() and not faults:
-                write_mask(annotations / name / '00000.png', ids)
-                copy_image(image, frames / name / f'00000{image.suffix.lower()}')
+                write_mask(annotations / clip / '00000.png', ids)
+                copy_image(image, frames / clip / f'00000{image.suffix.lower()}')
                 written.append(int(ids.max()))
 
-        faults += convert_all(list(pairs), convert_pair)
+        faults += convert_all([*clips], convert_pair)
         if not faults and not written:
             faults.append(f'{args.masks}: no mask shows an object')
         if faults:
             raise Fault(*faults)
-    print(f'{len(written)} clips with {sum(written)} objects; {len(pairs) - len(written)} photographs show none')
+    print(f'{len(written)} clips with {sum(written)} objects; {len(clips) - len(written)} photographs show none')
 
 
 def parse_values(text: str) -> list[int]:

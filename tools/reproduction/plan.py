@@ -197,10 +197,11 @@ def _select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> l
 
 def _check(dataset: ConfigDict, scope: str) -> None:
     roots = dict.fromkeys(part.data_root for part in dicts(dataset) if 'data_root' in part)
-    where = f'{" and ".join(roots)} (set the folder by --data-root or an environment variable)'
+    advice = '(set the folder by --data-root or an environment variable)'
+    where = f'{" and ".join(roots)} {advice}'
     for root in roots:
         if not Path(root).is_dir():
-            raise ProtocolError(f'there is no folder {root} (set it by --data-root or an environment variable)')
+            raise ProtocolError(f'there is no folder {root} {advice}')
     init_default_scope(scope)
     try:
         built = DATASETS.build(dataset)
