@@ -86,6 +86,20 @@ def test_a_step_equals_that_of_the_whole_network(whole, tmp_path, monkeypatch):
     assert all(p.grad is None and not p.requires_grad for p in network.backbone.parameters())
 
 
+def test_a_step_in_mixed_precision_is_near_the_one_in_float32(whole, tmp_path):
+    """The preprocessor runs under autocast, too, in mmengine's ``train_step``; the features stored are in float16."""
+    cached = on_cached_features(whole, tmp_path, CROPS)
+    heads = build(cached)
+    expected, gradients = step(cached, heads, range(CROPS))
+    with torch.autocast('cpu', torch.bfloat16):
+        losses, gradients_in_bfloat16 = step(cached, heads, range(CROPS))
+    torch.testing.assert_close(losses['decode.loss_ce'], expected['decode.loss_ce'], rtol=0.02, atol=0)
+    for name, gradient in gradients.items():
+        if gradient.norm() > 1e-4:
+            cosine = torch.cosine_similarity(gradients_in_bfloat16[name].flatten(), gradient.flatten(), 0)
+            assert cosine > 0.9, name
+
+
 @pytest.mark.parametrize(
     'whole', [('3.2', 'Bi-CC'), pytest.param(('4.3', 'U-Net-BA'), marks=pytest.mark.slow)], indirect=True
 )

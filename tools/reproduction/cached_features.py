@@ -132,7 +132,8 @@ class CachedFeaturesPreprocessor(BaseDataPreprocessor):
             training (bool): it has no effect. Defaults to False.
         """
         data = self.cast_data(data)  # type: ignore[assignment]
-        return {**data, 'inputs': [torch.stack(list(maps)).float() for maps in data['inputs']]}
+        # converted first: autocast on a CPU does not stack float16
+        return {**data, 'inputs': [torch.stack([x.float() for x in maps]) for maps in data['inputs']]}
 
 
 @MODELS.register_module()
