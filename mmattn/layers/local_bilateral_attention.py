@@ -141,6 +141,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def operands(self, x: Tensor) -> dict:
         """Compute the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
+        if x.element_size() == 2 or torch.is_autocast_enabled(x.device.type):
+            # In 16 bit, transposing projections, and their gradients, would take as long as the rest of the layer.
+            x = x.contiguous(memory_format=torch.channels_last)
         projected = self.projection(x).split(self.out_channels, 1)
         window = self._heads(self.gamma(projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]

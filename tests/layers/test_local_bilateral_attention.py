@@ -474,6 +474,24 @@ def test_training_does_not_depend_on_the_layout(module, side):
         torch.testing.assert_close(last, first, rtol=1e-4, atol=1e-4 * max(1, first.abs().max().item()))
 
 
+@pytest.mark.parametrize('options', [OPTIONS['e'], OPTIONS['i'], OPTIONS['b']], ids=['e', 'i', 'b'])
+@pytest.mark.parametrize('how', ['autocast', 'half'])
+def test_in_16_bit_either_layout_is_computed_channels_last(options, how):
+    """Thus the values and all gradients are equal bit by bit: float32 may sum in another order (see above)."""
+    layer, x = build(in_channels=4, **options).float(), torch.randn(2, 4, 5, 6)
+    if how == 'half':
+        layer, x = layer.bfloat16(), x.bfloat16()
+    results = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        features = x.contiguous(memory_format=layout).requires_grad_()
+        with torch.autocast('cpu', torch.bfloat16, enabled=how == 'autocast'):
+            y = layer(features)
+        assert y.dtype == torch.bfloat16
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        results.append([y, *torch.autograd.grad(y.float().square().sum(), [features, *layer.parameters()])])
+    assert all(torch.equal(first, last) for first, last in zip(*results))
+
+
 def test_hooks_of_the_projections_run():
     layer = LocalBilateralAttention(8, num_heads=2)
     prune.l1_unstructured(layer.projection.conv, 'weight', 0.5)  # a hook computes the masked weight
