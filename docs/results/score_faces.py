@@ -35,8 +35,8 @@ def turned(pipeline: list[dict], angle: int) -> list[dict]:
     return [*pipeline[:-1], *([rotation] if angle else []), pipeline[-1]]
 
 
-def compare(scores: dict[str, dict[str, dict[str, list[int]]]], ours: str, baseline: str, turn: int) -> str:
-    """Return the difference of two rows, and its interval, in overall F1 on persons 08 to 15 turned to either side.
+def compare(scores: dict[str, dict[str, dict[str, list[int]]]], ours: str, baseline: str, turn: int):
+    """Return the ``Difference`` of two rows in overall F1, and its interval, on persons 08 to 15 turned to either side.
 
     Args:
         scores (dict): by row, seed, and person and angle: twice the true positives, and all predicted and true pixels.
@@ -53,7 +53,13 @@ def compare(scores: dict[str, dict[str, dict[str, list[int]]]], ours: str, basel
             for seed in seeds
         )
         rows.append([Result({}, samples=units) for units in samples])
-    return str(sampled_difference(*rows, LEVEL, units=r'^\d\d'))
+    return sampled_difference(*rows, LEVEL, units=r'^\d\d')
+
+
+def f1(run: dict[str, list[int]], turn: int) -> float:
+    """Return the overall F1 in percent of one run on persons 08 to 15, turned to either side."""
+    parts, wholes = zip(*(sums for unit, sums in run.items() if is_tested(unit, turn)))
+    return 100 * sum(parts) / sum(wholes)
 
 
 def is_tested(unit: str, turn: int) -> bool:

@@ -1,6 +1,6 @@
 """Every figure of our own runs on a page is recomputed from the small files in docs/results."""
 
-import importlib.util
+import importlib
 import itertools
 import json
 import re
@@ -343,6 +343,7 @@ def test_the_results_are_small():
     assert sum(path.stat().st_size for path in RESULTS.glob('*.json')) < 1_000_000
     assert {path.stem for path in RESULTS.glob('*.json')} == {
         *(section[3] for section in SECTIONS),
+        'evidence_e',
         'evidence_e_exploratory',
     }
 
@@ -354,24 +355,86 @@ def test_a_wrong_figure_would_be_seen():
     assert isinstance(methods['BAN-2'].results['0'], Result)
 
 
+def script(name, monkeypatch):
+    """A script of docs/results, which are no package."""
+    monkeypatch.syspath_prepend(RESULTS)
+    return importlib.import_module(name)
+
+
+def table_after(text, heading):
+    """The first table after a heading: cells by the name of a row."""
+    lines = itertools.dropwhile(lambda line: not line.startswith('|'), text.partition(heading)[2].splitlines())
+    rows = [line.strip('|').split(' |') for line in itertools.takewhile(lambda line: line.startswith('|'), lines)]
+    return {name.strip(): [cell.strip() for cell in cells] for name, *cells in rows[2:]}
+
+
+def scores_of_faces(name):
+    return json.loads((RESULTS / f'{name}.json').read_text(encoding='utf-8'))
+
+
+def f1_of(run, people, angles):
+    sums = [run[f'{person:02}, {angle}'] for person in people for angle in angles]
+    return 100 * sum(part for part, _ in sums) / sum(whole for _, whole in sums)
+
+
+ANGLES = (0,), (-15, 15), (-30, 30), (-45, 45)
+NEW_PEOPLE = range(8, 16)
+
+
 def test_faces_by_angle():
-    """The table of docs/evidence_protocol.md on question (e), from numerators and denominators by person and angle."""
+    """The exploratory table on question (e), from numerators and denominators by person and angle."""
     page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
-    table = page.partition('**(e), exploratory**')[2].partition('* Without')[0]
-    scores = json.loads((RESULTS / 'evidence_e_exploratory.json').read_text(encoding='utf-8'))
-    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines() if '|' in line][2:]
-    assert [name for name, *_ in rows] == list(scores)
-    for name, *cells in rows:
-        for cell, angles in zip(cells, ((0,), (-30, 30)), strict=True):
-            sums = ([sum(run[f'07, {angle}'][i] for angle in angles) for i in (0, 1)] for run in scores[name].values())
-            assert cell == ', '.join(f'{100 * part / whole:.2f}' for part, whole in sums)
+    rows, scores = table_after(page, '**(e), exploratory**'), scores_of_faces('evidence_e_exploratory')
+    assert [*rows] == [*scores]
+    for name, cells in rows.items():
+        for cell, angles in zip(cells, (ANGLES[0], ANGLES[2]), strict=True):
+            assert cell == ', '.join(f'{f1_of(run, [7], angles):.2f}' for run in scores[name].values())
 
 
-def test_rows_of_faces_are_compared_on_the_people_of_the_test():
+def test_faces_of_new_people(monkeypatch):
+    """The main tables on question (e): means and deviations of 32 runs, by person, and the intervals with verdicts."""
+    compare, ours = (getattr(script('score_faces', monkeypatch), name) for name in ('compare', 'OURS'))
+    page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
+    page = page[page.index('**(e), main**') :]
+    scores = scores_of_faces('evidence_e')
+    assert all([*map(int, sorted(runs))] == [*range(8)] for runs in scores.values())
+    rows = table_after(page, '**(e), main**')
+    assert {*rows} == {*scores}
+    for name, cells in rows.items():
+        for cell, angles in zip(cells, ANGLES, strict=True):
+            values = [f1_of(run, NEW_PEOPLE, angles) for run in scores[name].values()]
+            assert cell == f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
+    differences = table_after(page[page.index('\n| U-Net-BA, 1/√d, minus') :], '\n')
+    assert {*differences} == {*scores} - {ours}
+    for name, cells in differences.items():
+        for cell, angles in zip(cells, ANGLES, strict=True):
+            assert cell == str(compare(scores, ours, name, angles[-1])).removesuffix(' *')
+    by_person = table_after(page[page.index('\n| turned by 30°, person') :], '\n')
+    assert {*by_person} == {*scores}
+    for name, cells in by_person.items():
+        for cell, person in zip(cells, NEW_PEOPLE, strict=True):
+            assert cell == f'{statistics.mean(f1_of(run, [person], ANGLES[2]) for run in scores[name].values()):.1f}'
+    evidence = table_after((ROOT / 'docs/evidence.md').read_text(encoding='utf-8'), '**New people.**')
+    assert len(evidence) == 3
+    for name, (cell, pairs, _, verdict) in evidence.items():
+        baseline = name.partition(':')[0].removeprefix(f'{ours} − ')
+        interval = compare(scores, ours, baseline, 30)
+        assert (cell, pairs, verdict) == (str(interval).removesuffix(' *'), '8', 'confirmed')
+        assert interval.low > 0
+
+
+def test_the_picture_of_the_evidence_has_the_intervals_of_the_pages(monkeypatch):
+    plotted = [row for rows in script('plot_evidence', monkeypatch).contrasts().values() for row in rows]
+    pages = 'docs/evidence.md', 'docs/evidence_protocol.md', 'configs/bi_sa/README.md'
+    printed = INTERVAL.findall(' '.join((ROOT / page).read_text(encoding='utf-8') for page in pages))
+    for row in plotted:
+        assert row.interval.mean == pytest.approx(statistics.mean(row.pairs))
+        assert any(all(map(is_printed, numbers, row.interval)) for numbers in printed), row.name
+
+
+def test_rows_of_faces_are_compared_on_the_people_of_the_test(monkeypatch):
     """F1 of the pixels of persons 08 and above, both ways turned, pooled by seed; one person alone would differ."""
-    spec = importlib.util.spec_from_file_location('score_faces', RESULTS / 'score_faces.py')
-    score_faces = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(score_faces)
+    score_faces = script('score_faces', monkeypatch)
     rng = np.random.default_rng(0)
     units = [f'{person:02}, {angle}' for person in (7, 8, 9, 10) for angle in (0, -30, 30, 45)]
     tested = [f'{person:02}, {angle}' for person in (8, 9, 10) for angle in (-30, 30)]
@@ -386,7 +449,7 @@ def test_rows_of_faces_are_compared_on_the_people_of_the_test():
         for row, runs in scores.items()
     }
     pairs = [a - b for a, b in zip(f1['ours'], f1['other'])]
-    printed = score_faces.compare(scores, 'ours', 'other', 30)
-    mean, low, high = map(float, INTERVAL.search(printed).groups())
-    assert mean == pytest.approx(statistics.mean(pairs), abs=0.005)
+    mean, low, high = score_faces.compare(scores, 'ours', 'other', 30)
+    assert mean == pytest.approx(statistics.mean(pairs))
+    assert [score_faces.f1(run, 30) for run in scores['ours'].values()] == pytest.approx(f1['ours'])
     assert high - low >= 2 * 7.64 * statistics.stdev(pairs) / 3**0.5  # Student's t, 98.3 %, two degrees of freedom
