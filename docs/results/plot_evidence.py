@@ -17,7 +17,7 @@ SCALED = 'U-Net-BA, content logits times 1/√d'
 
 
 class Contrast(NamedTuple):
-    """A comparison of two rows: what the dots are, the differences in points, their mean with interval, the paper's."""
+    """A row of the picture: label, what a dot is, differences in points, their interval, the paper's difference."""
 
     name: str
     dots: str
@@ -72,16 +72,17 @@ def contrasts() -> dict[str, list[Contrast]]:
         pairs = [score - baseline_scores[clip] for clip, score in ours_scores.items()]
         return paired(f'with photographs: {ours} − {baseline}', pairs, 4, dots='clips')
 
-    def new_people(baseline: str) -> Contrast:
+    def new_people(baseline: str, turn: int) -> Contrast:
         scores = json.loads((FOLDER / 'evidence_e.json').read_text(encoding='utf-8'))
-        pairs = [f1(scores[OURS][seed], 30) - f1(scores[baseline][seed], 30) for seed in scores[OURS]]
-        name = f'eight new people, turned: {OURS} − {baseline}'
-        return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, 30))
+        pairs = [f1(run, turn) - f1(scores[baseline][seed], turn) for seed, run in scores[OURS].items()]
+        name = f'eight new people, {"turned" if turn else "upright"}: {OURS} − {baseline}'
+        return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, turn))
 
     faces = ('upright', 'curve', 0.6), ('turned', 'overall', None)
     return {
         'Faces, overall F1': [
-            *(new_people(baseline) for baseline in ('U-Net', 'U-Net, as large', 'equal weights')),
+            new_people('U-Net', 0),
+            *(new_people(baseline, 30) for baseline in ('U-Net', 'narrow U-Net', 'equal weights')),
             *(
                 paired(f'one person, {pose}: U-Net-BA, 1/√d − U-Net', by_seed('evidence_c', SCALED, 'U-Net', key), 3)
                 for pose, key, _ in faces
@@ -144,7 +145,7 @@ def main() -> None:
         axis.set_ylim(len(rows) - 0.5, -0.5)
         axis.set_title(title, fontsize='medium', loc='left')
         axis.grid(axis='x', alpha=0.3)
-    key = 'dots: one each, bar: mean, line: interval, grey: contains 0, diamond: paper'
+    key = 'dot: one seed, clip or fold, bar: mean, line: interval, grey: contains 0, diamond: paper'
     figure.supxlabel(f'difference in points ({key})', fontsize='medium')
     figure.savefig(FOLDER.parent / 'evidence.png', dpi=100)
 

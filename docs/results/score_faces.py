@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from copy import deepcopy
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from mmengine.config import Config
@@ -23,6 +24,9 @@ from mmattn.registry import METRICS, MODELS
 from mmattn.utils import config_path
 from mmattn.utils.files import write_text
 
+if TYPE_CHECKING:
+    from reproduction.results import Difference
+
 ANGLES = 0, -15, 15, -30, 30, -45, 45  # degrees, clockwise
 STEPS = 480
 OURS = 'U-Net-BA, 1/√d'
@@ -35,7 +39,7 @@ def turned(pipeline: list[dict], angle: int) -> list[dict]:
     return [*pipeline[:-1], *([rotation] if angle else []), pipeline[-1]]
 
 
-def compare(scores: dict[str, dict[str, dict[str, list[int]]]], ours: str, baseline: str, turn: int):
+def compare(scores: dict[str, dict[str, dict[str, list[int]]]], ours: str, baseline: str, turn: int) -> 'Difference':
     """Return the ``Difference`` of two rows in overall F1, and its interval, on persons 08 to 15 turned to either side.
 
     Args:

@@ -95,10 +95,11 @@ def test_a_step_in_mixed_precision_is_near_the_one_in_float32(whole, tmp_path):
     with torch.autocast('cpu', torch.bfloat16):
         losses, gradients_in_bfloat16 = step(cached, heads, range(CROPS))
     torch.testing.assert_close(losses['decode.loss_ce'], expected['decode.loss_ce'], rtol=0.02, atol=0)
-    for name, gradient in gradients.items():
-        if gradient.norm() > 1e-4:
-            cosine = torch.cosine_similarity(gradients_in_bfloat16[name].flatten(), gradient.flatten(), 0)
-            assert cosine > 0.9, name
+    large = [name for name, gradient in gradients.items() if gradient.norm() > 1e-4]  # none before a batch norm
+    assert len(large) > len(gradients) / 2
+    for name in large:
+        cosine = torch.cosine_similarity(gradients_in_bfloat16[name].flatten(), gradients[name].flatten(), 0)
+        assert cosine > 0.9, name
 
 
 @pytest.mark.parametrize(

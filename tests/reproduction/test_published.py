@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from reproduction.results import Measured, Result, compare, deviation, difference, pool
 from reproduction.store import Store
@@ -106,7 +107,7 @@ SECTIONS = [
     (
         'docs/evidence_protocol.md',
         '**(c), follow-up',
-        '* Thus the scale',
+        '* Thus the factor',
         'evidence_c',
         {'U-Net-BA with 1/√d': (SCALED,)},
     ),
@@ -393,7 +394,8 @@ def test_faces_by_angle():
 
 def test_faces_of_new_people(monkeypatch):
     """The main tables on question (e): means and deviations of 32 runs, by person, and the intervals with verdicts."""
-    compare, ours = (getattr(script('score_faces', monkeypatch), name) for name in ('compare', 'OURS'))
+    faces = script('score_faces', monkeypatch)
+    compare, ours = faces.compare, faces.OURS
     page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
     page = page[page.index('**(e), main**') :]
     scores = scores_of_faces('evidence_e')
@@ -416,20 +418,30 @@ def test_faces_of_new_people(monkeypatch):
             assert cell == f'{statistics.mean(f1_of(run, [person], ANGLES[2]) for run in scores[name].values()):.1f}'
     evidence = table_after((ROOT / 'docs/evidence.md').read_text(encoding='utf-8'), '**New people.**')
     assert len(evidence) == 3
-    for name, (cell, pairs, _, verdict) in evidence.items():
+    for name, (cell, pairs, detectable, verdict) in evidence.items():
         baseline = name.partition(':')[0].removeprefix(f'{ours} − ')
         interval = compare(scores, ours, baseline, 30)
         assert (cell, pairs, verdict) == (str(interval).removesuffix(' *'), '8', 'confirmed')
         assert interval.low > 0
+        f1 = [[f1_of(scores[row][str(seed)], NEW_PEOPLE, ANGLES[2]) for seed in range(8)] for row in (ours, baseline)]
+        noncentrality = float(detectable) / statistics.stdev(a - b for a, b in zip(*f1)) * 8**0.5
+        limit = stats.t.ppf(1 - (1 - faces.LEVEL) / 2, 7)
+        assert 1 - stats.nct.cdf(limit, 7, noncentrality) == pytest.approx(0.8, abs=0.005)
 
 
 def test_the_picture_of_the_evidence_has_the_intervals_of_the_pages(monkeypatch):
-    plotted = [row for rows in script('plot_evidence', monkeypatch).contrasts().values() for row in rows]
+    """Each row has its interval on a line that names both sides, or in the text."""
+    panels = script('plot_evidence', monkeypatch).contrasts()
     pages = 'docs/evidence.md', 'docs/evidence_protocol.md', 'configs/bi_sa/README.md'
-    printed = INTERVAL.findall(' '.join((ROOT / page).read_text(encoding='utf-8') for page in pages))
-    for row in plotted:
-        assert row.interval.mean == pytest.approx(statistics.mean(row.pairs))
+    lines = [line for page in pages for line in (ROOT / page).read_text(encoding='utf-8').splitlines()]
+    for row in itertools.chain(*panels.values()):
+        sides = row.name.rpartition(': ')[2].replace(', 1/√d', '').split(' − ')
+        named = [line for line in lines if line.startswith('|') and sides[1] in line] + [
+            line for line in lines if not line.startswith('|')
+        ]
+        printed = INTERVAL.findall(' '.join(named))
         assert any(all(map(is_printed, numbers, row.interval)) for numbers in printed), row.name
+        assert statistics.mean(row.pairs) == pytest.approx(row.interval.mean)
 
 
 def test_rows_of_faces_are_compared_on_the_people_of_the_test(monkeypatch):

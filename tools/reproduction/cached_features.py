@@ -117,7 +117,7 @@ class CachedFeaturesDataset(Dataset):
 class CachedFeaturesPreprocessor(BaseDataPreprocessor):
     """Stacks the maps of a batch of :class:`CachedFeaturesDataset`, as float32, channels last.
 
-    In this layout, U-Net and U-Net-BA train in 0.6 times the time with bfloat16 on a CPU.
+    With bfloat16 on a CPU, heads of U-Net and U-Net-BA train in 0.6 times the time that contiguous maps take.
 
     Example:
         >>> from mmengine.dataset import pseudo_collate
