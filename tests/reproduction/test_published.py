@@ -135,9 +135,16 @@ SECTIONS = [
         {'no attention: CC without its attention': ('no attention',)},
     ),
     (
+        'docs/evidence.md',
+        '| contrast with photographs',
+        'SST (Grid) [misses',
+        'evidence_h',
+        {'the first mask, repeated': ('first mask',)},
+    ),
+    (
         'docs/evidence_protocol.md',
-        '**(h), seed 0**',
-        '* Without photographs',
+        '**(h)**, seeds 0 and 1',
+        '* **The aim',
         'evidence_h',
         {
             'label propagation, not trained': ('label propagation',),
