@@ -7,6 +7,7 @@ from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights, projection
+from mmattn.ops.checks import under_autocast
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
@@ -141,7 +142,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def operands(self, x: Tensor) -> dict:
         """Compute the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
-        if x.element_size() == 2 or torch.is_autocast_enabled(x.device.type):
+        (x,) = under_autocast(x, always=True)
+        if x.element_size() == 2:
             # In 16 bit, transposing projections, and their gradients, would take as long as the rest of the layer.
             x = x.contiguous(memory_format=torch.channels_last)
         projected = self.projection(x).split(self.out_channels, 1)
