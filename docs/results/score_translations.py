@@ -114,7 +114,9 @@ def main() -> None:
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
     roots = dict(text.split('=', 1) for text in args.data_root)
-    tests = {name: collect(Path(folder), Path(roots[name])) for name, folder in (x.split('=', 1) for x in args.work_dirs)}
+    tests = {
+        name: collect(Path(folder), Path(roots[name])) for name, folder in (x.split('=', 1) for x in args.work_dirs)
+    }
     write_text(Path(__file__).with_name('evidence_g.json'), to_text(tests))
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
         for baseline in ('SA', 'SA-RPE'):

@@ -63,6 +63,7 @@ OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
     'slurm': ('SLURM_PROCID', 'srun, or bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG,'),
+    'mpi': ('OMPI_COMM_WORLD_RANK', 'mpirun of Open MPI'),
 }
 
 
@@ -156,7 +157,7 @@ def data_paths(cfg: Config) -> list[Path]:
         elif isinstance(value, list | tuple):
             for item in value:
                 yield from walk(item, root, key)
-        elif isinstance(value, str) and (value or key == 'data_prefix') and Path(root, value).exists():
+        elif isinstance(value, str) and (value or key == 'data_prefix') and os.path.exists(os.path.join(root, value)):
             yield Path(root, value)
 
     loops = [f'{split}_{part}' for split in ('train', 'val', 'test') for part in ('dataloader', 'evaluator')]

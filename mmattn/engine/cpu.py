@@ -130,6 +130,8 @@ def prepare_for_cpu(cfg: Config) -> None:
     if not distributed.is_initialized():
         if cfg.launcher == 'slurm':
             _environment_from_slurm()
+        elif cfg.launcher == 'mpi':
+            _environment_from_mpi()
         timeout = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout')
         distributed.init_process_group('gloo', timeout=None if timeout is None else timedelta(seconds=timeout))
     wrapper_cfg = dict(
@@ -178,3 +180,13 @@ def _environment_from_slurm() -> None:
     os.environ['WORLD_SIZE'] = os.environ['SLURM_NTASKS']
     os.environ['RANK'] = os.environ['SLURM_PROCID']
     os.environ['LOCAL_RANK'] = os.environ.get('SLURM_LOCALID', '0')
+
+
+def _environment_from_mpi() -> None:
+    for name, variable in dict(RANK='RANK', WORLD_SIZE='SIZE', LOCAL_RANK='LOCAL_RANK').items():
+        os.environ[name] = os.environ[f'OMPI_COMM_WORLD_{variable}']
+    if 'MASTER_ADDR' not in os.environ:
+        if os.environ['OMPI_COMM_WORLD_LOCAL_SIZE'] != os.environ['WORLD_SIZE']:
+            raise ValueError('MASTER_ADDR must be the address of the first node in a run on several nodes')
+        os.environ['MASTER_ADDR'] = '127.0.0.1'
+    os.environ.setdefault('MASTER_PORT', '29500')

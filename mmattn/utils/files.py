@@ -12,6 +12,9 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 from uuid import uuid4
 
+NO_LOCKS = errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS  # of a file system without locks
+LONGEST = 255  # bytes of a file name
+
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
@@ -29,7 +32,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         'image,score'
     """
     path = Path(path)
-    temporary = path.with_name(f'.{path.stem}.{uuid4().hex[:12]}.part{path.suffix}')
+    end = f'.{uuid4().hex[:12]}.part{path.suffix}'
+    stem = os.fsdecode(os.fsencode(path.stem)[: LONGEST - 1 - len(os.fsencode(end))])
+    temporary = path.with_name(f'.{stem}{end}')
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -172,7 +177,7 @@ def exclusive(folder: str | Path) -> Iterator[int]:
             message = f'in use by another process ({file.read() or "unknown"})'
             raise BlockingIOError(errno.EWOULDBLOCK, message, str(folder)) from None
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            if error.errno not in NO_LOCKS:
                 raise
         file.truncate(0)
         file.write(f'PID {os.getpid()}')

@@ -1,6 +1,6 @@
 """Follow objects through a clip whose frames arrive one by one, in memory that does not grow with the clip."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import mmcv
@@ -279,8 +279,13 @@ def check_settings(test_cfg: dict) -> dict:
         raise ValueError(f'the keys of test_cfg must be scale, max_frames and sampling; got {sorted(unknown)}')
     if test_cfg.get('sampling', 'dense') not in SAMPLINGS:
         raise ValueError(f'test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg["sampling"]!r}')
-    if test_cfg.get('max_frames') is not None and test_cfg['max_frames'] < 2:
+    frames, scale = test_cfg.get('max_frames'), test_cfg.get('scale')
+    if frames is not None and not (isinstance(frames, int) and frames >= 2):
         raise ValueError(
-            f'test_cfg.max_frames must be at least 2, a reference frame and another; got {test_cfg["max_frames"]}'
+            f'test_cfg.max_frames must be an integer, at least 2: a reference frame and another; got {frames}'
         )
-    return dict(test_cfg)
+    if scale is None:
+        return dict(test_cfg)
+    if not (isinstance(scale, Sequence) and len(scale) == 2 and all(isinstance(x, int) and x > 0 for x in scale)):
+        raise ValueError(f'test_cfg.scale must be a width and a height, both positive integers; got {scale!r}')
+    return dict(test_cfg, scale=tuple(scale))

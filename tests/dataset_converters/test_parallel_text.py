@@ -191,11 +191,23 @@ def test_a_test_set_for_a_trained_model(command, fails, out, tmp_path, form):
     assert line == '--test requires --vocab-from, the output of the converter on which the model was trained'
 
 
-def test_a_published_test_set_for_a_trained_model(command, out, tmp_path):
+@pytest.mark.parametrize('form', ['folder', '2014-01.tgz', 'en-fr'])
+def test_a_published_test_set_for_a_trained_model(command, out, tmp_path, form):
     """In XML, and with the tokens of published results, as in the conversion of the whole release."""
-    prepared, source = tmp_path / 'prepared', written(IWSLT, tmp_path / 'release')
-    assert command(iwslt14, source, '--merges', 30, '--out-dir', prepared, out=None)[0] == 0
-    assert command(iwslt14, source, '--vocab-from', prepared)[0] == 0
+    prepared, tool = tmp_path / 'prepared', [iwslt14]
+    if form == 'en-fr':
+        tool, source = [wmt14, 'en-fr'], tmp_path / 'wmt14'
+        source.mkdir()
+        for archive, files in CORPORA.items():
+            pack(source / archive, files, 'w' if archive.endswith('.tar') else 'w:gz')
+    elif form == 'folder':
+        source = written(IWSLT, tmp_path / 'release')
+    else:
+        inner = pack(tmp_path / 'de-en.tgz', {f'de-en/{name}': data for name, data in IWSLT.items()})
+        source = pack(tmp_path / form, {'2014-01/texts/de/en/de-en.tgz': inner.read_bytes()})
+    others = ['--allow-other-counts'] if form == 'en-fr' else []
+    assert command(*tool, source, '--merges', 30, *others, '--out-dir', prepared, out=None)[0] == 0
+    assert command(*tool, source, '--vocab-from', prepared)[0] == 0
     same = content(out)
     del same['corpus.json']
     assert len(same) == 6

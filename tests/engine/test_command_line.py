@@ -125,12 +125,13 @@ def test_text_in_place_of_a_number(key, value, said):
         load_config(CONFIG, {key: value})
 
 
-@pytest.mark.parametrize('launcher', ['pytorch', 'slurm'])
+@pytest.mark.parametrize('launcher', ['pytorch', 'slurm', 'mpi'])
 def test_a_launcher_that_did_not_start_the_process(tool, tmp_path, launcher):
     code, _, said = tool('train.py', CONFIG, '--work-dir', tmp_path, '--launcher', launcher)
     assert code == 1
     assert f'--launcher {launcher} is for processes that ' in said
-    assert f'bash tools/{dict(pytorch="dist", slurm="slurm")[launcher]}_train.sh' in said
+    starters = dict(pytorch='bash tools/dist_train.sh', slurm='bash tools/slurm_train.sh', mpi='mpirun')
+    assert starters[launcher] in said
 
 
 @pytest.mark.parametrize('count', ['two', '0', '-1', '1.5'])

@@ -96,6 +96,28 @@ def test_several_processes_without_a_gpu(monkeypatch):
     )
 
 
+@pytest.mark.parametrize('nodes', [1, 2])
+def test_processes_of_mpi(monkeypatch, nodes):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    started = []
+    monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: started.append(args))
+    names = 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'
+    for name in names:
+        monkeypatch.setenv(name, '')  # restored at the end
+        monkeypatch.delenv(name)
+    for name, value in dict(RANK=3, SIZE=4, LOCAL_RANK=1, LOCAL_SIZE=4 // nodes).items():
+        monkeypatch.setenv(f'OMPI_COMM_WORLD_{name}', str(value))
+    cfg = config()
+    cfg.launcher = 'mpi'
+    if nodes == 2:
+        with pytest.raises(ValueError, match='MASTER_ADDR must be the address of the first node'):
+            prepare_for_cpu(cfg)
+        return
+    prepare_for_cpu(cfg)
+    assert [os.environ[name] for name in names] == ['3', '4', '1', '127.0.0.1', '29500']
+    assert started == [('gloo',)]
+
+
 def test_operators_of_mmcv_under_autocast():
     """On a CPU mmcv's kernels take no bfloat16."""
     ops = pytest.importorskip('mmcv.ops')

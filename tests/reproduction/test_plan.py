@@ -1,6 +1,8 @@
 """The configs that are made of a table's rows: on other data, shorter, smaller."""
 
 import re
+from functools import reduce
+from operator import getitem
 
 import pytest
 from mmengine.config import Config
@@ -375,6 +377,28 @@ def test_rows_that_share_a_config_are_written_apart(data, tmp_path):
     methods = plan(TABLES['3.7'], *small('multi30k_en-de', data))  # windows of encoder and decoder
     write_configs(methods, tmp_path, [])
     assert len({path for method in methods for path in method.paths}) == len(methods) == 6
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        [{'model.pretrained': 'weights/a/net.pth'}, {'model.pretrained': 'weights/b/net.pth'}],
+        [{'model.decode_head.dropout_ratio': 0.2}, {'model.auxiliary_head.dropout_ratio': 0.2}],
+    ],
+    ids=['a path', 'two settings of one name'],
+)
+def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
+    row = next(row for row in TABLES['3.2'] if row.name == 'CC')
+    rows = [row._replace(name=f'variant {n}', options=settings) for n, settings in enumerate(options)]
+    methods = plan(rows, *small('camvid', data))
+    write_configs(methods, tmp_path, [])
+    write_configs(methods, tmp_path, [])  # as to resume
+    paths = [path for method in methods for path in method.paths]
+    assert len({path.stem for path in paths}) == 2
+    assert all(path.parent == tmp_path for path in paths)
+    for settings, path in zip(options, paths):
+        cfg = Config.fromfile(path)
+        assert all(reduce(getitem, key.split('.'), cfg) == value for key, value in settings.items())
 
 
 @pytest.mark.e2e

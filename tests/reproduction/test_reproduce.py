@@ -205,6 +205,23 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
     assert sorted(trained) == sorted([*((f'{name}_1xb10-10e_flickr8k_seed-3', []) for name in names), second])
 
 
+def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, monkeypatch):
+    run = runs.Run('CC', 0, tmp_path / 'cc.py', tmp_path / 'cc_seed-0')
+    folder, called = runs.test_folder(run), []
+
+    def tool(_, __, ___, *command):
+        called.append(command)
+        (folder / 'time').mkdir(parents=True, exist_ok=True)
+        (folder / 'time/metrics.json').write_text('{"accuracy": 1}')
+        if '--out' in command:
+            (folder / 'scores.json').write_text('{}')
+
+    monkeypatch.setattr(runs, 'call', tool)
+    for files in (False, False, True, True):
+        assert runs.test(run, 1, tmp_path / 'last.pth', folder, files=files) == dict(accuracy=1)
+    assert ['--out' in command for command in called] == [False, True]
+
+
 def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
     monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())

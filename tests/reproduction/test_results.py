@@ -10,6 +10,7 @@ from scipy import stats
 from reproduction.plots import by_number, plot_numbers
 from reproduction.report import Contrast, compare_contrasts, contrast_table, find_contrasts, markdown_page
 from reproduction.results import (
+    Difference,
     Measured,
     Result,
     Setup,
@@ -124,6 +125,17 @@ def test_pooled_metrics_are_compared_over_units(statistic):
     bootstrap = np.quantile(means, (0.025, 0.975))
     expected = max(student, bootstrap, key=np.ptp)
     assert found[1:] == pytest.approx(tuple(expected), abs=0.1 * float(np.ptp(bootstrap)))
+
+
+def test_draws_without_anything_to_score_do_not_count():
+    """A clip without objects alone; sentences without 4-grams, whose BLEU is 0 as in sacreBLEU."""
+    ours, baseline = dict(a=[80.0, 1], b=[0.0, 0]), dict(a=[70.0, 1], b=[0.0, 0])
+    assert str(sampled_difference(sampled(ours), sampled(baseline))) == '+10.00 [+10.00, +10.00] *'
+    assert str(Difference(1.0, math.nan, math.nan)) == '+1.00 [+nan, +nan]'
+    short = dict(a=[2, 1, 0, 0, 3, 2, 1, 0, 3, 3], b=[1, 0, 0, 0, 2, 1, 0, 0, 2, 2])
+    long = dict(a=[5, 4, 3, 2, 5, 4, 3, 2, 5, 5], b=[5, 4, 3, 2, 5, 4, 3, 2, 5, 5])
+    found = sampled_difference(sampled(long, statistic='BLEU'), sampled(short, statistic='BLEU'))
+    assert str(found) == '+100.00 [+100.00, +100.00] *'
 
 
 def test_a_class_without_pixels_does_not_count():

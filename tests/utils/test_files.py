@@ -40,6 +40,16 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize('name', ['a' * 251 + '.png', 'ä' * 125 + '.txt', '.' + 'a' * 254])
+def test_a_file_may_have_the_longest_name(tmp_path, name):
+    with atomic_write(tmp_path / name) as temporary:
+        temporary.touch()
+        remove_temporary_files(tmp_path)
+        assert not temporary.exists()  # it is recognised as temporary
+        temporary.write_text('x')
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='/dev/full is of Linux')
 def test_a_full_disk_names_the_file(tmp_path):
     """The link to /dev/full makes every write to the temporary file fail as on a full disk."""

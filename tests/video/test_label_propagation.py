@@ -98,7 +98,10 @@ def test_the_head_returns_the_shares():
         (dict(top_k=0), 'top_k must be at least 1'),
         (dict(temperature=0), r'temperature must be at least 0\.001'),
         (dict(aggregation='mean'), 'aggregation must be one of'),
-        (dict(test_cfg=dict(max_frames=1)), 'max_frames must be at least 2'),
+        (dict(test_cfg=dict(max_frames=1)), 'max_frames must be an integer, at least 2'),
+        (dict(test_cfg=dict(max_frames=2.5)), 'max_frames must be an integer, at least 2'),
+        (dict(test_cfg=dict(scale='427')), 'scale must be a width and a height'),
+        (dict(test_cfg=dict(scale=(427, 0))), 'scale must be a width and a height'),
     ],
 )
 def test_invalid_options(options, message):

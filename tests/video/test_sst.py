@@ -357,7 +357,7 @@ def test_numbers_of_frames_count(tmp_path):
 
 @pytest.mark.parametrize('scale', [(60, 40), (33, 24)])
 def test_a_scale_resizes_frames_and_gives_masks_of_the_files_size(scale, root, sample):
-    model = build(test_cfg=dict(scale=scale))
+    model = build(test_cfg=dict(scale=list(scale)))  # as `--cfg-options` gives it
     found = predict(model, sample)
     assert found.shape == (9, *clips.SIZE)
     resize = ClipResize(scale)

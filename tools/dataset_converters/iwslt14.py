@@ -62,12 +62,13 @@ def training_pairs(source: Path, target: Path) -> Iterator[Pair]:
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
     with corpus_folder(args, [args.release]) as scratch:
-        if args.vocab_from:
-            return convert_test(args, scratch, TESTS, published=True)
         root = unpack(args.release, scratch)
         inner = sorted(root.rglob('de-en.tgz'))
         if inner and not any(root.rglob(f'{TRAIN}.*')):
             root = unpack(inner[0], scratch)
+        if args.vocab_from:
+            args.release = root
+            return convert_test(args, scratch, TESTS, published=True)
         train, faults = find_pairs(root, [TRAIN], LANGUAGES)
         tests, missing = find_pairs(root, TESTS, LANGUAGES, '.xml')
         counts, wrong = check_pairs(train)

@@ -59,6 +59,7 @@ from mmattn.language.translation.conversion import (
     warn,
 )
 from mmattn.utils.conversion import Fault, run_converter, unpack
+from mmattn.utils.files import write_text
 
 SEGMENTED = {
     'train': 'train.tok.clean.bpe.32000',
@@ -184,12 +185,30 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
     )
 
 
+def write_test(root: Path, scratch: Path) -> Path:
+    """Write the published test set of en-fr, in ``test-full.tgz`` or unpacked, as lines of text to a folder."""
+    files = find_files(root, ['test-full.tgz', *NEWSTEST_2014])[0]
+    if not files.keys() >= {*NEWSTEST_2014} and 'test-full.tgz' in files:
+        files.update(find_files(unpack(files['test-full.tgz'], scratch), NEWSTEST_2014)[0])
+    faults = [f'{root}: no {name} in it' for name in NEWSTEST_2014 if name not in files]
+    if not faults:
+        faults = check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, read_segments)[1]
+    if faults:
+        raise Fault(*faults)
+    for name, language in zip(NEWSTEST_2014, ('en', 'fr')):
+        lines = ''.join(f'{line}\n' for line in read_segments(files[name]))
+        write_text(scratch / 'published' / f'newstest2014.{language}', lines)
+    return scratch / 'published'
+
+
 def convert(args: argparse.Namespace) -> None:
     """Convert a release."""
     if args.out_dir is None:
         args.out_dir = Path('data', f'wmt14_{args.pair.replace("-", "_")}')
     with corpus_folder(args, [args.release]) as scratch:
         if args.vocab_from:
+            if args.pair == 'en-fr' and not args.test:
+                args.release = write_test(args.release, scratch)
             return convert_test(args, scratch, ['newstest2014'], published=True, chosen=args.pair.split('-'))
         {'en-de': convert_en_de, 'en-fr': convert_en_fr}[args.pair](args, scratch)
 

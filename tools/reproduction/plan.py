@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections import defaultdict
 from fnmatch import fnmatch
 from hashlib import sha256
@@ -135,6 +136,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
     """
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
+    named: dict[Path, Config] = {}
     for method in methods:
         shipped = method.rows[0].configs[: len(method.configs)]
         # Rows that differ in their options share a config; encoder and decoder may have other values of one setting.
@@ -143,6 +145,10 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
             options[key.rpartition('.')[2]].append(_short(value))
         varied = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
         method.paths = [folder / f'{Path(name).stem}{varied}{suffix}.py' for name in shipped]
+        if any(named.get(path, cfg).to_dict() != cfg.to_dict() for path, cfg in zip(method.paths, method.configs)):
+            varied += f'_{_digest(method.rows[0].options)}'  # one value of two settings with the same last part
+            method.paths = [folder / f'{Path(name).stem}{varied}{suffix}.py' for name in shipped]
+        named.update(zip(method.paths, method.configs))
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
                 head = [f'{method.name}: configs/{name}', *comments]
@@ -166,9 +172,12 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
 
 
 def _short(value: object) -> str:
-    """Return a plain value for the name of a file, or a digest of one with parts."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return str(value)
+    """Return a plain value for the name of a file, or a digest of one with parts, or of a long or special text."""
+    plain = re.fullmatch(r'[\w.+-]{1,40}', value) if isinstance(value, str) else isinstance(value, bool | int | float)
+    return str(value) if value is None or plain else _digest(value)
+
+
+def _digest(value: object) -> str:
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 

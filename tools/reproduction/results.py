@@ -1,5 +1,6 @@
 """Finished runs, and the differences between methods."""
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -93,7 +94,7 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return f'{self.mean:+.2f}'
-        star = '' if self.low <= 0 <= self.high else ' *'
+        star = ' *' if self.low > 0 or self.high < 0 else ''
         return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]{star}'
 
 
@@ -139,9 +140,13 @@ def mean_iou(sums: np.ndarray) -> np.ndarray:
 
 
 def bleu(sums: np.ndarray) -> np.ndarray:
-    """Return corpus BLEU-4, given matches (4) and numbers (4) of n-grams, and both lengths, ``(…, 10)``."""
+    """Return corpus BLEU-4, given matches (4) and numbers (4) of n-grams, and both lengths, ``(…, 10)``.
+
+    As in sacreBLEU, it is 0 without n-grams of some order.
+    """
+    matches, numbers = sums[..., :4], sums[..., 4:8]
     with np.errstate(divide='ignore'):
-        precisions = np.log(sums[..., :4] / sums[..., 4:8]).mean(-1)
+        precisions = np.log(matches / np.where(numbers > 0, numbers, 1)).mean(-1)
     return 100 * np.exp(precisions + np.minimum(0, 1 - sums[..., 9] / sums[..., 8]))
 
 
@@ -230,7 +235,11 @@ def bootstrap_interval(
     """
     seeds, units = _drawn(*ours.shape[:2], draws)
     pairs = statistic(units @ ours) - statistic(units @ baseline)  # (seeds, draws)
-    low, high = np.quantile((seeds * pairs.T).sum(1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    means = (seeds * pairs.T).sum(1)
+    means = means[np.isfinite(means)]  # a draw may have nothing to score, such as clips without objects
+    if not len(means):
+        return math.nan, math.nan
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 

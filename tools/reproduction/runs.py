@@ -198,7 +198,7 @@ def test_folder(run: Run, *arguments: str) -> Path:
 def test(run: Run, jobs: int, last: Path, folder: Path, *arguments: str, files: bool) -> dict:
     """Return the metrics of a checkpoint on the test images: those in a folder, or else tools/test.py's."""
     done = folder / 'metrics.json'
-    if not done.exists():
+    if not done.exists() or (files and not (folder / 'scores.json').exists()):
         out = ['--out', str(folder)] if files else []
         call(run, jobs, 'test.py', run.config, last, '--work-dir', folder, *arguments, *out)
         write_text(done, max(folder.glob('*/*.json')).read_text(encoding='utf-8'))  # the folders are named by time

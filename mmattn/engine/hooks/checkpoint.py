@@ -104,6 +104,9 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         super().before_train(runner)
         self._forget_bests_elsewhere()
         if is_main_process() and '://' not in str(self.out_dir):
+            if Path(self.out_dir).resolve() != Path(runner.work_dir).resolve():  # another work dir may have the same
+                Path(self.out_dir).mkdir(parents=True, exist_ok=True)
+                self._out_lock = hold(self.out_dir)
             remove_temporary_files(self.out_dir)  # left by a killed run
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
@@ -153,7 +156,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         """
         count = runner.epoch if self.by_epoch else runner.iter
         within = self.by_epoch and self._batches_done > 0
-        step = f'{count}_iter_{runner.iter}' if within else count  # 'epoch_1_iter_30.pth': during the second epoch
+        step = _Within(count, runner.iter) if within else count
         regular = not within and self.interval > 0 and count % self.interval == 0
         kept = self.max_keep_ckpts
         if not regular:
@@ -169,7 +172,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         checkpoint['meta'].update(self._position)
 
     def _save_checkpoint_with_step(
-        self, runner: Runner, step: int | str, meta: dict, validating: bool = False, extra: bool = False
+        self, runner: Runner, step: int, meta: dict, validating: bool = False, extra: bool = False
     ) -> None:
         name = self.filename_tmpl.format(step)
         if self._extra and self._extra != name and is_main_process():
@@ -224,7 +227,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.best_ckpt_path_dict[key] = own(path)
 
     def _warn_of_other_run(self, runner: Runner) -> None:
-        pattern = f'(best_.*)?{self.filename_tmpl.format(NUMBER)}'
+        pattern = f'(best_.*)?{_name_pattern(self.filename_tmpl)}'
         earlier = [path.name for path in Path(runner.work_dir).iterdir() if re.fullmatch(pattern, path.name)]
         if earlier and runner.iter == 0:
             names = ', '.join(sorted(earlier)[:SHOWN])
@@ -257,6 +260,25 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             )
         self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
         self._extra = to_resume.get('extra', '')
+
+
+class _Within(int):
+    """An epoch that has not ended: in a name, 'epoch_1_iter_30.pth' is of the second epoch."""
+
+    def __new__(cls, epoch: int, iteration: int) -> '_Within':
+        number = super().__new__(cls, epoch)
+        number.iteration = iteration
+        return number
+
+    iteration: int
+
+    def __format__(self, spec: str) -> str:
+        return f'{int(self):{spec}}_iter_{self.iteration}'
+
+
+def _name_pattern(filename_tmpl: str) -> str:
+    # a template may have a format, such as 'iter_{:06d}.pth'
+    return re.sub(r'\\\{[^}]*\\\}', lambda _: NUMBER, re.escape(filename_tmpl))
 
 
 def _forget(runner: Runner) -> None:
@@ -292,7 +314,7 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         for folder in folders
         if folder.is_dir()
         for path in folder.iterdir()
-        if re.fullmatch(filename_tmpl.format(NUMBER), path.name)
+        if re.fullmatch(_name_pattern(filename_tmpl), path.name)
     ]
     complete = [path for path in checkpoints if _is_complete(path)]
     reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import NO_LOCKS, check_writable
 
 MANY = 10  # the most names that a message lists
 
@@ -59,7 +59,8 @@ def open_progress(
     The folder of the file is created. With ``resume=False``, the file is emptied first. Its first line has the
     settings, which are everything that the predictions depend on, and every further line a prediction. If a killed
     process left the last line incomplete, the line is removed. Raises an OSError if the file cannot be read or written,
-    or if another process uses it. Raises a ValueError if it is damaged, or if a run with other settings has written it.
+    or if another process uses it. On a file system without locks, nothing is locked. Raises a ValueError if it is
+    another file or damaged, or if a run with other settings has written it.
 
     Example:
         >>> for index in 0, 1:
@@ -76,6 +77,9 @@ def open_progress(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BlockingIOError(error.errno, 'in use by another process', str(path)) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
         if not resume:
             file.truncate(0)
         done = _read(file, path, settings)
@@ -92,6 +96,9 @@ def open_progress(
 def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
     file.seek(0)
     content = file.read()
+    first_line = f'{json.dumps(settings)}\n'.encode()
+    if b'\n' not in content and not first_line.startswith(content):  # not what a killed process leaves
+        raise ValueError(f'{path}, line 1: not a file of finished predictions')
     file.seek(content.rfind(b'\n') + 1)
     records = []
     for number, line in enumerate(content[: file.tell()].splitlines(), 1):

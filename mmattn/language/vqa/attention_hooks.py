@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import all_reduce, is_main_process
+from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
@@ -55,12 +55,11 @@ class GlimpseEntropyHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         """Log the means over the questions of all processes."""
-        if not self.count:
-            return
-        totals = torch.cat([self.sums, self.sums.new_tensor([self.count])])
-        all_reduce(totals)
-        for glimpse, total in enumerate(totals[:-1], 1):
-            runner.message_hub.update_scalar(f'val/entropy/{glimpse}', float(total / totals[-1]))
+        parts = all_gather_object((self.sums.tolist() if self.count else [], self.count))  # one may have no question
+        parts = [(sums, count) for sums, count in parts if count]
+        for glimpse, sums in enumerate(zip(*(sums for sums, _ in parts)), 1):
+            mean = sum(sums) / sum(count for _, count in parts)
+            runner.message_hub.update_scalar(f'val/entropy/{glimpse}', mean)
 
 
 def find_attention(model: Any) -> Any:
@@ -119,6 +118,10 @@ class BilinearMapHook(Hook):
         tokenizer = QuestionTokenizer(meta['symbols'], meta['tokens'], meta['max_words'])
         for i, sample in enumerate(samples):
             inputs = {name: values[i] for name, values in data_batch['inputs'].items()}
+            padding = inputs.pop('region_mask', None)  # of the batch
+            if padding is not None:
+                regions = {name: inputs[name][~padding] for name in ('features', 'boxes') if name in inputs}
+                inputs.update(regions)
             path = self._paths.get(sample.image_id)
             picture = None if path is None else np.asarray(read_picture(path))
             drawn = draw_answer_attention(

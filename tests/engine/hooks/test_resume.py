@@ -511,6 +511,37 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
     assert {path.name for path in tmp_path.glob('*.pth')} == {'best_mIoU_iter_2.pth', 'iter_6.pth'}
 
 
+def test_names_of_checkpoints_may_have_a_format(tmp_path):
+    """Also of one within an epoch; and a dot in the name is no other letter."""
+    runner = fake_runner(tmp_path, 'formats')
+    hook = CheckpointHook(by_epoch=True, interval=1, filename_tmpl='epoch_{:03d}.pth')
+    hook.before_train(runner)
+    runner.epoch, runner.iter = 1, 30
+    hook.after_train_iter(runner, 4)
+    hook.save_now(runner)
+    assert [path.name for path in tmp_path.glob('*.pth')] == ['epoch_001_iter_30.pth']
+    (tmp_path / 'last_checkpoint').unlink()
+    checkpoints(tmp_path, 'epoch_001_iter_30.pth')
+    checkpoints(tmp_path, 'epoch_002_pth')
+    assert latest_checkpoint(tmp_path, 'epoch_{:03d}.pth') == str(tmp_path / 'epoch_001_iter_30.pth')
+
+
+def test_two_runs_cannot_write_to_one_out_dir(tmp_path):
+    """Their work dirs are two folders of the same name."""
+    runners = []
+    for parent in 'ab':
+        (tmp_path / parent / 'run').mkdir(parents=True)
+        runners.append(fake_runner(tmp_path / parent / 'run', f'out_dir {parent}'))
+    options = dict(by_epoch=False, interval=2, out_dir=str(tmp_path / 'out'))
+    started = CheckpointHook(**options)
+    started.before_train(runners[0])
+    lock = started._out_lock.name
+    code = f'from mmattn.utils.files import hold; hold({str(tmp_path / "out/run")!r})'
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert 'BlockingIOError' in done.stderr
+    assert lock == str(tmp_path / 'out/run/.lock')
+
+
 @pytest.mark.parametrize('moved', [False, True])
 def test_only_best_checkpoints_of_the_own_folder_are_removed(tmp_path, moved):
     """The checkpoint from which the run is resumed names the best one by its path at that time."""

@@ -1,5 +1,6 @@
 """Raw text in, raw text out: equal to the model's search for single sentences, in any batch and after any stop."""
 
+import errno
 import fcntl
 import json
 
@@ -311,12 +312,25 @@ def test_progress_of_another_run_is_refused(trained, inferencer, tmp_path):
     with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished predictions'):
         inferencer(LINES, progress_file=path)
     assert path.read_bytes() == damaged
+    path.write_text('[{"image_id": 1}]')  # another file, without a line end
+    with pytest.raises(ValueError, match=r'out\.part, line 1: not a file of finished predictions'):
+        inferencer(LINES, progress_file=path)
+    assert path.read_text() == '[{"image_id": 1}]'
     path.write_bytes(content)
     with open(path, 'rb') as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         with pytest.raises(BlockingIOError, match='in use by another process'):
             inferencer(LINES, progress_file=path, resume=False)
     assert path.read_bytes() == content
+
+
+def test_a_disk_without_locks(inferencer, tmp_path, monkeypatch):
+    def no_lock(*_):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(fcntl, 'flock', no_lock)
+    path = tmp_path / 'out.part'
+    assert inferencer(LINES, progress_file=path) == inferencer(LINES, progress_file=path)
 
 
 def test_a_full_disk_is_named_and_no_finished_batch_is_lost(inferencer, tmp_path):

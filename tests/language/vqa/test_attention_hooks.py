@@ -12,6 +12,8 @@ from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 from torch.utils.data import DataLoader
 
+from mmattn.language.text.batching import pad_collate
+from mmattn.language.vqa import attention_hooks
 from mmattn.language.vqa.attention_pictures import draw_answer_attention, question_attention
 from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.questions import Question, write_questions
@@ -64,7 +66,7 @@ def model_of(data, config):
     return random_model(config | counts)
 
 
-def validate(folder, config, hook, tmp_path, batch_size=2):
+def validate(folder, config, hook, tmp_path, batch_size=2, padded=False):
     """Validate twice with a hook, without a Runner; return its stand-in and the data set."""
     data = VQADataset(**{k: v for k, v in dataset_options(folder, config).items() if k != 'type'})
     logged = {}
@@ -83,7 +85,7 @@ def validate(folder, config, hook, tmp_path, batch_size=2):
     hook.before_run(runner)
     for _ in range(2):
         hook.before_val_epoch(runner)
-        for number, batch in enumerate(DataLoader(data, batch_size, collate_fn=collate)):
+        for number, batch in enumerate(DataLoader(data, batch_size, collate_fn=pad_collate if padded else collate)):
             hook.after_val_iter(runner, number, batch, batch['data_samples'])
         hook.after_val_epoch(runner, {})
         runner.iter += 10
@@ -113,12 +115,20 @@ def test_models_without_maps(folder, tmp_path):
             validate(folder, CONCAT, hook, tmp_path)
 
 
-def test_pictures_of_the_first_questions(folder, tmp_path):
-    """In every second validation; those of the whole data set in batches of two."""
+def test_the_entropy_if_a_process_has_no_question(folder, tmp_path, monkeypatch):
+    hook = HOOKS.build(dict(type='mmattn.GlimpseEntropyHook'))
+    expected = validate(folder, UNITARY, hook, tmp_path)[0].logged
+    monkeypatch.setattr(attention_hooks, 'all_gather_object', lambda mine: [([], 0), mine])
+    assert validate(folder, UNITARY, hook, tmp_path)[0].logged == expected
+
+
+@pytest.mark.parametrize('padded', [False, True])
+def test_pictures_of_the_first_questions(folder, tmp_path, padded):
+    """In every second validation; those of the whole data set in batches of two, without the padding of a batch."""
     hook = HOOKS.build(
         dict(type='mmattn.BilinearMapHook', num_questions=3, interval=2, pictures=folder / 'photos', top_k=2)
     )
-    runner, data = validate(folder, BAN, hook, tmp_path)
+    runner, data = validate(folder, BAN, hook, tmp_path, padded=padded)
     found = {path.name: cv2.imread(str(path))[..., ::-1] for path in (tmp_path / 'shown').rglob('*.png')}
     assert sorted(found) == [f'attention_{90 + n}_40.png' for n in range(3)]
     for n in range(3):
