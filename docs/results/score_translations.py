@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mmattn.language.translation import ParallelTextDataset
 from mmattn.utils import config_path
 from mmattn.utils.files import write_text
@@ -50,16 +52,9 @@ def results(test: dict[str, Any], row: str, chosen: Callable[[int], bool]) -> di
     for seed, run in test['runs'].get(row, {}).items():
         sentences = unpack(run['sentences'], test['references'])
         samples = {str(i): scores for i, scores in enumerate(sentences) if chosen(test['symbols'][i])}
-        bleu = float(STATISTICS['BLEU'](sum_of(samples.values())))
+        bleu = float(STATISTICS['BLEU'](np.sum([*samples.values()], 0, dtype=float)))
         found[seed] = Result(dict(BLEU=bleu), samples=samples, statistic='BLEU')
     return found
-
-
-def sum_of(scores: Any) -> Any:
-    """Add up the scores of sentences."""
-    import numpy as np
-
-    return np.sum([*scores], 0, dtype=float)
 
 
 def compare(
@@ -93,7 +88,7 @@ def collect(work_dir: Path, data_root: Path) -> dict[str, Any]:
     """Collect a test: symbols of the longer side and words of the reference by sentence, and the runs by row."""
     content = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
     dataset = ParallelTextDataset(str(data_root), 'test', test_mode=True)
-    order = [content['samples'].index(str(line)) for line in dataset.lines]
+    order = [content['samples'].index(str(line + 1)) for line in dataset.lines]
     test: dict[str, Any] = dict(symbols=[max(pair) - 1 for pair in dataset.lengths], references=[], runs={})
     for row in content['rows']:
         for seed, run in content['runs'][row['configs'][0]].items():

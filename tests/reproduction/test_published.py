@@ -472,3 +472,47 @@ def test_rows_of_faces_are_compared_on_the_people_of_the_test(monkeypatch):
     assert mean == pytest.approx(statistics.mean(pairs))
     assert [score_faces.f1(run, 30) for run in scores['ours'].values()] == pytest.approx(f1['ours'])
     assert high - low >= 2 * 7.64 * statistics.stdev(pairs) / 3**0.5  # Student's t, 98.3 %, two degrees of freedom
+
+
+def test_translations_are_compared_over_languages_and_seeds(monkeypatch):
+    """BLEU is sacreBLEU's of the chosen sentences, also after packing; a pair is a language and a seed."""
+    scorer = script('score_translations', monkeypatch)
+    sacrebleu = pytest.importorskip('sacrebleu')
+    rng = np.random.default_rng(0)
+    words = [*'abcdefgh']
+
+    def bleu(hypotheses, references):
+        return sacrebleu.corpus_bleu(
+            hypotheses, [references], tokenize='none', smooth_method='none', force=True, use_effective_order=False
+        )
+
+    def sentence(length):
+        return ' '.join(rng.choice(words, length))
+
+    symbols = [int(n) for n in rng.integers(4, 30, 40)]
+    tests, found = {}, {}
+    for name in ('de', 'fr'):
+        references = [sentence(length) for length in symbols]
+        tests[name] = dict(symbols=symbols, references=[len(text.split()) for text in references], runs={})
+        for row, kept in (('ours', 0.9), ('other', 0.6)):
+            for seed in '012':
+                hypotheses = [
+                    ' '.join(word if rng.random() < kept else 'x' for word in text.split()[: rng.integers(1, 40)])
+                    for text in references
+                ]
+                single = [bleu([a], [b]) for a, b in zip(hypotheses, references)]
+                scores = [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in single]
+                packed = scorer.pack(scores)
+                assert scorer.unpack(packed, tests[name]['references']) == scores
+                tests[name]['runs'].setdefault(row, {})[seed] = dict(sentences=packed)
+                longer = [pair for pair, length in zip(zip(hypotheses, references), symbols) if length > 12]
+                found[name, row, seed] = bleu(*zip(*longer)).score
+                results = scorer.results(tests[name], row, scorer.is_longer)
+                assert results[seed].metrics['BLEU'] == pytest.approx(found[name, row, seed])
+    pairs = [found[name, 'ours', seed] - found[name, 'other', seed] for name in ('de', 'fr') for seed in '012']
+    mean, low, high = scorer.compare(tests, ('de', 'fr'), 'ours', 'other', scorer.is_longer)
+    assert mean == pytest.approx(statistics.mean(pairs))
+    student = difference(pairs, [0.0] * 6, scorer.LEVEL)
+    assert high - low >= student.high - student.low - 1e-9
+    with pytest.raises(ValueError, match='a sentence has 62 words'):
+        scorer.pack([[62, 0, 0, 0, 62, 61, 60, 59, 62, 62]])
