@@ -41,8 +41,10 @@ class AttentionWeights:
         Returns:
             Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.
         """
-        if kind not in self.attention_kinds:
-            raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
+        kinds = self.attention_kinds
+        if kind not in kinds:
+            accepted = f'kind must be one of {kinds} in' if kinds else 'there are no attention weights in'
+            raise ValueError(f'{accepted} this {type(self).__name__}; got {kind!r}')
         operands = self._operands_by_kind(kind, *inputs)
         del operands['value']
         return self.operator_weights(**operands, queries=queries)

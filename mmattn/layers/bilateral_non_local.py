@@ -82,6 +82,11 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset)
 
+    @property
+    def attention_kinds(self) -> tuple[str, ...]:
+        """The kinds of :meth:`attention_weights`; none with another ``mode``, whose weights are no softmax."""
+        return super().attention_kinds if self.mode == 'embedded_gaussian' else ()
+
     def forward(self, x: Tensor) -> Tensor:
         """Attend over the whole map, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         if self.mode != 'embedded_gaussian':

@@ -90,6 +90,44 @@ def test_slices_do_not_change_the_result(monkeypatch, path, name):
     check()
 
 
+@pytest.mark.parametrize('window', [False, True], ids=['content', 'window'])
+@pytest.mark.parametrize('batch', [0, 2, 5])
+def test_batches_that_the_kernels_of_pytorch_accept(monkeypatch, batch, window):
+    """They have a largest batch, and in torch < 2.10 some reject an empty one."""
+    monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
+    monkeypatch.setattr(table_attention, 'MOST_BATCHES', 2)
+    attention, batches = F.scaled_dot_product_attention, []
+
+    def recorded(query, *args, **kwargs):
+        batches.append(len(query))
+        return attention(query, *args, **kwargs)
+
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', recorded)
+    tensors = literal.operands((3, 4), batch, 2)
+    settings = {}
+    if window:
+        tensors['window_bias'], settings = literal.randn(batch, 2, 3, 4, 9, seed=4), dict(window_size=3)
+    with backends.backend('composition'):
+        actual = evaluate(ops.global_attention, tensors, torch.float64, **settings)
+    assert set(batches) <= {1, 2}
+    assert bool(batches) is bool(batch)
+    with backends.backend('reference'):
+        assert_same(actual, evaluate(ops.global_attention, tensors, torch.float64, **settings), atol=1e-10, rtol=1e-8)
+
+
+def test_neighbours_far_outside_the_map_take_no_memory():
+    tensors = literal.operands((5, 4), 1, 2)
+    with backends.backend('composition'):
+        actual, near = (
+            evaluate(ops.local_attention, tensors, torch.float64, kernel_size=5, dilation=dilation)
+            for dilation in (10**9, 5)
+        )
+    assert_same(actual, near, atol=0, rtol=0)
+    with backends.backend('reference'):
+        expected = evaluate(ops.local_attention, tensors, torch.float64, kernel_size=5, dilation=10**9)
+    assert_same(actual, expected, atol=1e-10, rtol=1e-8)
+
+
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_the_log_sum_exp_of_no_key(path, dtype):
     """−∞, beside an output of 0; that of another sample is finite."""

@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 import mmattn.registry  # noqa: F401
-from mmattn.layers import BilateralMultiheadAttention
+from mmattn.layers import BilateralMultiheadAttention, BilateralNonLocal2d
 from mmattn.visualization import (
     AttentionMaps,
     attention_layers,
@@ -131,6 +131,11 @@ def test_layers_are_named(data_root):
         attention_layers(model, 'cca')
     with pytest.raises(ValueError, match='Linear has no attention layer'):
         attention_layers(torch.nn.Linear(1, 1))
+    stock = BilateralNonLocal2d(8, position='none', mode='dot_product')  # without a softmax
+    with pytest.raises(ValueError, match='BilateralNonLocal2d has no attention layer'):
+        attention_layers(stock)
+    with pytest.raises(ValueError, match='there are no attention weights in this BilateralNonLocal2d'):
+        stock.attention_weights(torch.zeros(1, 8, 4, 4), queries=torch.zeros(1, 2, dtype=torch.long))
 
 
 def test_sequences_have_no_image_coordinates():

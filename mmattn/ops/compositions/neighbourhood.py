@@ -21,6 +21,7 @@ class Neighbours:
     """The neighbourhoods of a map of H×W positions. Every sum over them is one product and one reduction."""
 
     def __init__(self, size: Sequence[int], kernel_size: Sequence[int], dilation: int) -> None:
+        dilation = min(dilation, max(1, *size))  # from there on, all neighbours are outside the map
         self.size, self.kernel_size, self.dilation = size, tuple(kernel_size), dilation
         beyond = [k // 2 * dilation for k in kernel_size]
         self.padding = 0, 0, beyond[1], beyond[1], beyond[0], beyond[0]

@@ -89,9 +89,13 @@ def close_table(table: Tensor, count: int) -> None:
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> Tensor:
     """Call PyTorch's ``scaled_dot_product_attention`` for operands padded by :func:`pad`."""
-    if table is not None and table.shape[0] > MOST_BATCHES:
-        parts = zip(*(x.split(MOST_BATCHES) for x in (query, key, value, table)))
-        return torch.cat([F.scaled_dot_product_attention(q, k, v, mask, scale=scale) for q, k, v, mask in parts])
+    if not query.shape[0]:  # an error in some kernels of torch < 2.10
+        return attend(query, key, value, table, scale)[0]
+    if query.shape[0] > MOST_BATCHES:
+        parts = [x.split(MOST_BATCHES) for x in (query, key, value)]
+        tables = [None] * len(parts[0]) if table is None else table.split(MOST_BATCHES)
+        calls = zip(*parts, tables)
+        return torch.cat([F.scaled_dot_product_attention(q, k, v, mask, scale=scale) for q, k, v, mask in calls])
     return F.scaled_dot_product_attention(query, key, value, table, scale=scale)
 
 

@@ -41,7 +41,8 @@ def collect_env() -> dict[str, str]:
     env['CUDA kernels'] = ', '.join(x for x in library.KERNELS if library.has_kernel(x, 'cuda')) or 'not built'
     env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
     if torch.cuda.is_available():
-        with warnings.catch_warnings(action='ignore'):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
             backends.choose_kernels()
         env |= {f'{name} on CUDA': backends.describe_on_gpu(name) for name in library.KERNELS}
         if missing := backends.what_may_be_faster():
