@@ -31,6 +31,22 @@ def test_runs_are_read_as_they_were_written(tmp_path):
     assert after == before
 
 
+def test_a_run_with_other_settings_is_an_error(tmp_path):
+    """Also in a file that was copied from another machine; runs of earlier versions do not say their settings."""
+    store = Store(tmp_path / 'results.json')
+    store.add('cc', 0, 10, FOLD, ['inputs of 180×180', 'mixed precision'])
+    store.add('cc', 1, 10, FOLD)
+    again = Store(tmp_path / 'results.json')
+    again.add('cc', 2, 10, FOLD, [])
+    again = Store(tmp_path / 'results.json')
+    assert again.get('cc', 0, 10, 'iterations', ['inputs of 180×180', 'mixed precision']) == FOLD
+    assert again.get('cc', 1, 10, 'iterations', ['inputs of 90×90']) == FOLD
+    assert again.get('cc', 2, 10, 'iterations', []) == FOLD
+    said = r'seed 0, was trained with other settings: inputs of 180×180; mixed precision; requested now: none'
+    with pytest.raises(ValueError, match=said):
+        again.get('cc', 0, 10, 'iterations', [])
+
+
 def test_scores_of_answers_are_digits(tmp_path):
     store = Store(tmp_path / 'results.json')
     store.add('ban', 0, 10, FIRST._replace(samples=dict(a=100.0, b=0.0)))

@@ -27,11 +27,13 @@ class Method:
     Args:
         row (Row): the first row.
         configs (list[Config]): the configs of its stages, as they are run.
+        deviations (list[str]): the differences from the paper's protocol, in words.
     """
 
-    def __init__(self, row: Row, configs: list[Config]) -> None:
+    def __init__(self, row: Row, configs: list[Config], deviations: list[str]) -> None:
         self.rows = [row]
         self.configs = configs
+        self.deviations = deviations
         self.name = row.name
         self.baseline = row.baseline
         self.paths: list[Path] = []
@@ -79,7 +81,7 @@ def plan(
         )
         method = next(same, None)
         if method is None:
-            methods.append(Method(row, configs))
+            methods.append(Method(row, configs, deviations(row, protocol, configs, data)))
         else:
             method.rows.append(row)
     if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:

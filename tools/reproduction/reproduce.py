@@ -218,13 +218,13 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
 
     Raises:
         RuntimeError: a training or a test has failed, or a log of it is missing.
-        ValueError: the stored result is that of a training of another length.
+        ValueError: the stored result is that of a training of another length or with other settings.
     """
     cfg = method.configs[-1]
     steps, unit = length(cfg)
     _, keys, factor = find_metrics(cfg)
     key = next(iter(keys))
-    stored = store.get(run.config.stem, run.seed, steps, UNITS[unit])
+    stored = store.get(run.config.stem, run.seed, steps, UNITS[unit], method.deviations)
     if stored is not None and (stored.samples or not by_unit):
         return stored
     start: list[str] = []
@@ -264,7 +264,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     # After an interruption, a resumed training repeats validations.
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
     result = Result(metrics, statistics.median(times), memory, sorted(curve.items()), samples, statistic)
-    store.add(run.config.stem, run.seed, steps, result)
+    store.add(run.config.stem, run.seed, steps, result, method.deviations)
     return result
 
 

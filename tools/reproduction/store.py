@@ -39,12 +39,20 @@ class Store:
             for config, runs in content.get('runs', {}).items()
             for seed, run in runs.items()
         }
+        self._deviations: dict[tuple[str, str], list[str]] = {
+            (config, seed): run['deviations']
+            for config, runs in content.get('runs', {}).items()
+            for seed, run in runs.items()
+            if 'deviations' in run
+        }
         for file in sorted(path.parent.glob('runs/*_seed-*.json')):
             config, _, seed = file.stem.rpartition('_seed-')
             run = _read(file)
             self._runs.setdefault((config, seed), (run.pop('steps'), Result(**run)))
 
-    def get(self, config: str, seed: int | str, steps: int, units: str) -> Result | None:
+    def get(
+        self, config: str, seed: int | str, steps: int, units: str, deviations: list[str] | None = None
+    ) -> Result | None:
         """Return the result of a run, or None.
 
         Args:
@@ -52,9 +60,10 @@ class Store:
             seed (int or str): seed of the training.
             steps (int): its iterations or epochs.
             units (str): their name, for the message.
+            deviations (list[str], optional): its differences from the paper's protocol. Defaults to None: any.
 
         Raises:
-            ValueError: the run in the file is a training of another length.
+            ValueError: the run in the file is a training of another length or with other settings.
         """
         stored = self._runs.get((config, str(seed)))
         if stored is None:
@@ -63,12 +72,22 @@ class Store:
             raise ValueError(
                 f'{self.path}: {config}, seed {seed}, is of a training of another length than {steps} {units}'
             )
+        before = self._deviations.get((config, str(seed)), deviations)
+        if deviations is not None and before != deviations:
+            then, now = ('; '.join(words or ['none']) for words in (before, deviations))
+            raise ValueError(
+                f'{self.path}: {config}, seed {seed}, was trained with other settings: {then}; requested now: {now}'
+            )
         return stored[1]
 
-    def add(self, config: str, seed: int | str, steps: int, result: Result) -> None:
-        """Add a run, and write the file."""
+    def add(
+        self, config: str, seed: int | str, steps: int, result: Result, deviations: list[str] | None = None
+    ) -> None:
+        """Add a run, and write the file. Arguments: see :meth:`get`."""
         with self._lock:
             self._runs[config, str(seed)] = steps, result
+            if deviations is not None:
+                self._deviations[config, str(seed)] = deviations
             self._write()
 
     def report(self, setup: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -82,7 +101,10 @@ class Store:
         names = list(dict.fromkeys(name for _, result in self._runs.values() for name in result.samples))
         runs: dict[str, list[str]] = {}
         for (config, seed), (steps, result) in sorted(self._runs.items(), key=lambda item: _order(*item[0])):
-            runs.setdefault(config, []).append(f'{_json(seed)}: {_json(_content(steps, result, names))}')
+            content = _content(steps, result, names)
+            if (config, seed) in self._deviations:
+                content['deviations'] = self._deviations[config, seed]
+            runs.setdefault(config, []).append(f'{_json(seed)}: {_json(content)}')
         parts = [
             f'"setup": {_json(self.setup)}',
             f'"rows": [\n{_lines(map(_json, self.rows))}\n]',
