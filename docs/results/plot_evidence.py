@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
+import score_translations
 from score_faces import OURS, compare, f1
 
 from reproduction.results import Difference, difference
@@ -78,6 +79,14 @@ def contrasts() -> dict[str, list[Contrast]]:
         name = f'eight new people, {"turned" if turn else "upright"}: {OURS} − {baseline}'
         return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, turn))
 
+    def longer(baseline: str) -> Contrast:
+        tests = json.loads((FOLDER / 'evidence_g.json').read_text(encoding='utf-8'))
+        names, chosen = score_translations.LONGER, score_translations.is_longer
+        by_seed = [score_translations.results(tests['long'], row, chosen) for row in ('Bi-SA', baseline)]
+        pairs = [run.metrics['BLEU'] - by_seed[1][seed].metrics['BLEU'] for seed, run in by_seed[0].items()]
+        interval = score_translations.compare(tests, names, 'Bi-SA', baseline, chosen)
+        return Contrast(f'longer than in the training: Bi-SA − {baseline}', f'{len(pairs)} seeds', pairs, interval)
+
     faces = ('upright', 'curve', 0.6), ('turned', 'overall', None)
     return {
         'Faces, overall F1': [
@@ -103,6 +112,7 @@ def contrasts() -> dict[str, list[Contrast]]:
         'Translation, BLEU': [
             paired('Bi-SA − SA', by_seed('multi30k', 'Bi-SA', 'SA', 'BLEU'), 1, 0.84),
             paired('Bi-SA − SA-RPE', by_seed('multi30k', 'Bi-SA', 'SA-RPE', 'BLEU'), 1, 0.44),
+            *map(longer, ('SA', 'SA-RPE')),
         ],
         'Videos, J&F': [
             *(

@@ -353,6 +353,7 @@ def test_the_results_are_small():
         *(section[3] for section in SECTIONS),
         'evidence_e',
         'evidence_e_exploratory',
+        'evidence_g',
     }
 
 
@@ -431,9 +432,47 @@ def test_faces_of_new_people(monkeypatch):
         assert (cell, pairs, verdict) == (str(interval).removesuffix(' *'), '8', 'confirmed')
         assert interval.low > 0
         f1 = [[f1_of(scores[row][str(seed)], NEW_PEOPLE, ANGLES[2]) for seed in range(8)] for row in (ours, baseline)]
-        noncentrality = float(detectable) / statistics.stdev(a - b for a, b in zip(*f1)) * 8**0.5
-        limit = stats.t.ppf(1 - (1 - faces.LEVEL) / 2, 7)
-        assert 1 - stats.nct.cdf(limit, 7, noncentrality) == pytest.approx(0.8, abs=0.005)
+        assert_detectable(float(detectable), [a - b for a, b in zip(*f1)], faces.LEVEL)
+
+
+def test_translations_of_longer_sentences(monkeypatch):
+    """The tables on question (g): BLEU by seed, of pairs beyond the limit of the training and within, and verdicts."""
+    scorer = script('score_translations', monkeypatch)
+    tests = json.loads((RESULTS / 'evidence_g.json').read_text(encoding='utf-8'))
+    page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
+    rows = table_after(page, '## Runs of (g)')
+    assert [*rows] == [*tests['long']['runs']]
+    chosen = scorer.is_longer, scorer.is_longer, lambda symbols: symbols <= scorer.LIMIT, bool
+    for name, cells in rows.items():
+        for column, (cell, choose) in enumerate(zip(cells, chosen, strict=True)):
+            found = scorer.results(tests['long'], name, choose)
+            assert [*found] == [*'01234']
+            values = [result.metrics['BLEU'] for result in found.values()]
+            mean = f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
+            assert cell == (mean if column else ', '.join(f'{value:.2f}' for value in values))
+    for test in tests.values():  # whole test sets: the figure of the test tool
+        for name, runs in test['runs'].items():
+            for seed, result in scorer.results(test, name, bool).items():
+                assert result.metrics['BLEU'] == pytest.approx(runs[seed]['metrics']['BLEU'])
+    evidence = table_after((ROOT / 'docs/evidence.md').read_text(encoding='utf-8'), '### Translation: Bi-SA')
+    assert [*evidence] == [f'Bi-SA − {baseline}' for baseline in ('SA', 'SA-RPE')]
+    for name, (cell, pairs, detectable, verdict) in evidence.items():
+        rows = name.split(' − ')
+        interval = scorer.compare(tests, scorer.LONGER, *rows, scorer.is_longer)
+        expected = 'confirmed' if interval.low > 0 else 'refuted' if interval.high < 0 else 'undecided'
+        assert (cell, pairs, verdict) == (str(interval).removesuffix(' *'), '5', expected)
+        ours, other = (
+            [result.metrics['BLEU'] for result in scorer.results(tests['long'], row, scorer.is_longer).values()]
+            for row in rows
+        )
+        assert_detectable(float(detectable), [a - b for a, b in zip(ours, other)], scorer.LEVEL)
+
+
+def assert_detectable(difference, pairs, level):
+    """This true difference would be found with a power of 80 %, if pairs deviate as these do."""
+    noncentrality, freedom = difference / statistics.stdev(pairs) * len(pairs) ** 0.5, len(pairs) - 1
+    limit = stats.t.ppf(1 - (1 - level) / 2, freedom)
+    assert 1 - stats.nct.cdf(limit, freedom, noncentrality) == pytest.approx(0.8, abs=0.005)
 
 
 def test_the_picture_of_the_evidence_has_the_intervals_of_the_pages(monkeypatch):
