@@ -450,6 +450,13 @@ def test_translations_of_longer_sentences(monkeypatch):
             values = [result.metrics['BLEU'] for result in found.values()]
             mean = f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
             assert cell == (mean if column else ', '.join(f'{value:.2f}' for value in values))
+    rows = [*rows]
+    limits = (0, 12), (12, 16), (16, 20), (20, 250)
+    for (least, most), cells in zip(limits, table_after(page, 'By length, mean over seeds').values(), strict=True):
+        assert cells[0] == str(sum(least < symbols <= most for symbols in tests['long']['symbols']))
+        for name, cell in zip(rows, cells[1:], strict=True):
+            found = scorer.results(tests['long'], name, lambda symbols, a=least, b=most: a < symbols <= b).values()
+            assert cell == f'{statistics.mean(result.metrics["BLEU"] for result in found):.1f}'
     for test in tests.values():  # whole test sets: the figure of the test tool
         for name, runs in test['runs'].items():
             for seed, result in scorer.results(test, name, bool).items():
