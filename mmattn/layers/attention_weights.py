@@ -42,9 +42,8 @@ class AttentionWeights:
             Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.
         """
         kinds = self.attention_kinds
-        if kind not in kinds:
-            accepted = f'kind must be one of {kinds} in' if kinds else 'there are no attention weights in'
-            raise ValueError(f'{accepted} this {type(self).__name__}; got {kind!r}')
+        if kinds and kind not in kinds:  # without kinds, `operands` raises an error with the reason
+            raise ValueError(f'kind must be one of {kinds} in this {type(self).__name__}; got {kind!r}')
         operands = self._operands_by_kind(kind, *inputs)
         del operands['value']
         return self.operator_weights(**operands, queries=queries)

@@ -134,7 +134,7 @@ def test_layers_are_named(data_root):
     stock = BilateralNonLocal2d(8, position='none', mode='dot_product')  # without a softmax
     with pytest.raises(ValueError, match='BilateralNonLocal2d has no attention layer'):
         attention_layers(stock)
-    with pytest.raises(ValueError, match='there are no attention weights in this BilateralNonLocal2d'):
+    with pytest.raises(ValueError, match="attention weights require mode='embedded_gaussian'"):
         stock.attention_weights(torch.zeros(1, 8, 4, 4), queries=torch.zeros(1, 2, dtype=torch.long))
 
 
