@@ -109,10 +109,11 @@ def main() -> None:
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
     roots = dict(text.split('=', 1) for text in args.data_root)
-    tests = {
-        name: collect(Path(folder), Path(roots[name])) for name, folder in (x.split('=', 1) for x in args.work_dirs)
-    }
-    write_text(Path(__file__).with_name('evidence_g.json'), to_text(tests))
+    path = Path(__file__).with_name('evidence_g.json')
+    tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}  # those of other work dirs stay
+    for name, folder in (text.split('=', 1) for text in args.work_dirs):
+        tests[name] = collect(Path(folder), Path(roots[name]))
+    write_text(path, to_text(tests))
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
         for baseline in ('SA', 'SA-RPE'):
             if all(name in tests for name in names):
