@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 from uuid import uuid4
 
-NO_LOCKS = errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS  # of a file system without locks
 LONGEST = 255  # bytes of a file name
 
 
@@ -159,6 +158,18 @@ def hold(folder: str | Path) -> IO[str]:
     return file
 
 
+def lock(file: IO) -> None:
+    """Lock an open file for this process and the child processes that inherit it, or raise a BlockingIOError.
+
+    On a file system without locks, nothing is locked.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+
+
 @contextmanager
 def exclusive(folder: str | Path) -> Iterator[int]:
     """Create a folder, lock ``.lock`` in it for this process, and yield the file descriptor of the lock.
@@ -171,14 +182,11 @@ def exclusive(folder: str | Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / '.lock', 'a+', encoding='utf-8') as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             file.seek(0)
             message = f'in use by another process ({file.read() or "unknown"})'
             raise BlockingIOError(errno.EWOULDBLOCK, message, str(folder)) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
         file.truncate(0)
         file.write(f'PID {os.getpid()}')
         file.flush()

@@ -34,14 +34,17 @@ def test_runs_are_read_as_they_were_written(tmp_path):
 def test_a_run_with_other_settings_is_an_error(tmp_path):
     """Also in a file that was copied from another machine; runs of earlier versions do not say their settings."""
     store = Store(tmp_path / 'results.json')
-    store.add('cc', 0, 10, FOLD, ['inputs of 180×180', 'mixed precision'])
+    settings = ['inputs of 180×180', 'mixed precision']
+    store.add('cc', 0, 10, FOLD._replace(deviations=settings))
     store.add('cc', 1, 10, FOLD)
     again = Store(tmp_path / 'results.json')
-    again.add('cc', 2, 10, FOLD, [])
+    again.add('cc', 2, 10, FOLD._replace(deviations=[]))
     again = Store(tmp_path / 'results.json')
-    assert again.get('cc', 0, 10, 'iterations', ['inputs of 180×180', 'mixed precision']) == FOLD
+    assert again.get('cc', 0, 10, 'iterations', settings).deviations == settings
     assert again.get('cc', 1, 10, 'iterations', ['inputs of 90×90']) == FOLD
-    assert again.get('cc', 2, 10, 'iterations', []) == FOLD
+    assert again.get('cc', 2, 10, 'iterations', []).deviations == []
+    with pytest.raises(ValueError, match='seed 2, was trained with other settings: none; requested now: mixed'):
+        again.get('cc', 2, 10, 'iterations', ['mixed precision'])
     said = r'seed 0, was trained with other settings: inputs of 180×180; mixed precision; requested now: none'
     with pytest.raises(ValueError, match=said):
         again.get('cc', 0, 10, 'iterations', [])

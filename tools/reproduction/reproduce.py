@@ -263,8 +263,9 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     metrics = {name: factor * results[key] for key, name in keys.items() if key in results}
     # After an interruption, a resumed training repeats validations.
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
-    result = Result(metrics, statistics.median(times), memory, sorted(curve.items()), samples, statistic)
-    store.add(run.config.stem, run.seed, steps, result, method.deviations)
+    seconds = statistics.median(times)
+    result = Result(metrics, seconds, memory, sorted(curve.items()), samples, statistic, method.deviations)
+    store.add(run.config.stem, run.seed, steps, result)
     return result
 
 

@@ -48,6 +48,7 @@ class Result(NamedTuple):
     curve: Sequence[Sequence[float]] = ()  # validations during training: iteration or epoch, first metric
     samples: Mapping[str, Score] = {}  # scores by IMAGE or IMAGE#SAMPLE, of which the first metric is the statistic
     statistic: str = 'mean'  # a key of STATISTICS
+    deviations: Sequence[str] | None = None  # the differences from the paper's protocol; None: not known
 
 
 class Measured(NamedTuple):
@@ -145,9 +146,9 @@ def bleu(sums: np.ndarray) -> np.ndarray:
     As in sacreBLEU, it is 0 without n-grams of some order.
     """
     matches, numbers = sums[..., :4], sums[..., 4:8]
-    with np.errstate(divide='ignore'):
+    with np.errstate(divide='ignore', invalid='ignore'):
         precisions = np.log(matches / np.where(numbers > 0, numbers, 1)).mean(-1)
-    return 100 * np.exp(precisions + np.minimum(0, 1 - sums[..., 9] / sums[..., 8]))
+        return 100 * np.exp(precisions + np.minimum(0, 1 - sums[..., 9] / sums[..., 8]))
 
 
 # From sums over samples to the metric.

@@ -39,12 +39,6 @@ class Store:
             for config, runs in content.get('runs', {}).items()
             for seed, run in runs.items()
         }
-        self._deviations: dict[tuple[str, str], list[str]] = {
-            (config, seed): run['deviations']
-            for config, runs in content.get('runs', {}).items()
-            for seed, run in runs.items()
-            if 'deviations' in run
-        }
         for file in sorted(path.parent.glob('runs/*_seed-*.json')):
             config, _, seed = file.stem.rpartition('_seed-')
             run = _read(file)
@@ -60,7 +54,8 @@ class Store:
             seed (int or str): seed of the training.
             steps (int): its iterations or epochs.
             units (str): their name, for the message.
-            deviations (list[str], optional): its differences from the paper's protocol. Defaults to None: any.
+            deviations (list[str], optional): the requested differences from the paper's protocol. Defaults to None:
+                any.
 
         Raises:
             ValueError: the run in the file is a training of another length or with other settings.
@@ -72,22 +67,18 @@ class Store:
             raise ValueError(
                 f'{self.path}: {config}, seed {seed}, is of a training of another length than {steps} {units}'
             )
-        before = self._deviations.get((config, str(seed)), deviations)
-        if deviations is not None and before != deviations:
+        before = stored[1].deviations
+        if None not in (before, deviations) and before != deviations:
             then, now = ('; '.join(words or ['none']) for words in (before, deviations))
             raise ValueError(
                 f'{self.path}: {config}, seed {seed}, was trained with other settings: {then}; requested now: {now}'
             )
         return stored[1]
 
-    def add(
-        self, config: str, seed: int | str, steps: int, result: Result, deviations: list[str] | None = None
-    ) -> None:
-        """Add a run, and write the file. Arguments: see :meth:`get`."""
+    def add(self, config: str, seed: int | str, steps: int, result: Result) -> None:
+        """Add a run, and write the file."""
         with self._lock:
             self._runs[config, str(seed)] = steps, result
-            if deviations is not None:
-                self._deviations[config, str(seed)] = deviations
             self._write()
 
     def report(self, setup: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -101,10 +92,7 @@ class Store:
         names = list(dict.fromkeys(name for _, result in self._runs.values() for name in result.samples))
         runs: dict[str, list[str]] = {}
         for (config, seed), (steps, result) in sorted(self._runs.items(), key=lambda item: _order(*item[0])):
-            content = _content(steps, result, names)
-            if (config, seed) in self._deviations:
-                content['deviations'] = self._deviations[config, seed]
-            runs.setdefault(config, []).append(f'{_json(seed)}: {_json(content)}')
+            runs.setdefault(config, []).append(f'{_json(seed)}: {_json(_content(steps, result, names))}')
         parts = [
             f'"setup": {_json(self.setup)}',
             f'"rows": [\n{_lines(map(_json, self.rows))}\n]',
@@ -142,6 +130,8 @@ def _content(steps: int, result: Result, names: list[str]) -> dict[str, Any]:
         scores = [_rounded(result.samples.get(name)) for name in names]
         are_digits = all(score in (0, 100) for score in scores)
         content['scores'] = ''.join('1' if score else '0' for score in scores) if are_digits else scores
+    if result.deviations is not None:
+        content['deviations'] = result.deviations
     return content
 
 
@@ -166,4 +156,5 @@ def _result(run: Mapping[str, Any], names: list[str]) -> Result:
         run.get('curve', ()),
         samples,
         run.get('statistic', 'mean'),
+        run.get('deviations'),
     )

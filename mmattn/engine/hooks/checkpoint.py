@@ -48,7 +48,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
       count in ``max_keep_ckpts``. It is removed when the resumed run saves the next regular checkpoint.
     * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves the
       best checkpoints of the first run.
-    * A second run in the same work dir gets a BlockingIOError, because each would replace the other's checkpoints.
+    * A second run in the same work dir, or with the same ``out_dir``, gets a BlockingIOError, because each would
+      replace the other's checkpoints.
 
     With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``), and ``mmattn.SeedAugmentation`` as the
     first transform, a resumed run on a CPU ends with bitwise the same weights. This requires the same number of
@@ -265,12 +266,12 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 class _Within(int):
     """An epoch that has not ended: in a name, 'epoch_1_iter_30.pth' is of the second epoch."""
 
+    iteration: int
+
     def __new__(cls, epoch: int, iteration: int) -> '_Within':
         number = super().__new__(cls, epoch)
         number.iteration = iteration
         return number
-
-    iteration: int
 
     def __format__(self, spec: str) -> str:
         return f'{int(self):{spec}}_iter_{self.iteration}'

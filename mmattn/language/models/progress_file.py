@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from mmattn.utils.files import NO_LOCKS, check_writable
+from mmattn.utils.files import check_writable, lock
 
 MANY = 10  # the most names that a message lists
 
@@ -74,12 +73,9 @@ def open_progress(
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, 'a+b', buffering=0) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError as error:
             raise BlockingIOError(error.errno, 'in use by another process', str(path)) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
         if not resume:
             file.truncate(0)
         done = _read(file, path, settings)
