@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
 
 from mmattn.engine import check_checkpoint, command_line, load_config
+from mmattn.engine.command_line import data_paths
 from mmattn.engine.hooks.checkpoint import AsideBackend
 from mmattn.utils.launch import launch
 
@@ -480,3 +482,9 @@ def test_attention_maps_of_other_weights_are_refused(tool, trained, tiny_data, t
     assert code == 1
     assert 'decode_head.conv_seg.weight' in said
     assert not (tmp_path / 'q.png').exists()
+
+
+def test_a_text_in_a_config_may_be_longer_than_a_file_name(tmp_path):
+    (tmp_path / 'list.txt').touch()
+    dataset = dict(data_root=str(tmp_path), ann_file='list.txt', prompt='a' * 300)
+    assert data_paths(Config(dict(test_dataloader=dict(dataset=dataset)))) == [tmp_path / 'list.txt']
