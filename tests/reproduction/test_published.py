@@ -475,6 +475,33 @@ def test_translations_of_longer_sentences(monkeypatch):
         assert_detectable(float(detectable), [a - b for a, b in zip(ours, other)], scorer.LEVEL)
 
 
+def test_translations_into_two_languages(monkeypatch):
+    """The tables of all lengths on question (g): BLEU by seed, and means by length, of the languages that have runs."""
+    scorer = script('score_translations', monkeypatch)
+    tests = json.loads((RESULTS / 'evidence_g.json').read_text(encoding='utf-8'))
+    tests = {name: tests[name] for name in scorer.BOTH if name in tests}
+    page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
+    page = page[page.index('### All lengths') :]
+    rows, lengths = table_after(page, '###'), table_after(page, 'By length')
+    for row, cells in rows.items():
+        expected = []
+        for test in tests.values():
+            values = [result.metrics['BLEU'] for result in scorer.results(test, row, bool).values()]
+            expected += [', '.join(f'{value:.2f}' for value in values)]
+            expected += [f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}']
+        assert cells == expected
+    limits = (0, 12), (12, 16), (16, 20), (20, 250)
+    for (least, most), cells in zip(limits, lengths.values(), strict=True):
+        expected = []
+        for test in tests.values():
+            assert [*test['runs']] == [*rows]
+            expected += [str(sum(least < symbols <= most for symbols in test['symbols']))]
+            for row in rows:
+                found = scorer.results(test, row, lambda symbols, a=least, b=most: a < symbols <= b).values()
+                expected += [f'{statistics.mean(result.metrics["BLEU"] for result in found):.1f}']
+        assert cells == expected
+
+
 def assert_detectable(difference, pairs, level):
     """This true difference would be found with a power of 80 %, if pairs deviate as these do."""
     noncentrality, freedom = difference / statistics.stdev(pairs) * len(pairs) ** 0.5, len(pairs) - 1
