@@ -211,6 +211,7 @@ def each(function: Callable[[Run], T], todo: list[Run], jobs: int) -> Iterator[t
     _stopped.clear()
     with ThreadPoolExecutor(jobs) as pool:
         try:
+            # The bar is drawn ten times a second by default, which takes 2 % of a core from the trainings.
             yield from track(zip(todo, pool.map(function, todo)), 'Training', len(todo), refresh_per_second=1)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
