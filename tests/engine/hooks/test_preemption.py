@@ -172,7 +172,8 @@ def test_the_launcher_waits_until_its_processes_have_saved(tmp_path, number, lim
         'signal.signal(signal.SIGTERM, stop)\n'
         'assert os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == sys.argv[1]\n'
         'pathlib.Path("ready").touch()\n'
-        'time.sleep(60)\n'
+        'for _ in range(600):\n'
+        '    time.sleep(0.1)\n'  # a signal that comes just before a sleep starts is handled after the sleep
     )
     command = [sys.executable, '-m', 'mmattn.utils.launch', '--nproc-per-node', '1', '--standalone', 'script.py']
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
