@@ -69,6 +69,7 @@ SEGMENTED = {
 PUBLISHED = {'val': 'newstest2013', 'test': 'newstest2014'}
 NEWSTEST_2014 = 'newstest2014-fren-src.en.sgm', 'newstest2014-fren-ref.fr.sgm'
 COUNTS = {SEGMENTED['val']: 3000, SEGMENTED['test']: 3003, NEWSTEST_2014[0]: 3003}
+TEST_2014 = {'test-full.tgz': [*NEWSTEST_2014]}
 CORPORA = {  # in the order in which every 1333rd pair is counted
     'training-parallel-europarl-v7.tgz': 'europarl-v7.fr-en',
     'training-parallel-commoncrawl.tgz': 'commoncrawl.fr-en',
@@ -76,8 +77,6 @@ CORPORA = {  # in the order in which every 1333rd pair is counted
     'training-parallel-nc-v9.tgz': 'news-commentary-v9.fr-en',
     'training-giga-fren.tar': 'giga-fren.release2.fixed',
 }
-
-
 MOSES = dict(normalize=True, aggressive_dashes=True)
 
 
@@ -132,6 +131,20 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     report(args, writer.finish(lines['bpe.32000'], lowercase=False, moses=moses), writer.warnings)
 
 
+def find_archived(root: Path, needed: dict[str, list[str]], scratch: Path) -> tuple[dict[str, Path], list[str]]:
+    """Find the files of each archive in a folder, unpacked or in the archive. Return their paths, and faults."""
+    files = find_files(root, [*needed, *chain(*needed.values())])[0]
+    incomplete = {archive: names for archive, names in needed.items() if not files.keys() >= {*names}}
+    missing = [(archive, names) for archive, names in incomplete.items() if archive not in files]
+    if missing:
+        raise Fault(*(f'{root}: neither {archive} nor {" and ".join(names)} in it' for archive, names in missing))
+    faults = []
+    for archive, names in incomplete.items():
+        files.update(find_files(unpack(files[archive], scratch), names)[0])
+        faults += [f'{files[archive]}: no {name} in it' for name in names if name not in files]
+    return files, faults
+
+
 def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
     """Clean, tokenize and segment the published corpora."""
     languages = 'en', 'fr'
@@ -139,19 +152,7 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
     if not root.is_dir():
         raise Fault(f'{root}: not a folder')
     needed = {archive: [f'{stem}.{language}' for language in languages] for archive, stem in CORPORA.items()}
-    needed['test-full.tgz'] = [*NEWSTEST_2014]
-    files = find_files(root, [*needed, *chain(*needed.values())])[0]
-    incomplete = {archive: names for archive, names in needed.items() if not files.keys() >= {*names}}
-    faults = [
-        f'{root}: neither {archive} nor {" and ".join(names)} in it'
-        for archive, names in incomplete.items()
-        if archive not in files
-    ]
-    if faults:
-        raise Fault(*faults)
-    for archive, names in incomplete.items():
-        files.update(find_files(unpack(files[archive], scratch), names)[0])
-        faults += [f'{files[archive]}: no {name} in it' for name in names if name not in files]
+    files, faults = find_archived(root, {**needed, **TEST_2014}, scratch)
     pairs = {
         stem: (files[f'{stem}.en'], files[f'{stem}.fr'])
         for stem in CORPORA.values()
@@ -187,10 +188,7 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
 
 def write_test(root: Path, scratch: Path) -> Path:
     """Write the published test set of en-fr, in ``test-full.tgz`` or unpacked, as lines of text to a folder."""
-    files = find_files(root, ['test-full.tgz', *NEWSTEST_2014])[0]
-    if not files.keys() >= {*NEWSTEST_2014} and 'test-full.tgz' in files:
-        files.update(find_files(unpack(files['test-full.tgz'], scratch), NEWSTEST_2014)[0])
-    faults = [f'{root}: no {name} in it' for name in NEWSTEST_2014 if name not in files]
+    files, faults = find_archived(root, TEST_2014, scratch)
     if not faults:
         faults = check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, read_segments)[1]
     if faults:
