@@ -486,6 +486,9 @@ def test_translations_into_two_languages(monkeypatch):
             expected += [', '.join(f'{value:.2f}' for value in values)]
             expected += [f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}']
         assert cells == expected
+    in_float32, in_bfloat16 = 34.20, [run['metrics']['BLEU'] for run in tests['de']['runs']['SA'].values()]
+    assert abs(statistics.mean(in_bfloat16) - in_float32) <= 1
+    assert f'SA has a mean of {in_float32:.2f}' in page
     lengths = [[*itertools.chain(*cells)] for cells in zip(*(by_length(scorer, test) for test in tests.values()))]
     assert [*table_after(page, 'By length').values()] == lengths
     trained = sum(len(runs) for test in tests.values() for runs in test['runs'].values())

@@ -69,7 +69,7 @@ SEGMENTED = {
 PUBLISHED = {'val': 'newstest2013', 'test': 'newstest2014'}
 NEWSTEST_2014 = 'newstest2014-fren-src.en.sgm', 'newstest2014-fren-ref.fr.sgm'
 COUNTS = {SEGMENTED['val']: 3000, SEGMENTED['test']: 3003, NEWSTEST_2014[0]: 3003}
-TEST_2014 = {'test-full.tgz': [*NEWSTEST_2014]}
+TEST_ARCHIVE = {'test-full.tgz': [*NEWSTEST_2014]}
 CORPORA = {  # in the order in which every 1333rd pair is counted
     'training-parallel-europarl-v7.tgz': 'europarl-v7.fr-en',
     'training-parallel-commoncrawl.tgz': 'commoncrawl.fr-en',
@@ -152,7 +152,7 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
     if not root.is_dir():
         raise Fault(f'{root}: not a folder')
     needed = {archive: [f'{stem}.{language}' for language in languages] for archive, stem in CORPORA.items()}
-    files, faults = find_archived(root, {**needed, **TEST_2014}, scratch)
+    files, faults = find_archived(root, {**needed, **TEST_ARCHIVE}, scratch)
     pairs = {
         stem: (files[f'{stem}.en'], files[f'{stem}.fr'])
         for stem in CORPORA.values()
@@ -188,7 +188,7 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
 
 def write_test(root: Path, scratch: Path) -> Path:
     """Write the published test set of en-fr, in ``test-full.tgz`` or unpacked, as lines of text to a folder."""
-    files, faults = find_archived(root, TEST_2014, scratch)
+    files, faults = find_archived(root, TEST_ARCHIVE, scratch)
     if not faults:
         faults = check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, read_segments)[1]
     if faults:
