@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DIGITS = string.digits + string.ascii_letters  # of numbers up to 61
 LEVEL = 1 - 0.05 / 4
+ROWS = 'SA', 'SA-RPE', 'Bi-SA'  # the others are secondary, and have other seeds
 BOTH, LONGER = ('de', 'fr'), ('long',)
 LIMIT = 12  # symbols on a side, in the training of 'long'
 
@@ -101,8 +102,23 @@ def collect(work_dir: Path, data_root: Path) -> dict[str, Any]:
     return test
 
 
+def merged(earlier: dict[str, Any] | None, test: dict[str, Any]) -> dict[str, Any]:
+    """Add the runs that were collected earlier, of other rows and seeds, to a test.
+
+    Raises:
+        ValueError: they translate another test set.
+    """
+    if earlier is None:
+        return test
+    if any(earlier[key] != test[key] for key in ('symbols', 'references')):
+        raise ValueError('evidence_g.json has runs on another test set')
+    before, runs = earlier['runs'], test['runs']
+    by_seed = {row: before.get(row, {}) | runs.get(row, {}) for row in before | runs}
+    return dict(test, runs={row: dict(sorted(seeds.items())) for row, seeds in by_seed.items()})
+
+
 def main() -> None:
-    """Write ``evidence_g.json``, one run a line, and print the primary contrasts."""
+    """Add runs to ``evidence_g.json``, one run a line, and print the primary contrasts."""
     parser = argparse.ArgumentParser(description='Collect and compare translations of tools/reproduce.py')
     parser.add_argument('work_dirs', nargs='+', metavar='NAME=DIR')
     parser.add_argument('--data-root', nargs='+', required=True, metavar='NAME=DIR')
@@ -110,9 +126,9 @@ def main() -> None:
     sys.path.insert(0, str(config_path().parent / 'tools'))
     roots = dict(text.split('=', 1) for text in args.data_root)
     path = Path(__file__).with_name('evidence_g.json')
-    tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}  # those of other work dirs stay
+    tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     for name, folder in (text.split('=', 1) for text in args.work_dirs):
-        tests[name] = collect(Path(folder), Path(roots[name]))
+        tests[name] = merged(tests.get(name), collect(Path(folder), Path(roots[name])))
     write_text(path, to_text(tests))
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
         for baseline in ('SA', 'SA-RPE'):

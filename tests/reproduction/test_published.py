@@ -455,44 +455,49 @@ def test_translations_of_longer_sentences(monkeypatch):
         for name, runs in test['runs'].items():
             for seed, result in scorer.results(test, name, bool).items():
                 assert result.metrics['BLEU'] == pytest.approx(runs[seed]['metrics']['BLEU'])
-    evidence = table_after((ROOT / 'docs/evidence.md').read_text(encoding='utf-8'), '### Translation: Bi-SA')
-    assert [*evidence] == [f'Bi-SA − {baseline}' for baseline in ('SA', 'SA-RPE')]
-    for name, (cell, pairs, detectable, verdict) in evidence.items():
-        rows = name.split(' − ')
-        interval = scorer.compare(tests, scorer.LONGER, *rows, scorer.is_longer)
-        expected = 'confirmed' if interval.low > 0 else 'refuted' if interval.high < 0 else 'undecided'
-        assert (cell, pairs, verdict) == (str(interval).removesuffix(' *'), '5', expected)
-        ours, other = (
-            [result.metrics['BLEU'] for result in scorer.results(tests['long'], row, scorer.is_longer).values()]
-            for row in rows
-        )
-        assert_detectable(float(detectable), [a - b for a, b in zip(ours, other)], scorer.LEVEL)
+    check_contrasts(scorer, tests, '**Longer sentences.**', scorer.LONGER, scorer.is_longer)
 
 
 def test_translations_into_two_languages(monkeypatch):
-    """The tables of all lengths on question (g): BLEU by seed, and means by length, of the languages that have runs."""
+    """The tables of all lengths on question (g): BLEU by seed, means by length, and verdicts."""
     scorer = script('score_translations', monkeypatch)
     tests = json.loads((RESULTS / 'evidence_g.json').read_text(encoding='utf-8'))
-    tests = {name: tests[name] for name in scorer.BOTH if name in tests}
     page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
     page = page[page.index('### All lengths') :]
     rows = table_after(page, '###')
-    for test in tests.values():
-        assert [*rows] == [*test['runs']]
+    assert [*rows] == [*scorer.ROWS]
     for row, cells in rows.items():
         expected = []
-        for test in tests.values():
-            values = [result.metrics['BLEU'] for result in scorer.results(test, row, bool).values()]
+        for name in scorer.BOTH:
+            by_seed = scorer.results(tests[name], row, bool)
+            assert [*by_seed] == [*'01234']
+            values = [result.metrics['BLEU'] for result in by_seed.values()]
             expected += [', '.join(f'{value:.2f}' for value in values)]
             expected += [f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}']
         assert cells == expected
     in_float32, in_bfloat16 = 34.20, [run['metrics']['BLEU'] for run in tests['de']['runs']['SA'].values()]
     assert abs(statistics.mean(in_bfloat16) - in_float32) <= 1
     assert f'SA has a mean of {in_float32:.2f}' in page
-    lengths = [[*itertools.chain(*cells)] for cells in zip(*(by_length(scorer, test) for test in tests.values()))]
+    lengths = [[*itertools.chain(*cells)] for cells in zip(*(by_length(scorer, tests[name]) for name in scorer.BOTH))]
     assert [*table_after(page, 'By length').values()] == lengths
-    trained = sum(len(runs) for test in tests.values() for runs in test['runs'].values())
-    assert f'{30 - trained} of the 30 runs' in (ROOT / 'docs/evidence.md').read_text(encoding='utf-8')
+    check_contrasts(scorer, tests, '**Two languages.**', scorer.BOTH, bool)
+
+
+def check_contrasts(scorer, tests, heading, names, chosen):
+    """The table of contrasts below a heading of docs/evidence.md: interval, pairs, detectable difference, verdict."""
+    evidence = table_after((ROOT / 'docs/evidence.md').read_text(encoding='utf-8'), heading)
+    assert [*evidence] == [f'Bi-SA − {baseline}' for baseline in ('SA', 'SA-RPE')]
+    for contrast, (*_, cell, pairs, detectable, verdict) in evidence.items():
+        sides = contrast.split(' − ')
+        interval = scorer.compare(tests, names, *sides, chosen)
+        expected = 'confirmed' if interval.low > 0 else 'refuted' if interval.high < 0 else 'undecided'
+        assert (cell, verdict) == (str(interval).removesuffix(' *'), expected)
+        ours, other = (
+            [run.metrics['BLEU'] for name in names for run in scorer.results(tests[name], row, chosen).values()]
+            for row in sides
+        )
+        assert pairs == str(5 * len(names)) == str(len(ours)) == str(len(other))
+        assert_detectable(float(detectable), [a - b for a, b in zip(ours, other)], scorer.LEVEL)
 
 
 def by_length(scorer, test):
@@ -504,7 +509,7 @@ def by_length(scorer, test):
             return least < symbols <= most
 
         cells = [str(sum(map(chosen, test['symbols'])))]
-        for row in test['runs']:
+        for row in scorer.ROWS:
             values = [result.metrics['BLEU'] for result in scorer.results(test, row, chosen).values()]
             cells.append(f'{statistics.mean(values):.1f}')
         table.append(cells)
@@ -598,3 +603,21 @@ def test_translations_are_compared_over_languages_and_seeds(monkeypatch):
     assert high - low >= student.high - student.low - 1e-9
     with pytest.raises(ValueError, match='a sentence has 62 words'):
         scorer.pack([[62, 0, 0, 0, 62, 61, 60, 59, 62, 62]])
+
+
+def test_translations_that_are_collected_later_are_added(monkeypatch):
+    """Runs of further seeds and rows stay beside earlier ones. A run that was made anew replaces the first one."""
+    scorer = script('score_translations', monkeypatch)
+    sentences = dict(symbols=[5, 6], references=[3, 4])
+    earlier = dict(sentences, runs={'SA': {'1': 'first', '2': 'first'}, 'Bi-SA': {'0': 'first'}})
+    later = dict(sentences, runs={'SA': {'2': 'anew', '0': 'anew'}, 'no attention': {'0': 'anew'}})
+    both = scorer.merged(earlier, later)
+    assert both['runs'] == {
+        'SA': {'0': 'anew', '1': 'first', '2': 'anew'},
+        'Bi-SA': {'0': 'first'},
+        'no attention': {'0': 'anew'},
+    }
+    assert [*both['runs']['SA']] == [*'012']
+    assert scorer.merged(None, later) == later
+    with pytest.raises(ValueError, match='another test set'):
+        scorer.merged(earlier, dict(later, references=[3, 5]))
