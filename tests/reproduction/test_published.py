@@ -481,6 +481,10 @@ def test_translations_into_two_languages(monkeypatch):
     lengths = [[*itertools.chain(*cells)] for cells in zip(*(by_length(scorer, tests[name]) for name in scorer.BOTH))]
     assert [*table_after(page, 'By length').values()] == lengths
     check_contrasts(scorer, tests, '**Two languages.**', scorer.BOTH, bool)
+    evidence = ' '.join((ROOT / 'docs/evidence.md').read_text(encoding='utf-8').split())
+    long = (scorer.compare(tests, (name,), 'Bi-SA', 'SA-RPE', lambda symbols: symbols > 20) for name in scorer.BOTH)
+    german, french = (str(interval).removesuffix(' *') for interval in long)
+    assert f'On pairs of more than 20 symbols, Bi-SA − SA-RPE is {german} in German and {french} in French' in evidence
 
 
 def check_contrasts(scorer, tests, heading, names, chosen):
