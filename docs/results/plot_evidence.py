@@ -5,7 +5,7 @@ PYTHONPATH=tools python docs/results/plot_evidence.py
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,15 +80,16 @@ def contrasts() -> dict[str, list[Contrast]]:
         name = f'eight new people, {"turned" if turn else "upright"}: {OURS} − {baseline}'
         return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, turn))
 
-    def translations(name: str, tests: Sequence[str], baseline: str, dots: str, paper: float | None = None) -> Contrast:
-        content = json.loads((FOLDER / 'evidence_g.json').read_text(encoding='utf-8'))
-        chosen = score_translations.is_longer if tests == score_translations.LONGER else bool
+    def translations(
+        name: str, names: Sequence[str], chosen: Callable[[int], bool], baseline: str, paper: float | None = None
+    ) -> Contrast:
+        tests = json.loads((FOLDER / 'evidence_g.json').read_text(encoding='utf-8'))
         pairs = []
-        for test in tests:
-            ours, theirs = (score_translations.results(content[test], row, chosen) for row in ('Bi-SA', baseline))
+        for test in names:
+            ours, theirs = (score_translations.results(tests[test], row, chosen) for row in ('Bi-SA', baseline))
             pairs += [run.metrics['BLEU'] - theirs[seed].metrics['BLEU'] for seed, run in ours.items()]
-        interval = score_translations.compare(content, tests, 'Bi-SA', baseline, chosen)
-        return Contrast(f'{name}: Bi-SA − {baseline}', f'{len(pairs)} {dots}', pairs, interval, paper)
+        interval = score_translations.compare(tests, names, 'Bi-SA', baseline, chosen)
+        return Contrast(f'{name}: Bi-SA − {baseline}', f'{len(pairs)} pairs', pairs, interval, paper)
 
     faces = ('upright', 'curve', 0.6), ('turned', 'overall', None)
     return {
@@ -113,13 +114,11 @@ def contrasts() -> dict[str, list[Contrast]]:
             paired('small receptive field: NL − no attention', by_seed('evidence_f', 'NL', 'no attention', 'mIoU'), 1),
         ],
         'Translation, BLEU': [
-            *(
-                translations('two languages', score_translations.BOTH, baseline, 'pairs', paper)
-                for baseline, paper in (('SA', 0.84), ('SA-RPE', 0.44))
-            ),
-            *(
-                translations('longer than in the training', score_translations.LONGER, baseline, 'seeds')
-                for baseline in ('SA', 'SA-RPE')
+            translations('German, French', score_translations.BOTH, bool, 'SA', 0.84),
+            translations('German, French', score_translations.BOTH, bool, 'SA-RPE', 0.44),
+            translations('longer than in the training', score_translations.LONGER, score_translations.is_longer, 'SA'),
+            translations(
+                'longer than in the training', score_translations.LONGER, score_translations.is_longer, 'SA-RPE'
             ),
         ],
         'Videos, J&F': [
@@ -163,7 +162,7 @@ def main() -> None:
         axis.set_ylim(len(rows) - 0.5, -0.5)
         axis.set_title(title, fontsize='medium', loc='left')
         axis.grid(axis='x', alpha=0.3)
-    key = 'dot: one seed, clip or fold, bar: mean, line: interval, grey: contains 0, diamond: paper'
+    key = 'dot: one seed, pair, clip or fold, bar: mean, line: interval, grey: contains 0, diamond: paper'
     figure.supxlabel(f'difference in points ({key})', fontsize='medium')
     figure.savefig(FOLDER.parent / 'evidence.png', dpi=100)
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 DIGITS = string.digits + string.ascii_letters  # of numbers up to 61
 LEVEL = 1 - 0.05 / 4
-ROWS = 'SA', 'SA-RPE', 'Bi-SA'  # the others are secondary, and have other seeds
+BASELINES = 'SA', 'SA-RPE'
+ROWS = *BASELINES, 'Bi-SA'  # of the primary contrasts
 BOTH, LONGER = ('de', 'fr'), ('long',)
 LIMIT = 12  # symbols on a side, in the training of 'long'
 
@@ -102,36 +103,41 @@ def collect(work_dir: Path, data_root: Path) -> dict[str, Any]:
     return test
 
 
-def merged(earlier: dict[str, Any] | None, test: dict[str, Any]) -> dict[str, Any]:
-    """Add the runs that were collected earlier, of other rows and seeds, to a test.
+def add_runs(test: dict[str, Any], further: dict[str, Any]) -> None:
+    """Add further runs to a test.
 
     Raises:
-        ValueError: they translate another test set.
+        ValueError: a run is there already, or the further runs have another test set.
     """
-    if earlier is None:
-        return test
-    if any(earlier[key] != test[key] for key in ('symbols', 'references')):
+    if any(test[key] != further[key] for key in ('symbols', 'references')):
         raise ValueError('evidence_g.json has runs on another test set')
-    before, runs = earlier['runs'], test['runs']
-    by_seed = {row: before.get(row, {}) | runs.get(row, {}) for row in before | runs}
-    return dict(test, runs={row: dict(sorted(seeds.items())) for row, seeds in by_seed.items()})
+    for row, by_seed in further['runs'].items():
+        runs = test['runs'].setdefault(row, {})
+        if again := runs.keys() & by_seed:
+            raise ValueError(f'evidence_g.json has {row}, seed {min(again)}, already')
+        test['runs'][row] = dict(sorted((runs | by_seed).items(), key=lambda run: int(run[0])))
 
 
 def main() -> None:
-    """Add runs to ``evidence_g.json``, one run a line, and print the primary contrasts."""
+    """Write ``evidence_g.json``, one run a line, and print the primary contrasts."""
     parser = argparse.ArgumentParser(description='Collect and compare translations of tools/reproduce.py')
     parser.add_argument('work_dirs', nargs='+', metavar='NAME=DIR')
     parser.add_argument('--data-root', nargs='+', required=True, metavar='NAME=DIR')
+    parser.add_argument('--add', action='store_true', help='keep the runs of the file; default: replace the tests')
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
     roots = dict(text.split('=', 1) for text in args.data_root)
     path = Path(__file__).with_name('evidence_g.json')
-    tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}  # others than the named ones stay
     for name, folder in (text.split('=', 1) for text in args.work_dirs):
-        tests[name] = merged(tests.get(name), collect(Path(folder), Path(roots[name])))
+        test = collect(Path(folder), Path(roots[name]))
+        if args.add and name in tests:
+            add_runs(tests[name], test)
+        else:
+            tests[name] = test
     write_text(path, to_text(tests))
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
-        for baseline in ('SA', 'SA-RPE'):
+        for baseline in BASELINES:
             if all(name in tests for name in names):
                 print(f'{", ".join(names)}: Bi-SA − {baseline}: {compare(tests, names, "Bi-SA", baseline, chosen)}')
 

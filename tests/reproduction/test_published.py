@@ -475,33 +475,72 @@ def test_translations_into_two_languages(monkeypatch):
             expected += [', '.join(f'{value:.2f}' for value in values)]
             expected += [f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}']
         assert cells == expected
-    in_float32, in_bfloat16 = 34.20, [run['metrics']['BLEU'] for run in tests['de']['runs']['SA'].values()]
+    in_bfloat16 = [run['metrics']['BLEU'] for run in tests['de']['runs']['SA'].values()]
+    methods, _ = read('multi30k')
+    in_float32 = statistics.mean(result.metrics['BLEU'] for result in methods['SA'].results.values())
     assert abs(statistics.mean(in_bfloat16) - in_float32) <= 1
     assert f'SA has a mean of {in_float32:.2f}' in page
     lengths = [[*itertools.chain(*cells)] for cells in zip(*(by_length(scorer, tests[name]) for name in scorer.BOTH))]
     assert [*table_after(page, 'By length').values()] == lengths
-    check_contrasts(scorer, tests, '**Two languages.**', scorer.BOTH, bool)
-    evidence = ' '.join((ROOT / 'docs/evidence.md').read_text(encoding='utf-8').split())
-    long = (scorer.compare(tests, (name,), 'Bi-SA', 'SA-RPE', lambda symbols: symbols > 20) for name in scorer.BOTH)
-    german, french = (str(interval).removesuffix(' *') for interval in long)
-    assert f'On pairs of more than 20 symbols, Bi-SA − SA-RPE is {german} in German and {french} in French' in evidence
+    check_contrasts(scorer, tests, '**Two languages.**', scorer.BOTH, bool, papers=('+0.84', '+0.44'))
+    anew = tests['fr']['runs']['SA']['2']
+    first = tests['fr']['runs'].pop('SA, first processor')['2']
+    figures = (run['metrics']['BLEU'] for run in (first, anew))
+    assert 'SA has {:.2f} on the first processor, which is not in the table, and {:.2f} on'.format(*figures) in page
+    tests['fr']['runs']['SA']['2'] = first
+    assert f'With the first run, Bi-SA − SA is {compared(scorer, tests, scorer.BOTH, "SA")}.' in ' '.join(page.split())
 
 
-def check_contrasts(scorer, tests, heading, names, chosen):
+def test_texts_on_translations(monkeypatch):
+    """The figures in the text of the pages."""
+    scorer = script('score_translations', monkeypatch)
+    tests = json.loads((RESULTS / 'evidence_g.json').read_text(encoding='utf-8'))
+    names = 'docs/evidence.md', 'docs/translation.md', 'configs/bi_sa/README.md', 'README.md'
+    evidence, *others = (' '.join((ROOT / name).read_text(encoding='utf-8').split()) for name in names)
+    means = [[scorer.compare(tests, [name], 'Bi-SA', row).mean for name in scorer.BOTH] for row in scorer.BASELINES]
+    by_language = 'Bi-SA − SA is {:+.2f} in German and {:+.2f} in French, Bi-SA − SA-RPE {:+.2f} and {:+.2f}.'
+    assert by_language.format(*itertools.chain(*means)) in evidence
+    pairs = [
+        ours.metrics['BLEU'] - other.metrics['BLEU']
+        for name in scorer.BOTH
+        for ours, other in zip(*(scorer.results(tests[name], row, bool).values() for row in ('Bi-SA', 'SA-RPE')))
+    ]
+    student = difference(pairs, [0.0] * len(pairs), scorer.LEVEL)
+    assert f"Student's t over the pairs alone is [{student.low:+.2f}, {student.high:+.2f}]" in evidence
+    long = [compared(scorer, tests, [name], 'SA-RPE', lambda symbols: symbols > 20) for name in scorer.BOTH]
+    assert 'Bi-SA − SA-RPE is {} in German and {} in French. With'.format(*long) in evidence
+    lengths = [list(map(float, cells[1:])) for name in scorer.BOTH for cells in by_length(scorer, tests[name])[:2]]
+    assert all(abs(ours - relative) <= 0.4 for _, relative, ours in lengths)
+    assert 'With at most 16 symbols, the means differ by less than 0.5' in evidence
+    ahead = f'{scorer.compare(tests, scorer.BOTH, "Bi-SA", "SA").mean:.1f} BLEU ahead of'
+    assert all(ahead in text for text in (evidence, *others))
+    relative = compared(scorer, tests, scorer.BOTH, 'SA-RPE').replace('-', '−')
+    assert f'not distinguishable from relative positions ({relative})' in others[1]
+
+
+def compared(scorer, tests, names, baseline, chosen=bool):
+    """Bi-SA minus a baseline, with its interval, as the pages print it."""
+    return str(scorer.compare(tests, names, 'Bi-SA', baseline, chosen)).removesuffix(' *')
+
+
+def check_contrasts(scorer, tests, heading, names, chosen, papers=()):
     """The table of contrasts below a heading of docs/evidence.md: interval, pairs, detectable difference, verdict."""
     evidence = table_after((ROOT / 'docs/evidence.md').read_text(encoding='utf-8'), heading)
-    assert [*evidence] == [f'Bi-SA − {baseline}' for baseline in ('SA', 'SA-RPE')]
-    for contrast, (*_, cell, pairs, detectable, verdict) in evidence.items():
+    assert [*evidence] == [f'Bi-SA − {baseline}' for baseline in scorer.BASELINES]
+    printed = []
+    for contrast, (*paper, cell, pairs, detectable, verdict) in evidence.items():
         sides = contrast.split(' − ')
         interval = scorer.compare(tests, names, *sides, chosen)
         expected = 'confirmed' if interval.low > 0 else 'refuted' if interval.high < 0 else 'undecided'
-        assert (cell, verdict) == (str(interval).removesuffix(' *'), expected)
+        assert (cell, verdict) == (compared(scorer, tests, names, sides[1], chosen), expected)
         ours, other = (
             [run.metrics['BLEU'] for name in names for run in scorer.results(tests[name], row, chosen).values()]
             for row in sides
         )
         assert pairs == str(5 * len(names)) == str(len(ours)) == str(len(other))
         assert_detectable(float(detectable), [a - b for a, b in zip(ours, other)], scorer.LEVEL)
+        printed += paper
+    assert printed == [*papers]
 
 
 def by_length(scorer, test):
@@ -610,18 +649,18 @@ def test_translations_are_compared_over_languages_and_seeds(monkeypatch):
 
 
 def test_translations_that_are_collected_later_are_added(monkeypatch):
-    """Runs of further seeds and rows stay beside earlier ones. A run that was made anew replaces the first one."""
+    """Further seeds and rows stand beside earlier ones. No run replaces another one."""
     scorer = script('score_translations', monkeypatch)
     sentences = dict(symbols=[5, 6], references=[3, 4])
-    earlier = dict(sentences, runs={'SA': {'1': 'first', '2': 'first'}, 'Bi-SA': {'0': 'first'}})
-    later = dict(sentences, runs={'SA': {'2': 'anew', '0': 'anew'}, 'no attention': {'0': 'anew'}})
-    both = scorer.merged(earlier, later)
-    assert both['runs'] == {
-        'SA': {'0': 'anew', '1': 'first', '2': 'anew'},
+    test = dict(sentences, runs={'SA': {'2': 'first', '10': 'first'}, 'Bi-SA': {'0': 'first'}})
+    scorer.add_runs(test, dict(sentences, runs={'SA': {'3': 'later'}, 'no attention': {'0': 'later'}}))
+    assert test['runs'] == {
+        'SA': {'2': 'first', '3': 'later', '10': 'first'},
         'Bi-SA': {'0': 'first'},
-        'no attention': {'0': 'anew'},
+        'no attention': {'0': 'later'},
     }
-    assert [*both['runs']['SA']] == [*'012']
-    assert scorer.merged(None, later) == later
+    assert [*test['runs']['SA']] == ['2', '3', '10']
+    with pytest.raises(ValueError, match='has SA, seed 3, already'):
+        scorer.add_runs(test, dict(sentences, runs={'SA': {'3': 'later'}}))
     with pytest.raises(ValueError, match='another test set'):
-        scorer.merged(earlier, dict(later, references=[3, 5]))
+        scorer.add_runs(test, dict(symbols=[5, 6], references=[3, 5], runs={}))
