@@ -518,9 +518,35 @@ def test_texts_on_translations(monkeypatch):
     assert f'not distinguishable from relative positions ({relative})' in others[1]
 
 
-def compared(scorer, tests, names, baseline, chosen=bool):
-    """Bi-SA minus a baseline, with its interval, as the pages print it."""
-    return str(scorer.compare(tests, names, 'Bi-SA', baseline, chosen)).removesuffix(' *')
+def test_secondary_rows_of_translation(monkeypatch):
+    """The table of rows without sinusoids, beside the primary rows with the same seeds, and the text about it."""
+    scorer = script('score_translations', monkeypatch)
+    tests = json.loads((RESULTS / 'evidence_g.json').read_text(encoding='utf-8'))
+    page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
+    rows = table_after(page[page.index('### All lengths') :], 'Secondary rows')
+    secondary = 'Bi-SA without sinusoids', 'dynamic convolution'
+    assert [*rows] == [*scorer.ROWS, *secondary]
+    french = tests['fr']
+    french['runs'] = {row: {seed: french['runs'][row][seed] for seed in '234'} for row in rows}
+    _, *lengths = zip(*by_length(scorer, french, rows))
+    for (row, (seeds, mean, *differences)), by_row in zip(rows.items(), lengths, strict=True):
+        values = [result.metrics['BLEU'] for result in scorer.results(french, row, bool).values()]
+        assert seeds == ', '.join(f'{value:.2f}' for value in values)
+        assert mean == f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
+        expected = [
+            compared(scorer, tests, ['fr'], baseline, ours=row) if row in secondary else ''
+            for baseline in ('SA', 'Bi-SA')
+        ]
+        assert differences == [*expected, *by_row]
+    evidence = ' '.join((ROOT / 'docs/evidence.md').read_text(encoding='utf-8').split())
+    without, convolution = (compared(scorer, tests, ['fr'], 'Bi-SA', ours=row) for row in secondary)
+    assert f'Bi-SA without sinusoids is {without} from Bi-SA' in evidence
+    assert f'dynamic convolution, without sinusoids as well, is {convolution} from it' in evidence
+
+
+def compared(scorer, tests, names, baseline, chosen=bool, ours='Bi-SA'):
+    """A row minus a baseline, with its interval, as the pages print it."""
+    return str(scorer.compare(tests, names, ours, baseline, chosen)).removesuffix(' *')
 
 
 def check_contrasts(scorer, tests, heading, names, chosen, papers=()):
@@ -543,7 +569,7 @@ def check_contrasts(scorer, tests, heading, names, chosen, papers=()):
     assert printed == [*papers]
 
 
-def by_length(scorer, test):
+def by_length(scorer, test, rows=('SA', 'SA-RPE', 'Bi-SA')):
     """The cells of a table by length: the number of pairs, and the mean BLEU of each row over its seeds."""
     table = []
     for least, most in (0, 12), (12, 16), (16, 20), (20, 250):
@@ -552,7 +578,7 @@ def by_length(scorer, test):
             return least < symbols <= most
 
         cells = [str(sum(map(chosen, test['symbols'])))]
-        for row in scorer.ROWS:
+        for row in rows:
             values = [result.metrics['BLEU'] for result in scorer.results(test, row, chosen).values()]
             cells.append(f'{statistics.mean(values):.1f}')
         table.append(cells)
