@@ -353,6 +353,7 @@ def test_the_results_are_small():
         *(section[3] for section in SECTIONS),
         'evidence_e',
         'evidence_e_exploratory',
+        'evidence_e_one-person',
         'evidence_g',
     }
 
@@ -433,6 +434,26 @@ def test_faces_of_new_people(monkeypatch):
         assert interval.low > 0
         f1 = [[f1_of(scores[row][str(seed)], NEW_PEOPLE, ANGLES[2]) for seed in range(8)] for row in (ours, baseline)]
         assert_detectable(float(detectable), [a - b for a, b in zip(*f1)], faces.LEVEL)
+
+
+def test_faces_with_one_person_in_the_training(monkeypatch):
+    """The table of two rows that were trained on person 01 alone, and their difference."""
+    faces = script('score_faces', monkeypatch)
+    page = (ROOT / 'docs/evidence_protocol.md').read_text(encoding='utf-8')
+    scores = scores_of_faces('evidence_e_one-person')
+    assert all([*runs] == [*'012'] for runs in scores.values())
+    rows = table_after(page, '**(e), one person**')
+    differences = rows.pop(f'{faces.OURS} − U-Net')
+    assert {*rows} == {*scores}
+    for column, angles in enumerate(ANGLES):
+        for name, cells in rows.items():
+            values = [f1_of(run, NEW_PEOPLE, angles) for run in scores[name].values()]
+            assert cells[column] == f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
+        difference = faces.compare(scores, faces.OURS, 'U-Net', angles[-1])
+        assert differences[column] == str(difference).removesuffix(' *')
+    evidence = ' '.join((ROOT / 'docs/evidence.md').read_text(encoding='utf-8').split())
+    upright, _, turned, _ = differences
+    assert f'is {turned} from U-Net on the new people turned by 30°, and {upright} upright' in evidence
 
 
 def test_translations_of_longer_sentences(monkeypatch):
