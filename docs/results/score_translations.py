@@ -103,38 +103,18 @@ def collect(work_dir: Path, data_root: Path) -> dict[str, Any]:
     return test
 
 
-def add_runs(test: dict[str, Any], further: dict[str, Any]) -> None:
-    """Add further runs to a test.
-
-    Raises:
-        ValueError: a run is there already, or the further runs have another test set.
-    """
-    if any(test[key] != further[key] for key in ('symbols', 'references')):
-        raise ValueError('evidence_g.json has runs on another test set')
-    for row, by_seed in further['runs'].items():
-        runs = test['runs'].setdefault(row, {})
-        if again := runs.keys() & by_seed:
-            raise ValueError(f'evidence_g.json has {row}, seed {min(again)}, already')
-        test['runs'][row] = dict(sorted((runs | by_seed).items(), key=lambda run: int(run[0])))
-
-
 def main() -> None:
     """Write ``evidence_g.json``, one run a line, and print the primary contrasts."""
     parser = argparse.ArgumentParser(description='Collect and compare translations of tools/reproduce.py')
     parser.add_argument('work_dirs', nargs='+', metavar='NAME=DIR')
     parser.add_argument('--data-root', nargs='+', required=True, metavar='NAME=DIR')
-    parser.add_argument('--add', action='store_true', help='keep the runs of the file; default: replace the tests')
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
     roots = dict(text.split('=', 1) for text in args.data_root)
     path = Path(__file__).with_name('evidence_g.json')
     tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}  # others than the named ones stay
     for name, folder in (text.split('=', 1) for text in args.work_dirs):
-        test = collect(Path(folder), Path(roots[name]))
-        if args.add and name in tests:
-            add_runs(tests[name], test)
-        else:
-            tests[name] = test
+        tests[name] = collect(Path(folder), Path(roots[name]))
     write_text(path, to_text(tests))
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
         for baseline in BASELINES:
