@@ -16,7 +16,9 @@ def under_autocast(*tensors: Tensor, always: bool = False) -> tuple[Tensor, ...]
     device = tensors[0].device.type
     if not always and len({x.dtype for x in tensors}) == 1:
         return tensors
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    # Dynamo of torch before 2.13 cannot trace is_autocast_available, and traces no device without autocast.
+    available = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
+    if not available or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
