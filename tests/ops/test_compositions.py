@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 
 import hypothesis
 import pytest
@@ -156,6 +157,21 @@ def table_by_hand(window_bias, outside_bias, side, k):
     inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
     entry = (dy * k + dx).where(inside, k * k).expand(2, 1, -1, -1)
     return torch.cat([window_bias.flatten(2, 3), outside_bias.flatten(2).unsqueeze(-1)], -1).gather(-1, entry)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_weight_of_the_empty_key_is_one_in_the_backward_pass_of_pytorchs_kernels(dtype):
+    """Kernels for GPUs keep lse = (max · log₂ e) / log₂ e + log Σ in float32, and compute weights as exp(logit − lse)."""
+    log2e = torch.tensor(math.log2(math.e))
+    logit = torch.tensor(table_attention.lowest(dtype), dtype=dtype).float()  # as the table stores it
+    scaled = logit * log2e
+    exact = (logit.double() * log2e.double() - scaled.double()).float()  # of a fused multiply-add in the forward pass
+    for remainder in (torch.zeros(()), exact):
+        total = torch.exp2(remainder)
+        lse = scaled / log2e + total.log()
+        weight = torch.exp(logit - lse)
+        assert total == 1 and weight == 1
+        assert (0.5 - 0.5) * weight == 0  # the gradient of the logit, whose average is its only summand
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)

@@ -77,7 +77,10 @@ def pad(x: Tensor, rows: int | None = None) -> Tensor:
 
 def lowest(dtype: torch.dtype) -> float:
     """Choose the bias of the empty key, below the logits of all other keys."""
-    return -3e4 if dtype == torch.float16 else -1e30
+    # A power of 2, which every dtype holds exactly, also as log-sum-exp, and after log2(e) is multiplied in and divided
+    # out again, as PyTorch's kernels do. Otherwise the weight of an empty key, exp(logit − lse), is infinite in the
+    # backward pass, and the gradients of a query without keys are NaN.
+    return -(2.0**15) if dtype == torch.float16 else -(2.0**100)
 
 
 def close_table(table: Tensor, count: int) -> None:
