@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 OPERATORS = ('global_attention', 'grid_attention', 'strided_attention')
-OLDEST = (3, 5)
+OLDEST = (3, 6)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..autograd import list_tensors
+from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}
@@ -34,28 +35,17 @@ class Gradient(NamedTuple):
     along: Tensor  # Σ gradient · output, (maps, N)
 
 
-@triton.jit
-def decode(x):
-    """Decode a number, see ``launch.encode``."""
-    number = x
-    if isinstance(x, tl.tensor):  # 1 is a constant
-        number = x >> 1
-    return number
+def decode(x, _semantic=None):
+    """Decode all numbers of an argument of a kernel, also in tuples: the inverse of ``launch.encode``."""
+    if isinstance(x, tl.tuple):
+        return tl.tuple([decode(part, _semantic=_semantic) for part in x.values], x.type)
+    # Pointers and the factors of logits are no sizes, and a size of 1 is a constant.
+    return x.__rshift__(1, _semantic=_semantic) if isinstance(x, tl.tensor) and x.dtype.is_int() else x
 
 
-@triton.jit
-def decode3(x):
-    """Decode one number for each axis."""
-    return decode(x[0]), decode(x[1]), decode(x[2])
-
-
-@triton.jit
-def decode_table(table):
-    """Decode the strides of a table, or return None."""
-    decoded = table
-    if table is not None:
-        decoded = Table(table.data, decode(table.batch), decode(table.head), decode(table.query), decode(table.entry))
-    return decoded
+# A function of the compiler, because before Triton 3.7, a jit function cannot return None within a tuple. The interpreter
+# gets numbers that are not encoded.
+decode = (lambda x: x) if interpreted() else tl.core.builtin(decode)  # type: ignore[assignment]
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .blocks import LOG2E, decode, load_rows, store_rows
-from .global_attention_logits import compute_logits, decode_call, find_entries, load_outside, strip
+from .global_attention_logits import compute_logits, find_entries, load_outside, strip
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def forward_kernel(
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the output ``(maps, N, Dv)`` and the log-sum-exp ``(maps, N)``."""
-    call = decode_call(call)
+    call = decode(call)
     tiles = tl.cdiv(call.queries, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -102,7 +102,7 @@ def query_gradients(
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of queries, window biases ``(maps, N, K)`` and ``outside_bias`` ``(maps, N)``."""
-    call = decode_call(call)
+    call = decode(call)
     tiles = tl.cdiv(call.queries, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -167,7 +167,7 @@ def key_gradients(
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys, values and key biases ``(maps, M)``."""
-    call = decode_call(call)
+    call = decode(call)
     tiles = tl.cdiv(call.keys, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -215,7 +215,7 @@ def axis_gradients(
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the biases of an axis, ``(maps, N, length)``. ``inner`` positions are on later axes."""
-    call = decode_call(call)
+    call = decode(call)
     length, inner = decode(length), decode(inner)
     tiles, parts = tl.cdiv(call.queries, OWN), tl.cdiv(length, STREAM)
     map = (tl.program_id(0) // (tiles * parts)).to(tl.int64)

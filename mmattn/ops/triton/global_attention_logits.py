@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import LOG2E, Table, decode, decode3, decode_table, point_to_map
+from .blocks import LOG2E, Table, point_to_map
 
 
 class Call(NamedTuple):
@@ -34,34 +34,6 @@ class Call(NamedTuple):
     value_channels: tl.constexpr
     outside_value: float
     scale: float
-
-
-@triton.jit
-def decode_call(call):
-    """Decode the numbers of a call."""
-    axes = decode_table(call.axis_bias[0]), decode_table(call.axis_bias[1]), decode_table(call.axis_bias[2])
-    return Call(
-        call.query,
-        call.key,
-        call.value,
-        decode_table(call.window),
-        decode_table(call.outside),
-        axes,
-        call.key_bias,
-        call.key_mask,
-        decode3(call.size),
-        decode3(call.key_size),
-        decode3(call.before),
-        decode3(call.reach),
-        decode(call.entries),
-        decode(call.heads),
-        decode(call.queries),
-        decode(call.keys),
-        call.channels,
-        call.value_channels,
-        call.outside_value,
-        call.scale,
-    )
 
 
 @triton.jit

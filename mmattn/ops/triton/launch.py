@@ -78,9 +78,9 @@ def encode(x: Any) -> Any:
     if isinstance(x, tuple):
         parts = map(encode, x)
         return type(x)(*parts) if hasattr(x, '_fields') else tuple(parts)
-    if isinstance(x, bool) or not isinstance(x, int) or x == 0:
+    if isinstance(x, bool) or not isinstance(x, int) or x == 0 or interpreted():
         return x
-    return tl.constexpr(1) if x == 1 and not interpreted() else 2 * x + 1
+    return tl.constexpr(1) if x == 1 else 2 * x + 1
 
 
 def options(config: Config) -> dict[str, int]:

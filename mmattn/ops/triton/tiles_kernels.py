@@ -8,11 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import LOG2E, decode_table, point_to_map, store_rows
+from .blocks import LOG2E, decode, point_to_map, store_rows
 from .tiles_logits import (
     compute_logits,
-    decode_call,
-    decode_rows,
     find_entries,
     groups_per_tile,
     load,
@@ -32,10 +30,7 @@ def forward_kernel(
     PRECISION: tl.constexpr, PACKED: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the output ``(maps, N, Dv)`` and log-sum-exp ``(maps, N)``, starting from the sums before this call."""
-    call = decode_call(call)
-    if before is not None:
-        before = decode_rows(before[0]), before[1]
-    after = decode_rows(after[0]), after[1]
+    call, before, after = decode(call), decode(before), decode(after)
     chunk = tl.program_id(0) % VALUE_CHUNKS
     map, first, last, start = own_groups(call.queries, call.groups, tl.program_id(0) // VALUE_CHUNKS, OWN, PACKED)
     row = locate(call.queries, call.groups, first, last, start + tl.arange(0, OWN), True, PACKED)
@@ -82,9 +77,8 @@ def gradients(
     SKIP_SELF: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of queries (with ``outside_bias`` and tables), keys or values, from sums before this call."""
-    call, gradient = decode_call(call), decode_rows(gradient)
-    before, after = (decode_rows(before[0]), before[1]), (decode_rows(after[0]), after[1])
-    d_tables = decode_table(d_tables[0]), decode_table(d_tables[1]), decode_table(d_tables[2])
+    call, gradient, d_tables = decode(call), decode(gradient), decode(d_tables)
+    before, after = decode(before), decode(after)
     OF_QUERIES: tl.constexpr = OPERAND == 'query'
     PARTS: tl.constexpr = VALUE_CHUNKS if OPERAND == 'value' else CHUNKS
     WIDTH: tl.constexpr = DV if OPERAND == 'value' else D
@@ -150,7 +144,7 @@ def offset_gradients(
     SKIP_SELF: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the table of one axis."""
-    call, gradient, d_table = decode_call(call), decode_rows(gradient), decode_table(d_table)
+    call, gradient, d_table = decode(call), decode(gradient), decode(d_table)
     length, inner = call.keys.length[AXIS], 1
     for axis in tl.static_range(AXIS + 1, 3):
         inner *= call.keys.length[axis]

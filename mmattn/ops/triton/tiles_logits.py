@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import LOG2E, Table, decode, decode3, decode_table, load_rows, point_to_map
+from .blocks import LOG2E, Table, load_rows, point_to_map
 
 
 class Rows(NamedTuple):
@@ -58,60 +58,6 @@ class Location(NamedTuple):
     at: Any
     group: Any  # a number, unless groups share tiles
     axis: Any  # coordinates
-
-
-@triton.jit
-def decode_rows(rows):
-    """Decode the number of positions of vectors, or return None."""
-    decoded = rows
-    if rows is not None:
-        decoded = Rows(rows.data, decode(rows.positions), rows.channels)
-    return decoded
-
-
-@triton.jit
-def decode_division(division):
-    """Decode the numbers of a division."""
-    return Division(
-        decode3(division.size),
-        decode3(division.stride),
-        decode3(division.dilation),
-        decode3(division.length),
-        decode3(division.before),
-        decode(division.group_size),
-        decode(division.positions),
-    )
-
-
-@triton.jit
-def decode_pair(pair):
-    """Decode two numbers."""
-    return decode(pair[0]), decode(pair[1])
-
-
-@triton.jit
-def decode_call(call):
-    """Decode the numbers of a call."""
-    reach = call.reach
-    if call.reach is not None:
-        reach = decode_pair(call.reach[0]), decode_pair(call.reach[1]), decode_pair(call.reach[2])
-    return Call(
-        decode_rows(call.query),
-        decode_rows(call.key),
-        decode_rows(call.value),
-        (decode_table(call.tables[0]), decode_table(call.tables[1]), decode_table(call.tables[2])),
-        decode3(call.unit),
-        decode3(call.centre),
-        decode(call.most),
-        decode_table(call.outside),
-        call.outside_value,
-        reach,
-        decode3(call.groups),
-        decode_division(call.queries),
-        decode_division(call.keys),
-        decode(call.heads),
-        call.scale,
-    )
 
 
 @triton.jit
