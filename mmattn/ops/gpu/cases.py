@@ -66,11 +66,6 @@ class Draw:
         return self(*shape) > -1
 
 
-def cases(operator: str, device: str, quick: bool) -> Iterator[Case]:
-    """Yield the calls of an operator: a large map, odd shapes, and every option."""
-    return globals()[f'_{operator}_cases'](Draw(device), quick)
-
-
 def _global_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
     side, k = (21, 7) if quick else (97, 31)
     for channels in (32,) if quick else (64, 256):
@@ -142,13 +137,6 @@ def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
     yield Case('5×9 of 7×9, centred', tensors, {'pattern': 'centred', 'step': 3})
 
 
-def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> Iterator[Workload]:
-    """Yield the workloads of an operator."""
-    for work in globals()[f'_{operator}_workloads'](Draw(device, dtype), quick):
-        work.inputs = [x.requires_grad_() for x in work.inputs]
-        yield work
-
-
 def _with_window(operator: Callable[..., Tensor], window_size: int | tuple[int, ...]) -> Callable[..., Tensor]:
     def call(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
         return operator(query, key, value, window_bias=window_bias, window_size=window_size, outside_bias=outside_bias)
@@ -209,3 +197,31 @@ def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
         inputs += [draw(1, heads, *size, n) for n in widths if positions]
         biases = ', biases by offset' if positions else ''
         yield Workload(f'{"×".join(map(str, size))}, 32 channels, heads: {heads}{biases}', call, inputs)
+
+
+CASES: dict[str, Callable[[Draw, bool], Iterator[Case]]] = {
+    'global_attention': _global_attention_cases,
+    'grid_attention': _grid_attention_cases,
+    'local_attention': _local_attention_cases,
+    'dynamic_conv': _dynamic_conv_cases,
+    'strided_attention': _strided_attention_cases,
+}
+WORKLOADS: dict[str, Callable[[Draw, bool], Iterator[Workload]]] = {
+    'global_attention': _global_attention_workloads,
+    'grid_attention': _grid_attention_workloads,
+    'local_attention': _local_attention_workloads,
+    'dynamic_conv': _dynamic_conv_workloads,
+    'strided_attention': _strided_attention_workloads,
+}
+
+
+def cases(operator: str, device: str, quick: bool) -> Iterator[Case]:
+    """Yield the calls of an operator: a large map, odd shapes, and every option."""
+    return CASES[operator](Draw(device), quick)
+
+
+def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> Iterator[Workload]:
+    """Yield the workloads of an operator."""
+    for work in WORKLOADS[operator](Draw(device, dtype), quick):
+        work.inputs = [x.requires_grad_() for x in work.inputs]
+        yield work
