@@ -275,10 +275,11 @@ def test_launches(meta, dtype):
     """Of both passes, with the z-score, on two maps of 97×97 (BA: eight of 96×96). Nothing looks at a value."""
     size, k, half = (2, 1, 97, 97), 31, functools.partial(meta, dtype=dtype)
     window, outside = meta(*size, k * k), meta(*size)
-    x = half(*size, 256)
-    call = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=k, outside_bias=outside)
     normalised = window, outside, None, (k, k), 0.0, False, 'global'
-    assert launches('global_attention', call, [False]) + zscore(normalised) <= 400
+    for channels, most in ((128, 400), (256, 550)):  # 256: the formulas of the backward pass are faster than one kernel
+        x = half(*size, channels)
+        call = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=k, outside_bias=outside)
+        assert launches('global_attention', call, [False]) + zscore(normalised) <= most
     window, x = meta(*size, 2 * k - 1), half(*size, 64)
     call = ops.grid_attention.arguments(x, x, half(*size, 512), window_bias=window, window_size=k, outside_bias=outside)
     normalised = window, outside, None, (k, k), 0.0, False, 'grid'

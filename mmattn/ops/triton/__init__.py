@@ -51,6 +51,5 @@ def interpreted() -> bool:
 
 def run(name: str, arguments: tuple) -> Any:
     """Run the forward or backward kernels of an operator. Returns NotImplemented if they do not support the call."""
-    from . import global_attention
-
-    return (global_attention.backward if name.endswith('_backward') else global_attention.forward)(*arguments)
+    module = importlib.import_module(f'{__name__}.{name.removesuffix("_backward")}')  # it imports Triton
+    return (module.backward if name.endswith('_backward') else module.forward)(*arguments)
