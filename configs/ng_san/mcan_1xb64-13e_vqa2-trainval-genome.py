@@ -1,11 +1,13 @@
-# For the test server: without validation, the last checkpoint.
-_base_ = [
-    '../_base_/models/mcan.py',
-    '../_base_/datasets/vqa2_trainval_genome.py',
-    '../_base_/schedules/mcan_13e.py',
-    '../_base_/default_runtime_vqa.py',
-]
-train_dataloader = dict(batch_size=64)
+# For the test server: train and val, and Visual Genome. Without validation, the last checkpoint.
+_base_ = './mcan_1xb64-13e_vqa2.py'
+train_dataloader = dict(
+    dataset=dict(
+        ann_file=('questions_train.json', 'questions_val.json'),
+        extra_files=('questions_genome_train.json', 'questions_genome_val.json'),
+    )
+)
+val_dataloader = None
+val_evaluator = None
 val_cfg = None
+test_dataloader = dict(dataset=dict(ann_file='questions_test.json'))
 default_hooks = dict(checkpoint=dict(save_best=None))
-custom_hooks = [dict(type='mmattn.WordVectorHook', file='{{$GLOVE_ROOT:data/glove}}/glove.6B.300d.txt')]

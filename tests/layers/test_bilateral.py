@@ -203,6 +203,53 @@ def test_multihead_without_position_is_the_stock_module(mask, causal):
         )
 
 
+@pytest.mark.parametrize('causal', [False, True])
+def test_multihead_drops_weights_as_the_stock_module_in_training(causal):
+    """With one seed, both draw one mask. In evaluation, neither draws."""
+    ours = build('sa', position='none', is_causal=causal, dropout=0.4)
+    stock = nn.MultiheadAttention(8, 2, dropout=0.4, batch_first=True, dtype=torch.float64)
+    for name in ('in_proj_weight', 'in_proj_bias', 'out_proj'):  # shared, for the gradients
+        setattr(stock, name, getattr(ours, name))
+    x = literal.randn(2, 6, 8).requires_grad_()
+    padding = torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1) if causal else None
+
+    def seeded(layer, *inputs, **kwargs):
+        torch.manual_seed(7)
+        return layer(*inputs, **kwargs)[0]
+
+    for training in (False, True):
+        ours.train(training), stock.train(training)
+        expected = seeded(stock, x, x, x, key_padding_mask=padding, attn_mask=future)
+        assert_equal_with_gradients(seeded(ours, x, x, x, key_padding_mask=padding), expected, x, ours)
+    with torch.no_grad():  # one token at a time, also in training
+        if causal:
+            state = ours.start()
+            for t in range(6):
+                torch.manual_seed(7)
+                out, state = ours.step(x[:, t : t + 1], state, t)
+                expected = seeded(stock, x[:, t : t + 1], x[:, : t + 1], x[:, : t + 1])
+                torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
+        else:
+            out = seeded(ours.step, x[:, :1], ours.start(x, padding), 0)
+            expected = seeded(stock, x[:, :1], x, x, key_padding_mask=padding)
+            torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('options', [dict(), dict(padding='learned', smoothing='zscore', is_causal=True)], ids=str)
+def test_multihead_drops_the_weights_of_content_and_positions(options):
+    layer = build('sa', window_size=5, dropout=0.4, **options).train()
+    x = literal.randn(2, 6, 8)
+    weights = layer.attention_weights(x, x, x, queries=torch.arange(6)[:, None])
+    torch.manual_seed(7)
+    kept = F.dropout(torch.ones_like(weights), 0.4)
+    value = F.linear(x, *(p.chunk(3)[2] for p in (layer.in_proj_weight, layer.in_proj_bias)))
+    out = (weights * kept) @ torch.stack(value.chunk(2, -1), 1)
+    torch.manual_seed(7)
+    torch.testing.assert_close(layer(x, x, x)[0], layer.out_proj(out.transpose(1, 2).flatten(2)))
+
+
 @pytest.mark.parametrize('low', [-1e9, -1e30])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(

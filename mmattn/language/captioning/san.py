@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.language.layers.position_encodings import relative_geometry, sinusoids
+from mmattn.language.models.transformer import ATTENTION
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
@@ -38,7 +39,9 @@ class SANCaptioner(Captioner):
             the image (Table 4). 'sinusoidal' encodes the number of a region, for video frames. Defaults to 'none'.
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
         stack (str): 'Sequence' (default), the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which
-            accept only plain attention.
+            accept only plain attention, and drop attention weights with probability ``dropout``.
+        attention_dropout (float): dropout probability of the attention weights in the decoder of mmattn, from 0 to 1.
+            Defaults to 0.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
@@ -63,6 +66,7 @@ class SANCaptioner(Captioner):
         dropout: float = 0.1,
         norm_first: bool = False,
         stack: str = 'Sequence',
+        attention_dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(vocab_size, embed_dim, dropout, **kwargs)
@@ -86,9 +90,13 @@ class SANCaptioner(Captioner):
         self.positions = positions
         self.geometry = bool(encoder_attention.get('geometry'))
         self.region_embedding = nn.Sequential(nn.Linear(num_features, embed_dim), nn.ReLU(), nn.Dropout(dropout))
-        encoder_layer = layer if stack == 'Torch' else dict(layer, self_attention=encoder_attention)
+        encoder_layer = decoder_layer = layer
+        if stack == 'Sequence':
+            attention = dict(ATTENTION, dropout=attention_dropout)
+            encoder_layer = dict(layer, self_attention=encoder_attention)
+            decoder_layer = dict(layer, self_attention=attention, cross_attention=attention)
         self.encoder = MODELS.build(dict(type=f'mmattn.{stack}Encoder', num_layers=num_layers, layer=encoder_layer))
-        self.decoder = MODELS.build(dict(type=f'mmattn.{stack}Decoder', num_layers=num_layers, layer=layer))
+        self.decoder = MODELS.build(dict(type=f'mmattn.{stack}Decoder', num_layers=num_layers, layer=decoder_layer))
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Encode the regions as float ``(B, N, E)``, with their padding mask, bool ``(B, N)``.

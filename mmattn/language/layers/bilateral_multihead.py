@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from mmengine.utils import deprecated_api_warning
@@ -14,7 +15,7 @@ from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_divisor
+from mmattn.utils.checks import check_divisor, check_number
 
 from .linear_layers import init_xavier
 from .region_attention import normalize_queries
@@ -28,8 +29,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """Multi-head attention over a sequence, with position logits in each head.
 
     It replaces ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names and, for ``position='none'``,
-    the same output. The N×N table of weights is never computed, so the second output is None. For the weights of
-    selected queries, call ``attention_weights``. As in fairseq, all weights start Xavier-uniform and all biases as 0.
+    the same output. The N×N table of weights is only computed for ``dropout`` in training, so the second output is
+    None. For the weights of selected queries, call ``attention_weights``. As in fairseq, all weights start Xavier-uniform and all biases as 0.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.4.
 
@@ -49,6 +50,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalised self-attention (NSA): normalise each channel of the queries over the
             sequence, see :func:`.normalize_queries`. Not if ``is_causal``. Defaults to False.
+        dropout (float): dropout probability of the attention weights, from 0 to 1. In training, a layer with dropout
+            computes the table of all weights, so sequences should be short. Defaults to 0.
 
     Example:
         >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, is_causal=True)
@@ -76,6 +79,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         max_offset: int = 96,
         is_causal: bool = False,
         normalize_queries: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if normalize_queries and is_causal:
@@ -85,12 +89,14 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        check_number('dropout', dropout, 0, 1)
         head_dim = embed_dim // num_heads
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.position = position
         self.is_causal = is_causal
         self.normalize_queries = normalize_queries
+        self.dropout = dropout
         self.scale = head_dim**-0.5
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
@@ -137,7 +143,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 False and ``attn_mask`` None. ``is_causal`` may be True only if the layer is causal.
         """
         if need_weights:
-            raise ValueError('need_weights must be False: the table of all weights is never computed')
+            raise ValueError('need_weights must be False: call attention_weights for the weights of selected queries')
         if is_causal and not self.is_causal:
             raise ValueError('is_causal must be False; for a decoder set is_causal=True in the constructor')
         if attn_mask is not None:
@@ -158,7 +164,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             x = query[None]
             out, _ = self(x, x if key is query else key[None], value[None], mask)
             return out[0], None
-        out = global_attention(**self.operands(query, key, value, key_padding_mask))
+        out = self._attended(**self.operands(query, key, value, key_padding_mask))
         return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
     def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
@@ -225,7 +231,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             key, value = state['memory_key'], state['memory_value']
             query = self._heads(query.view(len(key), -1, self.embed_dim))  # hypotheses of a sentence share its keys
             mask = state.get('memory_mask')
-            out = global_attention(query, key, value, scale=self.scale, key_mask=None if mask is None else ~mask)
+            mask = None if mask is None else ~mask
+            out = self._attended(query=query, key=key, value=value, scale=self.scale, key_mask=mask)
             return self.out_proj(out.transpose(1, 2).reshape(len(x), 1, self.embed_dim)), state
         check_cached(self.is_causal, state['key'].shape[2] if state else 0, position)
         query, key, value = map(self._heads, self._projected(x, x, x))
@@ -238,8 +245,17 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             bias = self.relative_position.last_row(query * self.scale, position + 1)
         mask = None if bias is None else bias.unsqueeze(2).to(query.dtype)
         # With one query there is no table of all pairs, and SDPA is several times faster than global_attention.
-        out = F.scaled_dot_product_attention(query, key, value, mask, scale=self.scale)
+        dropout = self.dropout if self.training else 0.0
+        out = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
         return self.out_proj(out.transpose(1, 2).flatten(2)), dict(key=key, value=value)
+
+    def _attended(self, **operands: Any) -> Tensor:
+        if not self.training or not self.dropout:
+            return global_attention(**operands)
+        # The operator has no dropout. With the identity as values, its output is the table of weights.
+        value = operands.pop('value')
+        identity = torch.eye(value.shape[2], dtype=value.dtype, device=value.device).expand(*value.shape[:2], -1, -1)
+        return F.dropout(global_attention(**operands, value=identity), self.dropout) @ value
 
     def _projected(self, *inputs: Tensor, first: int = 0) -> Sequence[Tensor]:
         # ``first`` is what inputs[0] becomes: 0 queries, 1 keys, 2 values.

@@ -33,24 +33,41 @@ def skip_thought_words(text: str) -> list[str]:
     return normalized(text).lower().translate(_DELETED).split()
 
 
+_MCAN_DELETED = {**dict.fromkeys(map(ord, '.,\'!?"()*#:;')), ord('-'): ' ', ord('/'): ' '}
+
+
+def mcan_words(text: str) -> list[str]:
+    """Split a question into words by the rule of MCAN's code.
+
+    Example:
+        >>> mcan_words("What's on the dog's T-shirt: #1, $5?")
+        ['whats', 'on', 'the', 'dogs', 't', 'shirt', '1', '$5']
+    """
+    return normalized(text).lower().translate(_MCAN_DELETED).split()
+
+
 class _Rule(NamedTuple):
     words: Callable[[str], list[str]]
     max_words: int
     unknown: int  # the number of an unknown word
 
 
-RULES = {'ban': _Rule(ban_words, 14, PAD), 'skip-thought': _Rule(skip_thought_words, 26, UNK)}
+RULES = {
+    'ban': _Rule(ban_words, 14, PAD),
+    'mcan': _Rule(mcan_words, 14, UNK),
+    'skip-thought': _Rule(skip_thought_words, 26, UNK),
+}
 
 
 def find_rule(tokens: str) -> _Rule:
-    """Look up the rule of a kind of tokens, 'ban' or 'skip-thought'."""
+    """Look up the rule of a kind of tokens, 'ban', 'mcan' or 'skip-thought'."""
     if tokens not in RULES:
         raise ValueError(f'tokens must be one of {", ".join(map(repr, RULES))}; got {tokens!r}')
     return RULES[tokens]
 
 
 def question_words(texts: Iterable[str], tokens: str) -> list[str]:
-    """Sort the words of questions by frequency, then alphabetically. ``tokens`` is 'ban' or 'skip-thought'.
+    """Sort the words of questions by frequency, then alphabetically. ``tokens`` is a kind of ``RULES``.
 
     All words of a question count, even words beyond the number of words that a model reads.
 

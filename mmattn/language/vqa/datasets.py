@@ -134,8 +134,9 @@ class VQADataset(TextDataset):
         images (str, optional): folder of the pictures, such as ``<image_id>.jpg``, in place of ``regions``.
         vocab_files (sequence of str, optional): files whose words make the vocabulary. Defaults to ``ann_file``.
         answer_files (sequence of str, optional): files whose majority answers are counted. Defaults to ``ann_file``.
-        tokens (str): 'ban' (default) or 'skip-thought', see :class:`mmattn.language.vqa.questions.QuestionTokenizer`.
-        max_words (int, optional): longer questions are cut. Defaults to 14 for 'ban', 26 for 'skip-thought'.
+        tokens (str): 'ban' (default), 'mcan' or 'skip-thought', see
+            :class:`mmattn.language.vqa.questions.QuestionTokenizer`.
+        max_words (int, optional): longer questions are cut. Defaults to 14, and to 26 for 'skip-thought'.
         min_answers (int): number of questions that an answer must have. Defaults to 9.
         num_answers (int, optional): keep only the most frequent answers. Defaults to None, no limit.
         target (str): 'soft' (bilinear attention network) is the score of each answer, min(1, 0.3 count), or 1 for a
@@ -143,7 +144,8 @@ class VQADataset(TextDataset):
             questions whose majority answer cannot be given, and their words. Defaults to 'soft'.
         normalize_answers (bool): normalise the majority answers as the official evaluation does. Set False for data
             sets with one answer per question. Defaults to True.
-        normalize_counts (bool): also normalise the ten answers before they are counted. Defaults to False (published).
+        normalize_counts (bool): also normalise the ten answers before they are counted, as MCAN's code. Defaults to
+            False, as the code of the bilinear attention network.
         extra_files (sequence of str): files of further training questions, such as Visual Genome, used if their answer
             can be given. Defaults to none.
         max_regions (int, optional): use only the regions with the best scores, and regions without class, such as the

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.language.layers.position_encodings import relative_geometry
-from mmattn.language.models.transformer import SequenceDecoder, SequenceEncoder, TransformerDecoderLayer
+from mmattn.language.models.transformer import ATTENTION, SequenceDecoder, SequenceEncoder, TransformerDecoderLayer
 from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
@@ -95,7 +95,8 @@ class MCAN(AnswerModel):
         fused_dim (int): channels of the sum of words and regions. Defaults to 1024.
         region_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
             plain ``mmattn.RegionAttention``.
-        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        dropout (float): probability, in [0, 1), also of the weights of all attention but that between the regions,
+            whose dropout is an option of ``region_attention``. Defaults to 0.1.
         data_preprocessor, init_cfg (dict, optional): Default to ``mmattn.RegionDataPreprocessor`` and None.
 
     Example:
@@ -127,15 +128,17 @@ class MCAN(AnswerModel):
         check_counts(vocab_size=vocab_size, num_answers=num_answers, num_features=num_features, word_dim=word_dim)
         check_counts(fused_dim=fused_dim)
         check_number('dropout', dropout, 0, 1)
+        attention = dict(ATTENTION, dropout=dropout)
         layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
+        region_layer = dict(layer, self_attention=region_attention, cross_attention=attention)
         self.num_features = num_features
         self.num_answers = num_answers
         self.geometry = bool(region_attention.get('geometry'))
         self.embedding = nn.Embedding(vocab_size, word_dim, padding_idx=PAD)
         self.lstm = nn.LSTM(word_dim, embed_dim, batch_first=True)
         self.region_embedding = nn.Linear(num_features, embed_dim)
-        self.word_encoder = SequenceEncoder(num_layers, layer)
-        self.region_encoder = GuidedEncoder(num_layers, dict(layer, self_attention=region_attention))
+        self.word_encoder = SequenceEncoder(num_layers, dict(layer, self_attention=attention))
+        self.region_encoder = GuidedEncoder(num_layers, region_layer)
         self.word_pooling = AttentionPooling(embed_dim, fused_dim, dropout)
         self.region_pooling = AttentionPooling(embed_dim, fused_dim, dropout)
         self.norm = nn.LayerNorm(fused_dim)

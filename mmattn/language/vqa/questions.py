@@ -110,10 +110,10 @@ class QuestionTokenizer:
     Args:
         symbols (sequence of str): the vocabulary without the four special symbols, as in the ``metainfo`` of
             :class:`VQADataset` and in checkpoints.
-        tokens (str): both kinds lower-case the text. 'ban' removes ``,`` and ``?``, splits off ``'s``, and reads an
-            unknown word as padding. 'skip-thought' removes ``?!'"$:@(),.;``, reads ``-`` and ``/`` as spaces, and an
-            unknown word as ``<unk>``. Defaults to 'ban'.
-        max_words (int, optional): longer questions are cut. Defaults to 14 for 'ban', 26 for 'skip-thought'.
+        tokens (str): all kinds lower-case the text. 'ban' removes ``,`` and ``?``, splits off ``'s``, and reads an
+            unknown word as padding. 'mcan' removes ``.,'!?"()*#:;``, reads ``-`` and ``/`` as spaces, and an unknown
+            word as ``<unk>``. 'skip-thought' does the same, but removes ``?!'"$:@(),.;``. Defaults to 'ban'.
+        max_words (int, optional): longer questions are cut. Defaults to 14, and to 26 for 'skip-thought'.
 
     Example:
         >>> tokenizer = QuestionTokenizer(['is', 'this', 'a', 'dog'], max_words=6)
