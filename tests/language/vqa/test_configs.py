@@ -1,5 +1,6 @@
 """Shipped configs of visual questions take a training step and answer, through the stock Runner, at a small size."""
 
+import json
 import re
 
 import numpy as np
@@ -9,10 +10,12 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from mmengine.runner import Runner
 
-import mmattn.registry  # noqa: F401
+from mmattn.language.text.vocabulary import PAD, UNK
+from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
 
+from ... import tiny_data as tiny
 from ...test_configs import QUESTIONS
 from ...tiny_data import ANSWERS, FEATURES, QUESTION_WORDS
 
@@ -32,6 +35,7 @@ TRAINED = [
     'fusion/ne-fg-phi_1xb128-100e_vqa2-test.py',
     'fusion/ps_small_1xb128-20e_coco-qa.py',
     'ng_san/mcan-gsa_1xb64-13e_vqa2-trainval-genome.py',
+    'ng_san/mcan_1xb64-13e_vqa2.py',
 ]
 WORDS = len(QUESTION_WORDS) + 4
 
@@ -39,9 +43,9 @@ WORDS = len(QUESTION_WORDS) + 4
 def publish(folder, dim):
     """Word vectors and a GRU, as published."""
     rng = np.random.default_rng(0)
-    for name in ('glove/glove.6B.300d.txt', 'vqa2/word_vectors_600.txt'):
+    for name in ('glove/glove.6B.300d.txt', 'glove/glove.840B.300d.txt', 'vqa2/word_vectors_600.txt'):
         path = folder / name
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         lines = (f'{word} {" ".join(map(str, rng.normal(size=dim)))}\n' for word in QUESTION_WORDS[:3])
         path.write_text(''.join(lines), encoding='utf-8')
     (folder / 'skip').mkdir()
@@ -153,10 +157,10 @@ def test_the_config_is_that_of_its_name(name):
     assert (cfg.train_dataloader.batch_size, length) == (int(batch), int(duration))
     assert data.split('-test')[0].split('-trainval')[0].replace('-', '_') in cfg.train_dataloader.dataset.data_root
     dataset = cfg.train_dataloader.dataset
-    assert (dataset.get('tokens', 'ban'), dataset.get('target', 'soft'), model.get('loss', 'binary')) == (
-        ('skip-thought', 'sampled', 'cross_entropy') if fusion else ('ban', 'soft', 'binary')
-    )
     mcan = folder == 'ng_san'
+    assert (dataset.get('tokens', 'ban'), dataset.get('target', 'soft'), model.get('loss', 'binary')) == (
+        ('skip-thought', 'sampled', 'cross_entropy') if fusion else ('mcan' if mcan else 'ban', 'soft', 'binary')
+    )
     adam = mcan or (fusion and not own_schedule)
     if adam:
         rate = 4e-4 if small else 1e-4
@@ -218,6 +222,39 @@ def test_parameters_of_the_paper(name, expected):
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     assert sum(p.numel() for p in model.parameters()) == expected
+
+
+def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
+    """proc_ques and proc_ans of mcan-vqa, literally. The vocabulary has the words of all splits and of Visual Genome."""
+    tiny.questions(tmp_path, genome=True)
+    texts = dict(train="What's on the dog's T-shirt: #1, $5?", test='A (red/blue) *kite*;', genome_val='Seals!')
+    for part, text in texts.items():
+        path = tmp_path / f'questions_{part}.json'
+        data = json.loads(path.read_text(encoding='utf-8'))
+        data['questions'][0]['question'] = text
+        if part == 'train':
+            data['questions'][0].update(answers=['Yes.', 'yes', 'the yes', *['No!'] * 2, *['maybe'] * 5], answer='maybe')
+        path.write_text(json.dumps(data), encoding='utf-8')
+    monkeypatch.setenv('VQA2_ROOT', str(tmp_path))
+    cfg = Config.fromfile(config_path('ng_san/mcan_1xb64-13e_vqa2.py')).train_dataloader.dataset
+    dataset = DATASETS.build(dict(cfg, min_answers=2))
+    published = {
+        word
+        for path in tmp_path.glob('questions_*.json')
+        for question in json.loads(path.read_text(encoding='utf-8'))['questions']
+        for word in literal_words(question['question'])
+    }
+    assert {'whats', 'kite', 'seals', '$5'} <= {*dataset.metainfo['symbols']} == published
+    sample = dataset[0]['inputs']
+    symbols = dataset.vocabulary.symbols
+    assert [symbols[n] for n in sample['question'] if n != PAD] == literal_words(texts['train'])
+    assert dataset.tokenizer('the zebra')[1] == UNK
+    targets = dict(zip(dataset.answers, sample['targets'].tolist(), strict=True))
+    assert targets == pytest.approx(dict(yes=0.9, no=0.6))
+
+
+def literal_words(text):
+    return re.sub(r'''([.,'!?"()*#:;])''', '', text.lower()).replace('-', ' ').replace('/', ' ').split()
 
 
 @pytest.mark.parametrize(('name', 'more'), [('mcan', 0), ('mcan-gsa', 1_577_856)])

@@ -1,0 +1,2 @@
+_base_ = './san-vatex_1xb10-scst-15e_vatex.py'
+model = dict(encoder_attention=dict(query_norm='instance'))
