@@ -39,6 +39,7 @@ DATA = {
     'multi30k': ('multi30k_en-de',),
     **{f'ngsan-{number}': ('flickr8k',) for number in (1, 2, 3, 4, 6, 7)},
     'ngsan-vqa': ('coco_qa',),
+    'ngsan-vqa-val': ('coco_qa',),
     **{f'2.{number}': ('flickr8k_attributes',) for number in (1, 2, 4, 5, 6)},
     'flickr8k': ('flickr8k',),
     'ban-4': ('flickr8k_grounding',),

@@ -1,4 +1,4 @@
-"""BLEU, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions."""
+"""BLEU, METEOR, ROUGE-L, CIDEr-D and SPICE of captions, as in the evaluation of COCO captions."""
 
 from __future__ import annotations
 
@@ -151,20 +151,45 @@ def meteor(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tu
             scorer.lock.release()
 
 
+def check_spice() -> None:
+    """Check that SPICE can run. It needs what :func:`java_command` needs, and models in the package's folder.
+
+    Missing models raise a FileNotFoundError with the command that downloads them.
+    """
+    *_, jar = java_command('spice/spice-1.0.jar')
+    for name in ('stanford-corenlp-3.6.0.jar', 'stanford-corenlp-3.6.0-models.jar'):
+        if not (path := Path(jar).parent / 'lib' / name).is_file():
+            raise FileNotFoundError(
+                f'{path}: no such file; download it by `python -m pycocoevalcap.spice.get_stanford_models`'
+            )
+
+
+def spice(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Compute SPICE of each caption, from 0 to 1, by the scorer of pycocoevalcap. Arguments: see :func:`meteor`.
+
+    The scorer takes up to 8 GB of memory, and writes a cache to the folder of the package.
+    """
+    check_spice()
+    scorer = import_optional('pycocoevalcap.spice.spice').Spice()
+    _, scores = scorer.compute_score(dict(enumerate(map(list, references))), {i: [x] for i, x in enumerate(hypotheses)})
+    return [score['All']['f'] for score in scores]
+
+
 TOKENIZERS = ('auto', 'PTB', 'simple')
 
 
 @METRICS.register_module()
 class CaptionMetric(UniqueMetric):
-    """BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions.
+    """BLEU-1 to BLEU-4, METEOR, ROUGE-L, CIDEr-D and SPICE of captions, as in the evaluation of COCO captions.
 
-    'BLEU-1' to 'BLEU-4' and 'METEOR' are computed over the corpus. 'ROUGE-L' and 'CIDEr-D' are means over images. All
-    are times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated references.
+    'BLEU-1' to 'BLEU-4' and 'METEOR' are computed over the corpus. 'ROUGE-L', 'CIDEr-D' and 'SPICE' are means over
+    images. All are times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated
+    references.
 
     Papers split words by Stanford's PTBTokenizer. The tokenizer and METEOR 1.5 are Java programs of the package
     pycocoevalcap. Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR
     is absent, and a warning says why. The two tokenizers differ in a few captions per thousand, and the log names the
-    one used. SPICE is left out because its package downloads models when it runs.
+    one used. SPICE also requires models that are not in the package, so it is computed only with ``use_spice``.
 
     Images without references, as in the test set of COCO's server, have no figures, but can be written to a file.
 
@@ -175,6 +200,8 @@ class CaptionMetric(UniqueMetric):
             format of COCO's server, ``[{"image_id": 42, "caption": "a dog"}, …]``. Ids that are not integers are
             written as strings. ``scores.json`` has the scores of each image for paired statistics,
             ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Defaults to None, no files.
+        use_spice (bool): compute SPICE, with the tokenizer 'PTB'. An error says what is missing, such as models that
+            ``python -m pycocoevalcap.spice.get_stanford_models`` downloads. Defaults to False.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -189,7 +216,12 @@ class CaptionMetric(UniqueMetric):
     key = 'image_id'
 
     def __init__(
-        self, tokenizer: str = 'auto', use_meteor: bool = True, output_dir: str | None = None, **kwargs: Any
+        self,
+        tokenizer: str = 'auto',
+        use_meteor: bool = True,
+        output_dir: str | None = None,
+        use_spice: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(output_dir, **kwargs)
         if tokenizer not in TOKENIZERS:
@@ -203,6 +235,11 @@ class CaptionMetric(UniqueMetric):
             self.missing = str(error)
         self.tokenizer = tokenizer if tokenizer != 'auto' else 'simple' if self.missing else 'PTB'
         self.use_meteor = use_meteor
+        if use_spice:
+            if tokenizer == 'simple':
+                raise ValueError("use_spice requires the tokenizer 'PTB'; got 'simple'")
+            check_spice()
+        self.use_spice = use_spice
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep ``image_id``, ``pred_tokens`` (with or without ``</s>``) and the references ``captions`` of a batch."""
@@ -228,14 +265,14 @@ class CaptionMetric(UniqueMetric):
         bleu, image_bleu = caption_bleu(hypotheses, references)
         by_image = {f'BLEU-{n}': list(image_bleu[:, n - 1]) for n in range(1, 5)}
         figures = {f'BLEU-{n}': float(bleu[n - 1]) for n in range(1, 5)}
+        texts = [' '.join(words) for words in hypotheses], [[*map(' '.join, captions)] for captions in references]
         if self._reports_meteor():
-            figures['METEOR'], by_image['METEOR'] = meteor(
-                [' '.join(words) for words in hypotheses],
-                [[' '.join(words) for words in captions] for captions in references],
-            )
+            figures['METEOR'], by_image['METEOR'] = meteor(*texts)
         by_image['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
         by_image['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
-        figures.update((name, math.fsum(by_image[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
+        if self.use_spice:
+            by_image['SPICE'] = spice(*texts)
+        figures.update((name, math.fsum(x) / len(results)) for name, x in by_image.items() if name not in figures)
         scores = {
             result['image_id']: {name: 100 * float(values[i]) for name, values in by_image.items()}
             for i, result in enumerate(results)

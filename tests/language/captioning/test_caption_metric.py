@@ -1,6 +1,7 @@
 """The caption metric: BLEU and ROUGE-L, in one process and several, with Java and without, and its files."""
 
 import json
+import os
 import random
 import shutil
 import sys
@@ -8,6 +9,7 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pycocoevalcap
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -257,3 +259,55 @@ def test_precision_and_recall_may_be_of_different_references():
     words, first, second = ['a', 'b'], ['a', 'b', 'c', 'd'], ['b']
     assert rouge_l(words, [first, second]) == pytest.approx(1)
     assert max(rouge_l(words, [first]), rouge_l(words, [second])) < 0.8
+
+
+@needs_java
+def test_spice_is_the_mean_over_images_of_the_package(tmp_path, monkeypatch):
+    """The scorer of pycocoevalcap runs. Its program, whose models are a large download, is replaced by recall of words."""
+    with pytest.raises(ValueError, match="use_spice requires the tokenizer 'PTB'; got 'simple'"):
+        CaptionMetric('simple', use_spice=True)
+    package = tmp_path / 'pycocoevalcap'
+    package.mkdir()
+    installed = Path(pycocoevalcap.__path__[0])
+    for path in installed.iterdir():
+        if path.name != 'spice':
+            (package / path.name).symlink_to(path)
+    (package / 'spice').mkdir()
+    for path in (*(installed / 'spice').glob('*.py'), installed / 'spice' / 'spice-1.0.jar'):
+        shutil.copy(path, package / 'spice')  # the scorer writes beside itself
+    monkeypatch.setattr(pycocoevalcap, '__path__', [str(package)])
+    for name in [name for name in sys.modules if name.startswith('pycocoevalcap.spice')]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(FileNotFoundError, match='python -m pycocoevalcap.spice.get_stanford_models'):
+        CaptionMetric('PTB', use_spice=True)
+    (package / 'spice' / 'lib').mkdir()
+    for name in ('stanford-corenlp-3.6.0.jar', 'stanford-corenlp-3.6.0-models.jar'):
+        (package / 'spice' / 'lib' / name).touch()
+    java = tmp_path / 'java'
+    java.write_text(JAVA.format(sys.executable, shutil.which('java')), encoding='utf-8')
+    java.chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
+    figures = evaluate(tokenizer='PTB', use_spice=True, output_dir=str(tmp_path))
+    expected = {name: recall(text, captions) for name, text, captions in zip(IDS, HYPOTHESES, REFERENCES)}
+    assert figures['SPICE'] == pytest.approx(sum(expected.values()) / 3, abs=1e-9)
+    scores = json.loads((tmp_path / 'scores.json').read_text(encoding='utf-8'))['scores']
+    assert {name: each['SPICE'] for name, each in scores.items()} == pytest.approx(expected, abs=1e-9)
+
+
+def recall(text, captions):
+    words = {word for caption in captions for word in caption.split()}
+    return 100 * len(words & {*text.split()}) / len(words)
+
+
+JAVA = """#!{}
+import json, os, sys
+if '-cp' in sys.argv:  # the tokenizer
+    os.execv('{}', sys.argv)
+given, out = sys.argv[4], sys.argv[sys.argv.index('-out') + 1]
+items = []
+for item in json.load(open(given)):
+    words = set(' '.join(item['refs']).split())
+    f = len(words & set(item['test'].split())) / len(words)
+    items.append(dict(image_id=item['image_id'], scores=dict(All=dict(f=f))))
+json.dump(items[::-1], open(out, 'w'))
+"""

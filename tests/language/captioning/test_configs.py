@@ -1,7 +1,9 @@
 """Shipped configs of captioning take a training step and describe images, through the stock Runner, at a small size."""
 
+import json
 import math
 import re
+import shutil
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, PARAM_SCHEDULERS
 from mmengine.runner import Runner
 
-import mmattn.registry  # noqa: F401
+from mmattn.language.text.vocabulary import PAD
+from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
 
@@ -21,6 +24,7 @@ TRAINED = [
     'ng_san/ng-san_1xb10-15e_coco-captions.py',
     'ng_san/torch_small_1xb10-scst-2e_flickr8k.py',
     'ng_san/n-san-vatex_1xb10-15e_vatex.py',
+    'ng_san/n-san-vatex_1xb10-scst-15e_vatex.py',
     'eta/eta_1xb15-15e_coco-captions.py',
     'ng_san/san_1xb10-scst-15e_coco-captions.py',
     'ng_san/san_small_1xb10-10e_flickr8k.py',
@@ -121,6 +125,34 @@ def test_the_config_is_that_of_its_name(name):
             assert attention.get('geometry') == ('query_dependent' if method.startswith(('g-', 'ng-')) else None)
             assert model.get('stack', 'Sequence') == ('Torch' if method == 'torch' else 'Sequence')
             assert model.get('positions', 'none') == ('sinusoidal' if data == 'vatex' else 'none')
+
+
+@pytest.mark.parametrize(
+    ('name', 'dropout'), [('san_1xb10-15e_coco-captions', 0.1), ('san_small_1xb10-10e_flickr8k', 0)]
+)
+def test_attention_weights_of_the_decoder_are_dropped_as_in_the_paper(name, dropout):
+    """NG-SAN follows Transformer-Base with dropout 0.1; the small configs are as they were measured."""
+    cfg = Config.fromfile(config_path(f'ng_san/{name}.py'))
+    model = MODELS.build(dict(cfg.model, **TINY)).train()
+    memory, x = torch.randn(2, 5, 16), torch.randn(2, 4, 16)
+    for layer in model.decoder.layers:
+        for attention, key in ((layer.self_attention[0], x), (layer.cross_attention, memory)):
+            found = [attention(x, key, key)[0] for _ in range(2)]
+            assert torch.equal(*found) == (dropout == 0)
+            assert attention.dropout == dropout
+
+
+def test_vatex_has_ten_captions_of_up_to_30_words(tiny_data, tmp_path, monkeypatch):
+    root = shutil.copytree(tiny_data['VATEX_ROOT'], tmp_path / 'vatex')
+    path = root / 'vatex_training_v1.0.json'
+    videos = json.loads(path.read_text(encoding='utf-8'))
+    videos[0]['enCap'] = [' '.join([word] * count) for word in WORDS[:2] for count in (1, 16, 17, 30, 31)]
+    path.write_text(json.dumps(videos), encoding='utf-8')
+    monkeypatch.setenv('VATEX_ROOT', str(root))
+    cfg = Config.fromfile(config_path('ng_san/n-san-vatex_1xb10-scst-15e_vatex.py'))
+    captions = DATASETS.build(cfg.train_dataloader.dataset)[0]['inputs']['captions']
+    assert sorted((captions != PAD).sum(1).tolist()) == sorted([2, 17, 18, 31, 31] * 2)  # with </s>
+    assert cfg.model.test_cfg == dict(beam=3, max_length=30)
 
 
 def test_operations_are_those_of_the_matrix_products():

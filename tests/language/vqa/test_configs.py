@@ -233,7 +233,9 @@ def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
         data = json.loads(path.read_text(encoding='utf-8'))
         data['questions'][0]['question'] = text
         if part == 'train':
-            data['questions'][0].update(answers=['Yes.', 'yes', 'the yes', *['No!'] * 2, *['maybe'] * 5], answer='maybe')
+            data['questions'][0].update(
+                answers=['Yes.', 'yes', 'the yes', *['No!'] * 2, *['maybe'] * 5], answer='maybe'
+            )
         path.write_text(json.dumps(data), encoding='utf-8')
     monkeypatch.setenv('VQA2_ROOT', str(tmp_path))
     cfg = Config.fromfile(config_path('ng_san/mcan_1xb64-13e_vqa2.py')).train_dataloader.dataset
@@ -254,7 +256,7 @@ def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
 
 
 def literal_words(text):
-    return re.sub(r'''([.,'!?"()*#:;])''', '', text.lower()).replace('-', ' ').replace('/', ' ').split()
+    return re.sub(r"""([.,'!?"()*#:;])""", '', text.lower()).replace('-', ' ').replace('/', ' ').split()
 
 
 @pytest.mark.parametrize(('name', 'more'), [('mcan', 0), ('mcan-gsa', 1_577_856)])

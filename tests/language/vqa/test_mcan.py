@@ -186,6 +186,18 @@ def test_the_parameters_are_those_of_the_formulas(geometry, more):
     assert sum(p.numel() for p in model.parameters()) == expected + more
 
 
+def test_all_attention_drops_weights(model):
+    """Between words, between regions, and from regions to words: MHAtt of mcan-vqa."""
+    model.train()
+    words, regions = (torch.randn(2, n, 16, dtype=torch.float64) for n in (4, 5))
+    context = dict(relative_geometry=torch.randn(2, 5, 5, 4, dtype=torch.float64)) if model.geometry else {}
+    calls = [(layer.self_attention[0], words, words, {}) for layer in model.word_encoder.layers]
+    for layer in model.region_encoder.layers:
+        calls += [(layer.self_attention[0], regions, regions, context), (layer.cross_attention, regions, words, {})]
+    for attention, query, key, options in calls:
+        assert not torch.equal(*(attention(query, key, key, **options)[0] for _ in range(2)))
+
+
 def test_wrong_arguments_are_errors():
     for options, error, message in (
         (dict(num_answers=0), ValueError, 'num_answers must be at least 1; got 0'),
