@@ -1,6 +1,7 @@
 """The converters of region features: the published formats, interruptions, and every fault with its place."""
 
 import base64
+import json
 import shutil
 
 import numpy as np
@@ -11,12 +12,13 @@ from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 from mmattn.language import RegionStore
+from mmattn.language.captioning import VATEXDataset
 
 from ..real_data import real_data
 from ..tiny_detectors import PIPELINE, detector
 from .conftest import content, faults_of, scripts
 
-bottom_up, npz, extraction = scripts('bottom_up_features', 'region_npz', 'region_features')
+bottom_up, npz, extraction, vatex = scripts('bottom_up_features', 'region_npz', 'region_features', 'vatex_features')
 
 SIZE = (50, 40)
 
@@ -427,3 +429,56 @@ def test_without_the_operators_of_mmcv(fails, model, monkeypatch):
     monkeypatch.setattr(extraction, 'has_mmcv_operators', lambda: False)
     [fault] = fails(extraction, *model)
     assert fault.startswith('region features require the operators of mmcv, which is installed without them: bash')
+
+
+# VATEX.
+
+
+def test_published_features_of_vatex(command, out, tmp_path):
+    """Arrays (1, T, D) as published, in two folders; the data set of the configs reads the store."""
+    rng = np.random.default_rng(0)
+    videos = {f'{folder}/v_{i}_000010_000020': i + 3 for folder in ('trainval', 'public_test') for i in range(2)}
+    videos = {f'{path}{path[0]}': steps for path, steps in videos.items()}
+    arrays = {path: rng.standard_normal((1, steps, 6)).astype(np.float32) for path, steps in videos.items()}
+    for path, array in arrays.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / f'{path}.npy', array)
+    np.save(tmp_path / 'trainval' / 'plain.npy', rng.standard_normal((2, 6)))  # without the first axis
+    code, said, warnings = command(vatex, tmp_path / 'trainval', tmp_path / 'public_test')
+    assert (code, warnings) == (0, [])
+    assert said[-1] == f'{out}: 5 images, 6 features per region'
+    store = RegionStore(out)
+    for path, array in arrays.items():
+        regions = store[path.split('/')[1]]
+        np.testing.assert_array_equal(regions.features, array[0])
+        starts = torch.arange(array.shape[1]).float()
+        assert torch.equal(regions.boxes[:, 0], starts)
+        assert torch.equal(regions.boxes[:, 2], starts + 1)
+    training = tmp_path / 'vatex_training_v1.0.json'
+    captions = [f'A man sings {word}.' for word in 'bcdefghijk']
+    training.write_text(json.dumps([dict(videoID='v_1_000010_000020t', enCap=captions)]), encoding='utf-8')
+    dataset = VATEXDataset(str(training), str(out), captions_per_image=10)
+    np.testing.assert_array_equal(dataset[0]['inputs']['features'], arrays['trainval/v_1_000010_000020t'][0])
+
+
+def test_all_faults_of_features_of_vatex(fails, tmp_path):
+    folder = tmp_path / 'trainval'
+    assert fails(vatex, folder) == [f'{folder}: no such folder']
+    (folder / 'again').mkdir(parents=True)
+    assert fails(vatex, folder) == [f'{folder}: no file .npy in it']
+    good = np.ones((1, 3, 6), np.float32)
+    for name, array in dict(a=good, b=good[0, 0], c=good.astype(int), d=good[:, :0], e=good * np.nan, f=good).items():
+        np.save(folder / f'{name}.npy', array)
+    (folder / 'f.npy').write_bytes((folder / 'f.npy').read_bytes()[:-9])
+    shutil.copy(folder / 'a.npy', folder / 'again')
+    shape = 'must be float (1, T, D) or (T, D), not empty; got'
+    faults = fails(vatex, folder)
+    assert faults[:4] == [
+        f'{folder}/again/a.npy: image a is also in {folder}/a.npy',
+        f'{folder}/b.npy: {shape} float32 (6,)',
+        f'{folder}/c.npy: {shape} int64 (1, 3, 6)',
+        f'{folder}/d.npy: {shape} float32 (1, 0, 6)',
+    ]
+    assert faults[4].startswith(f'{folder}/e.npy: image e: features are NaN, infinite')
+    assert faults[5].startswith(f'{folder}/f.npy: not a NumPy array, or damaged: ')
+    assert len(faults) == 6

@@ -1,5 +1,5 @@
-# VATEX: ten captions a video, of up to 30 words, I3D features in a region store, one "region" per time step: see docs/captioning.md.
-# `VATEX_ROOT` moves the data.
+# VATEX: ten captions a video, of up to 30 words; I3D features in a region store, one "region" per time step: see
+# docs/captioning.md. `VATEX_ROOT` moves the data.
 _base_ = './captions.py'
 data_root = '{{$VATEX_ROOT:data/vatex}}'
 dataset = dict(

@@ -239,7 +239,7 @@ class COCOCaptionDataset(CaptionDataset):
 
 @DATASETS.register_module()
 class VATEXDataset(CaptionDataset):
-    """Videos with English captions: VATEX. A region is a time step and has no box.
+    """Videos with English captions: VATEX. A region is a time step.
 
     Args:
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.

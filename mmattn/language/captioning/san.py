@@ -79,7 +79,7 @@ class SANCaptioner(Captioner):
             raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
         if stack == 'Torch' and encoder_attention != PLAIN:
             raise ValueError(f"encoder_attention must be {PLAIN} with stack='Torch'; got {encoder_attention}")
-        layer = dict(
+        layer: dict[str, Any] = dict(
             embed_dim=embed_dim,
             num_heads=num_heads,
             feedforward_dim=feedforward_dim,

@@ -29,8 +29,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """Multi-head attention over a sequence, with position logits in each head.
 
     It replaces ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names and, for ``position='none'``,
-    the same output. The N×N table of weights is only computed for ``dropout`` in training, so the second output is
-    None. For the weights of selected queries, call ``attention_weights``. As in fairseq, all weights start Xavier-uniform and all biases as 0.
+    the same output. The second output is None, because the N×N table of weights is only computed for ``dropout`` in
+    training. For the weights of selected queries, call ``attention_weights``. As in fairseq, all weights start
+    Xavier-uniform and all biases as 0.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.4.
 

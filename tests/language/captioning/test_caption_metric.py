@@ -263,7 +263,7 @@ def test_precision_and_recall_may_be_of_different_references():
 
 @needs_java
 def test_spice_is_the_mean_over_images_of_the_package(tmp_path, monkeypatch):
-    """The scorer of pycocoevalcap runs. Its program, whose models are a large download, is replaced by recall of words."""
+    """The scorer of pycocoevalcap runs; its program, whose models are a large download, is replaced by recall."""
     with pytest.raises(ValueError, match="use_spice requires the tokenizer 'PTB'; got 'simple'"):
         CaptionMetric('simple', use_spice=True)
     package = tmp_path / 'pycocoevalcap'
@@ -278,7 +278,7 @@ def test_spice_is_the_mean_over_images_of_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(pycocoevalcap, '__path__', [str(package)])
     for name in [name for name in sys.modules if name.startswith('pycocoevalcap.spice')]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(FileNotFoundError, match='python -m pycocoevalcap.spice.get_stanford_models'):
+    with pytest.raises(FileNotFoundError, match=r'python -m pycocoevalcap\.spice\.get_stanford_models'):
         CaptionMetric('PTB', use_spice=True)
     (package / 'spice' / 'lib').mkdir()
     for name in ('stanford-corenlp-3.6.0.jar', 'stanford-corenlp-3.6.0-models.jar'):

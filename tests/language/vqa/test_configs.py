@@ -225,7 +225,7 @@ def test_parameters_of_the_paper(name, expected):
 
 
 def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
-    """proc_ques and proc_ans of mcan-vqa, literally. The vocabulary has the words of all splits and of Visual Genome."""
+    """proc_ques and proc_ans of mcan-vqa, literally; the vocabulary has all splits and Visual Genome."""
     tiny.questions(tmp_path, genome=True)
     texts = dict(train="What's on the dog's T-shirt: #1, $5?", test='A (red/blue) *kite*;', genome_val='Seals!')
     for part, text in texts.items():

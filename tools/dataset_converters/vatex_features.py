@@ -1,0 +1,66 @@
+"""Convert the published video features of VATEX to a store of region features.
+
+    python tools/dataset_converters/vatex_features.py trainval public_test --out-dir data/vatex/regions --float16
+
+Each folder has a NumPy array per video, ``<videoID>.npy``, float ``(1, T, D)`` or ``(T, D)``: T time steps of an I3D, with
+D = 1024. A time step becomes a region. Its box is its cell in a strip of T cells, one pixel each.
+
+An interrupted run continues with the same command. All faults of the input are reported together, on stderr, with exit
+code 1.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+
+import numpy as np
+import torch
+
+from mmattn.language.regions.conversion import add_arguments, write_store
+from mmattn.language.regions.region_store import Regions, grid_boxes
+from mmattn.utils.conversion import Fault, files_below, run_converter
+from mmattn.utils.progress import track
+
+
+def read_video(path: Path) -> Regions:
+    """Read the time steps of a video."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise Fault(f'not a NumPy array, or damaged: {error}') from error
+    features = array[0] if array.ndim == 3 and len(array) == 1 else array
+    if features.ndim != 2 or features.dtype.kind != 'f' or not features.size:
+        raise Fault(f'must be float (1, T, D) or (T, D), not empty; got {array.dtype} {array.shape}')
+    steps = len(features)
+    return Regions(torch.from_numpy(features.astype(np.float32)), grid_boxes((steps, 1), 1, steps), (steps, 1))
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert the folders."""
+    paths: list[Path] = []
+    for folder in args.folder:
+        arrays = [path for path in files_below(folder) if path.suffix == '.npy']
+        if not arrays:
+            raise Fault(f'{folder}: {"no file .npy in it" if folder.is_dir() else "no such folder"}')
+        paths += arrays
+
+    def videos() -> Iterator:
+        for path in track(paths, 'Converting', len(paths)):
+            yield str(path), path.stem, partial(read_video, path)
+
+    write_store(args, ', '.join(['vatex_features.py', *(folder.name for folder in args.folder)]), videos(), paths)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert the video features of VATEX to a store.')
+    parser.add_argument('folder', type=Path, nargs='+', help='folder with an array per video')
+    add_arguments(parser)
+    return run_converter(convert, parser, argv, overwrites=False)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
