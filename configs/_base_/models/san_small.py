@@ -1,5 +1,5 @@
-# Small, for Flickr8k with 128 features per region: 2 + 2 layers of 128 channels, 4 heads. The decoder drops no weights of
-# its attention.
+# Small, for Flickr8k with 128 features per region: 2 + 2 layers of 128 channels, 4 heads. The decoder drops no
+# attention weights.
 _base_ = './san.py'
 model = dict(
     vocab_size=2269,
