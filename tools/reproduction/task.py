@@ -86,7 +86,7 @@ def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
         raise ProtocolError(
             f'the ground truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
-            'choose another --dataset'
+            'tools/test.py --out writes the answers for its server; choose another --dataset to compare here'
         )
     task, keys, factor = METRICS[evaluator.type]
     columns = evaluator.get('columns')

@@ -411,3 +411,16 @@ def test_quantized():
     quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, torch.qint8)
     expected, _ = layer(x, x, x, relative_geometry=geometry)
     torch.testing.assert_close(quantized(x, x, x, relative_geometry=geometry)[0], expected, atol=0.05, rtol=0.05)
+
+
+@torch.no_grad()
+def test_content_independent_logits_of_any_geometry():
+    """φ¹ over a grid of differences of place, at one ratio of sizes, as in Fig. 3: (B, N, M, 4), also with M ≠ N."""
+    layer = region_attention(geometry='content_independent')
+    f = literal.randn(BATCH, 3, 7, 4, seed=1)
+    found = layer.geometry_logits('content_independent', f)
+    assert found.shape == (BATCH, HEADS, 3, 7)
+    for b, h, i, j in ((0, 0, 0, 0), (1, 1, 2, 6), (0, 1, 1, 4)):
+        g = torch.relu(layer.geometry_proj.weight @ f[b, i, j] + layer.geometry_proj.bias)
+        torch.testing.assert_close(found[b, h, i, j], torch.relu(layer.geometry_weight.weight[h] @ g))
+    assert 0 < (found > 0).double().mean() < 1
