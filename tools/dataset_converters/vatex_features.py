@@ -2,8 +2,8 @@
 
     python tools/dataset_converters/vatex_features.py trainval public_test --out-dir data/vatex/regions --float16
 
-Each folder has a NumPy array per video, ``<videoID>.npy``, float ``(1, T, D)`` or ``(T, D)``: T time steps of an I3D with
-1024 channels. A time step becomes a region. Its box is its cell in a strip of T cells, one pixel each.
+Each folder has a NumPy array per video, ``<videoID>.npy``, float ``(1, T, D)`` or ``(T, D)``: T time steps of an I3D
+with 1024 channels. A time step becomes a region. Its box is its cell in a strip of T cells, one pixel each.
 
 An interrupted run continues with the same command. All faults of the input are reported together, on stderr, with exit
 code 1.
