@@ -1,14 +1,14 @@
 """Find the regions that the phrases of a caption describe.
 
     python tools/grounding_demo.py CONFIG CHECKPOINT --regions STORE IMAGE "[a man] rides [a red bike]" \
-[--picture FILE] [--out DIR]
+[--picture FILE] [--entities FILE] [--out DIR]
     python tools/grounding_demo.py CONFIG CHECKPOINT --regions STORE --captions FILE --out DIR
 
 IMAGE is the id of an image in the store. The phrases of a caption are in brackets. The checkpoint contains the
 vocabulary.
 
 For one caption, the best box of each phrase and its score are printed. With --out, DIR/phrases.png shows the boxes,
-drawn in --picture, and DIR/phrases.json has the best boxes of each phrase.
+drawn in --picture, with the true boxes of --entities dashed, and DIR/phrases.json has the best boxes of each phrase.
 
 FILE has one caption per line: the id of the image, a tab, and the caption. Finished captions are kept in
 DIR/phrases.json.part. After an interruption, the same command with --resume continues, and the result is the same as
@@ -26,6 +26,7 @@ from mmattn.utils.command import run
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.language.grounding.entities import read_entities
 from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.models.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import check_shape, given_picture
@@ -51,6 +52,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('caption', nargs='?', help='caption with its phrases in brackets')
     parser.add_argument('--captions', type=Path, metavar='FILE', help='image ids and captions, one per line')
     parser.add_argument('--picture', type=Path, metavar='FILE', help='picture of the image, for phrases.png')
+    parser.add_argument(
+        '--entities',
+        type=Path,
+        metavar='FILE',
+        help='prepared file, such as entities_test.json: draw its boxes, dashed',
+    )
     parser.add_argument('--out', type=Path, metavar='DIR', help='folder for phrases.json and phrases.png')
     parser.add_argument('--top-k', type=int, default=5, metavar='K', help='boxes per phrase; default: %(default)s')
     parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
@@ -65,12 +72,13 @@ def parse_args() -> argparse.Namespace:
         parser.error('IMAGE and a caption are required, or --captions')
     if args.captions is not None and args.image is not None:
         parser.error(f'--captions excludes IMAGE and caption; got {args.image}')
-    if args.captions is not None and (args.picture is not None or args.out is None):
-        parser.error('--captions requires --out, and excludes --picture')
+    if args.captions is not None and args.out is None:
+        parser.error('--captions requires --out')
     if args.captions is None and args.resume:
         parser.error('--resume requires --captions')
-    if args.picture is not None and args.out is None:
-        parser.error('--picture requires --out')
+    for name in ('picture', 'entities'):
+        if getattr(args, name) is not None and (args.out is None or args.captions is not None):
+            parser.error(f'--{name} requires --out, and excludes --captions')
     return args
 
 
@@ -112,6 +120,13 @@ def main() -> None:
     if picture is not None:
         [caption] = inferencer.captions(args.regions, pairs)
         check_shape(args.picture, picture, args.image, caption.store[args.image].size)
+    true_boxes: list = []
+    if args.entities is not None:
+        [caption] = inferencer.captions(args.regions, pairs)
+        try:
+            true_boxes = read_entities(args.entities).find_boxes(args.image, caption.caption)
+        except ValueError as error:
+            raise ValueError(f'{args.entities}: {error}') from error
     predictions = inferencer(args.regions, pairs, args.top_k, part, args.resume)['predictions']
     if args.captions is None:
         for phrase in predictions[0]['phrases']:
@@ -124,7 +139,7 @@ def main() -> None:
     if args.captions is None:
         [caption] = inferencer.captions(args.regions, pairs)
         with atomic_write(args.out / 'phrases.png') as temporary:
-            Image.fromarray(inferencer.visualize(caption, predictions[0], picture)).save(temporary)
+            Image.fromarray(inferencer.visualize(caption, predictions[0], picture, true_boxes)).save(temporary)
     write_text(args.out / 'phrases.json', json.dumps(predictions, ensure_ascii=False))
     if part is not None:
         part.unlink()

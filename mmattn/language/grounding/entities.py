@@ -64,6 +64,18 @@ class Entities(NamedTuple):
         boxes = self.boxes[caption.image_id]
         return [phrase for phrase in caption.caption.phrases if phrase.entity in boxes]
 
+    def find_boxes(self, image_id: str, caption: Caption) -> list[list[Box]]:
+        """Find the boxes of each phrase of a caption with plain brackets. A phrase without a box has none.
+
+        The same words must be a caption of the image, otherwise a ValueError is raised.
+        """
+        same = [x.caption for x in self.captions if x.image_id == image_id and x.caption.words == caption.words]
+        if not same:
+            raise ValueError(f'image {image_id} has no caption {" ".join(caption.words)!r}')
+        entities = {(phrase.start, phrase.end): phrase.entity for each in same for phrase in each.phrases}
+        boxes = self.boxes[image_id]
+        return [boxes.get(entities.get((phrase.start, phrase.end), ''), []) for phrase in caption.phrases]
+
 
 def parse_caption(text: str) -> Caption:
     """Split a caption with brackets, ``[/EN#id/type words]``, into words and phrases.

@@ -140,7 +140,11 @@ class GroundingInferencer(LanguageInferencer):
         return [dict(phrases=[best_regions(scores, boxes, top_k) for scores in logits]) for logits, boxes in preds]
 
     def visualize(  # type: ignore[override]
-        self, inputs: GroundedCaption, prediction: dict[str, Any], picture: np.ndarray | None = None
+        self,
+        inputs: GroundedCaption,
+        prediction: dict[str, Any],
+        picture: np.ndarray | None = None,
+        true_boxes: Sequence[Sequence[Sequence[float]]] = (),
     ) -> np.ndarray:
         """Draw the best box of each phrase: uint8 ``(height, width, 3)``, RGB.
 
@@ -148,12 +152,14 @@ class GroundingInferencer(LanguageInferencer):
             inputs (GroundedCaption): the caption, from :meth:`captions`.
             prediction (dict): prediction for the caption.
             picture (np.ndarray, optional): the image or a reduced one, uint8 ``(H, W, 3)``, RGB. Defaults to white.
+            true_boxes (sequence of sequence of boxes): annotated boxes of each phrase, such as
+                :meth:`mmattn.language.grounding.entities.Entities.find_boxes` finds. The closest one is dashed.
         """
         from .phrase_pictures import draw_phrases  # late: it imports matplotlib
 
         phrases = [(phrase['phrase'], phrase['score']) for phrase in prediction['phrases']]
         boxes = [phrase['box'] for phrase in prediction['phrases']]
-        return draw_phrases(phrases, boxes, inputs.store[inputs.image_id].size, picture, inputs.text)
+        return draw_phrases(phrases, boxes, inputs.store[inputs.image_id].size, picture, inputs.text, true_boxes)
 
 
 def best_regions(scores: Tensor, boxes: Tensor, top_k: int) -> list[dict[str, Any]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from mmattn.language.regions.box_pictures import BOX_COLOURS, draw_boxes
 from mmattn.visualization.figure import rendered
@@ -23,6 +25,7 @@ def draw_phrases(
     size: tuple[int, int],
     picture: np.ndarray | None = None,
     caption: str = '',
+    true_boxes: Sequence[Sequence[Sequence[float]]] = (),
 ) -> np.ndarray:
     """Draw a numbered box per phrase, and list the phrases below the image: uint8 ``(height, width, 3)``, RGB.
 
@@ -32,6 +35,8 @@ def draw_phrases(
         size (tuple[int, int]): width and height of the image.
         picture (np.ndarray, optional): the image or a reduced one, uint8 ``(H, W, 3)``, RGB. Defaults to white.
         caption (str): the heading. Defaults to ''.
+        true_boxes (sequence of sequence of boxes): annotated boxes of each phrase, as ``boxes``. The closest one is
+            dashed. A phrase may have none. Defaults to (), no annotation.
     """
     if len(phrases) != len(boxes):
         raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')
@@ -43,9 +48,31 @@ def draw_phrases(
     figure = Figure((width, height), dpi=110)
     axis = figure.add_axes((MARGIN / width, 1 - (top + high) / height, wide / width, high / height))
     draw_boxes(axis, picture, size, boxes)
+    for box, annotated, colour in zip(boxes, true_boxes, cycle(BOX_COLOURS)):
+        if annotated:
+            x, y, right, bottom = closest_box(box, annotated)
+            style: dict[str, Any] = dict(fill=False, edgecolor=colour, linewidth=2.0, linestyle='--')
+            axis.add_patch(Rectangle((x, y), right - x, bottom - y, **style))
     figure.text(MARGIN / width, 1 - MARGIN / 2 / height, '\n'.join(heading), fontsize=11, va='top', parse_math=False)
     for number, ((text, score), colour) in enumerate(zip(phrases, cycle(BOX_COLOURS)), 1):
         y = 1 - (top + high + LINE * number) / height
         line = textwrap.shorten(f'{number}  {score:.3f}  {text}', COLUMNS, placeholder=' …')
         figure.text(MARGIN / width, y, line, fontsize=10, va='center', color=colour, parse_math=False)
     return rendered(figure)
+
+
+def closest_box(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> Sequence[float]:
+    """Select the box with the largest IoU with ``box``. Without an overlap, select the one whose centre is closest.
+
+    Example:
+        >>> closest_box((0, 0, 4, 4), [(9, 0, 12, 4), (1, 0, 6, 4)])
+        (1, 0, 6, 4)
+    """
+
+    def closeness(other: Sequence[float]) -> tuple[float, float]:
+        a, b = np.asarray(box, float), np.asarray(other, float)
+        overlap = (np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])).clip(0).prod()
+        union = (a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - overlap
+        return overlap / union, -float(np.linalg.norm(a[:2] + a[2:] - b[:2] - b[2:]))
+
+    return max(boxes, key=closeness)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.grounding.inferencer import GroundingInferencer
-from mmattn.language.grounding.phrase_pictures import draw_phrases
+from mmattn.language.grounding.phrase_pictures import closest_box, draw_phrases
 from mmattn.language.regions.region_store import RegionStore
 
 from ..interruption import Stop, stop_after
@@ -140,6 +141,25 @@ def test_boxes_have_their_place_in_a_reduced_picture():
         draw_phrases(phrases, [(0, 0, 30, 40)], SIZE)
 
 
+def test_the_closest_true_box_is_dashed():
+    box, far, near, overlapping = (0, 0, 30, 40), (40, 0, 60, 40), (34, 4, 52, 36), (5, 0, 30, 40)
+    assert closest_box(box, [far, near]) == near
+    assert closest_box(box, [far, near, overlapping, (0, 0, 5, 5)]) == overlapping
+    phrases = [('a man', 0.5), ('a bike', 0.25)]
+    boxes = [box, (2, 30, 8, 38)]
+    plain, drawn = (
+        draw_phrases(phrases, boxes, SIZE, true_boxes=true_boxes).astype(int) for true_boxes in ((), [[far, near], []])
+    )
+    changed = (plain != drawn).any(-1)
+    assert (np.abs(drawn[changed] - (0xD4, 0, 0x2A)).sum(-1) < 30).any()  # the phrase's colour
+    columns = np.flatnonzero(changed.any(0))
+    rows = np.flatnonzero(changed.any(1))
+    for places, sides in ((columns, near[2] - near[0]), (rows, near[3] - near[1])):
+        assert places[-1] - places[0] == pytest.approx(sides * 550 / SIZE[0], abs=6)  # five inches of 110 pixels
+    side = changed[rows[0] : rows[-1], columns[0] + 1]
+    assert 0.3 < side.mean() < 0.95  # gaps
+
+
 # The command line.
 
 
@@ -184,6 +204,24 @@ def test_one_caption(call, folder, trained, tmp_path):
     assert (tmp_path / 'phrases.json.part').exists()
 
 
+def test_true_boxes_of_a_prepared_file(call, folder, trained, tmp_path):
+    caption = parse_caption('[/EN#3/animals This dog] is [/EN#0/notvisual the colour], of [/EN#5/animals the cats]')
+    boxes = EntityBoxes(SIZE, {'3': [[1, 2, 30, 20], [40, 2, 50, 9]], '5': [[3, 3, 9, 9]]}, set(), set())
+    path, out = tmp_path / 'entities_test.json', tmp_path / 'out'
+    path.write_text(json.dumps(prepared([('7', [caption], boxes)])), encoding='utf-8')
+    call(*CAPTIONS[0], '--out', out, '--entities', path)
+    inferencer = make(trained)
+    [grounded] = inferencer.captions(folder / 'regions', CAPTIONS[:1])
+    [prediction] = inferencer(folder / 'regions', CAPTIONS[:1])['predictions']
+    true_boxes = [boxes.boxes['3'], [], boxes.boxes['5']]
+    drawn = inferencer.visualize(grounded, prediction, None, true_boxes)
+    assert np.array_equal(np.asarray(Image.open(out / 'phrases.png')), drawn)
+    assert not np.array_equal(drawn, inferencer.visualize(grounded, prediction))
+    message = f"{path}: image 7 has no caption 'the dog the dog'"
+    with pytest.raises(ValueError, match=f'^{re.escape(message)}$'):
+        call(*CAPTIONS[2], '--out', tmp_path / 'other', '--entities', path)
+
+
 def test_features_that_are_not_finite_are_refused(call, tmp_path):
     """A later --regions is added, so the spoilt store has another image."""
     spoil(write_store(tmp_path / 'spoilt', ['x', 'y']))
@@ -226,9 +264,14 @@ def test_a_file_of_captions(call, folder, trained, tmp_path):
         ((), 'IMAGE and a caption are required, or --captions'),
         (('7',), 'IMAGE and a caption are required, or --captions'),
         (('7', '[a]', '--captions', 'a.txt'), '--captions excludes IMAGE and caption; got 7'),
-        (('--captions', 'a.txt'), '--captions requires --out, and excludes --picture'),
+        (('--captions', 'a.txt'), '--captions requires --out'),
+        (
+            ('--captions', 'a.txt', '--out', 'b', '--picture', 'a.png'),
+            '--picture requires --out, and excludes --captions',
+        ),
         (('7', '[a]', '--resume'), '--resume requires --captions'),
-        (('7', '[a]', '--picture', 'a.png'), '--picture requires --out'),
+        (('7', '[a]', '--picture', 'a.png'), '--picture requires --out, and excludes --captions'),
+        (('7', '[a]', '--entities', 'a.json'), '--entities requires --out, and excludes --captions'),
     ],
 )
 def test_options_that_exclude_each_other(call, arguments, message, capsys):
