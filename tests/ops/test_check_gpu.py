@@ -414,13 +414,14 @@ def test_a_disabled_backend_is_named(monkeypatch, capsys):
     assert 'MMATTN_BACKEND=reference disables the kernels' in capsys.readouterr().err
 
 
-def test_the_whole_check_on_a_cpu(run, cache):
+def test_the_whole_check_on_a_cpu(run_python, cache):
     """Each kernel in a process of its own; nothing of OpenMMLab is needed."""
     code = (
         'import sys; sys.modules.update(dict.fromkeys(("mmengine", "mmcv", "mmseg", "mmdet"))); '
+        'sys.argv += ["--device", "cpu", "--quick", "--operators", "dynamic_conv"]; '
         'from mmattn.utils import check_gpu; sys.exit(check_gpu.main())'
     )
-    output = run(sys.executable, '-c', code, '--device', 'cpu', '--quick', '--operators', 'dynamic_conv')
+    output = run_python(code)
     assert '1 of 1: dynamic_conv, cuda' in output
     assert '16 bit backward: ' in output
     assert not cache.exists()
