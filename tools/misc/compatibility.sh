@@ -71,8 +71,8 @@ found = {each.metadata['Name'].lower(): each.version for each in distributions()
 names = [name for name in found if re.fullmatch(r'(onedl-)?(mmengine|mmcv(-lite)?|mmsegmentation|mmdet|mmdetection)', name)]
 family = ', '.join(f'{name} {found[name]}' for name in sorted(names))
 tests, kernels, *logs = sys.argv[1:]
-outcomes = [re.findall(r'^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?) in .*$', Path(log).read_text(), re.M) for log in logs]
-compiled, tested = (outcome[-1] if outcome else 'broken off' for outcome in outcomes)
+outcomes = [re.findall(r'^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?) in ', Path(log).read_text(), re.M) for log in logs]
+compiled, tested = (re.sub(r', \d+ (deselected|warnings?)', '', outcome[-1]) if outcome else 'broken off' for outcome in outcomes)
 print(f"| {family} | {found['torch']} | {sys.version.split()[0]} | {compiled} | {kernels} | {tests} | {tested} |")
 END
 exit $status
