@@ -133,6 +133,16 @@ def test_the_default_is_table_4_5():
     ]
 
 
+def test_printed_macs_are_of_the_projections_alone():
+    """As the page says: of each row but i, to the printed digit, from the printed parameters."""
+    models = load(config_path('deeplabv3plus_ba/metafile.yml'))['Models']
+    rows = {row['Row']: row for model in models for row in model.get('Complexity', [])}
+    assert sorted(rows) == [*'abcdefghij']
+    for name, row in rows.items():
+        counted = 96 * 96 * (1000 * row['Parameters (K)'] + 1024 * (name != 'j')) / 1e9
+        assert (round(counted, 2) == row['MACs (G)']) == (name != 'i'), name
+
+
 @pytest.mark.parametrize('data', ['helen', 'helen-aligned'])
 def test_the_recommended_config_divides_content_logits_by_the_root_of_the_channels(data):
     """Nothing else differs from the thesis's network and its training; it loads its weights."""
