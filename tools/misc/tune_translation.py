@@ -19,7 +19,7 @@ from average_checkpoints import average, last_checkpoints, write_checkpoint
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, choose_kernels, config_from, prepare_for_cpu
+from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
 
 
 def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -> dict[tuple[int, float], float]:
@@ -27,7 +27,6 @@ def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -
     cfg.test_dataloader, cfg.test_evaluator = cfg.val_dataloader, cfg.val_evaluator
     prepare_for_cpu(cfg)
     runner = Runner.from_cfg(cfg)
-    choose_kernels()
     runner.call_hook('before_test_loop')
     runner.call_hook('before_run')
     found = {}
