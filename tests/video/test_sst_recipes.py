@@ -1,6 +1,7 @@
 """The shipped configs of SST: what a stage trains, the next stage and a test read."""
 
 from functools import cache
+from itertools import pairwise
 from math import ceil
 
 import pytest
@@ -54,7 +55,7 @@ def rows_read(name, size):
 @pytest.mark.parametrize('stages', STAGES, ids=lambda stages: stages[-1])
 def test_a_stage_reads_the_relative_vectors_that_the_stage_before_trained(stages):
     """A larger map adds offsets; among those of the smaller map, it reads exactly the trained ones."""
-    for first, second in zip(stages, stages[1:]):
+    for first, second in pairwise(stages):
         trained, read = rows_read(first, training_map(first)), rows_read(second, training_map(second))
         assert trained.keys() == read.keys()
         for key, offsets in trained.items():

@@ -1,5 +1,5 @@
-# Section 5.3, with its appearance model. What it leaves open is our choice: ResNet-50 without its last stage, 128 channels,
-# 8 heads, 3 + 3 layers. Offsets reach across the thesis's largest maps, of 128 cells.
+# Section 5.3, with its appearance model. What it leaves open is our choice: ResNet-50 without its last stage, 128
+# channels, 8 heads, 3 + 3 layers. Offsets reach across the thesis's largest maps, of 128 cells.
 norm_cfg = dict(type='BN', requires_grad=True)
 attention = dict(type='mmattn.GridAttention3d', num_heads=8, max_offset=127)
 model = dict(
