@@ -419,12 +419,10 @@ def _fit_to_data(cfg: Config) -> None:
 def _fit_to_crop(cfg: Config) -> None:
     """Set the settings that depend on the crop: of a segmentor, and of SST's attention, whose map has stride 8."""
     if find_task(cfg) == 'video':
-        steps = complexity.dicts(cfg.train_dataloader.dataset)
-        frames = next(step.num_frames for step in steps if 'num_frames' in step)
         map_size = [math.ceil(side / 8) for side in input_size(cfg)]
         cfg.model.attention.clip_offset = tuple(side - 1 for side in map_size)
         if 'step' in cfg.model.attention:
-            cfg.model.attention.step = tuple(math.ceil(math.sqrt(side)) for side in (frames, *map_size))
+            cfg.model.attention.step = math.ceil(math.sqrt(map_size[0]))  # √H, section 5.3 of the thesis
     if cfg.default_scope != 'mmseg':
         return
     crop = input_size(cfg)
