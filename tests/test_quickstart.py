@@ -141,7 +141,7 @@ def test_a_build_of_torch_for_cpus_does_not_hide_the_one_for_cuda(tmp_path):
 def test_the_quick_start_compiles_the_cuda_kernels():
     """In a clone of the last commit. It stays in the cache with its environment, so that a second run is quick."""
     if os.environ.get('MMATTN_CUDA_TESTS') != '1':
-        pytest.skip('set MMATTN_CUDA_TESTS=1 to install torch for CUDA (7 GB), and to compile with nvcc 13')
+        pytest.skip('set MMATTN_CUDA_TESTS=1 to install torch for CUDA (6 GB), and to compile with nvcc 13')
     clone = cache_folder() / 'quickstart_cuda'
     if not clone.exists():
         subprocess.run(['git', 'init', '--quiet', clone], check=True)
