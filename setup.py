@@ -121,7 +121,7 @@ setup(
     license_files=['LICENSE'],
     packages=find_packages(include=['mmattn', 'mmattn.*']),
     package_data={
-        'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*', 'verdicts/*.json'],
+        'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*'],
         'mmattn.visualization': ['*.html'],
     },
     python_requires='>=3.10',

@@ -95,9 +95,8 @@ def dtype_of(tensors: list[torch.Tensor]) -> torch.dtype:
 def running(name: str, device: torch.device, dtype: torch.dtype) -> list[str]:
     """List what may run an operator, or '<operator>_backward', in the order in which it is tried."""
     found = [x for x, reason in candidates(name, device, dtype) if not reason]
-    return [
-        x for x in found if device.type != 'cpu' or x != 'native'
-    ]  # on a CPU, a native kernel has declined the call
+    # On a CPU, a native kernel has declined the call.
+    return [x for x in found if (x, device.type) != ('native', 'cpu')]
 
 
 def candidates(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
@@ -108,7 +107,7 @@ def candidates(name: str, device: torch.device, dtype: torch.dtype) -> list[tupl
     by_table = 'composition' if row is None else row.backward if name != operator else row.forward
     if backend == 'triton' and operator not in triton.OPERATORS:
         backend = 'auto'
-    chosen = {'auto': by_table, 'native': 'native'}.get(backend, backend)
+    chosen = by_table if backend == 'auto' else backend
     found = []
     if chosen in ('native', 'triton'):
         found.append((chosen, _against_kernel(chosen, operator, device, dtype)))

@@ -89,6 +89,7 @@ def test_a_kernel_that_ends_its_process_is_reported(monkeypatch):
     finding = isolated(*ARGUMENTS)
     assert 'terminated abruptly' in finding.error
     assert finding.ratios == {}
+    assert not finding.is_correct
 
 
 def test_a_triton_kernel_that_does_not_compile_says_why(monkeypatch):
@@ -97,13 +98,10 @@ def test_a_triton_kernel_that_does_not_compile_says_why(monkeypatch):
     assert check(*ARGUMENTS) == Finding('the kernel failed: no such file: ptxas', {})
 
 
-def test_the_workload_with_the_largest_ratio_counts(monkeypatch):
-    times = iter([(2.0, 4.0), (3.0, 4.0), (9.0, 10.0), (1.0, 8.0)])  # of both passes of two workloads
-
-    def medians(calls, device, repeats):
-        return dict(zip(calls, next(times)))
-
-    monkeypatch.setattr(check_gpu, 'medians', medians)
+def test_the_case_with_the_largest_ratio_counts(monkeypatch):
+    """Of two cases, the times of the kernel in both passes, and of the composition."""
+    times = iter([2.0, 3.0, 4.0, 4.0, 9.0, 1.0, 10.0, 8.0])
+    monkeypatch.setattr(check_gpu, 'median_seconds', lambda call, quick: next(times))
     assert check_gpu.time_all(*ARGUMENTS) == {'forward': 0.9, 'backward': 0.75}
 
 
@@ -111,22 +109,17 @@ FAST, SLOW = ({'forward': x, 'backward': 0.5} for x in (0.5, 2.0))
 
 
 @pytest.mark.parametrize(
-    ('native', 'triton', 'expected'),
+    ('findings', 'expected'),
     [
-        ([('', FAST), ('', FAST)], [], 'dynamic_conv=native'),
-        ([('', FAST), ('', SLOW)], [], ''),  # in one class
-        ([('output differs by 3', FAST), ('', FAST)], [], ''),
-        ([('the kernel supports no case', {}), ('', FAST)], [], 'dynamic_conv=native'),
-        ([('', {'forward': 0.9, 'backward': 0.9})], [('', FAST)], 'dynamic_conv=triton'),
-        ([], [], ''),
+        ([Finding('', FAST), Finding('', FAST)], 'dynamic_conv=native'),
+        ([Finding('', FAST), Finding('', SLOW)], ''),  # in one class
+        ([Finding('output differs by 3', FAST, False), Finding('', FAST)], ''),
+        ([Finding('CUDA error', {}, False), Finding('', FAST)], ''),
+        ([Finding('the kernel supports no case', {}), Finding('', FAST)], 'dynamic_conv=native'),
     ],
 )
-def test_the_last_line_selects_the_fastest_correct_kernel(native, triton, expected):
-    found = {
-        ('dynamic_conv', kernel): {str(i): Finding(*x) for i, x in enumerate(given)}
-        for kernel, given in (('native', native), ('triton', triton))
-        if given
-    }
+def test_the_last_line_selects_fast_correct_kernels(findings, expected):
+    found = {('dynamic_conv', 'native'): dict(zip(DTYPE_CLASSES, findings))}
     assert selected(found) == expected
 
 
@@ -145,7 +138,7 @@ def test_the_whole_report_on_a_cpu(monkeypatch, capsys):
 
 def test_an_incorrect_kernel_is_an_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['check_gpu', '--device', 'cpu', '--operators', 'dynamic_conv'])
-    monkeypatch.setattr(check_gpu, 'isolated', lambda *_: Finding('output differs by 3 times the tolerance', {}))
+    monkeypatch.setattr(check_gpu, 'isolated', lambda *_: Finding('output differs by 3 times', {}, False))
     assert check_gpu.main() == 1
     assert 'output differs by 3 times' in capsys.readouterr().out
 

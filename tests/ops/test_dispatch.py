@@ -71,7 +71,7 @@ def test_a_backend_of_one_operator_leaves_the_others():
     'text', ['fast', '', 'local_attention=fast', 'local=native', 'native,triton', 'local_attention=']
 )
 def test_a_backend_that_does_not_exist(text):
-    with pytest.raises(ValueError, match='must be one of auto, native, .*local_attention=native') as error:
+    with pytest.raises(ValueError, match=r'must be one of auto, native, .*local_attention=native') as error:
         dispatch.backend(text).__enter__()
     assert repr(text) in str(error.value)
 

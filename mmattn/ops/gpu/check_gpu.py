@@ -11,34 +11,32 @@ Each kernel runs in a process of its own, because one that crashes makes the GPU
 import argparse
 import math
 import multiprocessing
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import mmattn.utils.command
 
 import torch
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from mmattn.ops import dispatch, library, triton
 from mmattn.ops.dispatch import HALF, PASSES
 
 from . import cases
-from .cases import Case, Workload
+from .cases import Case
 
 DTYPE_CLASSES = {'16 bit': HALF, 'float32': (torch.float32,)}
-REPEATS = 15
-QUICK_REPEATS = 3
 
 
 class Finding(NamedTuple):
     """What was found on a kernel in a dtype class."""
 
     error: str  # why it is incorrect, or was not measured; '' if it is correct
-    ratios: dict[str, float]  # pass → time in units of the composition's, on the workload with the largest ratio
+    ratios: dict[str, float]  # pass → time in units of the composition's, on the case with the largest ratio
+    is_correct: bool = True
 
 
 def main() -> int:
@@ -52,7 +50,8 @@ def main() -> int:
     if args.device != 'cpu':  # which tests the report itself, on the kernels for CPUs
         if not torch.cuda.is_available():
             raise SystemExit(f'torch {torch.__version__} finds no usable GPU')
-        print(f'{torch.cuda.get_device_name(args.device)}, torch {torch.__version__}, {_triton()}')
+        versions = f'torch {torch.__version__}, {triton.unavailable_reason() or f"Triton {triton.version()}"}'
+        print(f'{torch.cuda.get_device_name(args.device)}, {versions}')
     findings: dict[tuple[str, str], dict[str, Finding]] = {}
     columns = [f'{dtypes} {pass_}' for dtypes in args.dtypes for pass_ in PASSES]
     print(f'{"times / composition":28}' + ''.join(f'{column:>18}' for column in columns))
@@ -66,11 +65,7 @@ def main() -> int:
                 if finding.error:
                     print(f'    {dtypes}: {finding.error}', flush=True)
     print(f'MMATTN_BACKEND={selected(findings) or "auto"}')
-    return int(any('differs' in finding.error for found in findings.values() for finding in found.values()))
-
-
-def _triton() -> str:
-    return triton.unavailable_reason() or f'Triton {triton.version()}'
+    return int(not all(finding.is_correct for found in findings.values() for finding in found.values()))
 
 
 def kernels_of(operator: str, device: torch.device) -> list[str]:
@@ -82,22 +77,21 @@ def kernels_of(operator: str, device: torch.device) -> list[str]:
 
 def selected(findings: dict[tuple[str, str], dict[str, Finding]]) -> str:
     """Name the kernels that are correct, and faster in the mean of both passes, in every class that they support."""
-    fastest: dict[str, tuple[float, str]] = {}
+    pairs = []
     for (operator, kernel), found in findings.items():
-        measured = [x for x in found.values() if x.ratios]
-        times = [sum(x.ratios.values()) / len(x.ratios) for x in measured]
-        if measured and not any(x.error for x in measured) and max(times) < 1:
-            fastest[operator] = min(fastest.get(operator, (1.0, '')), (max(times), kernel))
-    return ','.join(f'{operator}={kernel}' for operator, (_, kernel) in fastest.items())
+        means = [sum(x.ratios.values()) / len(x.ratios) for x in found.values() if x.ratios]
+        if means and max(means) < 1 and all(x.is_correct for x in found.values()):
+            pairs.append(f'{operator}={kernel}')
+    return ','.join(pairs)
 
 
 def isolated(operator: str, kernel: str, dtypes: str, device: str, quick: bool) -> Finding:
-    """Run :func:`check` in a new process. A kernel that ends it is incorrect."""
+    """Run :func:`check` in a new process. A kernel that ends the process, or raises an error, is incorrect."""
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:
         try:
             return pool.submit(check, operator, kernel, dtypes, device, quick).result()
         except Exception as error:
-            return Finding(str(error).strip().partition('\n')[0] or type(error).__name__, {})
+            return Finding(str(error).strip().partition('\n')[0] or type(error).__name__, {}, False)
 
 
 def check(operator: str, kernel: str, dtypes: str, device: str, quick: bool) -> Finding:
@@ -108,7 +102,7 @@ def check(operator: str, kernel: str, dtypes: str, device: str, quick: bool) -> 
     if not supported:  # a Triton kernel that does not compile says why
         return Finding(dispatch._failures.get(operator, 'the kernel supports no case'), {})
     error = f'{errors[0]}{f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""}' if errors else ''
-    return Finding(error, time_all(operator, kernel, dtypes, device, quick))
+    return Finding(error, time_all(operator, kernel, dtypes, device, quick), not errors)
 
 
 def _dtypes(dtypes: str, device: str) -> tuple[torch.dtype, ...]:
@@ -162,6 +156,16 @@ def compare(operator: str, case: Case, dtype: torch.dtype, kernel: str = 'native
 
 def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtype) -> dict[str, Tensor]:
     """Compute the output and all gradients in dtype ``computed``, for inputs rounded to ``dtype``."""
+    arguments, leaves = _prepare(case, dtype, computed)
+    output = getattr(mmattn.ops, operator)(**arguments)
+    # Generated on the CPU, so that it is the same for every device.
+    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+    grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output.device, computed))
+    return {'output': output.detach(), **dict(zip(leaves, grads))}
+
+
+def _prepare(case: Case, dtype: torch.dtype, computed: torch.dtype) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the arguments of a case, and those among them that have gradients, by name."""
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:
@@ -174,83 +178,45 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
         name: [leaf(f'{name}[{i}]', x) for i, x in enumerate(value)] if isinstance(value, list) else leaf(name, value)
         for name, value in case.tensors.items()
     }
-    output = getattr(mmattn.ops, operator)(**arguments, **case.settings)
-    # Generated on the CPU, so that it is the same for every device.
-    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
-    grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output.device, computed))
-    return {'output': output.detach(), **dict(zip(leaves, grads))}
+    return {**arguments, **case.settings}, leaves
 
 
 # Times
 
 
 def time_all(operator: str, kernel: str, dtypes: str, device: str, quick: bool) -> dict[str, float]:
-    """Time the passes of all workloads. The workload with the largest ratio to the composition counts."""
+    """Time both passes of the timed cases. The case with the largest ratio to the composition counts."""
     worst: dict[str, float] = {}
-    for work in cases.workloads(operator, device, _dtypes(dtypes, device)[0], quick):
-        with dispatch.backend(f'{operator}={kernel}'), dispatch.kernels_run() as kernels:
-            try:
-                work.call()
-            except RuntimeError as error:
-                if 'has no kernel for these tensors' not in str(error):
-                    raise
-        if operator not in kernels:
-            continue
-        for pass_ in PASSES:
-            calls = {x: timed(work, f'{operator}={x}', pass_) for x in (kernel, 'composition')}
-            times = medians(calls, device, QUICK_REPEATS if quick else REPEATS)
-            worst[pass_] = max(worst.get(pass_, 0.0), times[kernel] / times['composition'])
+    dtype = _dtypes(dtypes, device)[0]
+    for case in (x for x in cases.cases(operator, device, quick) if x.is_timed):
+        arguments, leaves = _prepare(case, dtype, dtype)
+        call = partial(getattr(mmattn.ops, operator), **arguments)
+        seconds: dict[str, list[float]] = {}
+        for name in (kernel, 'composition'):
+            with dispatch.backend(f'{operator}={name}'), dispatch.kernels_run() as kernels:
+                try:
+                    out = call()
+                except RuntimeError as error:
+                    if 'has no kernel for these tensors' not in str(error):
+                        raise
+                    break
+                backward = partial(
+                    torch.autograd.grad, out, [*leaves.values()], torch.ones_like(out), retain_graph=True
+                )
+                seconds[name] = [median_seconds(x, quick) for x in (torch.no_grad()(call), backward)]
+            if name == kernel and operator not in kernels:
+                break
+        else:
+            for pass_, time, composition in zip(PASSES, seconds[kernel], seconds['composition']):
+                worst[pass_] = max(worst.get(pass_, 0.0), time / composition)
     return worst
 
 
-def timed(work: Workload, backend: str, pass_: str) -> Callable[[], Any]:
-    """Build the call to be timed: the forward pass, or the backward pass alone."""
-
-    def forward() -> Tensor:
-        with dispatch.backend(backend), torch.no_grad():
-            return work.call()
-
-    if pass_ == 'forward':
-        return forward
-    with dispatch.backend(backend):
-        out = work.call()
-    cotangent = torch.ones_like(out)
-
-    def backward() -> tuple[Tensor, ...]:
-        with dispatch.backend(backend):
-            return torch.autograd.grad(out, work.inputs, cotangent, retain_graph=True)
-
-    return backward
-
-
-def medians(calls: dict[str, Callable[[], Any]], device: str, repeats: int) -> dict[str, float]:
-    """Measure the median time of each call in ms, after two warm-up calls. The calls alternate."""
-    for call in [*calls.values()] * 2:
-        call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            with _clock(device) as milliseconds:
-                call()
-            times[name].append(milliseconds())
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-@contextmanager
-def _clock(device: str) -> Iterator[Callable[[], float]]:
-    """Yield a function that returns, after the block, the ms that the device spent on it."""
-    if device == 'cpu':
-        start = time.perf_counter()
-        stop = start
-        yield lambda: 1e3 * (stop - start)
-        stop = time.perf_counter()
-        return
-    torch.cuda.synchronize()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-    events[0].record()
-    yield lambda: events[0].elapsed_time(events[1])
-    events[1].record()
-    torch.cuda.synchronize()
+def median_seconds(call: Callable[[], Any], quick: bool) -> float:
+    """Measure the median time of a call, on a GPU until it has finished."""
+    threads = torch.get_num_threads()
+    timer = Timer('call()', globals={'call': call}, num_threads=threads)
+    return timer.blocked_autorange(min_run_time=0.02 if quick else 0.5).median
 
 
 def _name(dtype: torch.dtype) -> str:
