@@ -14,8 +14,8 @@ def pytest_runtest_logreport(report) -> None:
         return  # the process that distributes the tests sees all reports
     COUNTS[report.outcome] += 1
     if report.failed:
-        lines = [line for line in report.longreprtext.splitlines() if line.startswith('E ')] or ['no message']
-        record('tests', test=report.nodeid, error='\n'.join(lines[:3])[:400])
+        lines = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith('E ')]
+        record('tests', test=report.nodeid, error='; '.join(lines[:3])[:400] or 'no message')
     if COUNTS.total() % 100 == 0:
         record('tests', **COUNTS)
 

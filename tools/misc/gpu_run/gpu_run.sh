@@ -5,7 +5,7 @@
 # default: python3), and nvcc, or an mmattn that is installed with its CUDA kernels. If mmcv and mmseg are missing, or the
 # kernels are to be built elsewhere, run prepare.sh on a machine with a network first, and take its files along.
 #
-# PART: env tests edge compare layers ops shapes time train capture flex (default: all, in this order), and tune, the
+# PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order), and tune, the
 # configurations of Triton kernels, and sanitize, some tests under compute-sanitizer. What fails does not stop the rest.
 # What found no time is run by a second call with its names. Seconds in all: BUDGET=530. You get, in OUT=/tmp/gpu_run_out:
 #
@@ -25,7 +25,7 @@ done
 cd "$root"
 python=${PYTHON:-python3} budget=${BUDGET:-530} cores=$(nproc) site=${SITE:-/tmp/gpu_run_site}
 parts=("$@")
-[ $# -gt 0 ] || parts=(env tests edge compare layers ops shapes time train capture flex)
+[ $# -gt 0 ] || parts=(env tests edge compare layers ops train shapes capture time flex)
 export OUT=${OUT:-/tmp/gpu_run_out} SMALL=${SMALL:-} WORKERS=$cores PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$site:$root:$root/tools/benchmarks:$here${PYTHONPATH:+:$PYTHONPATH}
 export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/gpu_run_triton}
@@ -84,7 +84,7 @@ for name in "${parts[@]}"; do
         layers) gpu_part layers 80 ;;
         ops) gpu_part ops 110 ;;
         shapes) gpu_part shapes 40 ;;
-        time) gpu_part time 50 ;;
+        time) gpu_part time 60 ;;
         train) gpu_part train 120 ;;
         capture) gpu_part capture 60 ;;
         flex) gpu_part flex 60 ;;
