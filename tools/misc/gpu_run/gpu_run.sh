@@ -62,7 +62,7 @@ part() { # name, log, most seconds, command; UNTIL in it becomes the time at whi
     [ "$left" -ge 25 ] || { say "$name: no time left"; return; }
     [ "$most" -le "$left" ] || most=$left
     echo "== $name" >>"$log"
-    timeout --kill-after 5 "$most" "${@/UNTIL/$(($(date +%s) + most - 4))}" >>"$log" 2>&1 || code=$?
+    timeout --kill-after 5 "$most" "${@/UNTIL/$(($(date +%s) + most - 8))}" >>"$log" 2>&1 || code=$?
     say "$name: exit code $code after $((SECONDS - start)) s"
 }
 gpu_part() { part "$1" parts.log "$2" $python "$here/gpu_run.py" "$1" UNTIL; }

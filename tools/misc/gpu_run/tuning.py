@@ -8,7 +8,7 @@ from unittest import mock
 
 import torch
 from correctness import bi_nl
-from findings import GPU, WORKERS, guarded, milliseconds, record, run_groups
+from findings import DEVICE, GPU, WORKERS, guarded, milliseconds, record, run_groups
 
 from mmattn.ops import dispatch
 from mmattn.ops.gpu import check_gpu
@@ -16,6 +16,7 @@ from mmattn.ops.gpu.cases import Case, Draw
 
 CHANNELS = (64, 128, 256)
 WINDOW = 31
+COMPARED_SIDE, TIMED_SIDE = 41, 97  # of the maps
 # Rows that a program owns, rows per iteration, warps, stages.
 CONFIGS = ((64, 32, 4, 2), (32, 32, 4, 2), (128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 2), (64, 16, 4, 2))
 LAUNCHES = 10  # in one graph: the host takes longer for a launch than many a kernel runs
@@ -47,7 +48,7 @@ def configured(config: tuple[int, ...]) -> Iterator[None]:
 
 def _wrong(channels: int, config: tuple[int, ...]) -> str:
     """Say what is wrong with the kernels in a configuration, or return ''."""
-    draw, side = Draw('cuda'), 41
+    draw, side = Draw(DEVICE), COMPARED_SIDE
     tensors = draw.operands((1, 1), (side, side), (channels, channels))
     tensors |= {'window_bias': draw(1, 1, side, side, WINDOW**2), 'outside_bias': draw(1, 1, side, side)}
     case = Case('', tensors, {'window_size': WINDOW})
@@ -55,7 +56,7 @@ def _wrong(channels: int, config: tuple[int, ...]) -> str:
         ran, errors = check_gpu.compare('global_attention', case, torch.bfloat16, 'triton')
         if ran:
             return '; '.join(errors)
-        return dispatch.candidates('global_attention', torch.device('cuda'), torch.bfloat16)[0][1] or 'did not run'
+        return dispatch.candidates('global_attention', torch.device(DEVICE), torch.bfloat16)[0][1] or 'did not run'
 
 
 def _compare(group: Group) -> None:
@@ -82,7 +83,7 @@ def _kernel_times(channels: int, config: tuple[int, ...]) -> dict[str, float]:
         calls[kernel.__name__] = lambda: original(kernel, *arguments, **constants)
         original(kernel, *arguments, **constants)
 
-    call, tensors = bi_nl(1, 97, channels, WINDOW, torch.bfloat16)
+    call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, torch.bfloat16)
     with configured(config):
         with mock.patch.object(launch, 'launch', spy):
             torch.autograd.grad(call(*tensors).sum(), tensors)
