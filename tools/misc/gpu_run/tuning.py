@@ -14,6 +14,7 @@ from mmattn.ops import dispatch
 from mmattn.ops.gpu import check_gpu
 from mmattn.ops.gpu.cases import Case, Draw
 
+DTYPE = torch.bfloat16
 CHANNELS = (64, 128, 256)
 WINDOW = 31
 COMPARED_SIDE, TIMED_SIDE = 41, 97  # of the maps
@@ -53,10 +54,10 @@ def _wrong(channels: int, config: tuple[int, ...]) -> str:
     tensors |= {'window_bias': draw(1, 1, side, side, WINDOW**2), 'outside_bias': draw(1, 1, side, side)}
     case = Case('', tensors, {'window_size': WINDOW})
     with configured(config):
-        ran, errors = check_gpu.compare('global_attention', case, torch.bfloat16, 'triton')
+        ran, errors = check_gpu.compare('global_attention', case, DTYPE, 'triton')
         if ran:
             return '; '.join(errors)
-        return dispatch.candidates('global_attention', torch.device(DEVICE), torch.bfloat16)[0][1] or 'did not run'
+        return dispatch.candidates('global_attention', torch.device(DEVICE), DTYPE)[0][1] or 'did not run'
 
 
 def _compare(group: Group) -> None:
@@ -83,7 +84,7 @@ def _kernel_times(channels: int, config: tuple[int, ...]) -> dict[str, float]:
         calls[kernel.__name__] = lambda: original(kernel, *arguments, **constants)
         original(kernel, *arguments, **constants)
 
-    call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, torch.bfloat16)
+    call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, DTYPE)
     with configured(config):
         with mock.patch.object(launch, 'launch', spy):
             torch.autograd.grad(call(*tensors).sum(), tensors)
