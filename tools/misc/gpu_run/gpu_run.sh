@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Measures on a GPU what can only be seen there, in nine minutes and without a network: bash gpu_run.sh [PART ...]
+# Measures what only a GPU can show, in nine minutes and without a network: bash tools/misc/gpu_run/gpu_run.sh [PART ...]
 #
-# You need a checkout, a Python with a CUDA build of torch and pytest with pytest-xdist and pytest-timeout (PYTHON=...;
-# default: python3), and nvcc, or an mmattn that is installed with its CUDA kernels. If mmcv and mmseg are missing, or the
-# kernels are to be built elsewhere, run prepare.sh on a machine with a network first, and take its files along.
+# You need this checkout, nvcc, and a Python (PYTHON=python3) with a CUDA build of torch, pytest, pytest-xdist and
+# pytest-timeout. MMSegmentation, if that Python lacks it, and the compiled kernels can also come from another machine:
+# run prepare.sh there, in a copy of this folder, and take the folder along.
 #
-# PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order), and tune, the
-# configurations of Triton kernels, and sanitize, some tests under compute-sanitizer. What fails does not stop the rest.
-# What found no time is run by a second call with its names. Seconds in all: BUDGET=530. You get, in OUT=/tmp/gpu_run_out:
+# PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order); on demand: tune
+# (configurations of Triton kernels), sanitize (tests under compute-sanitizer). A part that fails does not stop the others.
+# Parts for which BUDGET=530 seconds were too short can follow in a second call. The results are in OUT=/tmp/gpu_run_out:
 #
-#     results.jsonl   one line for each time, comparison and failure, written when it is found
-#     run.log         what this script prints: the seconds of each part, and a summary of the results
-#     parts.log, tests.log, build.log     what the parts, pytest and the build print
+#     results.jsonl   a line for each time, each comparison and each failure, written when it is found
+#     run.log         what you see on the screen: the seconds of each part, and a summary of results.jsonl
+#     parts.log, tests.log, build.log   the output of the parts, of pytest and of the compiler
 #
-# SMALL=--small rehearses the parts on small maps, without a GPU. To measure a commit while you change the checkout, copy
-# this folder to .gpu_run at the root of another checkout, and run it there.
+# To rehearse without a GPU, on small maps: SMALL=--small bash tools/misc/gpu_run/gpu_run.sh env compare layers ops. The
+# folder also works as a copy, .gpu_run at the root of a checkout, which git ignores.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here
