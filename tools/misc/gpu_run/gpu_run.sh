@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures what only a GPU can show, in nine minutes and without a network: bash tools/misc/gpu_run/gpu_run.sh [PART ...]
+# Measures what only a GPU can show, in nine minutes, without a network: bash tools/misc/gpu_run/gpu_run.sh [PART ...]
 #
 # You need this checkout, nvcc, and a Python (PYTHON=python3) with a CUDA build of torch, pytest, pytest-xdist and
 # pytest-timeout. MMSegmentation, if that Python lacks it, and the compiled kernels can also come from another machine:
-# run prepare.sh there, in a copy of this folder, and take the folder along.
+# run prepare.sh in the checkout there, and take this folder along with what it made.
 #
 # PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order); on demand: tune
-# (configurations of Triton kernels), sanitize (tests under compute-sanitizer). A part that fails does not stop the others.
-# Parts for which BUDGET=530 seconds were too short can follow in a second call. The results are in OUT=/tmp/gpu_run_out:
+# (configurations of Triton kernels), sanitize (tests under compute-sanitizer). A part that fails stops no other part.
+# Parts for which BUDGET=530 seconds were too short can follow in a second call. Results are in OUT=/tmp/gpu_run_out:
 #
 #     results.jsonl   a line for each time, each comparison and each failure, written when it is found
 #     run.log         what you see on the screen: the seconds of each part, and a summary of results.jsonl
