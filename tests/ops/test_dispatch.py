@@ -1,5 +1,6 @@
 """What runs an operator: kernel, composition or reference, and why; on GPUs that have a capability and nothing else."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -229,7 +230,7 @@ def calls(monkeypatch):
         for pass_ in (name, f'{name}_backward'):
             for implementation in ('composition', 'reference'):
                 monkeypatch.setitem(dispatch.FUNCTIONS[pass_], implementation, record(implementation, pass_))
-    monkeypatch.setattr(triton, 'run', lambda name, arguments: calls.append(('triton', arguments[-1])))
+    monkeypatch.setattr(triton, 'run', lambda name, arguments, always: calls.append(('triton', arguments[-1])))
     monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', record('native', 'grid_attention'))
     return calls
 
@@ -250,7 +251,7 @@ def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu
 def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, monkeypatch):
     """As one that the compiler refuses, or for which the cache's disk is full. The training goes on."""
 
-    def fails(name, arguments):
+    def fails(name, arguments, always):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(triton, 'run', fails)
@@ -265,13 +266,36 @@ def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, mo
 
 def test_a_composition_computes_the_log_sum_exp_for_a_kernels_backward_pass(gpu, calls, monkeypatch):
     """Where the kernel of the forward pass does not support the call, that of the backward pass may."""
-    monkeypatch.setattr(triton, 'run', lambda name, arguments: NotImplemented)
+    monkeypatch.setattr(triton, 'run', lambda name, arguments, always: NotImplemented)
     dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
     assert calls == [('composition', True)]
 
 
+@pytest.mark.skipif(bool(triton.unavailable_reason()), reason=triton.unavailable_reason())
+def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
+    """With biases, and for many pairs of a query and a key."""
+    module = importlib.import_module('mmattn.ops.triton.global_attention')
+    ran = []
+    monkeypatch.setattr(module, 'forward', lambda *arguments: ran.append('forward'))
+    monkeypatch.setattr(module, 'backward', lambda *arguments: ran.append('backward'))
+    monkeypatch.setitem(dispatch.FUNCTIONS['global_attention'], 'composition', lambda *_: ran.append('composition'))
+    with fake_tensor.FakeTensorMode():
+        x, small = (torch.empty(2, 1, n, n, 8, device='cuda', dtype=torch.bfloat16) for n in (64, 8))
+        window, narrow = x.new_empty(2, 1, 64, 64, 9), x.new_empty(2, 1, 8, 8, 9)
+        large = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=3)
+        few = ops.global_attention.arguments(small, small, small, window_bias=narrow, window_size=3)
+        content = ops.global_attention.arguments(x, x, x)
+        dispatch.run('global_attention_backward', (x, x, x, *large, False, [True] * 4))
+    for call in (large, few, content):
+        dispatch.run('global_attention', (*call, False))
+    assert ran == ['backward', 'forward', 'composition', 'composition']
+    with dispatch.backend('global_attention=triton'):
+        dispatch.run('global_attention', (*few, False))
+    assert ran[-1] == 'forward'
+
+
 def test_running_out_of_memory_is_no_failure_of_a_kernel(gpu, calls, monkeypatch):
-    def fails(name, arguments):
+    def fails(name, arguments, always):
         raise torch.cuda.OutOfMemoryError('CUDA out of memory')
 
     monkeypatch.setattr(triton, 'run', fails)

@@ -18,6 +18,7 @@ from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
 
+from ..conftest import cache_folder
 from . import literal
 from .literal import assert_same, evaluate, low_precision, randn
 from .test_contract import ALL, flat, given
@@ -212,6 +213,28 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
         out, lse = module.forward(*arguments)
         module.backward(out, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]
+
+
+OLDEST = cache_folder() / 'triton-3.6.0'  # run_tests.sh --all installs it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (OLDEST / 'triton').exists(), reason='Triton 3.6.0 is not installed for the tests')
+@pytest.mark.parametrize('operator', triton.OPERATORS)
+def test_the_oldest_triton_compiles_all_kernels(operator):
+    options = ['--operators', operator, '--capabilities', '90', '--channels', '64', '--dtypes', 'bfloat16']
+    path = os.pathsep.join([str(OLDEST), os.environ.get('PYTHONPATH', '')])
+    code = 'import runpy, sys, triton; assert triton.__version__ == "3.6.0"; sys.argv = sys.argv[1:]; '
+    code += 'runpy.run_path(sys.argv[0], run_name="__main__")'
+    done = subprocess.run(
+        [sys.executable, '-c', code, TOOL, *options],
+        env={**os.environ, 'PYTHONPATH': path},
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split('|')[5].strip() for line in done.stdout.splitlines()[2:]]
+    assert rows == KERNELS[operator]
 
 
 @pytest.mark.slow

@@ -106,6 +106,9 @@ SMALL = {
 }
 
 
+SMALL_LAYERS = 4  # of encoder and decoder in transformer_tiny
+
+
 class Protocol(NamedTuple):
     """Changes to the paper's protocol."""
 
@@ -337,6 +340,9 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
+    for key in ('encoder_layers', 'decoder_layers'):
+        if isinstance(cfg.model.get(key), list):  # a config per layer
+            cfg.model[key] = cfg.model[key][:SMALL_LAYERS]
     if find_task(cfg) in ('questions', 'grounding'):
         cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks', []) if hook.type != 'mmattn.WordVectorHook']
     if 'self_critical' in cfg.model:  # it starts from a trained network

@@ -49,7 +49,13 @@ def interpreted() -> bool:
     return os.environ.get('TRITON_INTERPRET') == '1'
 
 
-def run(name: str, arguments: tuple) -> Any:
-    """Run the forward or backward kernels of an operator. Returns NotImplemented if they do not support the call."""
+def run(name: str, arguments: tuple, always: bool = True) -> Any:
+    """Run the kernels of an operator, or of its backward operator.
+
+    Returns NotImplemented if they do not support the call, or, unless ``always``, if PyTorch's operators are faster.
+    """
     module = importlib.import_module(f'{__name__}.{name.removesuffix("_backward")}')  # it imports Triton
-    return (module.backward if name.endswith('_backward') else module.forward)(*arguments)
+    is_backward = name.endswith('_backward')  # its arguments begin with gradient, output and log-sum-exp
+    if not always and not module.is_worthwhile(arguments[3:-1] if is_backward else arguments):
+        return NotImplemented
+    return (module.backward if is_backward else module.forward)(*arguments)

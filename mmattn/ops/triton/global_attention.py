@@ -25,6 +25,7 @@ from .launch import Config, width
 
 AXES = 3
 MOST_CHANNELS = 256  # the sums of a row stay in registers
+FEWEST_PAIRS = 2**22  # batch · heads · N · M: a launch takes a millisecond of the CPU, as long as a composition
 
 
 class Operands:
@@ -119,3 +120,11 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
 def supports(args: Any) -> bool:
     """Check whether the kernels support a call."""
     return max(args.query.shape[-1], args.value.shape[-1]) <= MOST_CHANNELS and blocks.supports(args)
+
+
+def is_worthwhile(arguments: tuple) -> bool:
+    """Check whether the kernels are faster than PyTorch: with biases, as it has flash attention, and for many pairs."""
+    args = OPERATOR.Arguments(*arguments)
+    biases = (args.window_bias, args.key_bias, args.key_mask)
+    biased = args.is_causal or bool(args.axis_bias) or any(x is not None for x in biases)
+    return biased and args.query.shape[:-1].numel() * args.key.shape[2:-1].numel() >= FEWEST_PAIRS
