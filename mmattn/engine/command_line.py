@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, DictAction
+from mmengine.hub import get_config
 from mmengine.logging import print_log
 from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
@@ -284,7 +285,7 @@ def _changed_helpers(path: Path, cfg: Config) -> dict[str, Any]:
         return {}
     inherited: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases:
-        inherited |= Config.fromfile(path.parent / base if '::' not in base else base).to_dict()
+        inherited |= (get_config(base) if '::' in base else Config.fromfile(path.parent / base)).to_dict()
     return {name: inherited[name] for name in helpers if name in inherited and inherited[name] != cfg[name]}
 
 
