@@ -34,6 +34,7 @@ from .task import (
     input_words,
     length,
 )
+from .tiny_config import shrink
 
 # The settings of a config; other names are variables of its file.
 SETTINGS = (
@@ -121,6 +122,7 @@ class Protocol(NamedTuple):
     frozen: bool = False  # the backbone is frozen; with `crops`, it always is
     options: Mapping[str, Any] = {}  # settings of all configs, by key
     fold: Fold | None = None  # lists of the samples for training and test
+    tiny: bool = False  # two updates of a tiny network on small images or short sentences, to see that they run
 
 
 @cache
@@ -206,6 +208,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
       phrases, there are no published word vectors;
     * with ``options``: these settings, after the row's own; with ``fold``: the lists of the samples;
+    * with ``tiny``: all sizes, and the length of training;
     * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
       initial weights; with ``frozen`` or ``crops``: it is frozen.
 
@@ -244,6 +247,8 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         _import_layers(cfg)
         if protocol.fold is not None:
             use_fold(cfg, protocol.fold)
+        if protocol.tiny:
+            shrink(cfg)
         _set_validations(cfg, protocol.validations)
         if protocol.crops is not None:
             _check_crops(cfg, row)
@@ -296,6 +301,8 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         differences.append('the first stage alone')
     if protocol.amp:
         differences.append('mixed precision')
+    if protocol.tiny:
+        differences.append('a rehearsal: tiny data and networks')
     differences += [f'{key} = {value}' for key, value in protocol.options.items()]
     return differences
 
