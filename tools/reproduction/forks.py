@@ -1,4 +1,4 @@
-"""Run Python scripts in forks of a process: as isolated as fresh interpreters, without their imports of many seconds."""
+"""Python scripts in forks of a process: as isolated as fresh interpreters, without their imports of many seconds."""
 
 import os
 import runpy
@@ -20,8 +20,8 @@ def run_script(arguments: Sequence[str], environment: Mapping[str, str], folder:
     """
     for descriptor, name in enumerate(streams, 1):
         os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), descriptor)
-    sys.stdout = open(1, 'w', buffering=1, encoding='utf-8', closefd=False)
-    sys.stderr = open(2, 'w', buffering=1, encoding='utf-8', closefd=False)
+    sys.stdout = open(1, 'w', buffering=1, encoding='utf-8', closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, 'w', buffering=1, encoding='utf-8', closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -67,7 +67,7 @@ def plan(
         ProtocolError: the table cannot be run under this protocol.
     """
     methods: list[Method] = []
-    chosen = _select(choose(rows, protocol, data), names, with_baselines)
+    chosen = select(choose(rows, protocol, data), names, with_baselines)
     baselines = {(row.name, row.setting) for row in chosen}
     for row in chosen:
         if (row.baseline, row.setting) not in baselines:
@@ -192,7 +192,12 @@ def _text(cfg: Config) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def _select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
+def select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
+    """Return the rows with some names, in which * matches any text, and their baselines.
+
+    Raises:
+        ProtocolError: a name matches no row.
+    """
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
             row_names = '; '.join(dict.fromkeys(row.name for row in rows))

@@ -83,7 +83,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         RuntimeError: the tool has failed; the message names the log.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, _cores() // jobs))
+    threads = str(max(1, cores() // jobs))
     words = [sys.executable, str(config_path().parent / 'tools' / tool), *map(str, command)]
     environment = {'OMP_NUM_THREADS': threads, **os.environ, **run.environment}
     log = run.folder / 'output.log'
@@ -116,7 +116,8 @@ def _fork(words: list[str], environment: dict[str, str], log: Path) -> multiproc
     return process
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 

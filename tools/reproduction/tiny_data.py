@@ -14,7 +14,7 @@ from mmattn.utils.files import replace_folder
 from . import releases
 from .protocol import data_sets
 
-WORDS = ('is', 'it', 'what', 'color', 'dog', 'image')  # of the questions, and words with published vectors
+WORDS = ('is', 'it', 'what', 'color', 'dog', 'image', 'man', 'hat')  # with published vectors, in questions and phrases
 SPLITS = dict(train=range(100, 106), val=range(200, 204), test=range(300, 302))  # numbers of images
 
 
@@ -250,7 +250,7 @@ def make_daquar(root: Path, source: Path) -> None:
 
 def make_easy_vqa(root: Path, source: Path) -> None:
     """easy-VQA."""
-    for split, numbers in (('train', range(8)), ('test', range(4))):
+    for split, numbers in (('train', range(40)), ('test', range(4)))  # 1/16 for training is two:
         releases.easy_vqa(source, split, [*numbers], packed=True, size=64)
     convert('easy_vqa', source, '--out-dir', root)
 
@@ -300,9 +300,14 @@ def variables() -> list[str]:
     return sorted({*data_sets().values(), 'GLOVE_ROOT', 'SKIP_THOUGHT_ROOT', 'STILLS_ROOT'})
 
 
+def place(variable: str, folder: Path) -> Path:
+    """Return the folder of a variable's data set below ``folder``."""
+    return folder / variable.removesuffix('_ROOT').lower()
+
+
 def make(variable: str, folder: Path) -> None:
-    """Make the data set of a variable in its subfolder of ``folder``, unless it is there."""
-    root = folder / variable.removesuffix('_ROOT').lower()
+    """Make the data set of a variable below ``folder``, unless it is there."""
+    root = place(variable, folder)
     if not root.exists():
         with replace_folder(root) as scratch:
             DATA[variable](scratch / 'new', scratch / 'source')
