@@ -40,7 +40,7 @@ SCHEDULES = {
 
 
 def settings(collections: Iterable[Mapping[str, Any]], row: 'Row', own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the source states about a row: the entries of all collections that name it, then the row's ``own``."""
+    """Return what the source states about a row: the entries of all collections that name it, then its ``own``."""
     stated: dict[str, Any] = {}
     for collection in collections:
         for entry in collection.get('Source', ()):

@@ -250,7 +250,7 @@ def make_daquar(root: Path, source: Path) -> None:
 
 def make_easy_vqa(root: Path, source: Path) -> None:
     """easy-VQA."""
-    for split, numbers in (('train', range(40)), ('test', range(4)))  # 1/16 for training is two:
+    for split, numbers in (('train', range(40)), ('test', range(4))):  # two questions are 1/16
         releases.easy_vqa(source, split, [*numbers], packed=True, size=64)
     convert('easy_vqa', source, '--out-dir', root)
 
