@@ -180,7 +180,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
                 f'table {rows[0].table} is on {" and ".join(on)}, which have different metrics: choose one by --dataset'
             )
         return rows
-    own_rows = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
+    own_rows = [row for row in rows if is_own(shipped(row.configs[-1]), data)]
     if own_rows:
         return own_rows
     task, *_ = find_metrics(data)
@@ -216,7 +216,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
     it.
     """
-    is_papers_data = data is None or _is_own(shipped(row.configs[-1]), data)
+    is_papers_data = data is None or is_own(shipped(row.configs[-1]), data)
     configs = []
     for name in row.configs if is_papers_data else row.configs[:1]:
         cfg = deepcopy(shipped(name))
@@ -274,7 +274,7 @@ def _import_layers(cfg: Config) -> None:
 def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config | None) -> list[str]:
     """Return the differences between a row's run and the paper's protocol, in words; empty if there are none."""
     cfg, of_paper = configs[-1], shipped(row.configs[-1])
-    is_papers_data = data is None or _is_own(of_paper, data)
+    is_papers_data = data is None or is_own(of_paper, data)
     differences = [] if is_papers_data else [f'{protocol.dataset} in place of {row.data}']
     if length(cfg) != length(of_paper):
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
@@ -321,7 +321,8 @@ def small_network(cfg: Config) -> Small:
     return next(small for base, small in SMALL.items() if base in cfg.text)
 
 
-def _is_own(cfg: Config, data: Config) -> bool:
+def is_own(cfg: Config, data: Config) -> bool:
+    """Whether a config of the papers is on a data set."""
     return cfg.get('data_root') == data.get('data_root')
 
 

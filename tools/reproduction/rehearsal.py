@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from hashlib import sha256
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from shutil import rmtree
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmattn.utils.command import describe
 
@@ -28,7 +29,7 @@ from mmengine.registry import DATASETS, METRICS, MODELS, init_default_scope
 from mmattn.utils.files import check_writable, exclusive, write_text
 
 from . import tiny_data
-from .plan import check_data, plan, write_configs
+from .plan import check_data, plan, source_words, write_configs
 from .protocol import Protocol, adapt, shipped, small_network
 from .reproduce import Machine, Scope, make_run, reproduce, train_stages
 from .runs import FORK, call
@@ -49,6 +50,10 @@ class Outcome(NamedTuple):
     fault: str
     seconds: float
     truth: bool = True
+
+    def suffices(self, kind: str) -> bool:
+        """Whether the row need not be rehearsed again: it ran, and was trained if it has to be."""
+        return not self.fault and kind in (self.kind, CHECKED)
 
     @property
     def words(self) -> str:
@@ -114,12 +119,12 @@ def in_processes(function: Callable[[str], None], items: Iterable[str], jobs: in
         RuntimeError: a process failed; it has printed why.
     """
     failed: list[str] = []
-    running: dict[int, tuple[str, FORK.Process]] = {}  # type: ignore[name-defined]
+    running: dict[Any, tuple[str, ForkProcess]] = {}
 
     def collect(limit: int) -> None:
         while len(running) >= limit:
             for sentinel in wait([*running]):
-                item, process = running.pop(sentinel)  # type: ignore[call-overload]
+                item, process = running.pop(sentinel)
                 process.join()
                 if process.exitcode:
                     failed.append(item)
@@ -155,7 +160,10 @@ def logged(path: Path) -> Iterator[None]:
 
 
 def rehearse_table(rows: Sequence[Row], to_train: Sequence[bool], folder: Path) -> None:
-    """Rehearse the rows of a table that did not run before, print a line for each, and store the outcomes."""
+    """Rehearse the rows of a table that did not run before, and store the outcomes.
+
+    Prints a line for each row, and the differences of the table's configs from the source.
+    """
     torch.set_num_threads(1)
     outcomes = read_outcomes(folder)
     for number, (row, train) in enumerate(zip(rows, to_train), 1):
@@ -168,9 +176,9 @@ def rehearse_table(rows: Sequence[Row], to_train: Sequence[bool], folder: Path) 
         with logged(place / 'log.txt'):
             try:
                 configs = [cfg.to_dict() for cfg in adapt(row, TINY, None)]
-                digest = sha256(str([kind, row, configs]).encode()).hexdigest()
+                digest = sha256(str([row._replace(source={}), configs]).encode()).hexdigest()
                 before = outcomes.get(key)
-                if before is not None and before[0] == digest and not before[1].fault:
+                if before is not None and before[0] == digest and before[1].suffices(kind):
                     outcome = before[1]
                 else:
                     truth = (run_row if train else check_row)(row, place)
@@ -184,6 +192,10 @@ def rehearse_table(rows: Sequence[Row], to_train: Sequence[bool], folder: Path) 
         content = {name: [digest, *outcome] for name, (digest, outcome) in outcomes.items()}
         write_text(folder / 'rehearsal.json', json.dumps(content, ensure_ascii=False, indent=0))
         print_line(row, outcome)
+
+    for head, texts in zip(('differs', 'not stated'), source_words([*rows])):
+        if texts:
+            print(f'{rows[0].table} | source | {head} | {"; ".join(texts)}', flush=True)
 
 
 def run_row(row: Row, folder: Path) -> bool:

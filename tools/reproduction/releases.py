@@ -376,7 +376,7 @@ def region_archive(path: Path, **changes: Any) -> dict[str, Any]:
     ids = changes.get('image_id')
     count = 3 if ids is None else len(ids)
     start = rng.integers(0, 20, (count, 4, 2))
-    arrays = dict(
+    arrays: dict[str, Any] = dict(
         feat=rng.integers(-128, 128, (count, 4, 6)).astype(np.int8),
         step=np.float32(0.25),
         image_id=np.array([7, 2**40, 9]),

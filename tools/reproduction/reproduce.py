@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable
 
 from .folds import Fold, fold_lists, list_folds
-from .plan import Method, check_backbones, check_data, plan, words, write_configs
+from .plan import Method, check_backbones, check_data, follows_source, plan, source_words, words, write_configs
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
 from .results import Measured, Result, Setup, pool
@@ -121,6 +121,10 @@ def reproduce(
         for part in methods_by_fold:
             check_data(part)
     deviations = words(methods, protocol, data)
+    choices: list[str] = []
+    if follows_source(methods, protocol, data):
+        differing, choices = source_words([row for method in methods for row in method.rows])
+        deviations += differing
     if scope.folds:
         deviations.append(f'{len(folds)} folds, each tested on other samples')
     table = rows[0].table
@@ -135,7 +139,9 @@ def reproduce(
         'CUDA tensors' if cuda else 'resident set of the process',
         any(row.metrics for method in methods for row in method.rows),
         scope.units,
+        choices,
     )
+    print(setup.protocol, flush=True)
     with lock(work_dir):
         counts = {method.name: method.counts() for method in methods}
         for fold, part in zip(folds, methods_by_fold):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from threading import Event, Lock
 from typing import NamedTuple, TypeVar
@@ -47,7 +48,7 @@ class Run(NamedTuple):
 
 
 FORK = multiprocessing.get_context('fork')
-_running: set[subprocess.Popen | multiprocessing.Process] = set()
+_running: set[subprocess.Popen | ForkProcess] = set()
 _stopped = Event()
 _locks: list[int] = []
 _trainings: defaultdict[str, Lock] = defaultdict(Lock)  # by the name of the folder, whose lookup is atomic
@@ -110,7 +111,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         raise RuntimeError(f'{tool} failed with exit code {code}; see {log}')
 
 
-def _fork(words: list[str], environment: dict[str, str], log: Path) -> multiprocessing.Process:
+def _fork(words: list[str], environment: dict[str, str], log: Path) -> ForkProcess:
     process = FORK.Process(target=run_script, args=(words, environment, os.getcwd(), [str(log)] * 2))
     process.start()
     return process

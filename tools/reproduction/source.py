@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmengine.config import Config
 
@@ -54,25 +54,35 @@ def settings(collections: Iterable[Mapping[str, Any]], row: 'Row', own: Mapping[
     return {**stated, **own}
 
 
-def differences(row: 'Row', shipped: Config) -> list[str]:
-    """Return the settings of a row that differ from its source, in words, and those that the source does not state.
+class Difference(NamedTuple):
+    """A setting of a row that is not its source's, in words."""
+
+    words: str
+    is_stated: bool  # False: the source does not state the setting
+
+
+def differences(row: 'Row', shipped: Config) -> list[Difference]:
+    """Return the settings of a row that differ from its source, and those that the source does not state.
 
     Args:
         row (Row): the row.
         shipped (Config): its config, without the row's options.
+
+    Raises:
+        ValueError: the metafile has a setting that no reader finds in a config.
     """
     cfg = deepcopy(shipped)
     cfg.merge_from_dict(row.options)
-    words = []
+    found = []
     for name, stated in row.source.items():
         if name not in READERS:
             raise ValueError(f"table {row.table}: Source has '{name}', which is none of {', '.join(READERS)}")
         ours = READERS[name](cfg, row)
         if stated == NOT_STATED:
-            words.append(f'{name}: not stated, here {_text(ours)}')
+            found.append(Difference(f'{name} {_text(ours)}', False))
         elif not is_same(stated, ours):
-            words.append(f'{name}: {_text(stated)} in the source, here {_text(ours)}')
-    return words
+            found.append(Difference(f'{name} {_text(ours)} (source: {_text(stated)})', True))
+    return found
 
 
 def is_same(stated: Any, ours: Any) -> bool:
@@ -85,7 +95,7 @@ def is_same(stated: Any, ours: Any) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ' + '.join(map(_text, value)) if value and isinstance(value[0], str) else '–'.join(map(_text, value))
+        return (' + ' if value and isinstance(value[0], str) else ', ').join(map(_text, value))
     if isinstance(value, bool):
         return 'yes' if value else 'no'
     if value is None:
@@ -249,7 +259,9 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'output stride': _output_stride,
     'normalization': _normalization,
     'auxiliary head': lambda cfg, row: cfg.model.get('auxiliary_head') is not None,
-    'layers': lambda cfg, row: cfg.model.get('num_layers') or _size(3)(cfg, row),
+    'layers': lambda cfg, row: (
+        _size(3)(cfg, row) if 'size' in cfg.model else _model('num_layers', 'encoder_layers')(cfg, row)
+    ),
     'channels': lambda cfg, row: _size(0)(cfg, row) if 'size' in cfg.model else _model('embed_dim')(cfg, row),
     'channels of feed-forward layers': _model('feedforward_dim'),
     'heads': _model('num_heads'),

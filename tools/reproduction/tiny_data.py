@@ -75,7 +75,7 @@ def make_lfw_pl(root: Path, source: Path, aligned: bool = False) -> None:
     }
     arguments = releases.lfw_pl(source, lists)
     add_landmarks(source / 'points', [f'{name}_{number:04}' for names in lists.values() for name, number in names])
-    options = ['--align', source / 'points', '--size', '40'] if aligned else []
+    options: list[str | Path] = ['--align', source / 'points', '--size', '40'] if aligned else []
     convert('lfw_pl', *arguments, *options, '--out-dir', root)
 
 
@@ -104,7 +104,7 @@ def make_fasseg(root: Path, source: Path) -> None:
             releases.save(source / f'images/{split}/{seed}.jpg', releases.photo(seed, labels.shape))
             releases.save(source / f'masks/{split}/{seed}.bmp', colours[labels])
     palette = [f'{name}:{colour}' for name, colour in names.items()]
-    folders = ['--images', source / 'images', '--masks', source / 'masks']
+    folders: list[str | Path] = ['--images', source / 'images', '--masks', source / 'masks']
     convert('color_labels', *folders, '--palette', *palette, '--out-dir', root)
 
 
@@ -159,7 +159,7 @@ def make_coco_captions(root: Path, source: Path) -> None:
 
 def detect_attributes(root: Path, name: str) -> None:
     """Detect attributes by the region features of a data set."""
-    words = ['--num-words', '5', '--num-attributes', '3', '--out', root / 'attributes.json']
+    words: list[str | Path] = ['--num-words', '5', '--num-attributes', '3', '--out', root / 'attributes.json']
     convert('caption_attributes', root / name, root / 'regions', *words)
 
 
