@@ -59,7 +59,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--all',
         action='store_true',
-        help='with --rehearse, all tables: one row of each base config and data set is trained, the others are checked',
+        help='with --rehearse, all tables: one row of each network and data set is trained, the others are checked; '
+        "--rows '*' trains all",
     )
     parser.add_argument(
         '--rows',
@@ -172,7 +173,9 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--gpus must be different numbers below {count}; got {",".join(args.gpus)}')
     args.jobs = args.jobs or (cores() if args.all else 1)
     if args.rehearse:
-        args.tables = tables if args.all else {args.table: select(tables[args.table], args.rows, False)}
+        chosen = tables if args.all else {args.table: tables[args.table]}
+        args.tables = {name: select(rows, args.rows, False) for name, rows in chosen.items()}
+        args.train_all = not args.all or args.rows is not None
         args.work_dir = args.work_dir or Path('work_dirs/rehearsal')
         return args
     args.network = args.network or ('small' if args.scale < 1 else 'paper')
@@ -241,7 +244,7 @@ def main() -> int:
     """Train the missing runs, write the report and print its table; or rehearse. Returns the exit code."""
     args = parse_args()
     if args.rehearse:
-        return int(not rehearse(args.tables, args.work_dir, args.jobs, not args.all))
+        return int(not rehearse(args.tables, args.work_dir, args.jobs, args.train_all))
     protocol = Protocol(
         args.dataset,
         args.iters,

@@ -117,9 +117,8 @@ def test_lengths_and_batches_are_those_of_the_configs_names():
 
 
 # Tables of our own runs, and the figures that the published code of BAN is said to have.
-OWN = {'bccd', 'coco-qa', 'daquar', 'davis', 'easy-vqa', 'fasseg', 'flickr8k', 'flickr8k-entities', 'multi30k'} | {
-    'ban-4-code'
-}
+OWN = {'bccd', 'coco-qa', 'daquar', 'davis', 'easy-vqa', 'fasseg', 'flickr8k', 'flickr8k-entities', 'multi30k'}
+OWN.add('ban-4-code')
 
 
 @pytest.mark.parametrize('table', TABLES)
