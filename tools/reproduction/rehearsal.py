@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from hashlib import sha256
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
@@ -89,7 +89,8 @@ def rehearse(tables: dict[str, list[Row]], work_dir: Path, jobs: int, all_rows: 
             )
             texts = {shipped(name).text for rows in tables.values() for row in rows for name in row.configs}
         used = sorted({name for text in texts for name in re.findall(r'\{\{\$(\w+):', text)})
-        in_processes(lambda name: make_data(name, work_dir / 'data'), used, jobs)
+        with suppress(RuntimeError):  # the rows on a data set that could not be made say so
+            in_processes(lambda name: make_data(name, work_dir / 'data'), used, jobs)
         if len(tables) == 1:
             ((table, rows),) = tables.items()
             rehearse_table(rows, to_train[table], work_dir / table)
