@@ -314,5 +314,6 @@ def _words(error: Exception) -> str:
     if match is None:
         return message.splitlines()[0]
     lines = Path(match[1]).read_text(encoding='utf-8').strip().splitlines()
-    errors = [line for line in lines if re.match(r'\w+\.py: error: |\w*(Error|Exception)\b', line)]
-    return (errors or lines)[-1]
+    errors = [i for i, line in enumerate(lines) if re.match(r'\w+\.py: error: |\w*(Error|Exception)\b', line)]
+    # A message that ends with a colon is a head of a list.
+    return ' '.join(lines[errors[-1] :][: 1 + lines[errors[-1]].endswith(':')]) if errors else lines[-1]

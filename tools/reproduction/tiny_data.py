@@ -40,11 +40,10 @@ def images() -> list[int]:
     return [number for numbers in SPLITS.values() for number in numbers]
 
 
-def add_regions(root: Path, source: Path, ids: list, stores: tuple[str, ...] = ('regions',)) -> None:
-    """Convert bottom-up-attention features of some images to a region store in a data set, or to several stores."""
-    for name in stores:
-        tsv = releases.bottom_up(source / f'{name}.tsv', ids)
-        convert('bottom_up_features', tsv, '--out-dir', root / name)
+def add_regions(root: Path, source: Path, ids: list, store: str = 'regions', width: int = 6) -> None:
+    """Convert bottom-up-attention features of some images to a region store in a data set."""
+    tsv = releases.bottom_up(source / f'{store}.tsv', ids, width)
+    convert('bottom_up_features', tsv, '--out-dir', root / store)
 
 
 # Segmentation, detection, video.
@@ -153,7 +152,8 @@ def make_coco_captions(root: Path, source: Path) -> None:
     releases.write_json(
         root / 'dataset_coco.json', releases.karpathy(['train'] * 5 + ['restval', 'val', 'val', 'test', 'test'])
     )
-    add_regions(root, source, [*range(100, 110)], ('regions', 'vgg16'))
+    add_regions(root, source, [*range(100, 110)])
+    add_regions(root, source, [*range(100, 110)], 'vgg16', 512)
     detect_attributes(root, 'dataset_coco.json')
 
 
