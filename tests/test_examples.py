@@ -13,7 +13,7 @@ from mmengine.registry import DefaultScope
 
 import mmattn.ops
 from mmattn import registry
-from mmattn.ops import registry as operators
+from mmattn.ops import dispatch as operators
 
 PACKAGE = Path(mmattn.ops.__file__).parents[1]
 EXAMPLE = re.compile(r'^\s*>>> ', re.MULTILINE)

@@ -28,6 +28,10 @@ bash tools/environment/setup.sh "${with_ops[@]}"
 python=.venv/bin/python
 if [ ${#with_ops[@]} != 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
     step 'installing Triton' $python -m pip install --disable-pip-version-check --no-deps triton==3.7.0
+    oldest=${MMATTN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mmattn}/triton-3.6.0 # its compiler is tested, too
+    if [ ! -e "$oldest/triton" ]; then
+        step 'installing Triton 3.6.0' $python -m pip install --disable-pip-version-check --no-deps --target "$oldest" triton==3.6.0
+    fi
 fi
 
 lint() {

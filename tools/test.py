@@ -14,10 +14,10 @@ from mmengine.runner import Runner
 from mmattn.engine import (
     add_common_arguments,
     check_checkpoint,
-    choose_kernels,
     config_from,
     data_paths,
     leave_process_group,
+    log_operators,
     prepare_for_cpu,
 )
 from mmattn.utils.component_type import component_class, type_name
@@ -107,7 +107,7 @@ def main() -> None:
             check_writable(folder)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    choose_kernels()
+    log_operators()
     if pictures is not None:
         runner.register_hook(pictures)
     runner.call_hook('before_test_loop')  # a stage that mmattn adds: before data sets are built

@@ -10,11 +10,11 @@ from mmengine.runner import Runner
 from mmattn.engine import (
     add_common_arguments,
     check_checkpoint,
-    choose_kernels,
     config_from,
     enable_amp,
     has_checkpoint,
     leave_process_group,
+    log_operators,
     prepare_for_cpu,
 )
 
@@ -67,7 +67,7 @@ def main() -> None:
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-        choose_kernels()
+        log_operators()
         runner.call_hook('before_loops')  # a stage that mmattn adds: before data sets are built
         runner.train()
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from .hooks.checks import CheckpointKeysHook, InvalidLossHook
 from .hooks.preemption import PreemptionHook
 from .inference_pipeline import inference_pipeline
 from .mixed_precision import enable_amp
-from .operators import choose_kernels
+from .operators import log_operators
 from .safe_globals import add_safe_globals
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     'add_config_options',
     'add_safe_globals',
     'check_checkpoint',
-    'choose_kernels',
     'config_from',
     'data_paths',
     'enable_amp',
@@ -40,6 +39,7 @@ __all__ = [
     'latest_checkpoint',
     'leave_process_group',
     'load_config',
+    'log_operators',
     'prepare_for_cpu',
 ]
 

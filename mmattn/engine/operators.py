@@ -1,26 +1,17 @@
-"""Choose for all processes of a run which kernels run, and log it."""
-
-import logging
+"""Log what runs the operators."""
 
 import torch
 from mmengine.logging import print_log
 
-from mmattn.ops import backends, library
+from mmattn.ops import dispatch, library
 
 
-def choose_kernels() -> None:
-    """Choose the kernels for the GPUs, and log them. All processes of a distributed run must call this function.
-
-    The tools call it when the Runner has been built. There is a process group then, and no operator has run on a GPU.
-    """
-    backends.agree_on_kernels()
+def log_operators() -> None:
+    """Log what runs the operators on the GPU of this process, or on the CPU. The tools call it before a run."""
     if torch.cuda.is_available():
-        texts = [f'{name}: {backends.describe_on_gpu(name)}' for name in library.KERNELS]
-        print_log(f'Operators on the GPU: {", ".join(texts)}', 'current')
-        if missing := backends.what_may_be_faster():
-            print_log(missing, 'current', logging.WARNING)
+        device = torch.device('cuda', torch.cuda.current_device())
+        texts = [f'{name}: {dispatch.describe(name, device)}' for name in library.KERNELS]
+        print_log(f'Operators on the {torch.cuda.get_device_name(device)}: {", ".join(texts)}', 'current')
     else:
-        print_log(
-            f'Operators on the CPU: {"kernels" if library.UNAVAILABLE_REASON is None else library.UNAVAILABLE_REASON}',
-            'current',
-        )
+        texts = ['kernels' if library.UNAVAILABLE_REASON is None else library.UNAVAILABLE_REASON]
+        print_log(f'Operators on the CPU: {texts[0]}', 'current')

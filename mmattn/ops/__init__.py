@@ -1,9 +1,9 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 
 from . import compositions as _compositions  # noqa: F401  (registers them)
-from .backends import explain
 from .bilinear_attention import bilinear_attention, bilinear_logits, bilinear_pooling, bilinear_softmax
 from .count_sketch import count_sketch
+from .dispatch import explain
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
 from .grid_attention import grid_attention, grid_attention_weights

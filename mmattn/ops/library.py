@@ -7,23 +7,15 @@ from importlib.util import find_spec
 import torch
 
 BACKENDS = ('auto', 'native', 'triton', 'composition', 'reference')
-ENVIRONMENT = {'MMATTN_BACKEND': BACKENDS, 'MMATTN_CPU_CAPABILITY': ('default', 'avx2', 'avx512')}
+CPU_CAPABILITIES = ('default', 'avx2', 'avx512')
 BUILD = 'pip install --no-build-isolation .'
 KERNELS = ('dynamic_conv', 'global_attention', 'grid_attention', 'local_attention', 'strided_attention')
 
 
-def native_backend(backend: str, interpreted: bool) -> str:
-    """Choose what native code does under a backend: 'auto', 'native', or 'reference', where no native kernel runs."""
-    if backend == 'triton':  # except in Triton's interpreter, operators without a Triton kernel run as with 'auto'
-        return 'reference' if interpreted else 'auto'
-    return 'reference' if backend == 'composition' else backend
-
-
 def _load() -> tuple[str | None, str | None]:  # file of the kernels; reason if they are not used
-    for name, values in ENVIRONMENT.items():
-        value = os.environ.get(name, values[0])
-        if value not in values:
-            raise ValueError(f'the environment variable {name} must be one of {", ".join(values)}; got {value!r}')
+    capability = os.environ.get('MMATTN_CPU_CAPABILITY', 'default')
+    if capability not in CPU_CAPABILITIES:
+        raise ValueError(f'MMATTN_CPU_CAPABILITY must be one of {", ".join(CPU_CAPABILITIES)}; got {capability!r}')
     backend = os.environ.get('MMATTN_BACKEND', 'auto')
     if backend == 'reference':
         return None, 'MMATTN_BACKEND=reference'
@@ -37,12 +29,7 @@ def _load() -> tuple[str | None, str | None]:  # file of the kernels; reason if 
             torch.ops.load_library(file)
         except OSError as error:  # most likely built for another torch
             reason = f'{file} does not load with torch {torch.__version__}; {BUILD} rebuilds it ({error})'
-    if reason is None:
-        interpreted = os.environ.get('TRITON_INTERPRET') == '1'
-        torch.ops.mmattn_native.set_backend(native_backend(backend, interpreted))
-    elif backend == 'native':
-        raise RuntimeError(f'MMATTN_BACKEND=native requires native kernels: {reason}')
-    elif file is not None:
+    if reason is not None and file is not None and backend != 'native':
         warnings.warn(f'mmattn: the operators run without native kernels: {reason}', stacklevel=2)
     return file, reason
 
@@ -52,6 +39,7 @@ FILE, UNAVAILABLE_REASON = _load()
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
     """Check whether this build has a native kernel of an operator, for the device 'cpu' or 'cuda'."""
+    namespace = 'mmattn' if device == 'cpu' else 'mmattn_cuda'  # `dispatch.py` calls the CUDA kernels
     return UNAVAILABLE_REASON is None and torch._C._dispatch_has_kernel_for_dispatch_key(
-        f'mmattn::{name}', device.upper()
+        f'{namespace}::{name}', device.upper()
     )

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from . import autograd, registry
+from . import autograd, dispatch
 from .window_bias import accumulator
 
 LIBRARY = autograd.LIBRARY
+CUDA_LIBRARY = torch.library.Library('mmattn_cuda', 'FRAGMENT')  # the CUDA kernels, which `dispatch.py` calls
 LSE = '(Tensor, Tensor)'  # outputs of an operator: attention, and log-sum-exp of the logits
 
 
@@ -33,9 +34,9 @@ class PublicOperator(Protocol):
 class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
-    The dispatcher runs a native kernel if one may run and supports the tensors. Otherwise ``backends.py`` chooses a
-    Triton kernel, a composition of PyTorch's operators, or the reference. The callables below receive the arguments as
-    one object, whose attributes have the names of the schema.
+    On a CPU, PyTorch's dispatcher runs a native kernel if it supports the tensors. Otherwise ``dispatch.py`` chooses a
+    CUDA or Triton kernel, a composition of PyTorch's operators, or the reference. The callables below receive the
+    arguments as one object, whose attributes have the names of the schema.
 
     Args:
         name (str): name of the operator.
@@ -88,14 +89,14 @@ class Operator:
         leading = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
         derivative = f'({", ".join(leading)}, {arguments}, bool[] needed) -> Tensor[]'
         schema = arguments.replace('bool return_lse', 'bool return_lse=True')
-        registry.register(name, 'reference', self.reference, self.reference_backward)
+        dispatch.register(name, 'reference', self.reference, self.reference_backward)
         self._define(name, f'({schema}) -> {outputs}', self.fake)
         self._define(f'{name}_backward', derivative, self.fake_backward)
         self.run = getattr(torch.ops.mmattn, name).default
         autograd.register(name, differentiable)
         count_flops(name, lambda *shapes: flops(self.Arguments(*shapes), False))
         count_flops(f'{name}_backward', lambda *shapes: flops(self.Arguments(*shapes[self._leading : -1]), True))
-        registry.OPERATORS[name] = self
+        dispatch.OPERATORS[name] = self
 
     def reference(self, *arguments: Any) -> Any:
         """Evaluate the operator in PyTorch."""
@@ -118,7 +119,7 @@ class Operator:
         def run(*arguments: Any) -> Any:
             return forward(self.Arguments(*arguments))
 
-        registry.register(self.name, 'composition', run, functools.partial(self.needed_gradients, backward))
+        dispatch.register(self.name, 'composition', run, functools.partial(self.needed_gradients, backward))
 
     def fake(self, *arguments: Any) -> Any:
         """Allocate outputs without data."""
@@ -159,14 +160,15 @@ class Operator:
 
     def _define(self, name: str, schema: str, fake: Callable) -> None:
         def run(*arguments: Any) -> Any:
-            return registry.run(name, arguments)
+            return dispatch.run(name, arguments)
 
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         LIBRARY.impl(name, run, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
-        # Native code calls this where no kernel runs.
-        LIBRARY.define(f'_reference_{name}{schema}')
-        LIBRARY.impl(f'_reference_{name}', run, 'CompositeExplicitAutograd')
+        # Native code for CPUs calls this where no kernel runs.
+        LIBRARY.define(f'_dispatch_{name}{schema}')
+        LIBRARY.impl(f'_dispatch_{name}', run, 'CompositeExplicitAutograd')
+        CUDA_LIBRARY.define(name + schema)
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:

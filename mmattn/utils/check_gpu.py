@@ -1,4 +1,4 @@
-"""Check the kernels on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``."""
+"""Report how the kernels for GPUs do on this machine: ``python -m mmattn.utils.check_gpu``."""
 
 from importlib import import_module
 from runpy import run_module

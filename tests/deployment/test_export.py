@@ -17,7 +17,7 @@ from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_net
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import write_pt2
-from mmattn.ops.backends import kernels_run
+from mmattn.ops.dispatch import kernels_run
 
 from ..full_disk import full_disk
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor

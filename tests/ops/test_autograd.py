@@ -9,7 +9,7 @@ from torch.func import grad, hessian, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
-from mmattn.ops import backends
+from mmattn.ops import dispatch
 
 from . import literal, zscored
 from .literal import operands, randn, with_kernel, with_window
@@ -294,7 +294,7 @@ def test_outputs_can_be_changed_in_place(name, backend):
         'strided': lambda: [ops.strided_attention(x, x, x, pattern='block')],
         'zscore': lambda: ops.window_zscore(x, 3, x[..., 0]),
     }
-    with backends.backend(backend):
+    with dispatch.backend(backend):
         outputs = calls[name]()
     for y in outputs:
         expected = (y + 1).relu()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
-from mmattn.ops import autograd, backends, chunks, dynamic_conv, local_attention, registry, strided_attention
+from mmattn.ops import autograd, chunks, dispatch, dynamic_conv, local_attention, strided_attention
 from mmattn.ops.compositions import global_attention as of_global
 from mmattn.ops.compositions import strided_attention as of_strided
 from mmattn.ops.compositions import table_attention
@@ -60,9 +60,9 @@ def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
             key: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x if x.dtype == torch.bool else x.to(dtype)
             for key, x in call.tensors.items()
         }
-        with backends.backend('composition'):
+        with dispatch.backend('composition'):
             actual = evaluate(op, tensors, **call.settings)
-        with backends.backend('reference'):
+        with dispatch.backend('reference'):
             expected = evaluate(op, tensors, torch.float64, **call.settings)
         exact = dtype == torch.float64
         for key, x in expected.items():
@@ -84,7 +84,7 @@ def test_slices_do_not_change_the_result(monkeypatch, path, name):
         results = []
         for budget in (2**30, 2000):
             monkeypatch.setattr(chunks, 'CHUNK_BYTES', budget)
-            with backends.backend('composition'):
+            with dispatch.backend('composition'):
                 results.append(evaluate(op, call.tensors, torch.float64, **call.settings))
         assert_same(*results, atol=1e-9, rtol=1e-9)
 
@@ -108,23 +108,23 @@ def test_batches_that_the_kernels_of_pytorch_accept(monkeypatch, batch, window):
     settings = {}
     if window:
         tensors['window_bias'], settings = literal.randn(batch, 2, 3, 4, 9, seed=4), dict(window_size=3)
-    with backends.backend('composition'):
+    with dispatch.backend('composition'):
         actual = evaluate(ops.global_attention, tensors, torch.float64, **settings)
     assert set(batches) <= {1, 2}
     assert bool(batches) is bool(batch)
-    with backends.backend('reference'):
+    with dispatch.backend('reference'):
         assert_same(actual, evaluate(ops.global_attention, tensors, torch.float64, **settings), atol=1e-10, rtol=1e-8)
 
 
 def test_neighbours_far_outside_the_map_take_no_memory():
     tensors = literal.operands((5, 4), 1, 2)
-    with backends.backend('composition'):
+    with dispatch.backend('composition'):
         actual, near = (
             evaluate(ops.local_attention, tensors, torch.float64, kernel_size=5, dilation=dilation)
             for dilation in (10**9, 5)
         )
     assert_same(actual, near, atol=0, rtol=0)
-    with backends.backend('reference'):
+    with dispatch.backend('reference'):
         expected = evaluate(ops.local_attention, tensors, torch.float64, kernel_size=5, dilation=10**9)
     assert_same(actual, expected, atol=1e-10, rtol=1e-8)
 
@@ -136,7 +136,7 @@ def test_the_log_sum_exp_of_no_key(path, dtype):
     tensors['window_bias'] = literal.randn(2, 2, 3, 4, 9, seed=4, dtype=dtype)
     key_mask = torch.ones(2, 3, 4, dtype=torch.bool)
     key_mask[0] = False
-    with backends.backend('composition'):
+    with dispatch.backend('composition'):
         out, lse = ops.global_attention(**tensors, window_size=3, key_mask=key_mask, return_lse=True)
     assert (lse[0] == -torch.inf).all()
     assert not out[0].any()
@@ -161,7 +161,7 @@ def table_by_hand(window_bias, outside_bias, side, k):
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_the_weight_of_the_empty_key_is_one_in_the_backward_pass_of_pytorchs_kernels(dtype):
-    """Kernels for GPUs keep lse = (max · log₂ e) / log₂ e + log Σ in float32, and compute weights as exp(logit − lse)."""
+    """On GPUs, they keep lse = (max · log₂ e) / log₂ e + log Σ in float32, and compute weights as exp(logit − lse)."""
     log2e = torch.tensor(math.log2(math.e))
     logit = torch.tensor(table_attention.lowest(dtype), dtype=dtype).float()  # as the table stores it
     scaled = logit * log2e
@@ -170,7 +170,8 @@ def test_the_weight_of_the_empty_key_is_one_in_the_backward_pass_of_pytorchs_ker
         total = torch.exp2(remainder)
         lse = scaled / log2e + total.log()
         weight = torch.exp(logit - lse)
-        assert total == 1 and weight == 1
+        assert total == 1
+        assert weight == 1
         assert (0.5 - 0.5) * weight == 0  # the gradient of the logit, whose average is its only summand
 
 
@@ -195,7 +196,7 @@ def test_errors_in_16_bit_are_those_of_pytorchs_attention(path, dtype):
         return [out, *torch.autograd.grad(out, leaves, torch.linspace(-1, 1, out.numel()).view_as(out).to(out.dtype))]
 
     exact = results(pytorchs, [x.double() for x in tensors])
-    with backends.backend('composition'):
+    with dispatch.backend('composition'):
         errors = [(a - b).abs().mean() for a, b in zip(results(ours, tensors), exact)]
     theirs = [(a - b).abs().mean() for a, b in zip(results(pytorchs, tensors), exact)]
     for error, their_error in zip(errors, theirs, strict=True):
@@ -260,7 +261,7 @@ def launches(*arguments, **settings):
 
 def both_passes(name, arguments, lse=(), implementation='composition', leading=1, device='meta'):
     """Run both passes and return what they launched."""
-    forward, backward = (registry.FUNCTIONS[x][implementation] for x in (name, f'{name}_backward'))
+    forward, backward = (dispatch.FUNCTIONS[x][implementation] for x in (name, f'{name}_backward'))
     needed = [True] * len(autograd.list_tensors(arguments))
     with Launches(device) as mode:
         outputs = forward(*arguments, *lse)
@@ -275,10 +276,11 @@ def test_launches(meta, dtype):
     """Of both passes, with the z-score, on two maps of 97×97 (BA: eight of 96×96). Nothing looks at a value."""
     size, k, half = (2, 1, 97, 97), 31, functools.partial(meta, dtype=dtype)
     window, outside = meta(*size, k * k), meta(*size)
-    x = half(*size, 256)
-    call = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=k, outside_bias=outside)
     normalised = window, outside, None, (k, k), 0.0, False, 'global'
-    assert launches('global_attention', call, [False]) + zscore(normalised) <= 400
+    for channels, most in ((128, 400), (256, 550)):  # 256: the formulas of the backward pass are faster than one kernel
+        x = half(*size, channels)
+        call = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=k, outside_bias=outside)
+        assert launches('global_attention', call, [False]) + zscore(normalised) <= most
     window, x = meta(*size, 2 * k - 1), half(*size, 64)
     call = ops.grid_attention.arguments(x, x, half(*size, 512), window_bias=window, window_size=k, outside_bias=outside)
     normalised = window, outside, None, (k, k), 0.0, False, 'grid'
@@ -338,6 +340,6 @@ def test_memory_grows_as_the_map(kind):
             out = operator(query, key, value, window_bias=window, window_size=31, outside_bias=outside)
             return torch.autograd.grad(out, [query, key, value, window, outside], torch.ones_like(out))
 
-        with backends.backend('composition'):
+        with dispatch.backend('composition'):
             extra.append(extra_memory(call)[1])
     assert extra[1] < 4.2 * extra[0]

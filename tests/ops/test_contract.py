@@ -8,8 +8,8 @@ import torch._dynamo.testing
 from torch.nn import functional as F
 
 from mmattn import ops
-from mmattn.ops import backends, library
-from mmattn.ops.registry import OPERATORS
+from mmattn.ops import dispatch, library
+from mmattn.ops.dispatch import OPERATORS
 from mmattn.utils.profiling import extra_memory
 
 from ..golden.operator_calls import calls
@@ -84,7 +84,7 @@ def test_values_and_gradients_are_those_of_the_equation(name):
 def test_kernels_run_forward_and_backward(name):
     tensors, settings = given(RICH[name], torch.float32)
     settings.pop('normalize', None)
-    with backends.kernels_run() as ran:
+    with dispatch.kernels_run() as ran:
         evaluate(getattr(ops, name), tensors, **settings)
     assert ran == [name, f'{name}_backward']
 

@@ -10,22 +10,19 @@ import torch
 from torch.utils import cpp_extension
 
 from mmattn import ops
-from mmattn.utils.profiling import extra_memory
 
 from . import literal
-from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, operands, randn, with_kernel
+from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, with_kernel
 from .test_cuda_compiles import CSRC, OPERATOR, TORCH, built
-from .test_global_attention import further
 from .test_grid_attention import MAPS as GRIDS
 from .test_grid_attention import with_window
 from .test_native import KERNELS, with_logits
-from .test_native_global import with_further
 from .test_strided_attention import MAPS, OTHER_KEYS, PATTERNS, with_offsets
 
 HERE = Path(__file__).parent / 'cuda_on_cpu'
 SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 33)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-OPERATORS = ('local_attention', 'dynamic_conv', 'grid_attention', 'strided_attention', 'global_attention')
+OPERATORS = ('local_attention', 'dynamic_conv', 'grid_attention', 'strided_attention')
 OUTSIDE = [
     pytest.param(outside, id=name)
     for name, outside in (('content', None), ('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf))
@@ -51,7 +48,6 @@ def on_cpu():
     for name in OPERATORS:
         for operator in (name, f'{name}_backward'):
             library.define(str(getattr(torch.ops.mmattn, operator).default._schema).removeprefix('mmattn::'))
-    torch.ops.cuda_on_cpu_native.set_backend('native')  # a call that kernels do not take is an error
     torch.use_deterministic_algorithms(True)
     assert torch.empty(3).isnan().all()
     yield
@@ -278,201 +274,14 @@ def test_queries_of_nothing_but_neg_inf_give_0():
     assert all(x.isfinite().all() for n, x in enumerate(actual) if n != 1)  # 1: the log-sum-exp
 
 
-# global_attention: sides of 1, primes, windows wider than the map, several blocks of queries and of keys
-WHOLE = [
-    ((1,), 3),
-    ((19,), 5),
-    ((1, 1), 5),
-    ((1, 19), 3),
-    ((17, 1), (5, 3)),
-    ((5, 7), 3),
-    ((3, 4), 9),
-    ((7, 13), (9, 31)),
-    ((13, 11), (3, 5)),
-    ((2, 3, 5), 3),
-    ((3, 7, 5), (3, 1, 5)),
-]
-
-
-def global_arguments(tensors, layout=lambda x: x, **settings):
-    return call('global_attention', tensors, settings, layout)
-
-
-def check_global(arguments):
-    """As :func:`check`; for the tensor cores, weights and gradients of logits are rounded as results are."""
-    actual, expected = both('global_attention', arguments)
-    for i, (x, y) in enumerate(zip(actual, expected)):
-        assert_close_to_largest(x, y, arguments[2].dtype, f'result {i}')
-    return actual
-
-
-def assert_close_to_largest(actual, expected, dtype, what):
-    """Errors are at most some roundings of the largest number, in the dtype of the call or of the result."""
-    eps = max(torch.finfo(x).eps for x in (dtype, actual.dtype))
-    largest = expected[expected.isfinite()].abs().max() if expected.isfinite().any() else 0
-    atol = max(4e-5, 4 * eps) * max(1, largest)
-    torch.testing.assert_close(
-        actual, expected, atol=atol, rtol=0, check_dtype=False, msg=lambda text: f'{what}: {text}'
-    )
-
-
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('size', 'window_size'), WHOLE, ids=str)
-def test_global_attention(size, window_size, dtype):
-    for causal in (False, True):
-        tensors, settings = with_further(size, window_size, dtype=dtype, is_causal=causal)
-        check_global(global_arguments(tensors, **settings))
-
-
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-@pytest.mark.parametrize('outside', OUTSIDE)
-def test_each_of_the_further_biases_of_global_attention(outside, causal):
-    whole, settings = with_further((5, 9), 5, outside, batch=1, is_causal=causal, dtype=torch.bfloat16)
-    names = ['axis_bias', 'key_bias', 'key_mask']
-    for without in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(4)):
-        tensors = {name: x for name, x in whole.items() if name not in without}
-        check_global(global_arguments(tensors, **settings))
-
-
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('outside', [None, LEARNED], ids=['content', 'window_bias'])
-@pytest.mark.parametrize(('size', 'queries'), [((83,), 1), ((70,), 37), ((11, 9), 3), ((7, 3, 5), 2)], ids=str)
-def test_queries_at_the_last_positions_of_global_attention(size, queries, outside, dtype):
-    """As those of all positions, of which the others' gradients are 0."""
-    for causal in (False, True) if outside else (True,):
-        whole, settings = with_further(size, 5, outside, dtype=dtype, is_causal=causal)
-        of_queries = [x for x in ('query', 'window_bias', 'outside_bias') if x in whole]
-        last = whole | {name: whole[name][:, :, -queries:] for name in of_queries}
-        last['axis_bias'] = tuple(x[:, :, -queries:] for x in whole['axis_bias'])
-        arguments, all_of_them = global_arguments(last, **settings), global_arguments(whole, **settings)
-        actual = kernels('global_attention', arguments)
-
-        def grad(out):
-            found = torch.zeros_like(out)
-            found[:, :, -queries:] = cotangent(out[:, :, -queries:])
-            return found
-
-        expected = reference('global_attention', all_of_them, cotangent=grad)
-        assert len(actual) == len(expected)
-        for i, (x, y) in enumerate(zip(actual, expected)):
-            y = y if x.shape == y.shape else y[:, :, -queries:]
-            assert_close_to_largest(x, y, dtype, f'result {i}')
-
-
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ('size', 'key_size'), [((5,), (83,)), ((70,), (1,)), ((3, 25), (7, 5)), ((2, 1, 3), (4, 1, 7))], ids=str
-)
-def test_global_attention_to_other_keys(size, key_size, dtype):
-    tensors = operands(size, 2, 2, key_size=key_size, value_channels=5, dtype=dtype)
-    check_global(global_arguments(tensors, scale=0.3))
-    check_global(global_arguments(tensors | further(size, key_size=key_size, dtype=dtype)))
-
-
-@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize(('channels', 'value_channels'), [(1, 35), (16, 16), (24, 70), (128, 8), (200, 256)])
-def test_layouts_of_global_attention(layout, channels, value_channels):
-    """Of each width that blocks have; logits of their dtype and of others."""
-    dtypes = [(torch.float16, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float16)]
-    for dtype, logits in dtypes if channels <= 128 else dtypes[:2]:
-        tensors, settings = with_further((3, 13), 3, dtype=logits)
-        tensors['value'] = randn(2, 2, 3, 13, value_channels, dtype=dtype)
-        for seed, name in enumerate(('query', 'key')):
-            tensors[name] = randn(2, 2, 3, 13, channels, seed=seed, dtype=dtype)
-        arguments = global_arguments(tensors, layout, scale=0.1, **settings)
-        assert in_order(check_global(arguments)[0]) == order_of('global_attention', arguments[2])
-
-
-def test_operands_of_global_attention_that_start_anywhere():
-    tensors = operands((3, 5), 2, 2, value_channels=16, dtype=torch.float16)
-    tensors = {name: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape) for name, x in tensors.items()}
-    check_global(global_arguments(tensors))
-
-
-def test_axes_of_more_places_than_shared_memory_holds():
-    size, key_size = (1, 3), (1, 700)
-    tensors = operands(size, key_size=key_size, dtype=torch.float16)
-    check_global(global_arguments(tensors | further(size, 1, key_size=key_size, dtype=torch.float16)))
-
-
-@pytest.mark.parametrize('more', [(), ('axis_bias',), ('axis_bias', 'key_bias')], ids=str)
-def test_global_attention_of_no_channels_to_compare(more):
-    tensors = {
-        name: x for name, x in with_further((5, 13), 3, dtype=torch.float16)[0].items() if name in ('value', *more)
-    }
-    tensors |= {name: torch.ones(2, 2, 5, 13, 0, dtype=torch.float16) for name in ('query', 'key')}
-    check_global(global_arguments(tensors, scale=1.0))
-
-
-@pytest.mark.parametrize(
-    ('dtype', 'number'), [(torch.bfloat16, math.nan), (torch.bfloat16, math.inf), (torch.float32, math.nan)], ids=str
-)
-@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias', 'outside_bias', 'key_bias', 'axis_bias'])
-def test_nan_comes_out_of_global_attention_where_the_reference_has_it(fault, dtype, number):
-    tensors, settings = with_further((7, 11), 3, heads=1, dtype=dtype)
-    if fault == 'axis_bias':
-        tensors[fault][1][0, 0, 2, 7, 1] = number
-    else:
-        tensors[fault].flatten(0, -2 if fault in ('outside_bias', 'key_bias') else -3)[0, 7] = number
-    actual, expected = both('global_attention', global_arguments(tensors, **settings))
-    for i, (x, y) in enumerate(zip(actual, expected)):
-        assert torch.equal(x.isnan(), y.isnan()), i
-    assert any(x.isnan().any() for x in actual)
-
-
-def test_a_nan_of_a_masked_key_stays_out_of_the_weights_of_global_attention():
-    tensors, settings = with_further((7, 11), 3, dtype=torch.float16)
-    tensors['key'][~tensors['key_mask'][:, None].expand(tensors['key'].shape[:-1])] = math.nan
-    arguments = global_arguments(tensors, **settings)
-    assert torch.ops.cuda_on_cpu.global_attention(*arguments)[0].isfinite().all()
-
-
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('large', ['content', 'position', 'further'])
-def test_logits_of_1e4_in_global_attention(large, dtype):
-    """A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
-    tensors, settings = with_further((5, 9), 3, dtype=dtype)
-    if large == 'content':
-        tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
-    elif large == 'position':
-        tensors |= {name: tensors[name] * 1e4 for name in ('window_bias', 'outside_bias')}
-    else:
-        axis_bias = tuple(x * 1e4 for x in tensors['axis_bias'])
-        tensors |= {'axis_bias': axis_bias, 'key_bias': tensors['key_bias'] * 1e4}
-    actual, expected = both('global_attention', global_arguments(tensors, **settings))
-    assert all(x.isfinite().all() for x in actual)
-    torch.testing.assert_close(actual[0].double(), expected[0], atol=1e-2, rtol=torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize('outside', OUTSIDE)
-def test_no_key_to_attend_to_in_global_attention(outside):
-    tensors, settings = with_further((7, 11), 3, outside, dtype=torch.bfloat16)
-    tensors['key_mask'][1] = False
-    out, lse, *grads = check_global(global_arguments(tensors, **settings))
-    assert (lse[1] == -math.inf).all()
-    assert not any(x[1].any() for x in (out, *grads))
-    assert all(x.isfinite().all() for x in (out, *grads))
-
-
-def test_sums_of_many_products_of_float32_are_rounded():
-    """Tensor cores cut sums off: those of 4096 keys would be too small by up to 1e-4 of themselves."""
-    keys = 4096
-    query, key = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, keys, 8)
-    value = randn(1, 1, keys, 3).abs().float()
-    out, *_ = torch.ops.cuda_on_cpu.global_attention(*global_arguments({'query': query, 'key': key, 'value': value}))
-    torch.testing.assert_close(out[:, :, 0].double(), value.double().mean(2), atol=0, rtol=2e-6)
-
-
 @pytest.mark.parametrize('name', OPERATORS)
 def test_gradients_that_are_needed(name):
     """They are the same without the others."""
-    tensors, settings = with_further((3, 5), 3, dtype=torch.float32)
     arguments = {
         'local_attention': lambda: local_arguments((3, 5), 3, iterations=2, dtype=torch.float32),
         'dynamic_conv': lambda: conv_arguments((3, 5), 3),
         'grid_attention': lambda: grid_arguments((3, 5), 3, dtype=torch.float32),
         'strided_attention': lambda: strided_arguments((3, 5), 2, 'centred', dtype=torch.float32),
-        'global_attention': lambda: global_arguments(tensors, **settings),
     }[name]()
     may = [x.is_floating_point() for x in tensors_of(arguments)]
     whole = kernels(name, arguments)
@@ -492,46 +301,15 @@ def device():
     torch.ops.cuda_on_cpu_native.set_device(8, MOST_SHARED)
 
 
-def test_calls_that_do_not_fit_into_shared_memory_are_left_to_the_reference(device):
-    """99 KiB, as of GPUs for graphics, hold 64 float32 channels a position of global attention, and not 128."""
-    refused = pytest.raises(RuntimeError, match='has no kernel for these tensors')
-    few, many = (
-        global_arguments({name: randn(1, 1, 5, channels).float() for name in ('query', 'key', 'value')})
-        for channels in (64, 128)
-    )
-    wide_kernel = local_arguments((3, 4), 81, dtype=torch.float32)
-    kernels('global_attention', many)
+def test_calls_that_do_not_fit_into_shared_memory_are_left_to_the_composition(device):
+    """99 KiB, as of GPUs for graphics, and a neighbourhood of 81×81."""
+    refused = pytest.raises(NotImplementedError, match='has no kernel for these tensors')
+    wide_kernel, narrow = (local_arguments((3, 4), k, dtype=torch.float32) for k in (81, 3))
     kernels('local_attention', wide_kernel)
     device(8, 99 << 10)
-    kernels('global_attention', few)
-    for name, arguments in (('global_attention', many), ('local_attention', wide_kernel)):
-        with refused:
-            kernels(name, arguments)
+    kernels('local_attention', narrow)
+    with refused:
+        kernels('local_attention', wide_kernel)
     device(7, MOST_SHARED)
     with refused:
-        kernels('global_attention', few)
-
-
-def test_channels_beyond_the_registers_are_left_to_the_reference():
-    for channels, dtype in ((129, torch.float32), (257, torch.bfloat16)):
-        arguments = global_arguments({name: randn(1, 1, 5, channels).to(dtype) for name in ('query', 'key', 'value')})
-        with pytest.raises(RuntimeError, match='has no kernel for these tensors'):
-            kernels('global_attention', arguments)
-
-
-def extra_of_global_attention(side):
-    """Extra MiB of the forward and the backward pass."""
-    tensors, settings = with_further((side, side), 3, batch=1, heads=1, dtype=torch.float16)
-    del tensors['axis_bias']  # themselves as long as a side
-    arguments, operators = global_arguments(tensors, **settings), torch.ops.cuda_on_cpu
-    (out, lse), forward = extra_memory(lambda: operators.global_attention(*arguments))
-    needed = [x.is_floating_point() for x in tensors_of(arguments)]
-    given = (out, out, lse, *arguments, True, needed)
-    _, backward = extra_memory(lambda: tuple(operators.global_attention_backward(*given)))
-    return forward, backward
-
-
-def test_extra_memory_of_global_attention_grows_with_the_positions():
-    """Four times the positions; a table of all pairs would be 16 times as large."""
-    for small, large in zip(extra_of_global_attention(8), extra_of_global_attention(16)):
-        assert 0 < small < large < 4.5 * small
+        kernels('local_attention', narrow)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import backends, dynamic_conv, library, local_attention
+from mmattn.ops import dispatch, dynamic_conv, library, local_attention
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
@@ -304,7 +304,7 @@ def test_extra_memory(reference):
         pytest.skip(str(library.UNAVAILABLE_REASON))
     value = torch.randn(2, 4, 48, 48, 64).requires_grad_()
     logits = torch.randn(2, 4, 48, 48, 13**2).requires_grad_()  # 12 MiB
-    with backends.backend('reference' if reference else 'native'):
+    with dispatch.backend('reference' if reference else 'native'):
         out, forward = extra_memory(lambda: dynamic_conv(value, logits, kernel_size=13))
         _, backward = extra_memory(lambda: torch.autograd.grad(out, (value, logits), torch.ones_like(value)))
     print(f'extra: {forward:.0f} MiB forward, {backward:.0f} MiB backward')
@@ -316,6 +316,6 @@ def test_extra_memory(reference):
 def test_a_dilation_beyond_the_map_leaves_the_centre(backend):
     """Its memory does not grow with the dilation."""
     tensors, settings = make((4, 5), 3, dilation=2**40, dtype=torch.float32)
-    with backends.backend(backend):
+    with dispatch.backend(backend):
         found = evaluate(dynamic_conv, tensors, **settings)
         assert_same(found, evaluate(dynamic_conv, tensors, **{**settings, 'dilation': 5}))

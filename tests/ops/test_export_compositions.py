@@ -8,7 +8,7 @@ import torch
 
 from mmattn import ops
 from mmattn.ops.compositions import export
-from mmattn.ops.registry import OPERATORS
+from mmattn.ops.dispatch import OPERATORS
 
 SIZES = [(5, 8), (1, 4), (3, 1), (1, 1)]
 KERNELS = list(product([(5, 8), (1, 4), (1, 1)], [3, (1, 5)], [1, 2]))  # size, kernel, dilation

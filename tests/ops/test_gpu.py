@@ -1,28 +1,36 @@
 """The kernels and compositions on a GPU, against float64 on the CPU."""
 
+import functools
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
-from mmattn.ops import backends, library, window_zscore
+from mmattn.ops import dispatch, library, window_zscore
+from mmattn.ops.dispatch import HALF
 from mmattn.ops.gpu import cases
 from mmattn.ops.gpu.cases import Case
-from mmattn.ops.gpu.check_gpu import BACKENDS, compare_all, evaluate
-from mmattn.ops.gpu.verdict import DTYPE_CLASSES
+from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, compare_all, evaluate, kernels_of
 
 from ..golden.operator_calls import calls
 from .literal import low_precision
 
 if not torch.cuda.is_available():
     pytest.skip('there is no GPU', allow_module_level=True)
-DEVICE = 'cuda'
-KERNELS = [(operator, kernel) for operator in library.KERNELS for kernel in backends.available_kernels(operator)]
+DEVICE = torch.device('cuda')
+DTYPES = [torch.float32, *HALF]
+KERNELS = [(operator, kernel) for operator in library.KERNELS for kernel in kernels_of(operator, DEVICE)]
 every_kernel = pytest.mark.parametrize(('operator', 'kernel'), KERNELS)
+every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=str)
 CALLS = [
     pytest.param(implementation, call, id=f'{implementation}, {name}')
     for name, call in calls().items()
     if call.operator in library.KERNELS
-    for implementation in ('composition', *map(BACKENDS.get, backends.available_kernels(call.operator)))
+    for implementation in ('composition', *kernels_of(call.operator, DEVICE))
+]
+IMPLEMENTATIONS = [
+    (operator, x) for operator in library.KERNELS for x in ('composition', *kernels_of(operator, DEVICE))
 ]
 
 
@@ -48,40 +56,180 @@ def case_of(call, device):
     return Case('', moved, settings)
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def supported(kernel, dtype):
+    return kernel != 'triton' or dtype in HALF
+
+
+def assert_as_in_float64(operator, implementation, case, dtype):
+    """Values and all gradients of a case on the CPU. Returns whether the implementation ran."""
+    expected = evaluate(operator, case, dtype, torch.float64)
+    moved = {
+        name: [y.to(DEVICE) for y in x] if isinstance(x, list) else x.to(DEVICE) for name, x in case.tensors.items()
+    }
+    with dispatch.backend(f'{operator}={implementation}'), dispatch.kernels_run() as kernels:
+        actual = evaluate(operator, Case('', moved, case.settings), dtype, dtype)
+    tolerance = low_precision(dtype)
+    # Gradients of logits are differences of sums of products, whose errors are relative to the largest numbers.
+    tolerance['atol'] *= max(1, *(x.abs().max().item() for x in expected.values()))
+    for each, x in expected.items():
+        torch.testing.assert_close(actual[each].cpu(), x, msg=lambda text, each=each: f'{each}: {text}', **tolerance)
+    return implementation == 'composition' or {operator, f'{operator}_backward'} <= set(kernels)
+
+
+@every_dtype
 @pytest.mark.parametrize(('implementation', 'call'), CALLS)
 def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(implementation, call, dtype):
-    operator = call.operator
-    expected = evaluate(operator, case_of(call, 'cpu'), dtype, torch.float64)
-    with backends.backend(implementation), backends.kernels_run() as kernels:
-        actual = evaluate(operator, case_of(call, DEVICE), dtype, dtype)
-    assert implementation == 'composition' or {operator, f'{operator}_backward'} <= set(kernels)
-    for each, x in expected.items():
-        torch.testing.assert_close(
-            actual[each].cpu(), x, msg=lambda text, each=each: f'{each}: {text}', **low_precision(dtype)
-        )
+    ran = assert_as_in_float64(call.operator, implementation, case_of(call, 'cpu'), dtype)
+    assert ran == supported(implementation, dtype)
+
+
+def randn(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def global_case(size=(8, 8), channels=(64, 64), window=3, **settings):
+    tensors = {name: randn(2, 1, *size, c) for name, c in zip(('query', 'key', 'value'), (channels[0], *channels))}
+    if window:
+        tensors['window_bias'] = randn(2, 1, *size, window ** len(size))
+        settings['window_size'] = window
+    return Case('', tensors, settings)
+
+
+def without_keys(size):
+    """The second sample has no keys."""
+    case = global_case(size)
+    case.tensors['key_mask'] = torch.ones(2, *size, dtype=torch.bool)
+    case.tensors['key_mask'][1] = False
+    return case
+
+
+UNUSUAL = {
+    'a sample without keys, 64': ('global_attention', without_keys((8, 8))),
+    'a sample without keys, 81': ('global_attention', without_keys((9, 9))),
+    'blocks of keys of -inf': ('global_attention', global_case((24, 24), outside_bias=-torch.inf)),
+    'odd channels': ('global_attention', global_case((9, 7), (33, 17))),
+    '256 channels': ('global_attention', global_case((11, 12), (256, 256))),
+    'queries without keys': (
+        'strided_attention',
+        Case(
+            '',
+            {'query': randn(1, 2, 4, 11, 16), 'key': randn(1, 2, 4, 5, 16), 'value': randn(1, 2, 4, 5, 16)},
+            {'pattern': 'block', 'step': 3},
+        ),
+    ),
+}
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ('operator', 'implementation', 'name'),
+    [(operator, x, name) for name, (operator, _) in UNUSUAL.items() for o, x in IMPLEMENTATIONS if o == operator],
+)
+def test_unusual_calls(operator, implementation, name, dtype):
+    assert_as_in_float64(operator, implementation, UNUSUAL[name][1], dtype)
+
+
+@every_dtype
+@pytest.mark.parametrize(('operator', 'implementation'), IMPLEMENTATIONS)
+def test_operands_that_start_anywhere(operator, implementation, dtype):
+    """A view that begins at an odd element of its storage gives the numbers of a copy."""
+
+    def shifted(x):
+        return torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
+
+    case = next(cases.cases(operator, DEVICE.type, True))
+    moved = {
+        name: [shifted(y.to(dtype)) for y in x] if isinstance(x, list) else shifted(x.to(dtype))
+        for name, x in case.tensors.items()
+    }
+    found = []
+    with dispatch.backend(f'{operator}={implementation}'):
+        for tensors in (
+            moved,
+            {n: [y.clone() for y in x] if isinstance(x, list) else x.clone() for n, x in moved.items()},
+        ):
+            leaves = [y.requires_grad_() for x in tensors.values() for y in (x if isinstance(x, list) else [x])]
+            out = getattr(ops, operator)(**tensors, **case.settings)
+            found.append([out, *torch.autograd.grad(out.float().sin().sum(), leaves)])
+    for actual, expected in zip(*found):
+        torch.testing.assert_close(actual, expected, **low_precision(dtype))
 
 
 @every_kernel
 @pytest.mark.parametrize('dtypes', DTYPE_CLASSES)
-def test_the_check_finds_the_kernels_correct(operator, kernel, dtypes):
-    assert compare_all(operator, kernel, dtypes, DEVICE, quick=True) == {}
+def test_the_report_finds_the_kernels_correct(operator, kernel, dtypes):
+    ran, errors = compare_all(operator, kernel, dtypes, DEVICE.type, quick=True)
+    assert ran == supported(kernel, DTYPE_CLASSES[dtypes][0])
+    assert errors == []
 
 
 @every_kernel
 def test_two_calls_give_the_same_bits(operator, kernel):
-    case = next(cases.cases(operator, DEVICE, True))
-    with backends.backend(BACKENDS[kernel]):
+    case = next(cases.cases(operator, DEVICE.type, True))
+    with dispatch.backend(f'{operator}={kernel}'):
         first, second = (evaluate(operator, case, torch.float16, torch.float16) for _ in range(2))
     assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+def prepared(operator, dtype):
+    """A call, its leaves on the GPU, and what it gives: output and gradients."""
+    case = next(cases.cases(operator, DEVICE.type, True))
+    tensors = {
+        name: [y.to(dtype).requires_grad_() for y in x] if isinstance(x, list) else x.to(dtype).requires_grad_()
+        for name, x in case.tensors.items()
+    }
+    leaves = [y for x in tensors.values() for y in (x if isinstance(x, list) else [x])]
+
+    def both(call=lambda function: function()):
+        out = call(functools.partial(getattr(ops, operator), **tensors, **case.settings))
+        return [out.detach(), *torch.autograd.grad(out.float().sin().sum(), leaves)]
+
+    return both
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('operator', library.KERNELS)
+def test_side_streams_and_checkpointing(operator, dtype):
+    both = prepared(operator, dtype)
+    expected = both()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        aside = both()
+    torch.cuda.current_stream().wait_stream(stream)
+    again = both(lambda function: checkpoint(function, use_reentrant=False))
+    for actual in (aside, again):
+        for x, y in zip(actual, expected):
+            torch.testing.assert_close(x, y)
+
+
+def test_more_than_two_to_the_31_elements():
+    batch, side, k = 3, 129, 217  # 3 · 129² · 217² = 2.35e9 biases
+    x = torch.randn(batch, 1, side, side, 8, device=DEVICE, dtype=torch.bfloat16)
+    window = torch.randn(batch, 1, side, side, k * k, device=DEVICE, dtype=torch.bfloat16).div_(8)
+    whole = ops.global_attention(x, x, x, window_bias=window, window_size=k)
+    last = ops.global_attention(x[2:], x[2:], x[2:], window_bias=window[2:], window_size=k)
+    torch.testing.assert_close(whole[2:], last, **low_precision(torch.bfloat16))
+
+
+def test_65536_groups():
+    """More than a grid of blocks has on one axis. Two of the groups are those of a small map."""
+    x = torch.randn(1, 8, 16, 128, 128, 8, device=DEVICE, dtype=torch.bfloat16).requires_grad_()
+    out = ops.strided_attention(x, x, x, pattern='block', step=(1, 2, 2))
+    (grad,) = torch.autograd.grad(out.float().square().sum(), x)
+    y = x[:, -1:, -1:, -2:, -2:].detach().requires_grad_()
+    small = ops.strided_attention(y, y, y, pattern='block', step=(1, 2, 2))
+    (expected,) = torch.autograd.grad(small.float().square().sum(), y)
+    torch.testing.assert_close(out[:, -1:, -1:, -2:, -2:], small, **low_precision(torch.bfloat16))
+    torch.testing.assert_close(grad[:, -1:, -1:, -2:, -2:], expected, **low_precision(torch.bfloat16))
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('operator', library.KERNELS)
 def test_compositions_run_in_a_cuda_graph(operator, dtype):
     """Nothing synchronises, and no tensor comes from the host: the graph is captured, and replays the numbers."""
-    case = next(cases.cases(operator, DEVICE, True))
-    with backends.backend('composition'):
+    case = next(cases.cases(operator, DEVICE.type, True))
+    with dispatch.backend(f'{operator}=composition'):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             expected = evaluate(operator, case, dtype, dtype)['output']

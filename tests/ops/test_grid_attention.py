@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmattn import ops
-from mmattn.ops import backends
+from mmattn.ops import dispatch
 
 from . import literal
 from .literal import (
@@ -225,7 +225,7 @@ def test_an_arm_may_have_no_key(entries, dtype):
     tensors = {name: x.to(dtype) for name, x in tensors.items()}
     found = {}
     for backend in ('auto', 'reference'):
-        with backends.backend(backend):
+        with dispatch.backend(backend):
             found[backend] = evaluate(grid_attention, tensors, **settings)
     assert_same(found['auto'], found['reference'], 1e-5, 1e-5)
     out = next(iter(found['reference'].values()))
@@ -248,7 +248,7 @@ def test_an_arm_without_keys_beside_low_logits(size, dtype, backend):
     query = 4 + torch.arange(8.0).sub(4).div(16).expand(1, 1, *size, 8) * randn(1, 1, *size, 1).round()
     tensors = {'query': query.to(dtype), 'key': -query.to(dtype), 'value': randn(*query.shape).to(dtype)}
     scale = 6.25 if dtype == torch.float64 else 1.0
-    with backends.backend(backend):
+    with dispatch.backend(backend):
         found = evaluate(grid_attention, tensors, scale=scale)
     expected = evaluate(literal.grid_attention, tensors, torch.float64, scale=scale)
     atol = {torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
@@ -260,7 +260,7 @@ def test_a_query_without_any_key_has_output_0():
     tensors['window_bias'][:, :, 1, 2] = -math.inf
     for dtype in (torch.float64, torch.float32):
         for backend in ('auto', 'reference'):
-            with backends.backend(backend):
+            with dispatch.backend(backend):
                 found = evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
             assert all(x.isfinite().all() for x in found.values())
             assert not next(iter(found.values()))[:, :, 1, 2].any()

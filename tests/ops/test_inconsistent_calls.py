@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmattn.ops import backends, library
+from mmattn.ops import dispatch, library
 
 pytestmark = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason='the checks are in the native code')
 
@@ -133,10 +133,10 @@ def backward(name):
 @pytest.mark.parametrize(('name', 'change'), CASES)
 def test_arguments(name, change, backend):
     op, fits = getattr(torch.ops.mmattn, name), CALLS[name][0]
-    with backends.backend(backend), pytest.raises(ValueError, match=r'must|require'):
+    with dispatch.backend(backend), pytest.raises(ValueError, match=r'must|require'):
         op(**{**fits, **change})
     op, fits = backward(name)
-    with backends.backend(backend), pytest.raises(ValueError, match=r'must|require'):
+    with dispatch.backend(backend), pytest.raises(ValueError, match=r'must|require'):
         op(**{**fits, **change})
 
 

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from mmattn.ops import backends, library, local_attention
+from mmattn.ops import dispatch, library, local_attention
 from mmattn.utils.profiling import extra_memory
 
 from .zscored import global_attention
@@ -21,7 +21,7 @@ def of_global(length, normalize, kernel):
 
     query, key, value, window_bias, outside_bias = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
     cotangent = randn(256).detach()
-    with backends.backend('native' if kernel else 'reference'):
+    with dispatch.backend('native' if kernel else 'reference'):
         out, forward = extra_memory(
             lambda: global_attention(
                 query,
@@ -90,7 +90,7 @@ def local(length, iterations):
 @pytest.mark.parametrize(('iterations', 'most', 'most_of_both'), [(1, 27, 65), (3, 45, 105)])
 def test_extra_memory_of_local_attention(iterations, most, most_of_both):
     """The unfolded keys and values alone are 2·9 copies of a map of 9 MiB: 162."""
-    with backends.backend('reference'):
+    with dispatch.backend('reference'):
         forward, both = local(96, iterations)
     print(f'extra at 96×96, T={iterations}: {forward:.0f} MiB forward, {both:.0f} MiB forward and backward')
     assert 1 < forward < most
@@ -101,7 +101,7 @@ def test_extra_memory_of_local_attention(iterations, most, most_of_both):
 @pytest.mark.parametrize('length', [48, 96])
 def test_extra_memory_of_local_attention_grows_with_the_positions(length, iterations):
     """At most; heads are worked on a few at a time where all of them would take more than a slice may."""
-    with backends.backend('reference'):
+    with dispatch.backend('reference'):
         measured = zip(local(length, iterations), local(2 * length, iterations))
     for small, large in measured:
         print(f'extra {small:.0f} MiB at {length}×{length}, {large:.0f} MiB at {2 * length}×{2 * length}')

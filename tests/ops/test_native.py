@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import backends, dynamic_conv, library, local_attention
+from mmattn.ops import dispatch, dynamic_conv, library, local_attention
 from mmattn.ops.gpu.collect_env import collect_env
 
 from . import literal
@@ -47,7 +47,7 @@ def capability(request):
 
 def check(op, tensors, tolerance=None, **settings):
     """The kernels of ``op`` run, forward and backward, and give what the reference gives in float64."""
-    with backends.kernels_run() as chosen:
+    with dispatch.kernels_run() as chosen:
         actual = evaluate(op, tensors, **settings)
     assert chosen == [op.__name__, f'{op.__name__}_backward']
     expected = evaluate(op, tensors, torch.float64, **settings)
@@ -172,7 +172,7 @@ def test_threads_change_no_bit(heads):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
     tensors, settings = with_kernel((3, 4), 3, dtype=dtype)
-    with backends.kernels_run() as chosen:
+    with dispatch.kernels_run() as chosen:
         evaluate(local_attention, tensors, **settings)
     assert not chosen
 

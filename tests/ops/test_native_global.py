@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import backends, library
+from mmattn.ops import dispatch, library
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
@@ -58,11 +58,11 @@ def check(tensors, op=global_attention, **settings):
 
     The z-score of a query with a few keys may multiply its gradients, and so their roundings.
     """
-    with backends.kernels_run() as chosen:
+    with dispatch.kernels_run() as chosen:
         actual = evaluate(op, tensors, **settings)
     assert chosen == ['global_attention', 'global_attention_backward']
     expected = evaluate(op, tensors, torch.float64, **settings)
-    with backends.backend('reference'):
+    with dispatch.backend('reference'):
         reference = evaluate(op, tensors, **settings)
     atol = 4 * low_precision(tensors['value'].dtype)['atol']
     for name, x in expected.items():
@@ -213,7 +213,7 @@ def test_threads_change_no_bit(size, batch, heads, is_causal):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
     tensors, settings = with_further((3, 4), 3, dtype=dtype)
-    with backends.kernels_run() as chosen:
+    with dispatch.kernels_run() as chosen:
         evaluate(global_attention, tensors, **settings)
     assert not chosen
 

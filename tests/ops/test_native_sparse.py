@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import backends, strided_attention, strided_offsets
+from mmattn.ops import dispatch, strided_attention, strided_offsets
 
 from . import literal, test_native
 from .literal import LAYOUTS, LEARNED, POSITIONS, as_tuple, assert_same, evaluate, low_precision
@@ -257,7 +257,7 @@ def test_threads_change_no_bit_of_strided_attention(pattern):
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
-    with backends.kernels_run() as chosen:
+    with dispatch.kernels_run() as chosen:
         evaluate(grid_attention, *grid((3, 4), dtype=dtype)[:1])
         evaluate(strided_attention, strided((3, 4), (3, 4), 2, 'block', dtype=dtype)[0], step=2, pattern='block')
     assert not chosen

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from mmattn.ops import backends
+from mmattn.ops import dispatch
 from mmattn.ops.support import PATTERNS, strided_offsets
 
 from . import literal, zscored
@@ -131,7 +131,7 @@ def test_views_of_one_storage(make):
         size = tuple(draw.side() for _ in range(draw.any(*AXES.get(make, (2,)))))
         tensors, settings = make(draw, draw.any(1, 2), draw.any(1, 2, 3), size, draw.any(1, 2, 4))
         actual = evaluate(op, tensors, **settings)
-        with backends.backend('reference'):
+        with dispatch.backend('reference'):
             expected = evaluate(op, {name: contiguous(x) for name, x in tensors.items()}, **settings)
         tolerance = low_precision(draw.dtype)
         for name, x in expected.items():

@@ -18,6 +18,7 @@ from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
 
+from ..conftest import cache_folder
 from . import literal
 from .literal import assert_same, evaluate, low_precision, randn
 from .test_contract import ALL, flat, given
@@ -43,16 +44,6 @@ def large(size, key_size=None, channels=(5, 17), window=None, entries=None, **se
     return {name: randn(1, 1, *shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}, settings
 
 
-def offsets(size, key_size=None, channels=(5, 17), **settings):
-    """As :func:`large`, with biases by offset."""
-    from mmattn.ops import strided_offsets
-
-    tensors, settings = large(size, key_size, channels, **settings)
-    counts = map(len, strided_offsets(size, key_size=key_size, **settings))
-    tensors['offset_bias'] = tuple(randn(1, 1, *size, n, seed=9 + axis) for axis, n in enumerate(counts))
-    return tensors, settings
-
-
 def on_axes(size):
     return tuple(randn(1, 1, *size, n, seed=9 + axis) for axis, n in enumerate(size))
 
@@ -67,16 +58,6 @@ def cases():
     found['global_attention: tiles, 3d, axis logits'] = large((3, 4, 7), window=3)
     found['global_attention: tiles, 3d, axis logits'][0]['axis_bias'] = on_axes((3, 4, 7))
     found['global_attention: tiles, keys at other positions'] = large((9, 8), key_size=(5, 9))
-    found['grid_attention: lines of several tiles'] = large((2, 70), window=5, entries=9)
-    found['grid_attention: tiles of several lines'] = large((3, 4, 17), window=3, entries=7)
-    found['grid_attention: chunks of channels'] = large((3, 5), channels=(130, 257), window=3, entries=5)
-    found['grid_attention: an axis of one position'] = large((1, 37, 2), window=3, entries=7)
-    found['strided_attention: groups of several tiles'] = offsets((70,), step=67, pattern='centred')
-    found['strided_attention: tiles of several groups'] = offsets((37,), step=9, pattern='strided')
-    found['strided_attention: fewer keys'] = offsets((5, 11), (4, 9), step=(2, 7), pattern='forward')
-    found['strided_attention: more keys'] = offsets((3, 11), (5, 9), step=(2, 7), pattern='centred')
-    found['strided_attention: queries without keys'] = offsets((4, 11), (4, 5), step=3, pattern='block')
-    found['strided_attention: chunks of channels'] = offsets((6, 7), step=3, pattern='block', channels=(130, 257))
     return found
 
 
@@ -103,17 +84,17 @@ def operator_of(name):
 
 def evaluate_all(path):
     """Write outputs, gradients and the names of the kernels that ran; in the interpreter."""
-    from mmattn.ops import backends
+    from mmattn.ops import dispatch
 
     found = {}
     for name, (tensors, settings) in CASES.items():
         for dtype in DTYPES.values():
             call = functools.partial(of_the_last_queries, operator_of(name))
-            with backends.backend('triton'), backends.kernels_run() as kernels:
+            with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
                 result = evaluate(call, rounded(tensors, dtype), **settings)
             found[name, dtype] = result, kernels
     for operator in triton.OPERATORS:
-        with backends.backend('triton'):
+        with dispatch.backend('triton'):
             found[operator] = gradients_alone(operator)
     torch.save(found, path)
 
@@ -179,8 +160,6 @@ def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, ope
 
 KERNELS = {
     'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'],
-    'grid_attention': (of_tiles := ['forward_kernel', 'gradients, query', 'gradients, key', 'gradients, value']),
-    'strided_attention': [*of_tiles, 'offset_gradients'],
 }
 
 
@@ -229,22 +208,38 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
     for height, width in ((20, 17), (32, 48), (97, 64)):
         keys.append([])
         x = torch.empty(2, 3, height, width, 32, dtype=torch.float16, device='meta')
-        if operator == 'strided_attention':
-            offsets = ops.strided_offsets((height, width), 4, 'block')
-            biases = [x.new_empty(2, 3, height, width, len(offset)) for offset in offsets]
-            arguments = ops.strided_attention.arguments(x, x, x, pattern='block', step=4, offset_bias=biases)
-        else:
-            entries = 25 if operator == 'global_attention' else 9
-            window = dict(window_bias=x.new_empty(2, 3, height, width, entries), window_size=5)
-            arguments = getattr(ops, operator).arguments(x, x, x, **window, outside_bias=x[..., 0])
+        window = dict(window_bias=x.new_empty(2, 3, height, width, 25), window_size=5)
+        arguments = ops.global_attention.arguments(x, x, x, **window, outside_bias=x[..., 0])
         out, lse = module.forward(*arguments)
         module.backward(out, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]
 
 
+OLDEST = cache_folder() / 'triton-3.6.0'  # run_tests.sh --all installs it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (OLDEST / 'triton').exists(), reason='Triton 3.6.0 is not installed for the tests')
+@pytest.mark.parametrize('operator', triton.OPERATORS)
+def test_the_oldest_triton_compiles_all_kernels(operator):
+    options = ['--operators', operator, '--capabilities', '90', '--channels', '64', '--dtypes', 'bfloat16']
+    path = os.pathsep.join([str(OLDEST), os.environ.get('PYTHONPATH', '')])
+    code = 'import runpy, sys, triton; assert triton.__version__ == "3.6.0"; sys.argv = sys.argv[1:]; '
+    code += 'runpy.run_path(sys.argv[0], run_name="__main__")'
+    done = subprocess.run(
+        [sys.executable, '-c', code, TOOL, *options],
+        env={**os.environ, 'PYTHONPATH': path},
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split('|')[5].strip() for line in done.stdout.splitlines()[2:]]
+    assert rows == KERNELS[operator]
+
+
 @pytest.mark.slow
 def test_a_kernel_is_compiled_for_each_gpu_of_a_process(tool):
     """A target after another one, whose kernels Triton keeps in memory."""
-    kernels = [next(tool.compile_call('grid_attention', torch.float16, 32, gpu)) for gpu in (80, 90)]
+    kernels = [next(tool.compile_call('global_attention', torch.float16, 32, gpu)) for gpu in (80, 90)]
     assert kernels[0].kernel == kernels[1].kernel == 'forward_kernel'
     assert kernels[0] != kernels[1]  # registers and shared memory

@@ -1,9 +1,8 @@
 """Compile the Triton kernels, without a GPU: ``python tools/benchmarks/compile_triton.py``.
 
 Prints registers, spilled bytes (both as ptxas reports them) and shared memory of each kernel. Kernels are compiled for
-maps of 97×97 positions and a learned window of 31×31 or, for ``grid_attention``, of length 31; the kernel of axis
-biases for a call with these, key biases and a mask; the kernels of ``grid_attention`` for its second arm, which adds to
-the first one; those of ``strided_attention`` for blocks of 10×10 positions with biases by offset.
+maps of 97×97 positions and a learned window of 31×31; the kernel of axis biases for a call with these, key biases and a
+mask.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
 
-DTYPES = {'float32': torch.float32, 'float16': torch.float16, 'bfloat16': torch.bfloat16}
+DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 CHANNELS = (32, 64, 128, 256)
 CAPABILITIES = (80, 90, 100)
 SHARED = {80: 163, 90: 227, 100: 227}  # KiB of shared memory that a block can use
@@ -92,12 +91,11 @@ def compile_call(
     launches: dict[str, tuple] = {}
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        title = ', '.join(filter(None, (kernel.__name__, constants.get('OPERAND'))))
-        launches[title] = kernel, [*map(launch.encode, arguments)], constants
+        launches[kernel.__name__] = kernel, [*map(launch.encode, arguments)], constants
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
-        for tensors, settings in calls(operator, dtype, channels, positions):
+        for tensors, settings in calls(dtype, channels, positions):
             arguments = getattr(ops, operator).arguments(*tensors, **settings)
             out, lse = module.forward(*arguments)
             module.backward(out, out, lse, *arguments, [True] * len(list_tensors(arguments)))
@@ -116,7 +114,7 @@ def compile_call(
         yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared)
 
 
-def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:
+def calls(dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:
     """Yield the calls that run all kernels of an operator: tensors without data, and settings."""
 
     def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
@@ -125,17 +123,11 @@ def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> 
     size, k = (97, 97), 31
     tensors = [empty(1, 1, *size, channels) for _ in range(3)]
     if not positions:
-        yield tensors, {'pattern': 'block'} if operator == 'strided_attention' else {}
+        yield tensors, {}
         return
-    if operator == 'strided_attention':
-        biases = [empty(1, 1, *size, len(offsets)) for offsets in ops.strided_offsets(size, None, 'block')]
-        yield tensors, {'pattern': 'block', 'offset_bias': biases}
-        return
-    if operator == 'global_attention':
-        axes = {'axis_bias': [empty(1, 1, *size, side) for side in size], 'key_bias': empty(1, 1, *size)}
-        yield tensors, axes | {'key_mask': empty(1, *size, dtype=torch.bool)}
-    entries = k * k if operator == 'global_attention' else 2 * k - 1
-    window = {'window_bias': empty(1, 1, *size, entries), 'outside_bias': empty(1, 1, *size)}
+    axes = {'axis_bias': [empty(1, 1, *size, side) for side in size], 'key_bias': empty(1, 1, *size)}
+    yield tensors, axes | {'key_mask': empty(1, *size, dtype=torch.bool)}
+    window = {'window_bias': empty(1, 1, *size, k * k), 'outside_bias': empty(1, 1, *size)}
     yield tensors, window | {'window_size': k}
 
 

@@ -35,7 +35,7 @@ from mmengine.runner import Runner
 from rich.progress import track
 from torch import Tensor
 
-from mmattn.ops import backends, library
+from mmattn.ops import dispatch, library
 from mmattn.registry import MODELS
 from mmattn.utils.profiling import extra_memory
 
@@ -104,7 +104,7 @@ def seconds(step: Callable[[], object], repeats: int) -> tuple[float, float]:
     for repeat in range(repeats + 1):
         for with_kernels in times:
             with (
-                backends.backend('auto' if with_kernels else 'reference'),
+                dispatch.backend('auto' if with_kernels else 'reference'),
                 mock.patch.object(projection, 'ONEDNN', projection.ONEDNN and with_kernels),
             ):
                 start = time.perf_counter()

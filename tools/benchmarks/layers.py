@@ -19,7 +19,7 @@ from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
 from mmattn import layers
-from mmattn.ops import backends
+from mmattn.ops import dispatch, library
 from mmattn.utils.profiling import extra_memory
 
 DTYPES = {'float32': None, 'bfloat16': torch.bfloat16}  # autocast to it
@@ -55,7 +55,6 @@ class OfClip(nn.Module):
 def pairs(small: bool) -> dict[str, tuple[list[tuple[str, nn.Module]], tuple[int, ...]]]:
     """Return the layers of each comparison, the stock layer last, and the shape of their input."""
     channels, side, batch = (32, 9, 1) if small else (512, 97, 2)
-    criss_cross = alternatives.criss_cross_attention()
     clip = (1, 2, 4, 4, 16) if small else (1, 8, 32, 56, 256)
     return {
         'Bi-NL': (
@@ -63,8 +62,10 @@ def pairs(small: bool) -> dict[str, tuple[list[tuple[str, nn.Module]], tuple[int
             (batch, channels, side, side),
         ),
         'Bi-CC': (
-            [('Bi-CC', layers.BilateralCrissCrossAttention(channels))]
-            + ([('CrissCrossAttention', criss_cross(channels))] if criss_cross else []),
+            [
+                ('Bi-CC', layers.BilateralCrissCrossAttention(channels)),
+                ('CrissCrossAttention', alternatives.criss_cross_attention()(channels)),
+            ],
             (batch, channels, side, side),
         ),
         'BA': (
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=list(DTYPES))
     parser.add_argument('--only', nargs='+', choices=pairs(True), default=list(pairs(True)))
-    parser.add_argument('--backend', choices=backends.library.BACKENDS, default='auto')
+    parser.add_argument('--backend', choices=library.BACKENDS, default='auto')
     parser.add_argument('--repeats', type=int, default=10)
     parser.add_argument('--small', action='store_true', help='small maps, to try the command')
     args = parser.parse_args()
@@ -150,7 +151,7 @@ def main() -> None:
             continue
         x = torch.randn(shape, device=device).requires_grad_()
         for dtype in args.dtypes:
-            with backends.backend(args.backend):
+            with dispatch.backend(args.backend):
                 times = {title: measure(layer.to(device), x, DTYPES[dtype], args.repeats) for title, layer in compared}
             *_, stock = times.values()
             for title, passes in times.items():

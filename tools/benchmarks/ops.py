@@ -27,7 +27,7 @@ from rich.progress import track
 from torch import Tensor
 from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_calls
 
-from mmattn.ops import backends
+from mmattn.ops import dispatch
 from mmattn.ops.gpu.collect_env import collect_env
 from mmattn.utils.files import write_text
 from mmattn.utils.profiling import extra_memory, interleaved_times
@@ -76,7 +76,7 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
                 msg=lambda text: f'{name}: {title}: {text}',
             )
 
-    with backends.backend('reference'):
+    with dispatch.backend('reference'):
         reference = results(work.ours)
     check('the kernels, compared with the reference', work.ours, reference)
     for peer, call in work.peers.items():
@@ -87,7 +87,7 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
 
 def takes_kernel(call: Call) -> bool:
     """Return whether a forward pass of ours runs a kernel, not only the reference in PyTorch."""
-    with backends.kernels_run() as ran:
+    with dispatch.kernels_run() as ran:
         timed(call, FORWARD)()
     return bool(ran)
 

@@ -107,6 +107,9 @@ SMALL = {
 }
 
 
+SMALL_LAYERS = 4  # of encoder and decoder in transformer_tiny
+
+
 class Protocol(NamedTuple):
     """Changes to the paper's protocol."""
 
@@ -345,6 +348,9 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
+    for key in ('encoder_layers', 'decoder_layers'):
+        if isinstance(cfg.model.get(key), list):  # a config per layer
+            cfg.model[key] = cfg.model[key][:SMALL_LAYERS]
     if find_task(cfg) in ('questions', 'grounding'):
         cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks', []) if hook.type != 'mmattn.WordVectorHook']
     if 'self_critical' in cfg.model:  # it starts from a trained network
@@ -421,12 +427,10 @@ def _fit_to_data(cfg: Config) -> None:
 def _fit_to_crop(cfg: Config) -> None:
     """Set the settings that depend on the crop: of a segmentor, and of SST's attention, whose map has stride 8."""
     if find_task(cfg) == 'video':
-        steps = complexity.dicts(cfg.train_dataloader.dataset)
-        frames = next(step.num_frames for step in steps if 'num_frames' in step)
         map_size = [math.ceil(side / 8) for side in input_size(cfg)]
         cfg.model.attention.clip_offset = tuple(side - 1 for side in map_size)
         if 'step' in cfg.model.attention:
-            cfg.model.attention.step = tuple(math.ceil(math.sqrt(side)) for side in (frames, *map_size))
+            cfg.model.attention.step = math.ceil(math.sqrt(map_size[0]))  # √H, section 5.3 of the thesis
     if cfg.default_scope != 'mmseg':
         return
     crop = input_size(cfg)

@@ -138,7 +138,8 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
 
 def table(methods: list[Measured], setup: Setup) -> str:
     """Return the Markdown table: paper, ours, difference, cost."""
-    first, *rest = methods[0].metrics
+    first, *others = methods[0].metrics
+    rest = [name for name in others if all(name in method.metrics for method in methods)]
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
     heads = [
         *([f'paper: {" / ".join(sorted(printed))}'] if printed else []),

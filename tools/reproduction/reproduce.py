@@ -265,8 +265,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
     seconds = statistics.median(times)
     result = Result(metrics, seconds, memory, sorted(curve.items()), samples, statistic, method.deviations)
-    store.add(run.config.stem, run.seed, steps, result)
-    return result
+    return store.add(run.config.stem, run.seed, steps, result)
 
 
 def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tuple[Run, Path, Path]:
@@ -293,7 +292,7 @@ def _untrained(name: str, key: str, method: Method, store: Store) -> Result:
     stored = store.get(key, 'none', 0, UNITS['iter'])
     if stored is None:
         stored = test_untrained(name, method.configs[-1])
-        store.add(key, 'none', 0, stored)
+        stored = store.add(key, 'none', 0, stored)
     return stored
 
 

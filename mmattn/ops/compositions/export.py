@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..dispatch import OPERATORS
 from ..global_attention import Rows
 from ..grid_attention import Positions
 from ..local_attention import squash
 from ..neighbourhood import softmax
-from ..registry import OPERATORS
 from ..window_bias import window_entries
 from ..zscore import EPS
 from . import grid_attention

@@ -17,7 +17,7 @@ from .table_attention import attend, attend_backward, close_table, pad, padded_k
 
 def forward(args: Any) -> tuple[Tensor, Tensor]:
     """Compute the outputs for slices of queries."""
-    call = _Call(args)
+    call = _Call(args, table_attention.uses_sdpa(args.query.device))
     positions, channels = args.query.shape[:-1], args.value.shape[-1]
     # The outputs are no views, because autograd forbids in-place changes of views.
     outs = args.value.new_empty(*positions, channels)
@@ -41,9 +41,13 @@ def forward(args: Any) -> tuple[Tensor, Tensor]:
 
 def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor | None]:
     """Compute the gradients, by attending again in each slice."""
-    call = _Call(args)
+    channels = max(args.query.shape[-1], args.value.shape[-1])
+    fused = table_attention.uses_sdpa_backward(args.query.device, channels, has_table(args))
+    call = _Call(args, fused)
     x, dtype = call.x, accumulator(args.query)
-    grad, out, lse = grad.flatten(2, -2).to(args.query.dtype), out.flatten(2, -2), lse.flatten(2)
+    grad, out = grad.flatten(2, -2).to(args.query.dtype), out.flatten(2, -2)
+    # On a GPU, the forward pass computes no log-sum-exp.
+    lses = None if table_attention.uses_sdpa(args.query.device) else lse.flatten(2)
     d_query = torch.zeros_like(call.query, memory_format=torch.contiguous_format)
     d_key, d_value = (  # sums over slices
         torch.zeros(y.shape, dtype=dtype, device=y.device) for y in (call.key, call.value)
@@ -57,7 +61,7 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor |
                 d_rows, d_k, d_v, d_logits = sdpa_backward(pad(grad[:, :, rows]), *operands)
             else:
                 d_rows, d_k, d_v, d_logits = attend_backward(
-                    grad[:, :, rows], *operands, out[:, :, rows], lse[:, :, rows]
+                    grad[:, :, rows], *operands, out[:, :, rows], None if lses is None else lses[:, :, rows]
                 )
             d_query[:, :, rows] = d_rows
             d_key += d_k
@@ -70,12 +74,17 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor |
     return biases.gradients(*(grad[..., : like.shape[-1]] for grad, like in shapes))
 
 
+def has_table(args: Any) -> bool:
+    """Check whether a call has biases or excludes keys."""
+    biases = (args.window_bias, args.key_bias, args.key_mask)
+    return args.is_causal or bool(args.axis_bias) or any(bias is not None for bias in biases)
+
+
 class _Call:
-    def __init__(self, args: Any) -> None:
-        self.fused = table_attention.uses_sdpa(args.query.device)
+    def __init__(self, args: Any, fused: bool) -> None:
+        self.fused = fused  # by PyTorch's attention
         self.x = x = Rows(args, args.query.dtype, args.query.dtype if self.fused else accumulator(args.query))
-        biases = (args.window_bias, args.key_bias, args.key_mask)
-        self.has_table = args.is_causal or bool(args.axis_bias) or any(bias is not None for bias in biases)
+        self.has_table = has_table(args)
         self.query, self.key, self.value = x.query, x.key, x.value
         self.columns = x.key.shape[2]
         if self.fused:

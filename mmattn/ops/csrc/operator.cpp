@@ -34,15 +34,6 @@ std::vector<Tensor> Call::all_tensors() const {
   return found;
 }
 
-bool Call::is_float32() const {
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (values[i].isTensor() && values[i].toTensor().is_floating_point()) {
-      return values[i].toTensor().scalar_type() == at::kFloat;
-    }
-  }
-  return false;
-}
-
 optional<size_t> Call::needed() const {
   return names.back().name() == "needed" ? optional<size_t>(get("needed").toBoolList().size()) : std::nullopt;
 }
@@ -83,16 +74,15 @@ Tensor laid_out_as(const Tensor& like, const Tensor& x) {
   return x.scalar_type() == to.scalar_type() && x.strides() == to.strides() ? x : to.copy_(x);
 }
 
-std::atomic<Backend>& backend() {
-  static std::atomic<Backend> chosen{Backend::automatic};
-  return chosen;
+std::atomic<Backend>& backend(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, std::atomic<Backend>> all;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return all.try_emplace(name, Backend::automatic).first->second;
 }
 
-std::atomic<int>& allowed(const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, std::atomic<int>> all;
-  const std::lock_guard<std::mutex> lock(mutex);
-  return all.try_emplace(name, 0).first->second;
+std::string short_name(const c10::OperatorHandle& op) {
+  return op.schema().name().substr(op.schema().name().find("::") + 2);
 }
 
 namespace {
@@ -101,54 +91,22 @@ std::mutex traced_mutex;
 std::atomic<bool> traces{false};
 std::vector<std::string> traced;
 
-std::string short_name(const c10::OperatorHandle& op) {
-  return op.schema().name().substr(op.schema().name().find("::") + 2);
-}
-
 std::vector<std::string> switch_trace(bool on) {
   const std::lock_guard<std::mutex> lock(traced_mutex);
   traces = on;
   return std::exchange(traced, {});
 }
 
-// Sets the backend and returns the name of the previous one.
-std::string choose(const std::string& name) {
-  const Backend chosen = name == "native"      ? Backend::native
-                         : name == "reference" ? Backend::reference
-                                               : Backend::automatic;
-  const Backend before = backend().exchange(chosen);
-  return before == Backend::native ? "native" : before == Backend::reference ? "reference" : "auto";
+void set_backend(const std::string& name, const std::string& chosen) {
+  backend(name) = chosen == "native"      ? Backend::native
+                  : chosen == "reference" ? Backend::reference
+                                          : Backend::automatic;
 }
 
-}  // namespace
-
-void trace(const std::string& name) {
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, const Call& call) {
   if (traces) {
     const std::lock_guard<std::mutex> lock(traced_mutex);
-    traced.push_back(name);
-  }
-}
-
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
-         const std::atomic<int>* allowed) {
-  const Backend chosen = backend();
-  const Call call(op, *stack);
-  check(call);
-  const auto may_run = [&] {
-    return !allowed || chosen == Backend::native || (*allowed & (call.is_float32() ? float32 : sixteen_bit));
-  };
-  const bool taken = chosen != Backend::reference && may_run() && can_run(call);
-  if (!taken) {
-    TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
-                " has no kernel for these tensors");
-    // Look up the operator at each call: Python can declare its library of operators again.
-    c10::Dispatcher::singleton()
-        .findSchemaOrThrow(("mmattn::_reference_" + short_name(op)).c_str(), "")
-        .callBoxed(stack);
-    return;
-  }
-  if (traces) {
-    trace(short_name(op));
+    traced.push_back(short_name(op));
   }
   std::vector<Tensor> found = kernel(call);
   torch::jit::drop(*stack, op.schema().arguments().size());
@@ -160,6 +118,31 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, K
   for (Tensor& x : found) {
     stack->emplace_back(std::move(x));
   }
+}
+
+}  // namespace
+
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
+                Backend chosen) {
+  const Call call(op, *stack);
+  check(call);
+  if (chosen != Backend::reference && can_run(call)) {
+    run(op, stack, kernel, call);
+    return;
+  }
+  TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
+              " has no kernel for these tensors");
+  // Look up the operator at each call: Python can declare its library of operators again.
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow(("mmattn::_dispatch_" + short_name(op)).c_str(), "")
+      .callBoxed(stack);
+}
+
+void run_on_cuda(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run) {
+  const Call call(op, *stack);
+  check(call);
+  TORCH_CHECK_NOT_IMPLEMENTED(can_run(call), op.schema().name(), " has no kernel for these tensors");
+  run(op, stack, kernel, call);
 }
 
 bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empty) {
@@ -182,10 +165,6 @@ bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empt
 }  // namespace mmattn
 
 TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
-  m.def("set_backend(str name) -> str", mmattn::choose);
-  m.def("allow(str name, bool sixteen_bit, bool float32) -> ()", [](const std::string& name, bool sixteen_bit,
-                                                                    bool float32) {
-    mmattn::allowed("mmattn::" + name) = (sixteen_bit ? mmattn::sixteen_bit : 0) | (float32 ? mmattn::float32 : 0);
-  });
+  m.def("set_backend(str operator, str backend) -> ()", mmattn::set_backend);
   m.def("trace(bool on) -> str[]", mmattn::switch_trace);
 }

@@ -37,8 +37,6 @@ class Call {
 
   // All tensors among the arguments, including those in lists.
   std::vector<Tensor> all_tensors() const;
-  // Whether the first floating-point tensor among the arguments is float32.
-  bool is_float32() const;
   // For a backward operator: the number of flags, one per tensor among the arguments of the operator.
   optional<size_t> needed() const;
   // For a backward operator: whether the gradient of a tensor, or of item `item` of a list of tensors, is needed.
@@ -59,34 +57,39 @@ using CanRun = bool (*)(const Call&);
 // Raises an error if the arguments of a call do not fit together.
 using Check = void (*)(const Call&);
 
-// Which implementation of an operator runs. ../library.py initialises it from the environment variable MMATTN_BACKEND.
+// What runs an operator on a CPU: its kernel where it supports the call, its kernel or an error, or the reference.
+// ../dispatch.py sets it.
 enum class Backend { automatic, native, reference };
-std::atomic<Backend>& backend();
-// The dtype classes in which a kernel that must be checked before use (a CUDA kernel) may run.
-enum DtypeClass : int { sixteen_bit = 1, float32 = 2 };
-std::atomic<int>& allowed(const std::string& name);
-// Records that a kernel ran, for tests.
-void trace(const std::string& name);
+// The backend of an operator, or of its backward operator; `name` without namespace.
+std::atomic<Backend>& backend(const std::string& name);
+std::string short_name(const c10::OperatorHandle& op);
 
-// Checks the arguments, and runs the kernel or calls the reference in Python.
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
-         const std::atomic<int>* allowed);
+// Checks the arguments of mmattn::<name> and runs its kernel, or calls ../dispatch.py.
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
+                Backend chosen);
+// Checks the arguments of mmattn_cuda::<name>, which ../dispatch.py calls, and runs its kernel. A call that the kernel
+// does not support is a NotImplementedError.
+void run_on_cuda(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run);
 
-// A kernel as a boxed function of the dispatcher.
-template <Check check, Kernel kernel, CanRun can_run, bool verified = false>
-void implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  static const std::atomic<int>* const may = verified ? &allowed(op.schema().name()) : nullptr;
-  run(op, stack, check, kernel, can_run, may);
+template <Check check, Kernel kernel, CanRun can_run>
+void cpu_implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const std::atomic<Backend>& chosen = backend(short_name(op));
+  run_on_cpu(op, stack, check, kernel, can_run, chosen);
+}
+
+template <Check check, Kernel kernel, CanRun can_run>
+void cuda_implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_on_cuda(op, stack, check, kernel, can_run);
 }
 
 template <Check check, Kernel kernel, CanRun can_run>
 torch::CppFunction on_cpu() {
-  return torch::CppFunction::makeFromBoxedFunction<&implementation<check, kernel, can_run>>();
+  return torch::CppFunction::makeFromBoxedFunction<&cpu_implementation<check, kernel, can_run>>();
 }
 
 template <Check check, Kernel kernel, CanRun can_run>
 torch::CppFunction on_cuda() {
-  return torch::CppFunction::makeFromBoxedFunction<&implementation<check, kernel, can_run, true>>();
+  return torch::CppFunction::makeFromBoxedFunction<&cuda_implementation<check, kernel, can_run>>();
 }
 
 // Whether all tensors are on one device, have dtypes that its kernels support (or bool), and are not empty. The tensors

@@ -2,13 +2,12 @@
 
 import os
 import platform
-import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 import mmattn
-from mmattn.ops import backends, library, triton
+from mmattn.ops import dispatch, library, triton
 from mmattn.ops.projection import ONEDNN
 
 # Package → distributions that may provide it.
@@ -38,15 +37,17 @@ def collect_env() -> dict[str, str]:
     for name in library.KERNELS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if library.has_kernel(name) else 'reference'
     env['projection'] = 'oneDNN for float32, else torch' if ONEDNN else 'torch'
-    env['CUDA kernels'] = ', '.join(x for x in library.KERNELS if library.has_kernel(x, 'cuda')) or 'not built'
+    env['CUDA kernels'] = (
+        ', '.join(x for x in library.KERNELS if library.has_kernel(x, 'cuda'))
+        or f'not built; FORCE_CUDA=1 {library.BUILD}'
+    )
     env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
     if torch.cuda.is_available():
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            backends.choose_kernels()
-        env |= {f'{name} on CUDA': backends.describe_on_gpu(name) for name in library.KERNELS}
-        if missing := backends.what_may_be_faster():
-            env['kernels for GPUs'] = missing
+        device = torch.device('cuda', torch.cuda.current_device())
+        env |= {
+            f'{name} on {torch.cuda.get_device_name(device)}': dispatch.describe(name, device)
+            for name in library.KERNELS
+        }
     return env
 
 

@@ -6,7 +6,6 @@ This file does not import Triton, which is optional.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import os
 import shutil
@@ -15,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-OPERATORS = ('global_attention', 'grid_attention', 'strided_attention')
+OPERATORS = ('global_attention',)
 OLDEST = (3, 6)
 
 
@@ -50,17 +49,13 @@ def interpreted() -> bool:
     return os.environ.get('TRITON_INTERPRET') == '1'
 
 
-@functools.cache
-def build() -> str:
-    """Identify the version of Triton and the sources of the kernels. A verdict is valid for one build only."""
-    if unavailable_reason():
-        return ''
-    sources = b''.join(path.read_bytes() for path in sorted(Path(__file__).parent.glob('*.py')))
-    return f'{version()}, {hashlib.sha256(sources).hexdigest()}'
+def run(name: str, arguments: tuple, always: bool = True) -> Any:
+    """Run the kernels of an operator, or of its backward operator.
 
-
-def run(name: str, arguments: tuple) -> Any:
-    """Run the forward or backward kernels of an operator. Returns NotImplemented if they do not support the call."""
-    operator = name.removesuffix('_backward')
-    module = importlib.import_module(f'{__name__}.{operator}')
-    return getattr(module, 'backward' if name != operator else 'forward')(*arguments)
+    Returns NotImplemented if they do not support the call, or, unless ``always``, if PyTorch's operators are faster.
+    """
+    module = importlib.import_module(f'{__name__}.{name.removesuffix("_backward")}')  # it imports Triton
+    is_backward = name.endswith('_backward')  # its arguments begin with gradient, output and log-sum-exp
+    if not always and not module.is_worthwhile(arguments[3:-1] if is_backward else arguments):
+        return NotImplemented
+    return (module.backward if is_backward else module.forward)(*arguments)

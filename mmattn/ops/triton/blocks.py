@@ -14,7 +14,6 @@ from ..autograd import list_tensors
 from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
-DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 
 
 class Table(NamedTuple):
@@ -35,17 +34,17 @@ class Gradient(NamedTuple):
     along: Tensor  # Σ gradient · output, (maps, N)
 
 
-def decode(x, _semantic=None):
+def _decode(x, _semantic=None):
     """Decode all numbers of an argument of a kernel, also in tuples: the inverse of ``launch.encode``."""
     if isinstance(x, tl.tuple):
-        return tl.tuple([decode(part, _semantic=_semantic) for part in x.values], x.type)
+        return tl.tuple([_decode(part, _semantic=_semantic) for part in x.values], x.type)
     # Pointers and the factors of logits are no sizes, and a size of 1 is a constant.
     return x.__rshift__(1, _semantic=_semantic) if isinstance(x, tl.tensor) and x.dtype.is_int() else x
 
 
-# A function of the compiler, because before Triton 3.7, a jit function cannot return None within a tuple. The interpreter
-# gets numbers that are not encoded.
-decode = (lambda x: x) if interpreted() else tl.core.builtin(decode)  # type: ignore[assignment]
+# A function of the compiler, because before Triton 3.7, a jit function cannot return None within a tuple. The
+# interpreter gets numbers that are not encoded.
+decode: Any = tl.core.builtin(_decode) if not interpreted() else lambda x: x
 
 
 @triton.jit
@@ -101,9 +100,11 @@ def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> 
 
 def supports(args: Any) -> bool:
     """Check whether the kernels support the operands of a call."""
-    # Triton's interpreter rounds the products of bfloat16 wrongly. Offsets must fit into 32 bits.
-    dtypes = DTYPES if args.query.is_cuda else DTYPES - {torch.bfloat16}
-    return all(
+    # On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the products of bfloat16
+    # are wrong. Biases have any of the dtypes. Offsets must fit into 32 bits.
+    operands = {torch.float16, torch.bfloat16 if args.query.is_cuda else torch.float32}
+    dtypes = {torch.float32, torch.float16, torch.bfloat16}
+    return args.query.dtype in operands and all(
         x.dtype in dtypes
         and x.numel() > 0
         and x.shape[2:].numel() < 2**31

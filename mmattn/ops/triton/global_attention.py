@@ -21,10 +21,11 @@ from . import blocks, launch
 from .blocks import gradients_like, prepare_gradient, rows, table
 from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, query_gradients
 from .global_attention_logits import Call
-from .launch import Config, precision, width
+from .launch import Config, width
 
 AXES = 3
-MOST_CHANNELS = {torch.float32: 128}  # otherwise 256: the sums of a row stay in registers
+MOST_CHANNELS = 256  # the sums of a row stay in registers
+FEWEST_PAIRS = 2**22  # batch · heads · N · M: a launch takes a millisecond of the CPU, as long as a composition
 
 
 class Operands:
@@ -65,7 +66,6 @@ class Operands:
             'DV': width(value.shape[-1]),
             'CAUSAL': args.is_causal,
             'DIMS': 0 if window is None else axes,
-            'PRECISION': precision(query.dtype),
         }
 
     def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0) -> None:
@@ -118,6 +118,13 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
 
 
 def supports(args: Any) -> bool:
-    """Check whether the kernels support a call. In float32, products of more than 128 channels are left to cuBLAS."""
-    channels = max(args.query.shape[-1], args.value.shape[-1])
-    return channels <= MOST_CHANNELS.get(args.query.dtype, 256) and blocks.supports(args)
+    """Check whether the kernels support a call."""
+    return max(args.query.shape[-1], args.value.shape[-1]) <= MOST_CHANNELS and blocks.supports(args)
+
+
+def is_worthwhile(arguments: tuple) -> bool:
+    """Check whether the kernels are faster than PyTorch: with biases, as it has flash attention, and for many pairs."""
+    args = OPERATOR.Arguments(*arguments)
+    biases = (args.window_bias, args.key_bias, args.key_mask)
+    biased = args.is_causal or bool(args.axis_bias) or any(x is not None for x in biases)
+    return biased and args.query.shape[:-1].numel() * args.key.shape[2:-1].numel() >= FEWEST_PAIRS

@@ -17,26 +17,25 @@ from .global_attention_logits import compute_logits, find_entries, load_outside,
 def attend(
     call, query, outside, acc, peak, total, map, queries, keys,
     INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the sums of the online softmax."""
     key = load_rows(call.key, map, keys, call.keys, call.channels, D)
     value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
-    product = tl.dot(query, key.T, input_precision=PRECISION)
+    product = tl.dot(query, key.T)
     x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     highest = tl.maximum(peak, tl.max(x, 1))
     zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
     weights = tl.exp2(x - zero[:, None])
     factor = tl.exp2(peak - zero)
     total = total * factor + tl.sum(weights, 1)
-    acc = tl.dot(weights.to(value.dtype), value, acc * factor[:, None], input_precision=PRECISION)
+    acc = tl.dot(weights.to(value.dtype), value, acc * factor[:, None])
     return acc, highest, total
 
 
 @triton.jit
 def forward_kernel(
     call, out, lse,
-    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the output ``(maps, N, Dv)`` and the log-sum-exp ``(maps, N)``."""
@@ -58,12 +57,12 @@ def forward_kernel(
         for start in range(enter, leave, STREAM):
             keys = start + tl.arange(0, STREAM)
             acc, peak, total = attend(
-                call, query, outside, acc, peak, total, map, queries, keys, True, D, DV, CAUSAL, DIMS, PRECISION
+                call, query, outside, acc, peak, total, map, queries, keys, True, D, DV, CAUSAL, DIMS
             )
     for start in range(0, end - (leave - enter), STREAM):
         keys = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
         acc, peak, total = attend(
-            call, query, outside, acc, peak, total, map, queries, keys, False, D, DV, CAUSAL, DIMS, PRECISION
+            call, query, outside, acc, peak, total, map, queries, keys, False, D, DV, CAUSAL, DIMS
         )
     acc = acc / tl.where(total == 0, 1.0, total)[:, None]
     store_rows(out, map, queries, call.queries, call.value_channels, acc, DV)
@@ -74,13 +73,13 @@ def forward_kernel(
 @triton.jit
 def differentiate(
     call, query, key, value, grad, outside, lse, along, map, queries, keys,
-    INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Compute the weights of a tile, and the gradients of its logits."""
-    product = tl.dot(query, key.T, input_precision=PRECISION)
+    product = tl.dot(query, key.T)
     x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     weights = tl.exp2(x - lse[:, None])
-    d_weights = tl.dot(grad, value.T, input_precision=PRECISION)
+    d_weights = tl.dot(grad, value.T)
     return weights, weights * (d_weights - along[:, None])
 
 
@@ -98,7 +97,7 @@ def load_queries(call, upstream, map, queries, D: tl.constexpr, DV: tl.constexpr
 @triton.jit
 def query_gradients(
     call, upstream, d_query, d_window, d_outside,
-    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of queries, window biases ``(maps, N, K)`` and ``outside_bias`` ``(maps, N)``."""
@@ -120,10 +119,10 @@ def query_gradients(
             key = load_rows(call.key, map, keys, call.keys, call.channels, D)
             value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
             _, d_logits = differentiate(
-                call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS, PRECISION
+                call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS
             )
             if d_query is not None:
-                acc = tl.dot(d_logits.to(key.dtype), key, acc, input_precision=PRECISION)
+                acc = tl.dot(d_logits.to(key.dtype), key, acc)
             entry, inside = find_entries(call, queries, keys, DIMS)
             inside_sum += tl.sum(tl.where(inside, d_logits, 0.0), 1)
             if d_window is not None:  # each entry belongs to one pair; entries without a key are not written
@@ -138,9 +137,9 @@ def query_gradients(
             key = load_rows(call.key, map, keys, call.keys, call.channels, D)
             value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
             _, d_logits = differentiate(
-                call, query, key, value, grad, outside, lse, along, map, queries, keys, False, CAUSAL, DIMS, PRECISION
+                call, query, key, value, grad, outside, lse, along, map, queries, keys, False, CAUSAL, DIMS
             )
-            acc = tl.dot(d_logits.to(key.dtype), key, acc, input_precision=PRECISION)
+            acc = tl.dot(d_logits.to(key.dtype), key, acc)
         store_rows(d_query, map, queries, call.queries, call.channels, acc * call.scale, D)
 
 
@@ -148,22 +147,21 @@ def query_gradients(
 def accumulate(
     call, upstream, key, value, d_key, d_value, d_bias, map, queries, keys,
     INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of queries to the gradients of keys, values and key biases."""
     query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
     weights, d_logits = differentiate(
-        call, query, key, value, grad, outside, lse, along, map, queries, keys, INSIDE, CAUSAL, DIMS, PRECISION
+        call, query, key, value, grad, outside, lse, along, map, queries, keys, INSIDE, CAUSAL, DIMS
     )
-    d_value = tl.dot(weights.to(grad.dtype).T, grad, d_value, input_precision=PRECISION)
-    d_key = tl.dot(d_logits.to(query.dtype).T, query, d_key, input_precision=PRECISION)
+    d_value = tl.dot(weights.to(grad.dtype).T, grad, d_value)
+    d_key = tl.dot(d_logits.to(query.dtype).T, query, d_key)
     return d_key, d_value, d_bias + tl.sum(d_logits, 0)
 
 
 @triton.jit
 def key_gradients(
     call, upstream, d_key, d_value, d_bias,
-    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys, values and key biases ``(maps, M)``."""
@@ -191,13 +189,13 @@ def key_gradients(
             queries = start + tl.arange(0, STREAM)
             key_sum, value_sum, bias_sum = accumulate(
                 call, upstream, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
-                True, D, DV, CAUSAL, DIMS, PRECISION,
+                True, D, DV, CAUSAL, DIMS,
             )  # fmt: skip
     for start in range(begin, end - (leave - enter), STREAM):
         queries = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
         key_sum, value_sum, bias_sum = accumulate(
             call, upstream, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
-            False, D, DV, CAUSAL, DIMS, PRECISION,
+            False, D, DV, CAUSAL, DIMS,
         )  # fmt: skip
     if d_key is not None:
         store_rows(d_key, map, keys, call.keys, call.channels, key_sum * call.scale, D)
@@ -211,7 +209,7 @@ def key_gradients(
 @triton.jit
 def axis_gradients(
     call, upstream, d_bias, length, inner,
-    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the biases of an axis, ``(maps, N, length)``. ``inner`` positions are on later axes."""
@@ -229,7 +227,7 @@ def axis_gradients(
         key = load_rows(call.key, map, keys, call.keys, call.channels, D)
         value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
         _, d_logits = differentiate(
-            call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS, PRECISION
+            call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS
         )
         acc += d_logits
     to = d_bias + map * call.queries * length + (queries[:, None] * length + at[None, :])

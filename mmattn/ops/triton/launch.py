@@ -22,37 +22,28 @@ class Config(NamedTuple):
     stages: int  # of the software pipeline
 
 
-# (most channels, configuration of the forward pass, of the gradients), by dtype class, and for GPUs whose blocks have
-# much shared memory (compute capability 9.0 and 10.0) or less. In 16 bits, none spills registers up to 128 channels.
-# All fit into the 99 KiB of the smallest GPUs: see tools/benchmarks/compile_triton.py.
+# (most channels, configuration of the forward pass, of the gradients), for GPUs whose blocks have much shared memory
+# (compute capability 9.0 and 10.0) or less. None spills registers up to 128 channels. All fit into the 99 KiB of the
+# smallest GPUs: see tools/benchmarks/compile_triton.py.
 CONFIGS = {
-    ('16 bit', True): (
+    True: (
         (64, Config(128, 64, 8, 3), Config(64, 32, 8, 3)),
         (128, Config(64, 32, 8, 3), Config(64, 32, 8, 3)),
         (256, Config(32, 32, 8, 2), Config(32, 32, 8, 2)),
     ),
-    ('16 bit', False): (
+    False: (
         (64, Config(128, 64, 8, 3), Config(64, 16, 8, 3)),
         (128, Config(64, 32, 8, 2), Config(64, 16, 8, 3)),
         (256, Config(32, 32, 8, 2), Config(32, 32, 8, 2)),
-    ),
-    ('float32', True): (
-        (64, Config(64, 16, 8, 2), Config(64, 16, 8, 2)),
-        (128, Config(32, 16, 8, 2), Config(32, 16, 8, 2)),
-    ),
-    ('float32', False): (
-        (64, Config(32, 16, 8, 2), Config(32, 16, 8, 2)),
-        (128, Config(32, 16, 8, 2), Config(32, 16, 8, 2)),
     ),
 }
 MUCH = 200 * 1024  # bytes of shared memory
 
 
-def select_config(kernel: Any, shared: int, D: int, DV: int, PRECISION: str | None, **_: Any) -> Config:
-    """Select the configuration of a kernel for the shared memory of a block, a dtype class, and channels."""
-    owns_pairs = kernel.__name__ in ('axis_gradients', 'offset_gradients')  # fewer products: they need fewer registers
-    configs = CONFIGS['float32' if PRECISION else '16 bit', owns_pairs or shared >= MUCH]
-    forward, gradients = next(config for most, *config in configs if max(D, DV) <= most)
+def select_config(kernel: Any, shared: int, D: int, DV: int, **_: Any) -> Config:
+    """Select the configuration of a kernel for the shared memory of a block, and channels."""
+    owns_pairs = kernel.__name__ == 'axis_gradients'  # fewer products: it needs fewer registers
+    forward, gradients = next(config for most, *config in CONFIGS[owns_pairs or shared >= MUCH] if max(D, DV) <= most)
     return forward if kernel.__name__ == 'forward_kernel' else gradients
 
 
@@ -92,8 +83,3 @@ def options(config: Config) -> dict[str, int]:
 def width(channels: int) -> int:
     """Round the number of channels of a tile up to a power of 2 that tensor cores support."""
     return max(16, triton.next_power_of_2(channels))
-
-
-def precision(dtype: torch.dtype) -> str | None:
-    """Choose how products are computed: for float32, from three products of tf32 numbers."""
-    return 'tf32x3' if dtype == torch.float32 else None

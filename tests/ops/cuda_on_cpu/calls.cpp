@@ -12,7 +12,6 @@
 #include "operator.cpp"
 
 #include "cuda/dynamic_conv.cpp"
-#include "cuda/global_attention.cpp"
 #include "cuda/grid_attention.cpp"
 #include "cuda/local_attention.cpp"
 #include "cuda/strided_attention.cpp"

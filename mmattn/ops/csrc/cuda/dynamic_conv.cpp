@@ -23,7 +23,7 @@ std::vector<Tensor> dynamic_conv_backward(const Call& given) {
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+TORCH_LIBRARY_IMPL(mmattn_cuda, CUDA, m) {
   using namespace mmattn;
   m.impl("dynamic_conv",
          on_cuda<check_dynamic_conv, cuda::dynamic_conv, cuda::can_run_neighbourhood<cuda::conv_call, false>>());

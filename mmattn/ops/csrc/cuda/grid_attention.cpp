@@ -147,7 +147,7 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+TORCH_LIBRARY_IMPL(mmattn_cuda, CUDA, m) {
   using namespace mmattn;
   m.impl("grid_attention", on_cuda<check_grid_attention, cuda::grid_attention, cuda::can_run_tiles>());
   m.impl("grid_attention_backward",

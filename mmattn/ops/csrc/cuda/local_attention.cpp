@@ -28,7 +28,7 @@ std::vector<Tensor> local_attention_backward(const Call& given) {
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+TORCH_LIBRARY_IMPL(mmattn_cuda, CUDA, m) {
   using namespace mmattn;
   m.impl("local_attention",
          on_cuda<check_local_attention, cuda::local_attention, cuda::can_run_neighbourhood<cuda::local_call, false>>());

@@ -124,7 +124,7 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+TORCH_LIBRARY_IMPL(mmattn_cuda, CUDA, m) {
   using namespace mmattn;
   m.impl("strided_attention", on_cuda<check_strided_attention, cuda::strided_attention, cuda::can_run_tiles>());
   m.impl("strided_attention_backward",

@@ -1,0 +1,300 @@
+"""Chooses what runs an operator: the table, and the rules that read it.
+
+On a CPU, the dispatcher of PyTorch calls a native kernel at once where it supports the call. All other calls come to
+:func:`run`. Nothing here looks at values, measures, or communicates, so all processes of a run choose alike.
+"""
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from . import library, triton
+
+FLOAT32 = (torch.float32,)
+HALF = (torch.float16, torch.bfloat16)
+PASSES = ('forward', 'backward')
+
+
+class Row(NamedTuple):
+    """What runs an operator on a device, for some dtypes of its operands, in each pass."""
+
+    operator: str
+    device: str
+    dtypes: tuple[torch.dtype, ...]
+    forward: str
+    backward: str
+    reason: str
+
+
+# CUDA and Triton kernels were compared with float64 and timed on an NVIDIA H200, with torch 2.11.0, CUDA 13.0 and
+# Triton 3.6.0 (docs/results/gpu_h200.json). Their rows hold for its compute capability, 9.x. Elsewhere, and for what
+# has no row, the composition runs on a GPU, and the reference on a CPU. Times are in units of the composition's.
+VERIFIED = 9
+# fmt: off
+TABLE = (
+    Row('local_attention',   'cpu',  (*FLOAT32, torch.bfloat16), 'native', 'native', 'P3, P4 in docs/performance.md'),
+    Row('dynamic_conv',      'cpu',  (*FLOAT32, torch.bfloat16), 'native', 'native', 'docs/performance.md'),
+    Row('grid_attention',    'cpu',  (*FLOAT32, torch.bfloat16), 'native', 'native', 'P2, P5 in docs/performance.md'),
+    Row('strided_attention', 'cpu',  (*FLOAT32, torch.bfloat16), 'native', 'native', 'P6 in docs/performance.md'),
+    Row('global_attention',  'cpu',  (*FLOAT32, torch.bfloat16), 'native', 'native', 'P1, P7 in docs/performance.md'),
+    Row('local_attention',   'cuda', HALF,    'native', 'native',      'times 0.21 and 0.26'),
+    Row('local_attention',   'cuda', FLOAT32, 'native', 'native',      'times 0.20 and 0.25'),
+    Row('dynamic_conv',      'cuda', HALF,    'native', 'native',      'times 0.38 and 0.49 with 13×13 neighbours'),
+    Row('dynamic_conv',      'cuda', FLOAT32, 'native', 'native',      'times 0.42 and 0.44 with 13×13 neighbours'),
+    Row('grid_attention',    'cuda', HALF,    'native', 'composition', 'times 0.97 and 2.05; half the memory'),
+    Row('grid_attention',    'cuda', FLOAT32, 'native', 'composition', 'times 0.80 and 1.35; a quarter of the memory'),
+    Row('strided_attention', 'cuda', FLOAT32, 'native', 'native',      'times 0.25 to 1.05 and 0.48 to 0.88'),
+    Row('global_attention',  'cuda', HALF,    'triton', 'triton',      'P1: times 1.00 and 0.31; 0.11 of the memory'),
+)
+# fmt: on
+
+# Operator name → its declaration.
+OPERATORS: dict[str, Any] = {}
+# Name of an operator, or of its backward operator → 'reference' or 'composition' → function of the arguments.
+FUNCTIONS: dict[str, dict[str, Callable]] = {}
+
+_backends: dict[str, str] = {}  # operator → what the environment variable or `backend` selects instead of the table
+_failures: dict[str, str] = {}  # operator → why its Triton kernels failed in this process
+_traced: list[str] | None = None  # names of the operators whose Triton kernels ran
+
+
+def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
+    """Register an implementation and its derivative, 'reference' or 'composition'."""
+    FUNCTIONS.setdefault(name, {})[implementation] = forward
+    FUNCTIONS.setdefault(f'{name}_backward', {})[implementation] = backward
+
+
+def run(name: str, arguments: tuple) -> Any:
+    """Run an operator, or its derivative, with the first implementation that supports the call."""
+    tensors = [x for given in arguments for x in (given if isinstance(given, list | tuple) else (given,))]
+    tensors = [x for x in tensors if isinstance(x, torch.Tensor)]
+    device, dtype = tensors[0].device, dtype_of(tensors)
+    for implementation in running(name, device, dtype):
+        if implementation in ('native', 'triton'):
+            outputs = _run_kernel(implementation, name, arguments)
+        else:
+            if not name.endswith('_backward') and device.type == 'cuda':
+                arguments = _with_lse(name, arguments, device, dtype)
+            outputs = FUNCTIONS[name][implementation](*arguments)
+        if outputs is not NotImplemented:
+            return outputs
+    raise RuntimeError(f'mmattn::{name} has no kernel for these tensors: {dtype} on {device}')
+
+
+def dtype_of(tensors: list[torch.Tensor]) -> torch.dtype:
+    """Return the dtype of the first floating-point tensor of a call, which its rows of the table are about."""
+    return next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
+
+
+@functools.cache
+def running(name: str, device: torch.device, dtype: torch.dtype) -> list[str]:
+    """List what may run an operator, or '<operator>_backward', in the order in which it is tried."""
+    found = [x for x, reason in candidates(name, device, dtype) if not reason]
+    # On a CPU, a native kernel has declined the call.
+    return [x for x in found if (x, device.type) != ('native', 'cpu')]
+
+
+def candidates(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
+    """List implementations of an operator in the order in which they are tried, with the reason against each, or ''."""
+    operator = name.removesuffix('_backward')
+    backend = _backends.get(operator, 'auto')
+    row = _row(operator, device, dtype)
+    by_table = 'composition' if row is None else row.backward if name != operator else row.forward
+    if backend == 'triton' and operator not in triton.OPERATORS:
+        backend = 'auto'
+    chosen = by_table if backend == 'auto' else backend
+    found = []
+    if chosen in ('native', 'triton'):
+        found.append((chosen, _against_kernel(chosen, operator, device, dtype)))
+    if backend == 'native' and operator in library.KERNELS:
+        return found  # nothing else: the caller wants to know that the kernel ran
+    if backend != 'reference' and (device.type != 'cpu' or backend == 'composition'):
+        found.append(('composition', '' if 'composition' in FUNCTIONS[name] else 'the operator has none'))
+    return [*found, ('reference', '')]
+
+
+def _row(operator: str, device: torch.device, dtype: torch.dtype) -> Row | None:
+    rows = (row for row in TABLE if (row.operator, row.device) == (operator, device.type) and dtype in row.dtypes)
+    row = next(rows, None)
+    if row is None or device.type == 'cpu':
+        return row
+    return row if torch.cuda.get_device_capability(device)[0] == VERIFIED else None
+
+
+def _against_kernel(kernel: str, operator: str, device: torch.device, dtype: torch.dtype) -> str:
+    if kernel == 'native':
+        if library.UNAVAILABLE_REASON is not None:
+            return library.UNAVAILABLE_REASON
+        return '' if library.has_kernel(operator, device.type) else f'no kernel was built for {device.type}'
+    if device.type != 'cuda' and not triton.interpreted():
+        return 'Triton runs on GPUs only'
+    if device.type == 'cuda' and dtype not in HALF:
+        return f'no kernel for {dtype}'
+    return triton.unavailable_reason() or _failures.get(operator, '')
+
+
+def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
+    """Run a CUDA or Triton kernel. Returns NotImplemented if it does not support the call, or cannot be compiled."""
+    if kernel == 'native':
+        try:
+            return getattr(torch.ops.mmattn_cuda, name).default(*arguments)
+        except NotImplementedError:
+            return NotImplemented
+    operator = name.removesuffix('_backward')
+    try:
+        outputs = triton.run(name, arguments, always=_backends.get(operator) == 'triton')
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        message = str(error).strip().partition('\n')[0] or type(error).__name__
+        _failures[operator] = f'the kernel failed: {message}'
+        running.cache_clear()
+        warnings.warn(f'mmattn: the Triton kernel of {name} failed, PyTorch runs instead: {message}', stacklevel=2)
+        return NotImplemented
+    if outputs is not NotImplemented and _traced is not None:
+        _traced.append(name)
+    return outputs
+
+
+def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
+    """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
+    operator = OPERATORS.get(name)
+    if operator is None or not operator.returns_lse or running(f'{name}_backward', device, dtype)[0] == 'composition':
+        return arguments
+    return (*operator.Arguments(*arguments)[:-1], True)
+
+
+# What a person selects
+
+
+def parse_backends(text: str, name: str = 'backend') -> dict[str, str]:
+    """Read 'native', for all operators, or pairs, 'local_attention=native,dynamic_conv=native': operator → backend."""
+    pairs = (
+        [x.strip().partition('=')[::2] for x in text.split(',')]
+        if '=' in text
+        else [(x, text) for x in library.KERNELS]
+    )
+    for operator, backend in pairs:
+        if operator not in library.KERNELS or backend not in library.BACKENDS:
+            raise ValueError(
+                f'{name} must be one of {", ".join(library.BACKENDS)}, or pairs such as local_attention=native, with '
+                f'the operators {", ".join(library.KERNELS)}; got {text!r}'
+            )
+        if backend == 'native' and library.UNAVAILABLE_REASON is not None:
+            raise RuntimeError(f"{name} 'native' requires native kernels: {library.UNAVAILABLE_REASON}")
+        if backend == 'triton' and triton.unavailable_reason():
+            raise RuntimeError(f"{name} 'triton' is not available: {triton.unavailable_reason()}")
+    return dict(pairs)
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Select the implementation of the operators in a ``with`` block, for all threads.
+
+    Compute the gradients in the same block as the outputs. If the kernels are not available, the RuntimeError says why.
+
+    Args:
+        name (str): 'native' (native kernels, or an error), 'triton' (Triton kernels on GPUs, where they exist),
+            'composition' (PyTorch's own operators in the dtype of the operands), 'reference' (literal references in
+            float32 or float64), or the default 'auto' (the table of ``dispatch.py``), for all operators; or pairs such
+            as 'local_attention=native,dynamic_conv=native'.
+
+    Example:
+        >>> with backend('reference'), kernels_run() as kernels:
+        ...     _ = torch.ops.mmattn.dynamic_conv(torch.randn(1, 1, 4, 4, 2), torch.randn(1, 1, 4, 4, 9), [3, 3], 1)
+        >>> kernels
+        []
+    """
+    before = dict(_backends)
+    _select({**before, **parse_backends(name)})
+    try:
+        yield
+    finally:
+        _select(before)
+
+
+def _select(backends: dict[str, str]) -> None:
+    _backends.clear()
+    _backends.update(backends)
+    running.cache_clear()
+    if library.UNAVAILABLE_REASON is not None:
+        return
+    for operator in library.KERNELS:
+        chosen = backends.get(operator, 'auto')
+        if chosen == 'triton':  # in Triton's interpreter, its kernels run in place of those for CPUs
+            chosen = 'reference' if operator in triton.OPERATORS and triton.interpreted() else 'auto'
+        elif chosen == 'composition':
+            chosen = 'reference'  # the call comes here
+        for name in (operator, f'{operator}_backward'):
+            torch.ops.mmattn_native.set_backend(name, chosen)
+
+
+_select(parse_backends(os.environ.get('MMATTN_BACKEND', 'auto'), 'MMATTN_BACKEND'))
+
+
+@contextmanager
+def kernels_run() -> Iterator[list[str]]:
+    """Yield a list of names that has, after the ``with`` block, the operators whose kernels ran in it."""
+    global _traced
+    names: list[str] = []
+    if library.UNAVAILABLE_REASON is None:
+        torch.ops.mmattn_native.trace(True)
+    _traced = names
+    try:
+        yield names
+    finally:
+        _traced = None
+        if library.UNAVAILABLE_REASON is None:
+            names += torch.ops.mmattn_native.trace(False)
+
+
+# What is said to a person
+
+
+def describe(operator: str, device: torch.device) -> str:
+    """Name what runs an operator on a device, in 16 bit and float32, forward and backward, with the reasons."""
+    texts: dict[str, list[str]] = {}
+    for dtype, dtypes in ((torch.bfloat16, '16 bit'), (torch.float32, 'float32')):
+        for pass_, name in zip(PASSES, (operator, f'{operator}_backward')):
+            *against, (chosen, _) = _until_running(name, device, dtype)
+            reasons = '; '.join(f'{x}: {reason}' for x, reason in against)
+            texts.setdefault(f'{chosen}{f" ({reasons})" if reasons else ""}', []).append(f'{dtypes} {pass_}')
+    if len(texts) == 1:
+        return next(iter(texts))
+    return ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
+
+
+def _until_running(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
+    listed = candidates(name, device, dtype)
+    return listed[: 1 + next((i for i, (_, reason) in enumerate(listed) if not reason), len(listed) - 1)]
+
+
+def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
+    """Explain which implementation runs a call of an operator, and why the others do not.
+
+    ``operator`` is a function of ``mmattn.ops``, such as :func:`global_attention`, followed by the arguments of the
+    call. For the forward and the backward pass, the result has a line for each implementation, up to the one that runs.
+
+    Example:
+        >>> from mmattn.ops import dynamic_conv
+        >>> value, logits = torch.randn(1, 8, 32, 32, 16).half(), torch.randn(1, 8, 32, 32, 9)
+        >>> print(explain(dynamic_conv, value, logits, kernel_size=3))
+        dynamic_conv, torch.float16 on cpu
+        forward: reference
+        backward: reference
+    """
+    name, arguments = operator.__name__, getattr(operator, 'arguments', None)
+    if arguments is None:
+        raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
+    given = [x for x in arguments(*args, **kwargs) if isinstance(x, torch.Tensor)]
+    device, dtype = given[0].device, dtype_of(given)
+    lines = [f'{name}, {dtype} on {device}']
+    for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
+        *against, (chosen, _) = _until_running(full_name, device, dtype)
+        lines += [f'{pass_}: {chosen}', *(f'    not {x}: {reason}' for x, reason in against)]
+    return '\n'.join(lines)

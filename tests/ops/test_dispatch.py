@@ -1,0 +1,333 @@
+"""What runs an operator: kernel, composition or reference, and why; on GPUs that have a capability and nothing else."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch._subclasses import fake_tensor
+
+from mmattn import engine, ops
+from mmattn.ops import dispatch, global_attention, library, local_attention, triton
+from mmattn.ops.gpu.collect_env import collect_env
+
+
+def test_what_the_cpu_kernels_take():
+    """float32 and bfloat16, mixed among biases; everything else goes to the reference."""
+    x, mask = torch.ones(1, 1, 3, 4, 2), torch.ones(1, 3, 4, dtype=torch.bool)
+    for dtype, bias, taken in (
+        (torch.float32, torch.float32, True),
+        (torch.bfloat16, torch.float32, True),
+        (torch.float32, torch.bfloat16, True),
+        (torch.float64, torch.float64, False),
+        (torch.float16, torch.float32, False),
+        (torch.float32, torch.float64, False),
+    ):
+        y = x.to(dtype)
+        with dispatch.kernels_run() as ran:
+            global_attention(y, y, y, key_bias=torch.ones(1, 1, 3, 4, dtype=bias), key_mask=mask)
+        assert bool(ran) == (taken and library.UNAVAILABLE_REASON is None)
+
+
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+def test_backends():
+    x = torch.ones(1, 1, 3, 4, 2)
+    with dispatch.backend('reference'), dispatch.kernels_run() as ran:
+        local_attention(x, x, x)
+    assert not ran
+    with dispatch.backend('native'):
+        local_attention(x, x, x)
+        with dispatch.backend('reference'):
+            local_attention(*[x.double()] * 3)
+        with pytest.raises(RuntimeError, match='mmattn::local_attention has no kernel for these tensors'):
+            local_attention(*[x.double()] * 3)
+    local_attention(*[x.double()] * 3)
+
+
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+def test_a_backend_of_one_operator_leaves_the_others():
+    x, logits = torch.ones(1, 1, 3, 4, 2), torch.ones(1, 1, 3, 4, 9)
+
+    def ran():
+        with dispatch.kernels_run() as names:
+            local_attention(x, x, x)
+            ops.dynamic_conv(x, logits, kernel_size=3)
+        return names
+
+    assert ran() == ['local_attention', 'dynamic_conv']
+    with dispatch.backend('local_attention=reference'):
+        assert ran() == ['dynamic_conv']
+        with dispatch.backend('dynamic_conv=composition'):
+            assert ran() == []
+        with dispatch.backend('local_attention=native, dynamic_conv=reference'):
+            assert ran() == ['local_attention']
+    assert ran() == ['local_attention', 'dynamic_conv']
+
+
+@pytest.mark.parametrize(
+    'text', ['fast', '', 'local_attention=fast', 'local=native', 'native,triton', 'local_attention=']
+)
+def test_a_backend_that_does_not_exist(text):
+    with pytest.raises(ValueError, match=r'must be one of auto, native, .*local_attention=native') as error:
+        dispatch.backend(text).__enter__()
+    assert repr(text) in str(error.value)
+
+
+def run(*arguments, **env):
+    return subprocess.run(
+        [sys.executable, *arguments], env={**os.environ, **env}, text=True, capture_output=True, check=True
+    )
+
+
+CALL = """
+import torch
+from mmattn.ops import local_attention
+x = torch.ones(1, 1, 3, 4, 2)
+print(local_attention(x, x, x).sum())
+"""
+
+
+def test_without_native_operators():
+    env = {'MMATTN_BACKEND': 'reference'}
+    assert run('-c', CALL, **env).stdout == 'tensor(24.)\n'
+    said = run('-m', 'mmattn.utils.collect_env', **env).stdout
+    assert 'native operators: MMATTN_BACKEND=reference' in said
+    assert re.search('^local_attention: reference$', said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'), [('MMATTN_BACKEND', 'off'), ('MMATTN_CPU_CAPABILITY', 'AVX2'), ('MMATTN_CPU_CAPABILITY', '')]
+)
+def test_a_variable_that_means_nothing(name, value):
+    done = subprocess.run(
+        [sys.executable, '-c', 'import mmattn.ops'], env={**os.environ, name: value}, text=True, capture_output=True
+    )
+    assert re.search(f'ValueError: {name} must be one of .*; got {value!r}', done.stderr)
+
+
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+def test_the_library_can_be_imported():
+    """As tools do that import every module of a package."""
+    assert run('-c', 'import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())').stdout
+
+
+def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
+    """As of an extension that was built against another torch."""
+    broken = tmp_path / '_C.so'
+    broken.write_bytes(b'no library')
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
+    monkeypatch.setattr(library, 'find_spec', lambda name: type('Spec', (), {'origin': str(broken)}))
+    with pytest.warns(UserWarning, match=r'pip install --no-build-isolation \.'):
+        file, reason = library._load()
+    assert file == str(broken)
+    assert torch.__version__ in reason
+    monkeypatch.setattr(library, 'find_spec', lambda name: None)
+    assert 'not built' in library._load()[1]
+    monkeypatch.setattr(library, 'UNAVAILABLE_REASON', 'not built')
+    with pytest.raises(RuntimeError, match="MMATTN_BACKEND 'native' requires native kernels: not built"):
+        dispatch.parse_backends('native', 'MMATTN_BACKEND')
+
+
+# GPUs
+
+GPU = torch.device('cuda', 0)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with an H200, and all kernels. Set ``capability`` of the result to have another GPU."""
+
+    class Machine:
+        capability = (9, 0)
+
+    machine = Machine()
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
+    monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device: 'NVIDIA Fake')
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: machine.capability)
+    for name in ('init_cuda_context', 'init_gpu_context'):  # of torch 2.4 and later, with CUDA but without a driver
+        monkeypatch.setattr(fake_tensor, name, lambda *_: None, raising=False)
+    monkeypatch.setattr(library, 'UNAVAILABLE_REASON', None)
+    monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': name != 'global_attention' or device == 'cpu')
+    monkeypatch.setattr(triton, 'unavailable_reason', lambda: '')
+    monkeypatch.setattr(dispatch, '_failures', {})
+    dispatch.running.cache_clear()
+    yield machine
+    dispatch.running.cache_clear()
+
+
+def first(name, dtype):
+    return dispatch.running(name, GPU, dtype)[0]
+
+
+def test_what_runs_on_a_gpu_is_what_its_row_says(gpu):
+    """Of the GPU that it was verified on, in both passes; else the composition, and so for float64."""
+    rows = {(row.operator, dtype): row for row in dispatch.TABLE if row.device == 'cuda' for dtype in row.dtypes}
+    for operator in library.KERNELS:
+        for dtype in DTYPES:
+            row = rows.get((operator, dtype))
+            expected = ('composition', 'composition') if row is None else (row.forward, row.backward)
+            assert (first(operator, dtype), first(f'{operator}_backward', dtype)) == expected
+    assert first('local_attention', torch.bfloat16) == 'native'
+    assert first('global_attention', torch.float16) == 'triton'
+    for name in ('bilinear_pooling', 'window_zscore'):
+        assert first(name, torch.float32) == 'reference'  # it is written in PyTorch's operators, in chunks
+
+
+@pytest.mark.parametrize('capability', [(8, 0), (10, 0), (12, 0)])
+def test_compositions_run_on_gpus_on_which_nothing_was_verified(gpu, capability):
+    gpu.capability = capability
+    assert {first(name, dtype) for name in library.KERNELS for dtype in DTYPES} == {'composition'}
+
+
+def test_a_row_has_one_line_per_operator_device_and_dtype():
+    keys = [(row.operator, row.device, dtype) for row in dispatch.TABLE for dtype in row.dtypes]
+    assert len(keys) == len(set(keys))
+    assert {row.operator for row in dispatch.TABLE} == set(library.KERNELS)
+
+
+def test_without_cuda_kernels_or_triton_compositions_run_and_the_reason_is_said(gpu, monkeypatch):
+    monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': device == 'cpu')
+    monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton 3.4.1 is older than 3.6')
+    assert {first(name, torch.bfloat16) for name in library.KERNELS} == {'composition'}
+    assert dispatch.describe('local_attention', GPU) == 'composition (native: no kernel was built for cuda)'
+    assert 'triton: Triton 3.4.1 is older than 3.6' in dispatch.describe('global_attention', GPU)
+    with pytest.raises(RuntimeError, match=r"'triton' is not available: Triton 3\.4\.1 is older"):
+        dispatch.backend('triton').__enter__()
+
+
+def test_what_selects_a_backend_decides_alone(gpu):
+    gpu.capability = (8, 0)
+    for name in ('reference', 'composition', 'triton', 'native'):
+        with dispatch.backend(name):
+            assert first('grid_attention', torch.bfloat16) == (name if name != 'triton' else 'composition')
+            if name != 'native':  # it has no CUDA kernel
+                assert first('global_attention', torch.bfloat16) == name
+    with dispatch.backend('local_attention=native'):
+        assert first('local_attention', torch.bfloat16) == 'native'
+        assert first('grid_attention', torch.bfloat16) == 'composition'
+
+
+def on_gpu(*shape):
+    with fake_tensor.FakeTensorMode():
+        return torch.empty(shape, device='cuda', dtype=torch.bfloat16)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What calls of two operators run; the functions do nothing."""
+    calls = []
+
+    def record(implementation, name):
+        return lambda *arguments: calls.append((implementation, arguments[-1]))
+
+    for name in ('global_attention', 'grid_attention'):
+        for pass_ in (name, f'{name}_backward'):
+            for implementation in ('composition', 'reference'):
+                monkeypatch.setitem(dispatch.FUNCTIONS[pass_], implementation, record(implementation, pass_))
+    monkeypatch.setattr(triton, 'run', lambda name, arguments, always: calls.append(('triton', arguments[-1])))
+    monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', record('native', 'grid_attention'))
+    return calls
+
+
+def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu, calls, monkeypatch):
+    dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
+
+    def declines(*_):
+        raise NotImplementedError('mmattn_cuda::grid_attention has no kernel for these tensors')
+
+    monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', declines)
+    dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
+    assert calls == [('native', False), ('composition', False)]
+    with dispatch.backend('grid_attention=native'), pytest.raises(RuntimeError, match='no kernel for these tensors'):
+        dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
+
+
+def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, monkeypatch):
+    """As one that the compiler refuses, or for which the cache's disk is full. The training goes on."""
+
+    def fails(name, arguments, always):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(triton, 'run', fails)
+    with pytest.warns(UserWarning, match=r'Triton kernel of global_attention failed.*No space left on device'):
+        dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
+    assert calls == [('composition', False)] * 2  # its own backward pass does not need the log-sum-exp
+    assert 'No space left' in dispatch.describe('global_attention', GPU)
+
+
+def test_a_composition_computes_the_log_sum_exp_for_a_kernels_backward_pass(gpu, calls, monkeypatch):
+    """Where the kernel of the forward pass does not support the call, that of the backward pass may."""
+    monkeypatch.setattr(triton, 'run', lambda name, arguments, always: NotImplemented)
+    dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
+    assert calls == [('composition', True)]
+
+
+@pytest.mark.skipif(bool(triton.unavailable_reason()), reason=triton.unavailable_reason())
+def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
+    """With biases, and for many pairs of a query and a key."""
+    module = importlib.import_module('mmattn.ops.triton.global_attention')
+    ran = []
+    monkeypatch.setattr(module, 'forward', lambda *arguments: ran.append('forward'))
+    monkeypatch.setattr(module, 'backward', lambda *arguments: ran.append('backward'))
+    monkeypatch.setitem(dispatch.FUNCTIONS['global_attention'], 'composition', lambda *_: ran.append('composition'))
+    with fake_tensor.FakeTensorMode():
+        x, small = (torch.empty(2, 1, n, n, 8, device='cuda', dtype=torch.bfloat16) for n in (64, 8))
+        window, narrow = x.new_empty(2, 1, 64, 64, 9), x.new_empty(2, 1, 8, 8, 9)
+        large = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=3)
+        few = ops.global_attention.arguments(small, small, small, window_bias=narrow, window_size=3)
+        content = ops.global_attention.arguments(x, x, x)
+        dispatch.run('global_attention_backward', (x, x, x, *large, False, [True] * 4))
+    for call in (large, few, content):
+        dispatch.run('global_attention', (*call, False))
+    assert ran == ['backward', 'forward', 'composition', 'composition']
+    with dispatch.backend('global_attention=triton'):
+        dispatch.run('global_attention', (*few, False))
+    assert ran[-1] == 'forward'
+
+
+def test_running_out_of_memory_is_no_failure_of_a_kernel(gpu, calls, monkeypatch):
+    def fails(name, arguments, always):
+        raise torch.cuda.OutOfMemoryError('CUDA out of memory')
+
+    monkeypatch.setattr(triton, 'run', fails)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
+    assert first('global_attention', torch.bfloat16) == 'triton'
+
+
+# Reports
+
+
+def test_explain_says_what_runs_a_call_and_why(gpu, monkeypatch):
+    x = torch.ones(1, 1, 3, 4, 2)
+    text = ops.explain(global_attention, x.double(), x.double(), x.double())
+    assert text == 'global_attention, torch.float64 on cpu\nforward: reference\nbackward: reference'
+    monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton is not installed')
+    with fake_tensor.FakeTensorMode():
+        x = torch.empty(1, 1, 3, 4, 2, device='cuda', dtype=torch.bfloat16)
+        text = ops.explain(global_attention, x, x, x)
+    assert 'forward: composition\n    not triton: Triton is not installed' in text
+    for function, arguments in ((ops.strided_offsets, ((3, 4), 2, 'block')), (ops.window_zscore, (x, 3))):
+        with pytest.raises(ValueError, match=rf'one of mmattn\.ops with kernels.*got {function.__name__}'):
+            ops.explain(function, *arguments)
+
+
+def test_the_log_and_collect_env_say_what_runs(gpu, monkeypatch):
+    env = collect_env()
+    assert env['local_attention on NVIDIA Fake'] == 'native'
+    assert env['strided_attention on NVIDIA Fake'] == (
+        '16 bit forward and 16 bit backward: composition, float32 forward and float32 backward: native'
+    )
+    lines = []
+    monkeypatch.setattr('mmattn.engine.operators.print_log', lambda message, *_: lines.append(message))
+    engine.log_operators()
+    assert 'Operators on the NVIDIA Fake: dynamic_conv: native, global_attention: 16 bit forward' in lines[0]
