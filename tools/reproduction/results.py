@@ -27,6 +27,14 @@ class Setup(NamedTuple):
     memory: str  # the kind of memory that is measured
     published: bool = True  # the table has figures of a paper
     units: str | None = None  # samples with the same match of this regular expression are drawn together
+    choices: Sequence[str] = ()  # settings that the source does not state
+
+    @property
+    def protocol(self) -> str:
+        """The differences from the paper's protocol, in sentences."""
+        listed = '; '.join(self.deviations)
+        text = f'**Not the {self.whose} protocol**: {listed}.' if listed else f'The {self.whose} protocol.'
+        return text + (f' Not stated in the source: {"; ".join(self.choices)}.' if self.choices else '')
 
     @property
     def title(self) -> str:
