@@ -22,7 +22,7 @@ if WITH_OPS is None:
 HAS_TORCH = find_spec('torch') is not None
 ARCHITECTURES = '8.0;9.0+PTX'
 # Of configs and tools: what only a checkout needs, and the pictures of the pages.
-CHECKOUT_ONLY = 'environment', 'benchmarks', 'quickstart.sh', 'run_tests.sh', '*.png', '*.jpg'
+CHECKOUT_ONLY = 'environment', 'benchmarks', 'gpu_run', 'quickstart.sh', 'run_tests.sh', '*.png', '*.jpg'
 
 
 def architectures(given: str) -> str:

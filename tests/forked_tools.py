@@ -5,11 +5,12 @@ A server process imports the large packages once and runs nothing; each script r
 
 import multiprocessing
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from reproduction.forks import run_script
 
 SERVER = multiprocessing.get_context('forkserver')
 SERVER.set_forkserver_preload(
@@ -44,7 +45,7 @@ def run_command(command, env=None, merged=False, timeout=300):
         return subprocess.run(words, env=env, text=True, stdout=subprocess.PIPE, stderr=stderr, timeout=timeout)
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
         names = out.name, out.name if merged else err.name
-        process = SERVER.Process(target=_run_script, args=(words[1:], env, os.getcwd(), names))
+        process = SERVER.Process(target=run_script, args=(words[1:], env, os.getcwd(), names))
         process.start()
         process.join(timeout)
         if process.is_alive():
@@ -53,19 +54,3 @@ def run_command(command, env=None, merged=False, timeout=300):
             raise subprocess.TimeoutExpired(words, timeout)
         said = (Path(file.name).read_text(encoding='utf-8') for file in (out, err))
         return subprocess.CompletedProcess(words, process.exitcode, *said)
-
-
-def _run_script(arguments, env, folder, names):
-    for descriptor, name in enumerate(names, 1):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), descriptor)
-    for stream in sys.stdout, sys.stderr:
-        stream.reconfigure(line_buffering=True)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    import torch
-
-    torch.set_num_threads(int(env.get('OMP_NUM_THREADS', torch.get_num_threads())))
-    sys.argv = arguments
-    sys.path[:] = [str(Path(arguments[0]).parent), *(entry for entry in sys.path if entry)]
-    runpy.run_path(arguments[0], run_name='__main__')

@@ -16,6 +16,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 
 from mmattn.utils import config_path
+from reproduction.tiny_config import shrink_images
 
 from .real_data import missing, real_data
 from .tiny_data import SIZE
@@ -45,30 +46,6 @@ def representatives(names):
 
 # The detectors of COCO take 8 s each; smaller ones have the same plugins.
 TRAINED = representatives(name for name in RUN if not name.endswith('_coco.py'))
-CROP = 32  # a multiple of the downsampling of mmseg's U-Net
-
-
-def shrink(cfg, scale):
-    """Make every size in a config small, drop downloads and worker processes; leave the kind of everything."""
-    if isinstance(cfg, dict):
-        for key, value in cfg.items():
-            if key in ('pretrained', 'init_cfg'):
-                cfg[key] = None
-            elif key in ('crop_size', 'size') and isinstance(value, tuple | list):
-                cfg[key] = (CROP, CROP)
-            elif key == 'stride' and isinstance(value, tuple | list):
-                cfg[key] = (CROP - 8, CROP - 8)
-            elif key == 'scale' and isinstance(value, tuple | list):
-                cfg[key] = scale
-            elif key == 'score_thr':
-                cfg[key] = 0  # an untrained detector is not sure of anything
-            elif key in ('nms_pre', 'max_per_img', 'num') and isinstance(value, int):
-                cfg[key] = min(value, 64)  # boxes of a detector
-            else:
-                shrink(value, scale)
-    elif isinstance(cfg, list | tuple):
-        for value in cfg:
-            shrink(value, scale)
 
 
 @pytest.fixture
@@ -77,7 +54,7 @@ def config(request, tiny_data, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     cfg = Config.fromfile(config_path(request.param))
     # mmcv's deformable convolution takes no map smaller than its kernel.
-    shrink(cfg._cfg_dict, (3 * SIZE[0], 3 * SIZE[1]) if cfg.default_scope == 'mmdet' else SIZE)
+    shrink_images(cfg._cfg_dict, (3 * SIZE[0], 3 * SIZE[1]) if cfg.default_scope == 'mmdet' else SIZE)
     cfg.work_dir = str(tmp_path)
     for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
         loader.update(num_workers=0, persistent_workers=False, batch_size=min(loader.batch_size, 2))

@@ -79,7 +79,7 @@ def files(folder):
     return {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / folder).rglob('*')
-        if path.is_file() and path.suffix != '.so' and not {'.mim', '__pycache__'} & set(path.parts)
+        if path.is_file() and path.suffix not in ('.so', '.whl') and not {'.mim', '__pycache__'} & set(path.parts)
     }
 
 
@@ -169,8 +169,8 @@ def described(installed, run_python):
 
 def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    checkout_only = 'environment', 'benchmarks', 'quickstart.sh', 'run_tests.sh'
-    shipped = {name for name in files('tools') if name.split('/')[1] not in checkout_only}
+    checkout_only = {'environment', 'benchmarks', 'gpu_run', 'quickstart.sh', 'run_tests.sh'}
+    shipped = {name for name in files('tools') if not checkout_only & set(name.split('/'))}
     shipped |= {name for name in files('configs') if not name.endswith(('.png', '.jpg'))}
     laid_out = {f'mmattn/.mim/{name}' for name in shipped}
     assert {name for name in names if '/.mim/' in name} == {'mmattn/.mim/model-index.yml', *laid_out}

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from shutil import copy, copytree
+from shutil import copy, copytree, rmtree
+from zipfile import ZipFile
 
 import pytest
+
+from .conftest import cache_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -89,6 +92,75 @@ def test_another_python_than_that_of_the_environment_is_an_error(tmp_path):
     assert done.returncode == 1
     assert done.stderr.endswith('newer is 3.12, but .venv has 3.11: remove .venv, or unset PYTHON\n')
     assert set(tmp_path.rglob('*')) == before
+
+
+@pytest.mark.e2e
+def test_a_build_of_torch_for_cpus_does_not_hide_the_one_for_cuda(tmp_path):
+    """pip installs from a folder of wheels: torch for CPUs, which it prefers, then beside torch for CUDA."""
+
+    def add_wheel(folder, name, version, cuda=None):
+        folder.mkdir(parents=True, exist_ok=True)
+        with ZipFile(folder / f'{name}-{version}-py3-none-any.whl', 'w') as wheel:
+            code = f'class version:\n    cuda = {cuda!r}\n__version__ = {version!r}\n'
+            wheel.writestr(f'{name}.py', code)
+            info = f'{name}-{version}.dist-info'
+            wheel.writestr(f'{info}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
+            wheel.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+            wheel.writestr(f'{info}/RECORD', '')
+
+    copytree(ROOT / 'tools/environment', tmp_path / 'tools/environment')
+    (tmp_path / 'tools/environment/lock.txt').write_text('')
+    script = (tmp_path / 'tools/environment/dependencies.sh').read_text()
+    versions = dict(re.findall(r'^(torch|mmcv)=(\S+)$', script, re.MULTILINE))
+    add_wheel(tmp_path / 'wheels', 'torch', f'{versions["torch"]}+cpu')
+    (tmp_path / 'nvcc').touch(mode=0o755)
+    wheels = f'py{sys.version_info[0]}{sys.version_info[1]}-torch{versions["torch"]}-cuda-{os.uname().machine}'
+    add_wheel(tmp_path / 'cache/wheels' / wheels, 'onedl_mmcv', versions['mmcv'])
+    env = {key: value for key, value in os.environ.items() if not key.startswith(('PIP_', 'UV_', 'PYTHONPATH'))} | {
+        'MMATTN_ACCELERATOR': 'cuda',
+        'MMATTN_CACHE': str(tmp_path / 'cache'),
+        'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+        'PIP_CONFIG_FILE': os.devnull,
+        'PIP_FIND_LINKS': str(tmp_path / 'wheels'),
+        'PIP_NO_INDEX': '1',
+        'PYTHON': sys.executable,
+    }
+    command = ['bash', tmp_path / 'tools/environment/dependencies.sh']
+    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 1
+    assert 'is a build for CPUs: set PIP_INDEX_URL to an index with the CUDA build, or MMATTN_ACCEL' in done.stderr
+
+    add_wheel(tmp_path / 'wheels', 'torch', versions['torch'], cuda='13.0')
+    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    code = 'import torch; print(torch.__version__, torch.version.cuda)'
+    python = tmp_path / '.venv/bin/python'
+    assert subprocess.check_output([python, '-c', code], env=env, text=True) == f'{versions["torch"]} 13.0\n'
+
+
+def test_the_quick_start_compiles_the_cuda_kernels():
+    """In a clone of the last commit. It stays in the cache with its environment, so that a second run is quick."""
+    if os.environ.get('MMATTN_CUDA_TESTS') != '1':
+        pytest.skip('set MMATTN_CUDA_TESTS=1 to install torch for CUDA (6 GB), and to compile with nvcc 13')
+    clone = cache_folder() / 'quickstart_cuda'
+    if not clone.exists():
+        subprocess.run(['git', 'init', '--quiet', clone], check=True)
+    subprocess.run(['git', '-C', clone, 'fetch', '--quiet', ROOT, 'HEAD'], check=True)
+    subprocess.run(['git', '-C', clone, 'checkout', '--quiet', '--force', '--detach', 'FETCH_HEAD'], check=True)
+    rmtree(clone / 'work_dirs', ignore_errors=True)  # else training would resume at its end
+    env = {key: value for key, value in os.environ.items() if key not in ('OMP_NUM_THREADS', 'PYTHONPATH')}
+    env = {'PYTHON': 'python3.12', **env, 'MMATTN_ACCELERATOR': 'cuda'}
+    subprocess.run(['bash', 'tools/quickstart.sh'], cwd=clone, env=env, check=True)
+
+    command = [clone / '.venv/bin/python', '-m', 'mmattn.utils.collect_env']
+    lines = subprocess.check_output(command, cwd=clone, env=env, text=True).splitlines()
+    found = dict(line.split(': ', 1) for line in lines)
+    assert found['CUDA'].startswith('13.')
+    assert found['CUDA kernels'] == 'dynamic_conv, grid_attention, local_attention, strided_attention'
+    table = (clone / 'work_dirs/quickstart/miou.md').read_text(encoding='utf-8').splitlines()
+    header, _, *rows = ([cell.strip() for cell in line.strip('|').split('|')] for line in table)
+    miou = {row[0]: float(row[header.index('mIoU')]) for row in rows}
+    assert miou['Bi-CC'] > 65 > 45 > miou['majority class']
 
 
 def test_a_script_that_is_killed_leaves_no_progress_behind(tmp_path):

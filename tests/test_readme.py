@@ -165,8 +165,9 @@ def test_options_of_commands_are_those_of_the_tools():
 
 def test_as_many_checkpoints_are_averaged_as_are_kept():
     page = (ROOT / 'docs/translation.md').read_text(encoding='utf-8')
-    (config,), (number,) = re.findall(r'^CONFIG=(\S+)', page, re.MULTILINE), re.findall(r'--last (\d+)', page)
-    assert int(number) == Config.fromfile(ROOT / config).default_hooks.checkpoint.max_keep_ckpts
+    (config,), numbers = re.findall(r'^CONFIG=(\S+)', page, re.MULTILINE), re.findall(r'--last (?:\d+ )*(\d+)', page)
+    kept = Config.fromfile(ROOT / config).default_hooks.checkpoint.max_keep_ckpts
+    assert [int(number) for number in numbers] == [kept] * 2
 
 
 def test_every_page_is_reached_from_the_readme():

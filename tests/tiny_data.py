@@ -5,116 +5,11 @@ import json
 import numpy as np
 from PIL import Image
 
+from reproduction.releases import CAPTION_WORDS as WORDS
+from reproduction.releases import SIZE, ade20k, cityscapes, coco, folders, voc
+from reproduction.releases import captions as _captions
+
 from .video import clips
-
-SIZE = (48, 40)  # width, height
-
-
-def _pair(image_path, label_path, classes, seed):
-    rng = np.random.default_rng(seed)
-    labels = np.kron(rng.integers(0, classes, (5, 6)), np.ones((8, 8), int)).astype(np.uint8)
-    image = (labels[..., None] * 255 // classes + rng.integers(0, 20, (*labels.shape, 3))).clip(0, 255).astype(np.uint8)
-    labels[0, :3] = 255
-    if classes > 30:  # more than there are blocks; the data check wants each class in the training masks
-        labels[1:6].flat[:classes] = range(classes)
-    for path, array in ((image_path, image), (label_path, labels)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(array).save(path)
-
-
-def folders(root, suffix, classes, train=4, val=2, test=0):
-    """mmseg's img_dir/ann_dir layout."""
-    for part, count in (('train', train), ('val', val), ('test', test)):
-        for i in range(count):
-            _pair(root / 'img_dir' / part / f'tile_{i}{suffix}', root / 'ann_dir' / part / f'tile_{i}.png', classes, i)
-
-
-def cityscapes(root):
-    """Cityscapes' layout, labels as its converter writes them."""
-    for part, count in (('train', 4), ('val', 2)):
-        for i in range(count):
-            name = f'town/town_{i:06}_000019'
-            _pair(
-                root / 'leftImg8bit' / part / f'{name}_leftImg8bit.png',
-                root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png',
-                19,
-                i,
-            )
-
-
-def ade20k(root):
-    """ADE20K's layout: label 0 is ignored."""
-    for part, count in (('training', 4), ('validation', 2)):
-        for i in range(count):
-            _pair(root / 'images' / part / f'ADE_{i}.jpg', root / 'annotations' / part / f'ADE_{i}.png', 151, i)
-
-
-def _boxes(path, seed):
-    """An image with two bright boxes, which are returned: left, top, right and bottom, the last two beyond the box."""
-    rng = np.random.default_rng(seed)
-    pixels = rng.integers(0, 60, (SIZE[1], SIZE[0], 3)).astype(np.uint8)
-    boxes = []
-    for left, top in ((2, 3), (20, 17)):
-        left, top = left + int(rng.integers(6)), top + int(rng.integers(6))
-        boxes.append((left, top, left + 16, top + 14))
-        pixels[top : top + 14, left : left + 16] = 200
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-    return boxes
-
-
-def coco(root):
-    """COCO's layout: boxes of two of its categories, and one of each of them in an image for training."""
-    from mmdet.datasets import CocoDataset
-
-    categories = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'])]
-    for part, count in (('train2017', 4), ('val2017', 2)):
-        boxes = [_boxes(root / part / f'{i:012}.jpg', i) for i in range(count)]
-        annotations = [
-            dict(
-                id=2 * i + j,
-                image_id=i,
-                category_id=17 * j,
-                bbox=[x0, y0, x1 - x0, y1 - y0],
-                iscrowd=0,
-                area=(x1 - x0) * (y1 - y0),
-            )
-            for i, pair in enumerate(boxes)
-            for j, (x0, y0, x1, y1) in enumerate(pair)
-        ]
-        if part == 'train2017':  # the data check wants a box of each class
-            annotations += [dict(annotations[0], id=1000 + i, category_id=i) for i in range(len(categories))]
-        content = dict(
-            images=[dict(id=i, file_name=f'{i:012}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(count)],
-            annotations=annotations,
-            categories=categories,
-        )
-        (root / 'annotations').mkdir(exist_ok=True)
-        (root / 'annotations' / f'instances_{part}.json').write_text(json.dumps(content))
-
-
-def voc(root, classes):
-    """Pascal VOC's layout; one of the boxes has no area."""
-    for part, count in (('train', 4), ('val', 2)):
-        names = [f'{part}_{i}' for i in range(count)]
-        for i, name in enumerate(names):
-            boxes = _boxes(root / 'JPEGImages' / f'{name}.jpg', i)
-            if name == 'train_0':
-                boxes.append((5, 5, 5, 9))
-            if name == 'train_1':  # the data check wants a box of each class
-                boxes.append((5, 5, 15, 14))
-            objects = ''.join(
-                f'<object><name>{classes[j % len(classes)]}</name><difficult>0</difficult><bndbox><xmin>{x0 + 1}</xmin>'
-                f'<ymin>{y0 + 1}</ymin><xmax>{x1 + 1}</xmax><ymax>{y1 + 1}</ymax></bndbox></object>'
-                for j, (x0, y0, x1, y1) in enumerate(boxes)
-            )
-            (root / 'Annotations').mkdir(exist_ok=True)
-            (root / 'Annotations' / f'{name}.xml').write_text(
-                f'<annotation><size><width>{SIZE[0]}</width><height>{SIZE[1]}</height><depth>3</depth></size>{objects}'
-                '</annotation>'
-            )
-        (root / 'ImageSets/Main').mkdir(parents=True, exist_ok=True)
-        (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names) + '\n')
 
 
 def videos(root):
@@ -155,16 +50,7 @@ def parallel_text(root, source, target, symbols=SYMBOLS):
     (root / 'corpus.json').write_text(json.dumps(about), encoding='utf-8')
 
 
-WORDS = ('a', 'dog', 'cat', 'bird', 'runs', 'sits', 'here')
 FEATURES = 6  # of a region
-
-
-def _captions(number):
-    """Five captions of an image; its number decides which animals it shows."""
-    return [
-        ' '.join(('a', WORDS[1 + (number + i // 3) % 3], WORDS[4 + i % 2], 'here')[: 3 + (number + i) % 2])
-        for i in range(5)
-    ]
 
 
 def _regions(folder, ids, width=FEATURES):

@@ -2,6 +2,7 @@
 
     python tools/reproduce.py --list
     python tools/reproduce.py 3.2 --seeds 0 1 2 --gpus 0,1,2,3
+    python tools/reproduce.py 3.2 --rehearse
     python tools/reproduce.py 3.2 --dataset camvid --data-root data/camvid --seeds 0 1 2 --iters 160 --scale 0.5
 
 By default, the paper's protocol is used, on the paper's data set, with one process and one GPU per run. ``--dataset``
@@ -34,9 +35,12 @@ from mmattn.utils.command import run
 import torch
 
 from reproduction.backbone import backbones
+from reproduction.plan import select
 from reproduction.protocol import Protocol, data_sets
+from reproduction.rehearsal import rehearse
 from reproduction.report import markdown
 from reproduction.reproduce import Machine, Scope, reproduce
+from reproduction.runs import cores
 from reproduction.tables import Row, add_variant, read_tables
 from reproduction.untrained import UNTRAINED
 
@@ -46,6 +50,18 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Reproduce a table of a paper')
     parser.add_argument('table', nargs='?', help='number of the table in the paper, such as 3.2')
     parser.add_argument('--list', action='store_true', help='print tables, rows and data sets')
+    parser.add_argument(
+        '--rehearse',
+        action='store_true',
+        help='run each row on tiny data and a tiny network, to see that it would run; of the other options, --rows, '
+        '--jobs and --work-dir',
+    )
+    parser.add_argument(
+        '--all',
+        action='store_true',
+        help='with --rehearse, all tables: one row of each network and data set is trained, the others are checked; '
+        "--rows '*' trains all",
+    )
     parser.add_argument(
         '--rows',
         nargs='+',
@@ -119,7 +135,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
     parser.add_argument('--gpus', help='numbers of the GPUs, each for one run at a time: 0,1,…; default: the first')
     parser.add_argument(
-        '--jobs', type=int, default=1, help='simultaneous runs, per GPU if any; they share the cores; default: 1'
+        '--jobs',
+        type=int,
+        help='simultaneous runs, per GPU if any; they share the cores; default: 1, for --rehearse --all the cores',
     )
     parser.add_argument('--workers', type=int, help="data loading processes of a run; default: the config's")
     args = parser.parse_args()
@@ -127,7 +145,9 @@ def parse_args() -> argparse.Namespace:
     if args.list:
         print_tables(tables)
         parser.exit()
-    if args.table not in tables:
+    if args.all and (args.table or not args.rehearse):
+        parser.error('--all is for --rehearse, without a table')
+    if args.table not in tables and not args.all:
         names = ', '.join(tables)
         parser.error(f"table must be one of {names}; got '{args.table}'" if args.table else 'give a table, or --list')
     if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
@@ -151,6 +171,13 @@ def parse_args() -> argparse.Namespace:
     if unknown or len(set(args.gpus)) < len(args.gpus):
         count = torch.cuda.device_count()
         parser.error(f'--gpus must be different numbers below {count}; got {",".join(args.gpus)}')
+    args.jobs = args.jobs or (cores() if args.all else 1)
+    if args.rehearse:
+        chosen = tables if args.all else {args.table: tables[args.table]}
+        args.tables = {name: select(rows, args.rows, False) for name, rows in chosen.items()}
+        args.train_all = not args.all or args.rows is not None
+        args.work_dir = args.work_dir or Path('work_dirs/rehearsal')
+        return args
     args.network = args.network or ('small' if args.scale < 1 else 'paper')
     args.rows_of_table = tables[args.table]
     try:
@@ -213,9 +240,11 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
     print(f'\nBackbones: {", ".join(backbones())}')
 
 
-def main() -> None:
-    """Train the missing runs, write the report and print its table."""
+def main() -> int:
+    """Train the missing runs, write the report and print its table; or rehearse. Returns the exit code."""
     args = parse_args()
+    if args.rehearse:
+        return int(not rehearse(args.tables, args.work_dir, args.jobs, args.train_all))
     protocol = Protocol(
         args.dataset,
         args.iters,
@@ -233,6 +262,7 @@ def main() -> None:
     scope = Scope(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family)
     machine = Machine(args.gpus, args.jobs, args.workers)
     print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
+    return 0
 
 
 if __name__ == '__main__':

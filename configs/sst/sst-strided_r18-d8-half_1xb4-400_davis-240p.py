@@ -1,3 +1,3 @@
 _base_ = './sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
-# ⌈√side⌉ of the training's map, 4×16×22.
-model = dict(attention=dict(type='mmattn.StridedAttention3d', step=(2, 4, 5)))
+# √H of the training's map, 4×16×22.
+model = dict(attention=dict(type='mmattn.StridedAttention3d', step=4))

@@ -7,8 +7,7 @@ _base_ = [
     '../_base_/datasets/video_480x864.py',
 ]
 train_dataloader = dict(dataset=dict(pipeline={{_base_.train_pipeline_480x864}}))
-# ⌈√side⌉ of the training's map, 14×60×108.
 model = dict(
-    attention=dict(type='mmattn.StridedAttention3d', step=(4, 8, 11)),
+    attention=dict(type='mmattn.StridedAttention3d', step=8),
     test_cfg=dict(scale={{_base_.scale_480x864}}),
 )

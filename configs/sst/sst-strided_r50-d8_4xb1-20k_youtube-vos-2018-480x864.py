@@ -1,4 +1,3 @@
 # Stage 2.
 _base_ = './sst-grid_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
-# ⌈√side⌉ of the training's map, 14×60×108.
-model = dict(attention=dict(type='mmattn.StridedAttention3d', step=(4, 8, 11)))
+model = dict(attention=dict(type='mmattn.StridedAttention3d', step=8))

@@ -1,5 +1,6 @@
 """Command-line arguments and configs, shared by the tools."""
 
+import ast
 import atexit
 import difflib
 import errno
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, DictAction
+from mmengine.hub import get_config
 from mmengine.logging import print_log
 from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
@@ -59,6 +61,7 @@ OLD_SETTINGS = {  # of MMSegmentation 0.x and MMDetection 2.x, which mmengine ig
     'optimizer_config': 'optim_wrapper',
     'resume_from': 'load_from with resume',
 }
+MOST_KEYS = 4  # that a message names
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
@@ -262,6 +265,51 @@ def _check_names(path: Path, cfg: Config) -> None:
         # a variable whose value is part of a setting is a helper of the config, whatever its name
         if nearest and not any(_contains(setting, value) for setting in settings):
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
+    for name, inherited in _changed_helpers(path, cfg).items():
+        if not any(_contains(setting, cfg[name]) for setting in settings):
+            _refuse_helper(f'{path}: {name}', cfg, name, inherited)
+
+
+def _changed_helpers(path: Path, cfg: Config) -> dict[str, Any]:
+    """Return the inherited values of names that the file itself changes, and that are no settings."""
+    if path.suffix != '.py':
+        return {}
+    assigned: dict[str, ast.expr] = {}
+    for node in ast.parse(path.read_text(encoding='utf-8')).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned[node.targets[0].id] = node.value
+    helpers = [name for name in assigned if name in cfg and name not in SETTINGS]
+    try:
+        bases = ast.literal_eval(assigned['_base_']) if helpers else []
+    except (KeyError, ValueError):  # no base, or one whose name is computed
+        return {}
+    inherited: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        inherited |= (get_config(base) if '::' in base else Config.fromfile(path.parent / base)).to_dict()
+    return {name: inherited[name] for name in helpers if name in inherited and inherited[name] != cfg[name]}
+
+
+def _refuse_helper(what: str, cfg: Config, key: str, value: Any) -> None:
+    """Raise an error if settings of a config have the former value of a helper, because they do not read it again."""
+    name, _, rest = key.partition('.')
+    holders = [x for setting in cfg if setting in SETTINGS for x in _find(cfg[setting], value, setting)]
+    if holders and not isinstance(value, bool | None):  # which many settings have
+        keys = [f'{holder}.{rest}' if rest else holder for holder in holders]
+        more = f' and {len(keys) - MOST_KEYS} more' if len(keys) > MOST_KEYS else ''
+        raise ValueError(
+            f"{what} has no effect: '{name}' is a helper, whose value the settings have already taken; set "
+            f'{", ".join(keys[:MOST_KEYS])}{more}'
+        )
+
+
+def _find(setting: Any, value: Any, path: str) -> Iterator[str]:
+    """Yield the keys below ``path`` where a setting has a value."""
+    if isinstance(setting, type(value)) and setting == value:
+        yield path
+        return
+    indexed = enumerate(setting) if isinstance(setting, list | tuple) else ()
+    for key, item in setting.items() if isinstance(setting, dict) else indexed:
+        yield from _find(item, value, f'{path}.{key}')
 
 
 def _contains(setting: Any, value: Any) -> bool:
@@ -273,6 +321,8 @@ def _contains(setting: Any, value: Any) -> bool:
 
 def _look_up(cfg: Config, key: str, new: Any) -> None:
     value, parts = cfg.to_dict(), key.split('.')
+    if parts[0] not in SETTINGS and parts[0] in value:
+        _refuse_helper(f'--cfg-options {key}', cfg, key, value[parts[0]])
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]

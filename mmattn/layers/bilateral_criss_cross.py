@@ -12,7 +12,7 @@ from mmattn.utils.checks import check_count
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
-from .window_position import POSITIONS, WindowPosition
+from .window_position import POSITIONS, WindowPosition, inverse
 
 
 @MODELS.register_module()
@@ -33,9 +33,12 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
         padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', or the
             'mean' or 'min' of the logits within the window (Table 3.3). Defaults to 'learned'.
-        smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
-            query, not with 'neg_inf') or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
+        smoothing (str or float): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys
+            of a query, not with 'neg_inf'), 'sqrt_dim' (divided by √d) (Table 3.3), or a number σp. Defaults to
+            'zscore'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
+        content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d, d the channels of q,
+            and with 'none' to 1, as in mmcv.
 
     Example:
         >>> layer = BilateralCrissCrossAttention(16, window_size=5)
@@ -52,8 +55,9 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         window_size: int | tuple[int, int] = 31,
         position: str = 'bilateral',
         padding: str = 'learned',
-        smoothing: str = 'zscore',
+        smoothing: str | float = 'zscore',
         max_offset: int = 96,
+        content_smoothing: float | None = None,
     ) -> None:
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
@@ -64,6 +68,8 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.in_channels = in_channels
         self.position = position
         self.scale = 1.0 if position == 'none' else channels**-0.5
+        if content_smoothing is not None:
+            self.scale = inverse('content_smoothing', content_smoothing)
         self.query_conv = nn.Conv2d(in_channels, channels, 1)
         self.key_conv = nn.Conv2d(in_channels, channels, 1)
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1)

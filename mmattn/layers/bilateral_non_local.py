@@ -10,7 +10,7 @@ from mmattn.utils.checks import check_count
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
-from .window_position import POSITIONS, WindowPosition
+from .window_position import POSITIONS, WindowPosition, inverse
 
 
 @MODELS.register_module()
@@ -19,9 +19,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
 
     y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12). A
     1×1 convolution computes the position logits δp(i, j) from x_i for offsets within the window. The window does not
-    limit attention: keys outside the window get the logit of ``padding``. σc is √d, and ``smoothing`` determines σp. It
-    extends mmcv's ``NonLocal2d``, without the N×N table of attention weights. With ``position='none'`` it has the same
-    ``state_dict`` keys and the same output.
+    limit attention: keys outside the window get the logit of ``padding``. It extends mmcv's ``NonLocal2d``, without
+    the N×N table of attention weights. With ``position='none'``, it has the same ``state_dict`` keys and output.
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, section 3.4.4.
 
     Args:
@@ -33,7 +32,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         conv_cfg, norm_cfg (dict, optional): as in mmcv. The norm applies to the output projection only.
         mode (str): pairwise function of mmcv, 'embedded_gaussian' (default) unless ``position='none'``.
         use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
-            σc is always √d. Defaults to True.
+            they are always divided. Defaults to True.
+        content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d, as above.
 
     Example:
         >>> layer = BilateralNonLocal2d(16, window_size=5)
@@ -50,12 +50,13 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         window_size: int | tuple[int, int] = 31,
         position: str = 'bilateral',
         padding: str = 'learned',
-        smoothing: str = 'zscore',
+        smoothing: str | float = 'zscore',
         max_offset: int = 96,
         conv_cfg: dict | None = None,
         norm_cfg: dict | None = None,
         mode: str = 'embedded_gaussian',
         use_scale: bool = True,
+        content_smoothing: float | None = None,
     ) -> None:
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
@@ -74,6 +75,10 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         channels = self.inter_channels
         self.position = position
         self.scale = channels**-0.5 if use_scale or position != 'none' else 1.0
+        if content_smoothing is not None:
+            if mode != 'embedded_gaussian':
+                raise ValueError(f"content_smoothing requires mode='embedded_gaussian'; got {mode!r}")
+            self.scale = inverse('content_smoothing', content_smoothing)
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
             self.window_position = WindowPosition(

@@ -47,8 +47,8 @@ class RelativePosition(nn.Module):
             nn.Parameter(torch.randn(2 * max_offset + 1, share) * channels**-0.5) for share in shares
         )
 
-    def _vectors(self, axis: int, offsets: Tensor) -> Tensor:
-        limit = self.clip_offset[axis]
+    def _vectors(self, axis: int, offsets: Tensor, step: int = 1) -> Tensor:
+        limit = self.clip_offset[axis] // step * step  # only multiples of the step are trained
         return self.tables[axis][offsets.clamp(-limit, limit) + self.max_offset]
 
     def axis_bias(self, query: Tensor) -> dict:
@@ -87,11 +87,14 @@ class RelativePosition(nn.Module):
         window_size = (*[1] * axes_without_table, *(2 * length - 1 for length in size[axes_without_table:]))
         return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
-    def offset_bias(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
-        """Compute the logits q·[r_t, r_y, r_x] (Eq. 5.9) for ``strided_attention``, from ``strided_offsets``."""
+    def offset_bias(self, query: Tensor, offsets: Sequence[Tensor], step: Sequence[int]) -> dict:
+        """Compute the logits q·[r_t, r_y, r_x] (Eq. 5.9) for ``strided_attention``, from ``strided_offsets``.
+
+        The offsets are multiples of ``step``, also where they are clipped.
+        """
         axes_without_table = len(offsets) - len(self.tables)
         logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]
         parts = query.split([table.shape[1] for table in self.tables], -1)
-        for axis, (part, offset) in enumerate(zip(parts, offsets[axes_without_table:])):
-            logits.append(part @ self._vectors(axis, offset.to(query.device)).to(query.dtype).T)
+        for axis, (part, offset, h) in enumerate(zip(parts, offsets[axes_without_table:], step[axes_without_table:])):
+            logits.append(part @ self._vectors(axis, offset.to(query.device), h).to(query.dtype).T)
         return dict(offset_bias=logits)

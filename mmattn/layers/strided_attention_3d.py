@@ -93,5 +93,6 @@ class StridedAttention3d(nn.Module):
         operands = layer.project(query, key, frame_numbers, key_frame_numbers)
         if layer.relative_position is not None:
             offsets = strided_offsets(query.shape[1:4], step, pattern, key.shape[1:4])
-            operands |= layer.relative_position.offset_bias(operands['query'] * layer.scale, offsets)
+            steps = step if pattern == 'strided' else (1,) * 3
+            operands |= layer.relative_position.offset_bias(operands['query'] * layer.scale, offsets, steps)
         return layer.merge(strided_attention(**operands, pattern=pattern, step=step))

@@ -9,10 +9,19 @@ from torch.nn import functional as F
 from mmattn.ops import window_zscore
 from mmattn.ops.window_bias import accumulator
 from mmattn.ops.zscore import EPS
+from mmattn.utils.checks import check_number
 
 POSITIONS = ('none', 'bilateral', 'relative')  # of an attention layer: no positions, windows, relative encoding
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
 SMOOTHINGS = ('zscore', 'sqrt_dim')
+
+
+def inverse(name: str, smoothing: float) -> float:
+    """Compute 1/σ of a smoothing factor σ, the argument ``name``."""
+    check_number(name, smoothing)
+    if smoothing <= 0:
+        raise ValueError(f'{name} must be above 0; got {smoothing}')
+    return 1 / smoothing
 
 
 class WindowPosition(nn.Module):
@@ -24,11 +33,11 @@ class WindowPosition(nn.Module):
         embed_channels (int): channels between the two layers.
         window_size (tuple[int, ...]): odd window length k of each axis, passed to the operator.
         entries (int): K, number of logits of a window.
-        dim (int): d of σp = √d, the number of channels of query and key.
+        dim (int): d of 'sqrt_dim', the number of channels of query and key.
         padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
             (attention becomes local), 'mean' or 'min' (of all K entries, including entries dropped at the border).
-        smoothing (str): 'sqrt_dim' divides the logits by √d. 'zscore' normalises them over the keys of each query, and
-            is undefined with 'neg_inf'.
+        smoothing (str or float): 'sqrt_dim' divides the logits by √d, a number σp by σp. 'zscore' normalises them over
+            the keys of each query, and is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
         support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
@@ -43,7 +52,7 @@ class WindowPosition(nn.Module):
         entries: int,
         dim: int,
         padding: str,
-        smoothing: str,
+        smoothing: str | float,
         num_heads: int = 1,
         support: str = 'global',
         is_causal: bool = False,
@@ -51,15 +60,16 @@ class WindowPosition(nn.Module):
         super().__init__()
         if padding not in PADDINGS:
             raise ValueError(f'padding must be one of {PADDINGS}; got {padding!r}')
-        if smoothing not in SMOOTHINGS:
-            raise ValueError(f'smoothing must be one of {SMOOTHINGS}; got {smoothing!r}')
+        if isinstance(smoothing, str) and smoothing not in SMOOTHINGS:
+            raise ValueError(f'smoothing must be one of {SMOOTHINGS}, or a number; got {smoothing!r}')
         if smoothing == 'zscore' and padding == 'neg_inf':
             raise ValueError("smoothing='zscore' is undefined with padding='neg_inf'; use smoothing='sqrt_dim'")
         self.window_size = window_size
         self.padding = padding
         self.num_heads = num_heads
         self.support: dict | None = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
-        self.scale = 1.0 if smoothing == 'zscore' else dim**-0.5
+        named = {'zscore': 1.0, 'sqrt_dim': dim**-0.5}
+        self.scale = named[smoothing] if isinstance(smoothing, str) else inverse('smoothing', smoothing)
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)
         self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)

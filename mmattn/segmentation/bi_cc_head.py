@@ -19,7 +19,8 @@ class BiCCHead(CCHead):
 
     Args:
         recurrence (int): number of passes through the attention layer. Defaults to 2.
-        window_size, position, padding, smoothing, max_offset: see :class:`~mmattn.layers.BilateralCrissCrossAttention`.
+        window_size, position, padding, smoothing, max_offset, content_smoothing: see
+            :class:`~mmattn.layers.BilateralCrissCrossAttention`.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
     Example:

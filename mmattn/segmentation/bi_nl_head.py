@@ -18,7 +18,8 @@ class BiNLHead(NLHead):
 
     Args:
         reduction, use_scale, mode: as in mmseg's ``NLHead``.
-        window_size, position, padding, smoothing, max_offset: as in :class:`~mmattn.layers.BilateralNonLocal2d`.
+        window_size, position, padding, smoothing, max_offset, content_smoothing: as in
+            :class:`~mmattn.layers.BilateralNonLocal2d`.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
     Example:

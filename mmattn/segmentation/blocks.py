@@ -8,7 +8,7 @@ from torch import nn
 from mmattn.registry import MODELS
 from mmattn.utils.component_type import component_class
 
-POSITION_OPTIONS = ('window_size', 'position', 'padding', 'smoothing', 'max_offset')
+POSITION_OPTIONS = ('window_size', 'position', 'padding', 'smoothing', 'max_offset', 'content_smoothing')
 
 
 def take_position_options(kwargs: dict) -> dict:

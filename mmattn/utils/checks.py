@@ -3,6 +3,8 @@
 import sys
 from numbers import Real
 
+LARGEST = sys.float_info.max  # here, since Dynamo of torch 2.4 does not trace sys.float_info
+
 
 def check_count(name: str, number: int, least: int = 1) -> None:
     """Check that an argument is an integer of at least ``least``."""
@@ -31,7 +33,7 @@ def check_number(name: str, number: float, least: float | None = None, most: flo
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f'{name} must be a number; got {number!r}')
     # torch.compile does not trace math.isfinite of a dynamic number. A larger integer is not a float.
-    if not -sys.float_info.max <= number <= sys.float_info.max:
+    if not -LARGEST <= number <= LARGEST:
         raise ValueError(f'{name} must be finite; got {number}')
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import mmcv
 import numpy as np
+from mmengine.logging import print_log
 from PIL import Image
 
 from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
@@ -72,22 +74,20 @@ def orientation(path: Path) -> int:
 def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[Path | None], list[str]]:
     """Find the frames of a clip in order, and the masks that have the same names. The folder of masks need not exist.
 
-    Frames whose names all end in numbers are ordered by number, others by name. The results are the frames, their
-    numbers counted from the first frame (or their positions, if the names do not end in numbers), the mask of each
-    frame or None, and the faults. Faults are a folder without frames, frames of one number, masks without a frame, and
-    names that differ only in the suffix.
+    Frames are in natural order: digits in their names count as numbers, so that frame 2 comes before frame 10. The
+    results are the frames, their numbers counted from the first frame, the mask of each frame or None, and the faults.
+    If more than one number varies in the names, as in dates, or none, the numbers are positions. Faults are a folder
+    without frames, frames of one number, masks without a frame, and names that differ only in the suffix.
     """
-    paths = sorted(find_images(frames))
+    paths = sorted(find_images(frames), key=natural_order)
     if not paths:
         kinds = ', '.join(sorted(SUFFIXES))
         reason = f'no frames in this folder, that is, no files {kinds}' if frames.is_dir() else 'no such folder'
         return [], [], [], [f'{frames}: {reason}']
-    numbers = list(range(len(paths)))
-    endings = [re.search(r'\d+$', path.stem) for path in paths]
-    if all(endings):
-        numbered = sorted((int(ending[0]), path) for ending, path in zip(endings, paths))  # type: ignore[index]
-        numbers = [number - numbered[0][0] for number, path in numbered]
-        paths = [path for number, path in numbered]
+    in_names = numbers_in_names(paths)
+    numbers = list(range(len(paths))) if in_names is None else [number - in_names[0] for number in in_names]
+    if in_names is None and len(paths) > 1 and all(re.search(r'\d', path.stem) for path in paths):
+        _say_order(frames.parent, f'{paths[0].name}, {paths[1].name}, …, {paths[-1].name}')
     faults = [
         f'{paths[i]}: has the same number as {paths[i - 1].name}'
         for i in range(1, len(paths))
@@ -99,10 +99,42 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
             faults.append(f'{path}: has the same name as {by_name[path.stem].name}, except for the suffix')
         by_name[path.stem] = path
     names = {path.stem for path in paths}
-    if not all(endings) and len(names) < len(paths):
+    if in_names is None and len(names) < len(paths):
         faults.append(f'{frames}: frames must differ in name, not only in suffix')
     faults += [f'{path}: no frame {name}.* in {frames}' for name, path in by_name.items() if name not in names]
     return paths, numbers, [by_name.get(path.stem) for path in paths], faults
+
+
+def natural_order(path: Path) -> tuple[tuple, str]:
+    """Key that sorts files by their names, with digits as numbers, and equal ones by text."""
+    parts = re.split(r'(\d+)', path.stem)
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), path.name
+
+
+def numbers_in_names(paths: Sequence[Path]) -> list[int] | None:
+    """Read the numbers of frames from their names, or return None if their names have none, or more than one varies.
+
+    Example:
+        >>> numbers_in_names([Path('cam1_8_left.png'), Path('cam1_10_left.png')])
+        [8, 10]
+    """
+    group = _varying_number(paths)
+    return None if group is None else [int(re.split(r'(\d+)', path.stem)[group]) for path in paths]
+
+
+def _varying_number(paths: Sequence[Path]) -> int | None:
+    """Find the part of the names, split at numbers, that is the only one that varies. The last, if none varies."""
+    names = [re.split(r'(\d+)', path.stem) for path in paths]
+    if len({tuple(name[::2]) for name in names}) > 1 or len(names[0]) == 1:
+        return None
+    groups = range(1, len(names[0]), 2)
+    varying = [group for group in groups if len({int(name[group]) for name in names}) > 1] or [groups[-1]]
+    return varying[0] if len(varying) == 1 else None
+
+
+@cache
+def _say_order(folder: Path, order: str) -> None:
+    print_log(f'{folder}: more than one number varies in the names of frames; their order is {order}', 'current')
 
 
 def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
@@ -110,13 +142,17 @@ def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
     steps = np.diff(numbers)
     if not len(steps) or steps.min() == 0:
         return []
+    group = _varying_number(frames)
+    if group is None:  # positions have no gaps
+        return []
     step, faults = steps.min(), []
     for i in np.flatnonzero(steps > step):
         missing = range(numbers[i] + step, numbers[i + 1], step)
-        ending = re.search(r'\d+$', frames[0].stem)[0]  # type: ignore[index]
+        parts = re.split(r'(\d+)', frames[0].stem)
         first, last = (
             frames[0].with_name(
-                f'{frames[0].stem[: -len(ending)]}{int(ending) + number:0{len(ending)}}{frames[0].suffix}'
+                ''.join([*parts[:group], f'{int(parts[group]) + number:0{len(parts[group])}}', *parts[group + 1 :]])
+                + frames[0].suffix
             )
             for number in (missing[0], missing[-1])
         )

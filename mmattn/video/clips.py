@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
-from .clip_files import find_faults, find_files, find_gaps, orientation, raise_for, read_frame
+from .clip_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, raise_for, read_frame
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
@@ -37,11 +36,7 @@ class FrameFolder:
         raise_for(faults, f'the frames in {path}')
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
-        endings = [re.search(r'\d+$', name) for name in names]
-        self._by_ending = {
-            int(ending[0]) if ending and all(endings) else number: number
-            for ending, number in zip(endings, self._numbers)
-        }
+        self._by_number_in_name = dict(zip(numbers_in_names(self.files) or self._numbers, self._numbers))
         other_files = {file for file in path.iterdir() if file.is_file()} - set(self.files)
         rest = sorted(file.name for file in other_files if not file.name.startswith('.'))
         if rest:
@@ -71,11 +66,11 @@ class FrameFolder:
         return self._by_name.get(name)
 
     def find_number(self, digits: str) -> int:
-        """Find the number of the frame whose name ends in these digits. Without digits in all names, count frames."""
-        if int(digits) not in self._by_ending:
+        """Find the number of the frame that has this number in its name. Without numbers in all names, count frames."""
+        if int(digits) not in self._by_number_in_name:
             first, last = self.files[0].name, self.files[-1].name
             raise ValueError(f'no frame {digits} in {self.path}, whose first frame is {first} and last frame is {last}')
-        return self._by_ending[int(digits)]
+        return self._by_number_in_name[int(digits)]
 
 
 class VideoFile:

@@ -1,7 +1,6 @@
 """Read the masks that a user gives, and assign them to frames and objects."""
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from mmengine.logging import print_log
 
 from mmattn.utils.files import check_path
 
-from .clip_files import find_images, raise_for
+from .clip_files import find_images, natural_order, numbers_in_names, raise_for
 from .clips import Clip
 from .masks import black_objects, keep_objects, object_ids, read_mask
 
@@ -29,15 +28,14 @@ class _MaskFile(NamedTuple):
 def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     """Map frame numbers, ascending, to the path of a mask and to whether the user named the file, not its folder."""
     listed: list[_MaskFile] = []
-    numbered: set[Path] = set()  # in folders of several masks whose names all end in numbers
+    numbered: dict[Path, int] = {}  # in folders of several masks whose names have one number that varies
     for entry in [masks] if isinstance(masks, str | Path) or not isinstance(masks, Iterable) else masks:
         check_path('masks', entry)
         before, _, digits = str(entry).rpartition('@')
         if Path(entry).is_dir():
-            files = sorted(find_images(Path(entry)))
+            files = sorted(find_images(Path(entry)), key=natural_order)
             listed += (_MaskFile(file, '', False) for file in files)
-            if len(files) > 1 and all(_ending(file) for file in files):
-                numbered.update(files)
+            numbered |= dict(zip(files, (len(files) > 1 and numbers_in_names(files)) or []))
         elif before and digits.isdecimal():
             listed.append(_MaskFile(Path(before), digits, True))
         else:
@@ -53,7 +51,7 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
         if number is None and name.isdecimal() and (len(listed) > 1 or not mask.alone):
             return clip.find_number(name)
         if number is None and mask.path in numbered:
-            return clip.find_number(_ending(mask.path))
+            return clip.find_number(str(numbered[mask.path]))
         return number
 
     by_frame: dict[int, tuple[Path, bool]] = {}
@@ -81,10 +79,6 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
         by_frame.setdefault(number, (path, mask.alone))
     raise_for(faults, 'the masks')
     return dict(sorted(by_frame.items()))
-
-
-def _ending(path: Path) -> str:
-    return re.search(r'\d*$', path.stem)[0]  # type: ignore[index]
 
 
 def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool) -> dict[int, np.ndarray]:

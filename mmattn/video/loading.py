@@ -35,7 +35,8 @@ class SampleClip(BaseTransform):
 
     This is the sampling of temporal segment networks plus a reference frame. Frames without a mask are not chosen. If a
     clip is too short, frames are repeated. ``frame_paths``, ``mask_paths`` and ``frame_numbers`` then hold the
-    reference frame and, in order, the later frames.
+    reference frame and, in order, the later frames. The numbers count from the reference frame, because a temporal
+    encoding tells the distance to it (section 5.4 of the thesis).
 
     Args:
         num_frames (int): number of frames, including the reference, at least 1.
@@ -72,6 +73,8 @@ class SampleClip(BaseTransform):
         chosen = [rest[np.random.randint(low, max(low + 1, high))] for low, high in pairwise(bounds)]
         for key in ('frame_paths', 'mask_paths', 'frame_numbers'):
             results[key] = [results[key][position] for position in (masked[i], *chosen)]
+        reference = results['frame_numbers'][0]
+        results['frame_numbers'] = [number - reference for number in results['frame_numbers']]
         return results
 
 

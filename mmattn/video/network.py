@@ -107,7 +107,7 @@ class SSTNetwork(BaseModel):
 
         Args:
             features (Tensor): ``(B, T, h, w, C)``, from :meth:`extract_feat`.
-            frame_numbers (Tensor): int64 ``(B, T)``.
+            frame_numbers (Tensor): int64 ``(B, T)``, counted from the reference frame.
             reference (Tensor): ``(O, h, w, C)``, features of each object's reference frame.
             masks (Tensor): float ``(O, h, w)``, each object's mask in its reference frame, see :func:`shrink_masks`.
             clip (Tensor): int64 ``(O)``, index of each object's clip, 0 to B − 1.

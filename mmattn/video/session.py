@@ -44,7 +44,8 @@ class ClipSession:
     """Follow objects through one clip.
 
     Objects may begin at any frame. An object is absent before its first frame, and its prediction on that frame is the
-    given mask. If a clip is processed in parts, the model receives a part together with the reference frames.
+    given mask. For the objects of each reference frame, the model receives this frame and the later ones, whose numbers
+    count from it. If a clip is processed in parts, the model receives a part together with the reference frame.
 
     Args:
         model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
@@ -99,8 +100,8 @@ class ClipSession:
             if frame.mask is not None:
                 self.add(frame)
             part.append(frame._replace(image=frame.image.copy()))  # the caller may reuse the buffer
-            outside = len(self._references.keys() - {frame.number for frame in part})
-            if self.max_frames is not None and len(part) + min(outside, self.max_frames - 1) >= self.max_frames:
+            outside = bool(self._references.keys() - {frame.number for frame in part})
+            if self.max_frames is not None and len(part) + outside >= self.max_frames:
                 if not skip([frame.number for frame in part]):
                     yield from self._segment_part(part)
                 part = []
@@ -119,8 +120,7 @@ class ClipSession:
         if self.sampling == 'sparse' and self.max_frames is not None and count > self.max_frames:
             for at in sample.given:
                 self.add(_frame(sample, at, True))
-            room = self.max_frames - min(len(self._references), self.max_frames - 1)
-            parts = -(-count // room)
+            parts = -(-count // (self.max_frames - 1))  # a reference comes with each part
             results: Iterable[tuple[Frame, np.ndarray]] = (
                 result
                 for start in range(parts)
@@ -165,47 +165,34 @@ class ClipSession:
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
         part = sorted(part, key=lambda frame: frame.number)
         features, fine, size = self._features(part)
-        streams: dict[int, Tensor] = {}  # of an object, (frames of the part, h, w, C)
-        for group in self._groups(part):
-            streams.update(self._streams(group, [frame.number for frame in part], features))
+        streams: list[dict[int, Tensor]] = [{} for _ in part]  # per frame, (h, w, C) by object
+        for number in self._references:
+            later = [at for at, frame in enumerate(part) if frame.number > number]
+            if later:
+                followed = self._follow(number, [part[at].number for at in later], features[later])
+                for id_, stream in zip(self._references[number].ids, followed):
+                    for at, frame_stream in zip(later, stream):
+                        streams[at][id_] = frame_stream
         for at, frame in enumerate(part):
-            yield (
-                frame,
-                self._labels(
-                    frame, {i: stream[at] for i, stream in streams.items()}, None if fine is None else fine[at], size
-                ),
-            )
+            yield frame, self._labels(frame, streams[at], None if fine is None else fine[at], size)
 
-    def _groups(self, part: list[Frame]) -> Iterator[list[int]]:
-        inside = {frame.number for frame in part}
-        outside = [number for number in self._references if number not in inside]
-        # a group and the part together have at most `max_frames` frames
-        room = len(outside) if self.max_frames is None else max(1, self.max_frames - len(part))
-        groups = [outside[i : i + room] for i in range(0, len(outside), max(1, room))] or [[]]
-        for group in groups:
-            yield group + [number for number in self._references if number in inside and group is groups[0]]
-
-    def _streams(self, group: list[int], numbers: list[int], features: Tensor) -> dict[int, Tensor]:
-        if not group:
-            return {}
-        seen = {**{number: self._references[number].features for number in group}, **dict(zip(numbers, features))}
-        order = sorted(seen)
-        references = [self._references[number] for number in group]
-        ids = [i for reference in references for i in reference.ids]
+    def _follow(self, number: int, numbers: list[int], features: Tensor) -> Tensor:
+        """Follow the objects of a reference frame through later frames, as in training: it comes first, as frame 0."""
+        reference = self._references[number]
+        count = len(reference.ids)
         streams = self.model.object_streams(
-            torch.stack([seen[number] for number in order]).unsqueeze(0),
-            torch.tensor([order], device=features.device),
-            torch.cat([x.features.expand(len(x.ids), -1, -1, -1) for x in references]),
-            torch.cat([x.masks for x in references]),
-            torch.zeros(len(ids), dtype=torch.long, device=features.device),
+            torch.cat([reference.features[None], features]).unsqueeze(0),
+            torch.tensor([[0, *(later - number for later in numbers)]], device=features.device),
+            reference.features.expand(count, -1, -1, -1),
+            reference.masks,
+            torch.zeros(count, dtype=torch.long, device=features.device),
         )
-        return dict(zip(ids, streams[:, [order.index(number) for number in numbers]]))
+        return streams[:, 1:]
 
     def _labels(
         self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None, size: tuple[int, int]
     ) -> np.ndarray:
-        first = self.first_frames
-        ids = sorted(i for i in streams if first[i] < frame.number)
+        ids = sorted(streams)
         labels = np.zeros(frame.image.shape[:2], np.uint8)
         if ids:
             scale = self._resized(frame.image).shape[:2]

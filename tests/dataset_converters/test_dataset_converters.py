@@ -1,6 +1,5 @@
 """The converters of face-parsing sets and of colour-coded masks, on tiny releases in the published layout."""
 
-import io
 import json
 import os
 import re
@@ -8,8 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tarfile
-import zipfile
 from itertools import chain
 from pathlib import Path
 
@@ -22,6 +19,8 @@ from PIL import Image
 
 from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
 from mmattn.segmentation.face_parsing.alignment import fit_similarity
+from reproduction import releases
+from reproduction.releases import pack, photo, save
 
 from ..engine.test_tools import ROOT, SMALL
 from ..full_disk import full_disk
@@ -40,29 +39,6 @@ HELEN_NAMES, LFW_NAMES = ([*chain(*lists.values())] for lists in (HELEN_LISTS, L
 PALETTE = ['none:0,0,0', 'skin:255,255,0', 'hair:127,0,0', 'skin:250,200,0']
 
 
-def save(path, array, **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path, **options)
-
-
-def photo(seed, size=SIZE):
-    return np.random.default_rng(seed).integers(0, 255, (*size, 3)).astype(np.uint8)
-
-
-def pack(archive, files, mode='w:gz'):
-    if archive.suffix == '.zip':
-        with zipfile.ZipFile(archive, 'w') as target:
-            for name, data in files.items():
-                target.writestr(name, data)
-    else:
-        with tarfile.open(archive, mode) as target:
-            for name, data in files.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                target.addfile(member, io.BytesIO(data))
-    return archive
-
-
 def truncate(path, share=0.6):
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
@@ -71,30 +47,15 @@ def truncate(path, share=0.6):
 def helen_release(tmp_path):
     """The folder of a release whose probabilities are random."""
     root = tmp_path / 'SmithCVPR2013_dataset_resized'
-    for seed, name in enumerate(HELEN_NAMES):
-        save(root / 'images' / f'{name}.jpg', photo(seed))
-        soft = np.random.default_rng(seed).integers(0, 256, (*SIZE, 11)).astype(np.uint8)
-        soft[0, 0], soft[0, 1] = 0, 7  # no probability at all, and all the same
-        for i in range(11):
-            save(root / 'labels' / name / f'{name}_lbl{i:02}.png', soft[..., i])
-    for file, names in HELEN_LISTS.items():
-        (root / file).write_text(''.join(f'{i} , {name}\n' for i, name in enumerate(names, 1)) + '\n')
+    releases.helen(root, HELEN_LISTS)
     return root
 
 
 @pytest.fixture
 def lfw_release(tmp_path):
-    """The arguments for a release with random labels."""
-    images, labels, lists = tmp_path / 'lfw_funneled', tmp_path / 'parts_lfw_funneled_gt_images', tmp_path / 'lists'
-    lists.mkdir()
-    for file, names in LFW_LISTS.items():
-        (lists / file).write_text(''.join(f'{name} {number}\n' for name, number in names))
-        for seed, (name, number) in enumerate(names):
-            save(images / name / f'{name}_{number:04}.jpg', photo(seed))
-            truth = np.random.default_rng(seed).integers(0, 3, SIZE)
-            save(labels / f'{name}_{number:04}.ppm', np.uint8([[0, 0, 255], [0, 255, 0], [255, 0, 0]])[truth])
-    save(images / 'Un_Listed' / 'Un_Listed_0001.jpg', photo(9))
-    return ['--images', images, '--labels', labels, '--lists', lists, '--allow-other-counts']
+    """The arguments for a release with random labels, and a photograph that no list has."""
+    save(tmp_path / 'lfw_funneled/Un_Listed/Un_Listed_0001.jpg', photo(9))
+    return releases.lfw_pl(tmp_path, LFW_LISTS)
 
 
 @pytest.fixture

@@ -11,25 +11,17 @@ import torch
 from mmattn.language import RegionStore
 from mmattn.language.grounding import EntitiesDataset, PhraseRecall
 from mmattn.language.grounding.entities import rank_words, read_entities
+from reproduction.releases import ENTITY_CAPTIONS as SENTENCES
+from reproduction.releases import entity_annotation as annotation
+from reproduction.releases import region_archive as archive
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts
-from .test_region_converters import SIZE, archive
 
 converter, npz = scripts('flickr_entities', 'region_npz')
 
 REAL = real_data('flickr8k_entities')
-BOX = '<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>12</ymax></bndbox>'
-SENTENCES = '[/EN#1/people A man] , with [/EN#2/other a hat] .\n[/EN#2/other A hat] !\n'
-
-
-def annotation(size=SIZE):
-    width, height = size
-    sides = f'<size><width>{width}</width><height>{height}</height><depth>3</depth></size>'
-    return (
-        f'<annotation>{sides}<object><name>1</name>{BOX}</object>'
-        '<object><name>2</name><scene>0</scene><nobndbox>1</nobndbox></object></annotation>'
-    )
+SIZE = (50, 40)
 
 
 @pytest.fixture

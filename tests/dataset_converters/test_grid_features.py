@@ -192,6 +192,36 @@ def test_the_shipped_backbone_reads_a_published_classifier(run, photos, tmp_path
     assert RegionStore(tmp_path / 'out')['0'].features.shape == (4, 320)
 
 
+def test_vgg_pools_images_of_their_own_size(run, photos, tmp_path):
+    """With the names of torchvision's classifier; the map is the last convolution's, 13 layers written out."""
+    generator = torch.Generator().manual_seed(0)
+    widths = [(64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)]
+    weights, index, channels = {}, 0, 3
+    for stage in widths:
+        for width in stage:
+            std = (2 / (9 * channels)) ** 0.5
+            weights[f'features.{index}.weight'] = torch.randn(width, channels, 3, 3, generator=generator) * std
+            weights[f'features.{index}.bias'] = torch.randn(width, generator=generator) * 0.1
+            index, channels = index + 2, width  # a ReLU follows
+        index += 1  # the pooling
+    torch.save({**weights, 'classifier.0.weight': torch.zeros(2, 2)}, tmp_path / 'vgg16.pth')
+    options = ('--keep-size', '--grid', 2, '--device', 'cpu')
+    assert run(config_path('_base_/models/vgg16_imagenet.py'), tmp_path / 'vgg16.pth', photos, *options)[0] == 0
+    mean, std = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
+    for i in range(3):
+        pixels = torch.from_numpy(np.array(Image.open(photos / 'abc'[i] / f'{i}.png'), np.float32))  # RGB
+        x, layers = ((pixels - mean) / std).permute(2, 0, 1)[None], iter(weights.values())
+        for number, stage in enumerate(widths):
+            x = torch.max_pool2d(x, 2) if number else x
+            for _ in stage:
+                x = torch.relu(torch.conv2d(x, next(layers), next(layers), padding=1))
+        assert x.shape == (1, 512, 2, 3)  # of 40 × 48 pixels and more: not square
+        expected = torch.stack([x[0, :, r, c].mean(1) for r in (0, 1) for c in (slice(0, 2), slice(1, 3))])
+        found = RegionStore(tmp_path / 'out')[str(i)]
+        torch.testing.assert_close(found.features, expected, rtol=1e-4, atol=1e-5)
+        assert expected.std() > 1e-2
+
+
 @pytest.mark.mmcv_operators
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     config, checkpoint = write_model(tmp_path, 'mmdet')

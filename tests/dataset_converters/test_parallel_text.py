@@ -11,29 +11,17 @@ from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import ParallelTextDataset
+from reproduction import releases
+from reproduction.releases import ENGLISH, GERMAN, pack, text, xml
+from reproduction.releases import write_files as written
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts
-from .test_dataset_converters import pack
 
 multi30k, iwslt14, wmt14 = scripts('multi30k', 'iwslt14', 'wmt14')
 
 REAL = real_data('multi30k')
-ENGLISH = ['A dog runs.', 'The dogs run, and the dog barks.', 'Men\u2028run.', "A man's hat."]
-GERMAN = ['Ein Hund läuft.', 'Die Hunde laufen, und der Hund bellt.', 'Männer laufen.', 'Der Hut eines Mannes.']
 OUTPUT = {'bpe.codes', 'vocabulary.txt', 'corpus.json', 'converted.txt'}
-
-
-def text(lines):
-    return ''.join(f'{line}\n' for line in lines).encode()
-
-
-def written(files, root):
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
 
 
 def check_names(out, source, target):
@@ -48,11 +36,7 @@ def tokens(out, name):
 
 # Multi30k.
 
-MULTI30K = {
-    f'{split}.{language}.gz': gzip.compress(text(lines))
-    for split, count in (('train', 4), ('val', 2), ('test_2016_flickr', 3))
-    for language, lines in (('en', ENGLISH[:count]), ('de', GERMAN[:count]), ('fr', GERMAN[:count]))
-}
+MULTI30K = releases.multi30k(dict(train=4, val=2, test_2016_flickr=3))
 
 
 @pytest.mark.parametrize('form', ['folder', 'plain', 'raw.zip', 'raw.tar.gz'])
@@ -244,36 +228,7 @@ def test_the_real_multi30k(command, out):
 # IWSLT'14.
 
 
-def tagged(lines, language):
-    """A training file: each talk has a description and some lines."""
-    talk = []
-    for start in range(0, len(lines), 30):
-        talk += [
-            f'<url>http://{language}</url>',
-            '<keywords>talks, dogs</keywords>',
-            '<talkid>1</talkid>',
-            f'<title> {lines[start]} </title>',
-            f'<description>TED: {lines[start]}</description>',
-            *lines[start : start + 30],
-        ]
-    return talk
-
-
-def xml(lines):
-    body = [f'<seg id="{i}"> {line} </seg>' for i, line in enumerate(lines, 1)]
-    return text(['<?xml version="1.0" encoding="UTF-8"?>', '<doc docid="1">', '<url>u</url>', *body, '</doc>'])
-
-
-IWSLT = {}
-for code, sentences in dict(de=GERMAN, en=ENGLISH).items():
-    body = [f'{sentences[i % 4][:-1]} {i}.' for i in range(60)]
-    body[7] = 'zu lang ' * 100  # 200 tokens
-    body[9] = '' if code == 'de' else 'x'
-    body[11] = 'a b c d' if code == 'de' else 'a b'
-    body[13] = 'a b c' if code == 'de' else 'a b'  # the largest ratio
-    IWSLT[f'train.tags.de-en.{code}'] = text(tagged(body, code))
-    for number, name in enumerate(iwslt14.TESTS):
-        IWSLT[f'{name}.{code}.xml'] = xml([f'{name.split(".")[2]} isn’t {code} &amp; {number}', sentences[0]])
+IWSLT = releases.iwslt14(iwslt14.TESTS)
 
 
 def expected_iwslt():
@@ -348,14 +303,8 @@ def test_all_faults_of_iwslt(fails, tmp_path):
 # WMT'14 English–German.
 
 MERGES = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
-GOOGLE = {'bpe.32000': text(MERGES)}
-for code, sentences in dict(en=ENGLISH, de=GERMAN).items():
-    processor = TextProcessor(code, MERGES, lowercase=False, escape=True)
-    pieces = [' '.join(processor.pieces(line)) for line in sentences]
-    GOOGLE |= {f'{stem}.{code}': text(pieces) for stem in wmt14.SEGMENTED.values()}
-    GOOGLE |= {f'{stem}.{code}': text(sentences) for stem in wmt14.PUBLISHED.values()}
+GOOGLE = releases.wmt14_en_de(MERGES, wmt14.SEGMENTED.values(), wmt14.PUBLISHED.values())
 SYMBOLS = b' '.join(GOOGLE[f'train.tok.clean.bpe.32000.{code}'] for code in ('en', 'de')).decode().split()
-GOOGLE['vocab.bpe.32000'] = text(['<unk>', '<s>', '</s>', *sorted(set(SYMBOLS))])
 OTHER_COUNTS = [
     f'newstest{year}.tok.bpe.32000: 4 sentences, the release has {count}'
     for year, count in ((2013, '3,000'), (2014, '3,003'))
@@ -417,20 +366,7 @@ def test_all_faults_of_english_german(fails, tmp_path):
 
 # WMT'14 English–French.
 
-CORPORA = {}
-for number, (archive, stem) in enumerate(wmt14.CORPORA.items()):
-    folder = {'training-giga-fren.tar': '', 'training-parallel-un.tgz': 'un/'}.get(archive, 'training/')
-    for code, word in dict(en='A dog-house', fr='Une « niche »').items():
-        data = text(f'{word} {number}, {i}…' for i in range(267))  # 1335 lines in all corpora
-        if number == 3:
-            data = data.replace(text([f'{word} 3, 5…']), b'x\n' if code == 'en' else b'un deux trois quatre cinq\n')
-        if not folder:
-            code, data = f'{code}.gz', gzip.compress(data)
-        CORPORA.setdefault(archive, {})[f'{folder}{stem}.{code}'] = data
-CORPORA['test-full.tgz'] = {
-    'test-full/newstest2014-fren-src.en.sgm': xml(['The dog’s house.', 'R&amp;D']),
-    'test-full/newstest2014-fren-ref.fr.sgm': xml(['L’« hôtel » Dieu, l’hôte.', 'R&amp;D']),
-}
+CORPORA = releases.wmt14_en_fr(wmt14.CORPORA)
 
 
 @pytest.mark.parametrize('form', ['archives', 'files'])

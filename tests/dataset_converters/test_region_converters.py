@@ -1,6 +1,5 @@
 """The converters of region features: the published formats, interruptions, and every fault with its place."""
 
-import base64
 import json
 import shutil
 
@@ -13,6 +12,9 @@ from PIL import Image
 
 from mmattn.language import RegionStore
 from mmattn.language.captioning import VATEXDataset
+from reproduction.releases import bottom_up_line as line
+from reproduction.releases import random_regions as sample
+from reproduction.releases import region_archive as archive
 
 from ..real_data import real_data
 from ..tiny_detectors import PIPELINE, detector
@@ -50,19 +52,6 @@ def interrupt(monkeypatch, module, name, after):
 
 
 # Bottom-up attention.
-
-
-def sample(seed, count, width=5):
-    rng = np.random.default_rng(seed)
-    start = rng.random((count, 2)) * 20
-    boxes = np.concatenate([start, start + 1 + rng.random((count, 2)) * 18], 1).astype('<f4')
-    return boxes, rng.standard_normal((count, width)).astype('<f4')
-
-
-def line(image_id, boxes, features, size=SIZE, count=None):
-    fields = (image_id, *size, len(boxes) if count is None else count)
-    data = (base64.b64encode(x.tobytes()) for x in (boxes, features))
-    return b'\t'.join([*(str(each).encode() for each in fields), *data]) + b'\n'
 
 
 SAMPLES = {f'{100 + i}': sample(i, 2 + i % 3) for i in range(5)}
@@ -176,23 +165,6 @@ def fails_without_output(module, source, out):
 
 
 # NumPy archives.
-
-
-def archive(path, **changes):
-    rng = np.random.default_rng(0)
-    start = rng.integers(0, 20, (3, 4, 2))
-    arrays = dict(
-        feat=rng.integers(-128, 128, (3, 4, 6)).astype(np.int8),
-        step=np.float32(0.25),
-        image_id=np.array([7, 2**40, 9]),
-        size=np.array([SIZE] * 3, np.int16),
-        boxes=np.concatenate([start, start + rng.integers(1, 20, (3, 4, 2))], 2).astype(np.int16),
-        cls=np.array([[255, 0, 79, 3]] * 3, np.uint8),
-        score=np.array([[0, 51, 255, 102]] * 3, np.uint8),
-    )
-    arrays.update(changes)
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-    return arrays
 
 
 def test_archives_of_integers(command, out, tmp_path):

@@ -1,8 +1,5 @@
 """The converters of visual questions, on small data, and on real data where they are there."""
 
-import gzip
-import json
-import zipfile
 from collections import Counter
 
 import numpy as np
@@ -19,10 +16,16 @@ from mmattn.language.vqa import (
     write_questions,
 )
 from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
+from reproduction.releases import TEN_ANSWERS as TEN
+from reproduction.releases import coco_qa, daquar, easy_vqa
+from reproduction.releases import region_archive as archive
+from reproduction.releases import visual_genome as genome
+from reproduction.releases import vqa as published
+from reproduction.releases import vqa_entries as entries
+from reproduction.releases import write_json as write
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts
-from .test_region_converters import archive
 
 NAMES = ('vqa', 'visual_genome', 'coco_qa', 'daquar', 'easy_vqa')
 CONVERTERS = dict(zip(NAMES, scripts(*NAMES)))
@@ -34,39 +37,11 @@ def command(command, out):
     return lambda name, *args: command(CONVERTERS[name], *args, out=None if name == 'visual_genome' else out)
 
 
-def write(path, data):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data, ensure_ascii=False).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
-
-
 def read(out, split):
     return read_questions(out / f'questions_{split}.json')
 
 
 # VQA.
-
-TEN = ['yes'] * 7 + ['no', 'maybe', 'café']
-
-
-def entries(images, first=0):
-    """Published questions and annotations."""
-    questions, annotations = [], []
-    for number, image in enumerate(images, first):
-        common = dict(question_id=1000 * image + number, image_id=image)
-        questions.append(dict(common, question=f'Is it {number}?'))
-        answers = [dict(answer=text, answer_confidence='yes', answer_id=i) for i, text in enumerate(TEN, 1)]
-        about = dict(question_type='is it', answer_type='yes/no', multiple_choice_answer='yes')
-        annotations.append(dict(common, answers=answers, **about))
-    return questions, annotations
-
-
-def published(folder, split, images, prefix='v2_', year='2014', suffix=''):
-    questions, annotations = entries(images)
-    write(folder / f'{prefix}OpenEnded_mscoco_{split}{year}_questions.json{suffix}', dict(questions=questions))
-    if 'test' not in split:
-        path = folder / f'{prefix}mscoco_{split}{year}_annotations.json{suffix}'
-        write(path, dict(annotations=annotations))
 
 
 @pytest.mark.parametrize(('prefix', 'suffix'), [('v2_', ''), ('', '.gz')])
@@ -195,21 +170,6 @@ def test_many_faults_are_counted_and_images_without_regions_named(fails, tmp_pat
 # Visual Genome.
 
 
-def genome(folder, *answers):
-    images = [
-        dict(image_id=1, coco_id=3),
-        dict(image_id=2, coco_id=None),
-        dict(id=5, coco_id=5),
-        dict(image_id=6, coco_id=99),
-    ]
-    write(folder / 'image_data.json', images)
-    qas = [
-        dict(id=i, qas=[dict(qa_id=10 * i + k, question=f'{i} {k}?', answer=text) for k, text in enumerate(answers)])
-        for i in (1, 2, 5, 6, 7)
-    ]
-    write(folder / 'question_answers.json.gz', qas)
-
-
 def test_questions_about_images_of_coco_are_added(command, tmp_path, out):
     published(tmp_path / 'source', 'train', [3, 4])
     published(tmp_path / 'source', 'val', [5])
@@ -256,13 +216,6 @@ def test_all_faults_of_visual_genome(command, tmp_path):
 # COCO-QA.
 
 
-def coco_qa(folder, split, *rows):
-    for name, column in zip(('questions', 'answers', 'img_ids', 'types'), zip(*rows)):
-        path = folder / split / f'{name}.txt'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(''.join(f'{each}\n' for each in column), encoding='utf-8')
-
-
 @pytest.mark.parametrize('evaluated', ['val', 'test'])
 def test_coco_qa(command, tmp_path, out, evaluated):
     folder = tmp_path / 'source/cocoqa'
@@ -302,11 +255,6 @@ def test_all_faults_of_coco_qa(fails, tmp_path):
 
 
 # DAQUAR.
-
-
-def daquar(folder, name, *rows):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(''.join(f'{question}\n{answer}\n' for question, answer in rows), encoding='utf-8')
 
 
 def test_daquar(command, tmp_path, out):
@@ -361,22 +309,6 @@ def test_all_faults_of_daquar(fails, tmp_path):
 
 
 # easy-VQA.
-
-
-def easy_vqa(folder, split, images, packed):
-    pixels = {name: np.random.default_rng(name).integers(0, 256, (4, 4, 3), dtype=np.uint8) for name in images}
-    pictures = folder / split / 'images'
-    pictures.mkdir(parents=True, exist_ok=True)
-    for name, each in pixels.items():
-        Image.fromarray(each).save(pictures / f'{name}.png')
-    if packed:
-        with zipfile.ZipFile(folder / f'{split}_images.zip', 'w') as file:
-            for name in images:
-                file.write(pictures / f'{name}.png', f'{name}.png')
-                (pictures / f'{name}.png').unlink()
-    rows = [[f'is it {name}?', 'yes', name] for name in images]
-    write(folder / (f'{split}_questions.json.gz' if packed else f'{split}/questions.json'), rows)
-    return pixels
 
 
 def test_easy_vqa(command, tmp_path, out):

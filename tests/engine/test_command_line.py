@@ -1,5 +1,6 @@
 """What train.py and test.py, and the other tools, say to wrong configs, options, checkpoints, folders and signals."""
 
+import ast
 import logging
 import os
 import re
@@ -488,3 +489,71 @@ def test_a_text_in_a_config_may_be_longer_than_a_file_name(tmp_path):
     (tmp_path / 'list.txt').touch()
     dataset = dict(data_root=str(tmp_path), ann_file='list.txt', prompt='a' * 300)
     assert data_paths(Config(dict(test_dataloader=dict(dataset=dataset)))) == [tmp_path / 'list.txt']
+
+
+HELPERS = """
+data_root = 'old'
+size = (64, 64)
+flip = True
+unread = 3.5
+optimizer = dict(type='SGD', lr=0.1)
+pipeline = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=size, keep_ratio=flip)]
+optim_wrapper = dict(type='OptimWrapper', optimizer=optimizer)
+train_dataloader = dict(batch_size=2, dataset=dict(data_root=data_root, pipeline=pipeline))
+val_dataloader = dict(batch_size=1, dataset=dict(data_root=data_root, pipeline=pipeline))
+"""
+UNREAD = {  # an option that changes a helper → what to set
+    'data_root=new': 'set train_dataloader.dataset.data_root, val_dataloader.dataset.data_root',
+    'optimizer.lr=0.5': 'set optim_wrapper.optimizer.lr',
+    'size=(32, 32)': 'set train_dataloader.dataset.pipeline.1.scale, val_dataloader.dataset.pipeline.1.scale',
+    'pipeline.1.scale=(32, 32)': 'set train_dataloader.dataset.pipeline.1.scale, val_dataloader',
+}
+
+
+@pytest.fixture
+def helpers(tmp_path):
+    (tmp_path / 'base.py').write_text(HELPERS)
+
+    def config(text):
+        path = tmp_path / 'mine.py'
+        path.write_text(f"_base_ = './base.py'\n{text}\n")
+        return path
+
+    return config
+
+
+@pytest.mark.parametrize(('option', 'said'), UNREAD.items())
+def test_an_option_that_no_setting_reads_is_an_error(helpers, option, said):
+    key, _, value = option.partition('=')
+    value = ast.literal_eval(value) if value[0] in '(0' else value
+    with pytest.raises(ValueError, match=re.escape(f'--cfg-options {key} has no effect')) as error:
+        load_config(helpers(''), {key: value})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ("data_root = 'new'", 'data_root has no effect.*set train_dataloader.dataset.data_root'),
+        ('optimizer = dict(lr=0.5)', 'optimizer has no effect.*set optim_wrapper.optimizer'),
+    ],
+)
+def test_a_config_that_changes_only_a_helper_is_an_error(helpers, text, said):
+    with pytest.raises(ValueError, match=f'mine.py: {said}'):
+        load_config(helpers(text))
+
+
+@pytest.mark.parametrize(
+    ('text', 'options'),
+    [
+        ("data_root = 'new'\ntrain_dataloader = dict(dataset=dict(data_root=data_root))", {}),  # a setting has it
+        ('threshold = 0.5', {'threshold': 0.6}),  # new, perhaps for a hook
+        ('unread = 4.5', {}),
+        ('', {'unread': 4.5}),
+        ('', {'flip': False}),
+        ('', {'train_dataloader.dataset.data_root': 'new'}),
+        ("data_root = 'old'", {}),
+    ],
+)
+def test_names_that_may_be_changed(helpers, text, options):
+    load_config(helpers(text), options)

@@ -74,3 +74,43 @@ def test_segmentation_and_video_need_none(without_operators, tmp_path):
         cwd=tmp_path,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, 'True\nFalse', '')
+
+
+AGREEMENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import alternatives, ops
+print(alternatives.criss_cross_attention().forward.__code__.co_filename)
+for dtype, tolerance in ops.TOLERANCES.items():
+    work = ops.WORKLOADS['P2'](False, dtype, 'cpu')
+    ops.verify('P2', work, tolerance)
+    print(*work.peers, sep=', ')
+"""
+
+
+def test_the_benchmark_of_operators_has_the_criss_cross_attention_of_mmcv(without_operators):
+    """Its values and gradients are those of ``grid_attention`` without positions."""
+    done = subprocess.run(
+        [sys.executable, '-c', AGREEMENT, ROOT / 'tools/benchmarks'],
+        env=without_operators,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    file, *peers = done.stdout.splitlines()
+    mmcv = Path(without_operators['PYTHONPATH'].split(os.pathsep)[0], 'mmcv')
+    assert Path(file) == mmcv / 'ops/cc_attention.py'
+    assert peers == ['mmcv CrissCrossAttention, content only'] * 3
+
+
+def test_the_benchmark_of_layers_compares_bi_cc_with_mmcv(without_operators):
+    command = [sys.executable, ROOT / 'tools/benchmarks/layers.py', '--device', 'cpu', '--small', '--repeats', '1']
+    done = subprocess.run(
+        [*command, '--only', 'Bi-CC', '--dtypes', 'float32'], env=without_operators, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip('| ').split(' | ') for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == ['Bi-CC'] * 2 + ['CrissCrossAttention'] * 2
+    assert [row[4] for row in rows[2:]] == ['1.00'] * 2
+    for ours, stock in zip(rows, rows[2:]):
+        assert float(ours[4]) == pytest.approx(float(ours[3]) / float(stock[3]), abs=0.005, rel=0.02)

@@ -148,7 +148,8 @@ def test_state_dicts(same_lines):
     init_default_scope('mmseg')
     lines = []
     video = Config.fromfile(config_path('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py')).model
-    for title, settings in {**LAYERS, 'SST': video}.items():
+    videos = {'SST': dict(video, appearance=False), 'SST appearance': video}
+    for title, settings in {**LAYERS, **videos}.items():
         with torch.device('meta'):
             module = MODELS.build(dict(settings, type=f'mmattn.{title.split()[0]}'))
         state = ', '.join(f'{key} {"×".join(map(str, x.shape)) or "·"}' for key, x in module.state_dict().items())

@@ -25,6 +25,7 @@ TRAINED = [
     TERMS.format('attn1111-deform'),
     'bi_sa/torch_tiny_1xb4096_multi30k-en-de.py',
     'bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py',
+    IWSLT.format('dynamic-conv'),
     IWSLT.format('sa'),
     IWSLT.format('bi-sa'),
     'bi_sa/nsa_base_8xb3125-100k_wmt14-en-de.py',
@@ -102,6 +103,12 @@ def test_schedule_and_attention_are_those_of_the_name(name):
     if method.startswith('attn0'):
         assert encoder.terms == decoder.terms == method[4:8]
         assert cfg.model.cross_attention.terms == '1111'
+    if method == 'dynamic-conv':
+        sizes = [
+            [layer.self_attention.kernel_size for layer in cfg.model[f'{part}_layers']]
+            for part in ('encoder', 'decoder')
+        ]
+        assert sizes == [[3, 7, 15, 31, 31, 31, 31], [3, 7, 15, 31, 31, 31]]
     no_sinusoids = method.startswith(('sa-rpe', 'attn', 'dynconv', 'wo'))
     assert cfg.model.get('positions', 'sinusoidal') == ('none' if no_sinusoids else 'sinusoidal')
 

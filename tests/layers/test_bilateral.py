@@ -37,11 +37,15 @@ def weights(conv):
     return (getattr(conv, 'conv', conv).weight.flatten(1), getattr(conv, 'conv', conv).bias)
 
 
+def divisor(smoothing, d):
+    return {'zscore': 1, 'sqrt_dim': math.sqrt(d)}.get(smoothing, smoothing)
+
+
 def position_logits(layer, x, heads, d, padding, smoothing):
     """f(x) and v of ``(B, *S, C)`` features, in the operators' layout."""
     f = layer.window_position
     logits = F.linear(F.linear(x, *weights(f.embedding)), *weights(f.logits))
-    logits = torch.stack(logits.chunk(heads, -1), 1) / (1 if smoothing == 'zscore' else math.sqrt(d))
+    logits = torch.stack(logits.chunk(heads, -1), 1) / divisor(smoothing, d)
     if padding == 'learned':
         return dict(window_bias=logits[..., :-1], outside_bias=logits[..., -1])
     outlier = {
@@ -53,7 +57,9 @@ def position_logits(layer, x, heads, d, padding, smoothing):
     return dict(window_bias=logits, outside_bias=outlier)
 
 
-def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
+def literally(kind, layer, x, window_size, padding, smoothing, causal=False, content_smoothing=2.0):
+    """Eq. 3.9 with σc = ``content_smoothing``, by default √d of the layers here."""
+    scale = 1 / content_smoothing
     normalize = smoothing == 'zscore'
     if kind == 'sa':
         q, k, v = (
@@ -61,7 +67,7 @@ def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
         )
         position = position_logits(layer, x, 2, 4, padding, smoothing)
         y = literal.global_attention(
-            q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, is_causal=causal, **position
+            q, k, v, scale=scale, window_size=window_size, normalize=normalize, is_causal=causal, **position
         )
         return F.linear(torch.cat(y.unbind(1), -1), layer.out_proj.weight, layer.out_proj.bias)
     rows = x.movedim(1, -1)  # (B, H, W, C)
@@ -69,7 +75,7 @@ def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
     q, k, v = (F.linear(rows, *weights(getattr(layer, name))).unsqueeze(1) for name in names)
     position = position_logits(layer, rows, 1, 4, padding, smoothing)
     operator = literal.global_attention if kind == 'nl' else literal.grid_attention
-    y = operator(q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, **position).squeeze(1)
+    y = operator(q, k, v, scale=scale, window_size=window_size, normalize=normalize, **position).squeeze(1)
     y = F.linear(y, *weights(layer.conv_out)) if kind == 'nl' else layer.gamma.scale * y
     return x + y.movedim(-1, 1)
 
@@ -101,6 +107,26 @@ def test_causal_sequence_is_the_equation(options):
     assert layer.window_position.logits.out_channels == 2 * (3 + (options['padding'] == 'learned'))  # (k + 1)/2 a head
     x = literal.randn(2, 6, 8).requires_grad_()
     assert_equal_with_gradients(layer(x, x, x)[0], literally('sa', layer, x, 5, **options, causal=True), x, layer)
+
+
+@pytest.mark.parametrize(
+    'options', [dict(smoothing=0.7), dict(content_smoothing=5.0), dict(smoothing=3, content_smoothing=0.5)]
+)
+@pytest.mark.parametrize('kind', LAYERS)
+def test_smoothing_factors_are_numbers(kind, options):
+    """σp and σc of Eq. 3.9, in decoding, too."""
+    given = dict(padding='learned', smoothing='sqrt_dim') | options
+    layer = build(kind, window_size=3, **given)
+    x = literal.randn(*SIZES[kind]).requires_grad_()
+    assert_equal_with_gradients(call(kind, layer, x), literally(kind, layer, x, 3, **given), x, layer)
+    if kind != 'sa':
+        return
+    layer = build('sa', window_size=3, is_causal=True, **given)
+    expected, state, steps = literally('sa', layer, x, 3, **given, causal=True), layer.start(), []
+    for position in range(x.shape[1]):
+        step, state = layer.step(x[:, position : position + 1], state, position)
+        steps.append(step)
+    torch.testing.assert_close(torch.cat(steps, 1), expected)
 
 
 def test_default_windows_are_those_of_the_thesis():
@@ -315,12 +341,15 @@ def test_layer_is_the_identity_at_initialisation(kind, position):
                 (dict(position='absolute'), 'position'),
                 (dict(padding='one'), 'padding'),
                 (dict(smoothing='sqrt'), 'smoothing'),
+                (dict(smoothing=0), 'smoothing must be above 0; got 0'),
+                (dict(content_smoothing=-1.0), 'content_smoothing must be above 0'),
                 (dict(padding='neg_inf', smoothing='zscore'), 'undefined'),
                 (dict(position='relative', max_offset=-1), 'max_offset'),
             ]
         ],
         ('nl', dict(mode='dot_product'), "mode='embedded_gaussian'"),
         ('nl', dict(mode='gaussian', position='relative'), "mode='embedded_gaussian'"),
+        ('nl', dict(mode='dot_product', position='none', content_smoothing=2.0), "mode='embedded_gaussian'"),
     ],
 )
 def test_wrong_options_are_named(kind, options, named):

@@ -66,13 +66,13 @@ def attend(layer, query, key, numbers, key_numbers, temporal, vectors, reaches):
     return layer.out_proj(torch.stack(rows)).view(1, *sizes[0], C)
 
 
-def table(layer, axis, offset, axes, limits=None):
-    """The vector of an axis' offset, 0 for one without a table."""
+def table(layer, axis, offset, axes, limits=None, step=1):
+    """The vector of an axis' offset, a multiple of the step, 0 for one without a table."""
     tables = layer.relative_position.tables if layer.relative_position is not None else []
     axis -= axes - len(tables)
     if axis < 0 or not len(tables):
         return 0
-    limit = limits[axis] if limits else layer.relative_position.max_offset
+    limit = (limits[axis] if limits else layer.relative_position.max_offset) // step * step
     return tables[axis][max(-limit, min(offset, limit)) + layer.relative_position.max_offset]
 
 
@@ -133,7 +133,8 @@ def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, cro
 
     def run(part, kind, *operands):
         def vectors(p, r):
-            rows = [table(part, axis, r[axis] - p[axis], 3, limits) for axis in range(3)]
+            apart = steps if kind == 'strided' else (1, 1, 1)
+            rows = [table(part, axis, r[axis] - p[axis], 3, limits, apart[axis]) for axis in range(3)]
             rows = [row for row in rows if not isinstance(row, int)]
             return torch.cat(rows) if rows else 0
 

@@ -68,10 +68,11 @@ def assert_as_in_float64(operator, implementation, case, dtype):
     }
     with dispatch.backend(f'{operator}={implementation}'), dispatch.kernels_run() as kernels:
         actual = evaluate(operator, Case('', moved, case.settings), dtype, dtype)
+    tolerance = low_precision(dtype)
+    # Gradients of logits are differences of sums of products, whose errors are relative to the largest numbers.
+    tolerance['atol'] *= max(1, *(x.abs().max().item() for x in expected.values()))
     for each, x in expected.items():
-        torch.testing.assert_close(
-            actual[each].cpu(), x, msg=lambda text, each=each: f'{each}: {text}', **low_precision(dtype)
-        )
+        torch.testing.assert_close(actual[each].cpu(), x, msg=lambda text, each=each: f'{each}: {text}', **tolerance)
     return implementation == 'composition' or {operator, f'{operator}_backward'} <= set(kernels)
 
 

@@ -350,12 +350,40 @@ def test_the_results_are_small():
     """Each run is in one file, and together they are less than 1 MB."""
     assert sum(path.stat().st_size for path in RESULTS.glob('*.json')) < 1_000_000
     assert {path.stem for path in RESULTS.glob('*.json')} == {
+        'gpu_h200',
         *(section[3] for section in SECTIONS),
         'evidence_e',
         'evidence_e_exploratory',
         'evidence_e_one-person',
         'evidence_g',
     }
+
+
+def test_the_table_of_the_gpu():
+    """Each cell of docs/performance.md: ms and MiB of the forward pass, and of both passes."""
+    record = json.loads((RESULTS / 'gpu_h200.json').read_text(encoding='utf-8'))
+    page = (RESULTS.parent / 'performance.md').read_text(encoding='utf-8')
+    names = {'P6, offset logits': 'P6, positions'}
+    columns = {2: 'composition', 3: 'native', 4: 'triton'}
+    compared = 0
+    for line in page.partition('## GPUs')[2].partition('Training with AMP')[0].splitlines():
+        cells = [cell.strip() for cell in line.strip('|').split('|')]
+        if len(cells) != 6 or not re.fullmatch(r'P\d.*', cells[0]):
+            continue
+        for column, title in columns.items():
+            numbers = re.findall(r'\d+(?:\.\d+)?', re.sub('[¹²³]', '', cells[column]))
+            measured = {
+                x['pass']: (x['ms'], x['mib'])
+                for x in record['ops']
+                if (x['workload'], x['dtype'], x.get('title')) == (names.get(cells[0], cells[0]), cells[1], title)
+                and 'ms' in x
+            }
+            expected = [number for pass_ in ('forward', 'forward + backward') for number in measured.get(pass_, ())]
+            assert len(numbers) == len(expected), (cells[:2], title)
+            for x, y in zip(numbers, expected):
+                assert abs(float(x) - y) <= 0.501 * 10 ** -len(x.partition('.')[2]), (cells[:2], title)
+            compared += len(numbers)
+    assert compared > 60
 
 
 def test_a_wrong_figure_would_be_seen():

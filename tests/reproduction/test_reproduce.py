@@ -383,7 +383,7 @@ def finished(folder):
             'ResNet-18 of half the width, heads of 64 channels, trained from scratch by AdamW 0.003',
             'inputs of 36×36',
         ],
-        metrics=dict(mIoU=last['mIoU'], aAcc=last['aAcc']),
+        metrics={name: last[name] for name in ('mIoU', 'mAcc', 'aAcc')},
         seconds=statistics.median(times),
         memory=json.loads((folder / 'peak_memory.json').read_text()),
         curve=[[12, round(last['mIoU'], 4)]],

@@ -170,6 +170,21 @@ def test_one_seed_is_compared_over_images():
     assert 'its 95 % confidence interval (a bootstrap of the test images, not corrected' in page
 
 
+def test_runs_of_an_earlier_version_lack_a_metric():
+    """The report has the metrics of all runs, whichever seed or method has more."""
+    old, new = Result(dict(mIoU=40.0, aAcc=90.0), 1.0), Result(dict(mIoU=42.0, mAcc=60.0, aAcc=92.0), 1.0)
+    for results in ({0: old, 1: new}, {0: new, 1: old}):
+        mixed = Measured('mixed', [], None, ['config'], 0, 0.0, results)
+        full = Measured('full', [], 'mixed', ['config'], 0, 0.0, dict.fromkeys(results, new))
+        assert mixed.metrics == ['mIoU', 'aAcc']
+        for methods in ([mixed, full], [full, mixed]):
+            page = markdown_page(methods, Setup('1', 'data', [], '', '', ''))
+            assert 'mAcc' not in page
+            assert '| 91.00 ± 1.41 |' in page
+            assert '| 92.00 ± 0.00 |' in page
+    assert pool([new, old]).metrics == dict(mIoU=41.0, aAcc=91.0)
+
+
 def coverage(ratio, repetitions, seeds=3, images=250, draws=1000):
     """Simulate how often 95 % intervals contain the true difference, 0, in percent.
 

@@ -15,11 +15,11 @@ def test_runs_are_read_as_they_were_written(tmp_path):
     """Scores have three decimals, curves four; samples that a run does not have are left out."""
     store = Store(tmp_path / 'results.json')
     assert store.get('cc', 0, 10, 'iterations') is None
-    store.add('cc', 0, 10, FIRST)
+    rounded = FIRST._replace(curve=[[5, 40.1235], [10, 50.0]], samples=dict(a=100, b=0, c=12.346))
+    assert store.add('cc', 0, 10, FIRST) == rounded  # so that the report of a new run is that of a stored one
     store.add('sst_fold-1', 'none', 0, FOLD)
     store.report(dict(table='3.2'), [dict(name='CC', mean=dict(F1=50.0))])
     again = Store(tmp_path / 'results.json')
-    rounded = FIRST._replace(curve=[[5, 40.1235], [10, 50.0]], samples=dict(a=100, b=0, c=12.346))
     assert again.get('cc', 0, 10, 'iterations') == rounded
     assert again.get('sst_fold-1', 'none', 0, 'iterations') == FOLD
     assert again.setup == dict(table='3.2')

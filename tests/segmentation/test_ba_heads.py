@@ -133,6 +133,35 @@ def test_the_default_is_table_4_5():
     ]
 
 
+def test_printed_macs_are_of_the_projections_alone():
+    """As the page says: of each row but i, to the printed digit, from the printed parameters."""
+    models = load(config_path('deeplabv3plus_ba/metafile.yml'))['Models']
+    rows = {row['Row']: row for model in models for row in model.get('Complexity', [])}
+    assert sorted(rows) == [*'abcdefghij']
+    for name, row in rows.items():
+        counted = 96 * 96 * (1000 * row['Parameters (K)'] + 1024 * (name != 'j')) / 1e9
+        assert (round(counted, 2) == row['MACs (G)']) == (name != 'i'), name
+
+
+@pytest.mark.parametrize('data', ['helen', 'helen-aligned'])
+def test_the_recommended_config_divides_content_logits_by_the_root_of_the_channels(data):
+    """Nothing else differs from the thesis's network and its training; it loads its weights."""
+    names = [f'unet_ba/unet-ba{kind}_r18-d8_1xb12-100e_{data}-448x448.py' for kind in ('', '-sqrt-dim')]
+    configs = [Config.fromfile(config_path(name)) for name in names]
+    thesis, scaled = (MODELS.build(cfg.model.decode_head).double().eval() for cfg in configs)
+    randomise(thesis)
+    scaled.load_state_dict(thesis.state_dict())
+    inputs = [randn(2, c, 3, 4) for c in (64, 64, 128, 256, 512)]
+    assert not torch.allclose(thesis(inputs), scaled(inputs), atol=1e-3)
+    for block, channels in zip(thesis.up_blocks, (512 // 8, 256 // 8, 256 // 4, 128 // 4)):
+        assert block.scale == 1
+        block.scale = channels**-0.5
+    torch.testing.assert_close(thesis(inputs), scaled(inputs))
+    for cfg in configs:
+        cfg.model.pop('decode_head')
+    assert configs[0].to_dict() == {key: configs[1].to_dict()[key] for key in configs[0].to_dict()}
+
+
 @pytest.mark.parametrize(
     ('wrong', 'name'),
     [

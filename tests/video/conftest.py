@@ -34,7 +34,7 @@ def small_sst(tmp_path_factory):
     cfg.merge_from_dict(SMALL)
     cfg.dump(folder / 'config.py')
     model = MODELS.build(cfg.model)
-    torch.manual_seed(4)  # after the layers' own draws: what is random here does not depend on them
+    torch.manual_seed(2)  # after the layers' own draws: what is random here does not depend on them
     for name, parameter in model.named_parameters():
         if not name.startswith('backbone'):
             nn.init.normal_(parameter, std=0.3)

@@ -307,7 +307,7 @@ def test_a_training_item_is_the_reference_and_a_frame_of_each_segment(tmp_path):
     assert [sorted(set(column)) for column in chosen[:, 1:].T.tolist()] == segments  # all of them, without the 12th
     for item, expected in zip(items, chosen.tolist()):
         sample = item['data_samples']
-        assert sample.frame_numbers == expected
+        assert sample.frame_numbers == [position - 2 for position in expected]
         assert sample.first_frames == {1: 0, 5: 0}
         for mask, position in zip(sample.gt_masks.data, expected):
             wanted = masks[position] * (masks[position] != 6)  # which the reference does not show
@@ -332,9 +332,12 @@ def test_a_random_reference_shows_an_object_and_leaves_enough_frames(tmp_path):
     masks = [squares(p, *([1] if p % 2 else [])) for p in range(12)]
     clips.clip(tmp_path, 'walk', masks)
     dataset = VideoFolderDataset(data_root=str(tmp_path), pipeline=train(4, reference='random'))
-    chosen = np.array([positions(dataset[0]) for _ in range(100)])
+    items = [dataset[0] for _ in range(100)]
+    chosen = np.array([positions(item) for item in items])
     assert sorted(set(chosen[:, 0].tolist())) == [1, 3, 5, 7, 9]
     assert (np.diff(chosen[chosen[:, 0] < 9]) > 0).all()
+    numbers = [item['data_samples'].frame_numbers for item in items]  # the distance to the reference
+    np.testing.assert_array_equal(numbers, chosen - chosen[:, :1])
 
 
 def test_so_many_objects_are_chosen_at_random(tmp_path):

@@ -273,7 +273,9 @@ def test_a_part_that_covers_the_clip_is_the_whole_clip(options, sample):
 
 
 @pytest.mark.parametrize('max_frames', [2, 3, 4, 7])
-def test_parts_are_seen_with_all_references(max_frames, sample, monkeypatch):
+@pytest.mark.parametrize('sampling', ['dense', 'sparse'])
+def test_parts_are_seen_with_a_reference(max_frames, sampling, sample, monkeypatch):
+    """Objects begin at frames 0 and 3: the model sees their reference, which is its frame 0, and later frames."""
     model = build()
     seen = []
     streams = model.object_streams
@@ -283,21 +285,33 @@ def test_parts_are_seen_with_all_references(max_frames, sample, monkeypatch):
         return streams(features, frame_numbers, *rest)
 
     monkeypatch.setattr(model, 'object_streams', watched)
-    model.test_cfg = dict(max_frames=max_frames)
+    model.test_cfg = dict(max_frames=max_frames, sampling=sampling)
     predict(model, sample)
     assert all(len(numbers) <= max_frames for numbers, _ in seen)
-    assert {n for numbers, _ in seen for n in numbers} == set(range(9))
-    if max_frames == 2:  # no room for both references: each object's own goes with it
-        assert [numbers for numbers, _ in seen if 8 in numbers] == [[0, 8], [3, 8]]
-    elif max_frames == 4:
-        assert seen == [([0, 1, 2, 3], 4), ([0, 3, 4, 5], 4), ([0, 3, 6, 7], 4), ([0, 3, 8], 4)]
-    seen.clear()
-    model.test_cfg = dict(max_frames=max_frames, sampling='sparse')
-    predict(model, sample)
-    assert all(len(numbers) <= max_frames for numbers, _ in seen)
-    assert {n for numbers, _ in seen for n in numbers} == set(range(9))
+    every = [n for numbers, _ in seen for n in numbers[1:]]
+    assert sorted(every) == sorted([*range(1, 9), *range(1, 6)])  # each frame once per reference
     if max_frames == 4:
-        assert seen == [([0, 3, 5], 4), ([0, 1, 3, 6], 4), ([0, 2, 3, 7], 4), ([0, 3, 8], 4), ([0, 3, 4], 4)]
+        expected = {
+            'dense': [[0, 1, 2, 3], [0, 4, 5, 6], [0, 1, 2, 3], [0, 7, 8], [0, 4, 5]],
+            'sparse': [[0, 3, 6], [0, 3], [0, 1, 4, 7], [0, 1, 4], [0, 2, 5, 8], [0, 2, 5]],
+        }
+        assert seen == [(numbers, 2) for numbers in expected[sampling]]
+
+
+def test_an_object_that_begins_later_has_a_clip_of_its_own(sample):
+    """Frames before its reference do not count, and time is the distance to the reference, as in training."""
+    model = build()
+    images, mask = [*sample.frames], sample.given[3].numpy()
+    late, first = (
+        [ids for _, ids in ClipSession(model).segment(frames)]
+        for frames in (
+            [Frame(i, image, mask if i == 3 else None) for i, image in enumerate(images)],
+            [Frame(i, image, mask if i == 0 else None) for i, image in enumerate(images[3:])],
+        )
+    )
+    assert not np.any(late[:3])
+    assert len(np.unique(first[1:])) > 1
+    np.testing.assert_array_equal(late[3:], first)
 
 
 def test_order_and_names_of_objects_do_not_matter(tmp_path, sample):
@@ -342,16 +356,12 @@ def test_numbers_of_frames_count(tmp_path):
     assert sample.frame_numbers == [0, 5, 10, 15]
     for attention, matters in ((GRID, True), (dict(GRID, temporal_position='relative'), False)):
         model = build(attention=attention)
-        images = [np.full((30, 44, 3), 40 * i, np.uint8) for i in range(4)]
-        mask = squares(0, 1)
-        streams = []
-        for numbers in ((0, 5, 10, 15), (0, 1, 2, 3)):
-            session = ClipSession(model)
-            frames = [Frame(n, image, mask if n == 0 else None) for n, image in zip(numbers, images)]
-            session.add(frames[0])
-            features, _, _ = session._features(frames)
-            with torch.no_grad():
-                streams.append(session._streams([0], list(numbers), features)[1])
+        session = ClipSession(model)
+        frames = [Frame(n, np.full((30, 44, 3), 40 * n, np.uint8)) for n in range(4)]
+        session.add(frames[0]._replace(mask=squares(0, 1)))
+        features, _, _ = session._features(frames[1:])
+        with torch.no_grad():
+            streams = [session._follow(0, numbers, features) for numbers in ([5, 10, 15], [1, 2, 3])]
         assert torch.allclose(*streams) is not matters
 
 

@@ -41,8 +41,9 @@ def runner(tmp_path):
 
 
 def pictures(folder):
-    """Left and right half of each picture, BGR, by name."""
-    return {path.name: np.split(cv2.imread(str(path)), 2, 1) for path in sorted(folder.rglob('*.png'))}
+    """Left and right half of each picture, BGR, by name, without strips."""
+    paths = [path for path in sorted(folder.rglob('*.png')) if 'strip' not in path.name]
+    return {path.name: np.split(cv2.imread(str(path)), 2, 1) for path in paths}
 
 
 @pytest.mark.parametrize(('event', 'step'), [('after_val_iter', 40), ('after_test_iter', 0)])
@@ -56,6 +57,20 @@ def test_every_third_frame_beside_its_truth(runner, sample, tmp_path, event, ste
         truth = squares(position, 1, 5) * (position % 2 == 0)  # else the frame itself
         np.testing.assert_array_equal(left, draw_overlay(frame, truth, 0.5))
         np.testing.assert_array_equal(right, draw_overlay(frame, squares(position, 1, 9), 0.5))
+
+
+def test_a_strip_has_the_truth_above_the_prediction(runner, sample, tmp_path):
+    """Its frames are 240 pixels wide."""
+    hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=3, out_dir=str(tmp_path / 'shown')))
+    hook.after_test_iter(runner, 0, {}, [sample])
+    strip = cv2.imread(str(tmp_path / 'shown/a/strip.png'))
+    assert strip.shape == (327, 3 * 240, 3)  # 240 · 60 / 44
+    halves = pictures(tmp_path / 'shown').values()
+    expected = np.concatenate([np.concatenate(pair) for pair in halves], 1)
+    shrunk = cv2.resize(strip, expected.shape[1::-1], interpolation=cv2.INTER_AREA)
+    assert np.abs(shrunk.astype(int) - expected).mean() < 4
+    upside_down = np.concatenate([np.concatenate(pair[::-1]) for pair in halves], 1)
+    assert np.abs(shrunk.astype(int) - upside_down).mean() > 8
 
 
 def test_nothing_without_draw(runner, sample, tmp_path):
@@ -99,7 +114,11 @@ def test_show_dir_of_the_test_tool(small_sst, tmp_path):
         command, env={**os.environ, 'PYTHONPATH': str(ROOT)}, cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
-    names = [f'{clip}/{position:05}.png' for clip, count in (('a', 4), ('b', 3)) for position in range(count)]
+    names = [
+        f'{clip}/{name}.png'
+        for clip, count in (('a', 4), ('b', 3))
+        for name in [f'{i:05}' for i in range(count)] + ['strip']
+    ]
     assert sorted(str(path.relative_to(tmp_path / 'shown')) for path in tmp_path.glob('shown/**/*.*')) == names
     found = pictures(tmp_path / 'shown/b')
     frame = read_frame(tmp_path / 'data/JPEGImages/240p/b/00002.jpg')

@@ -6,8 +6,11 @@ Arguments that depend only on sizes are keywords.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
 
+import mmcv
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -60,26 +63,27 @@ def _compiled_flex_attention() -> Callable[..., Tensor]:
 
 
 @cache
-def criss_cross_attention() -> Any:
-    """Import mmcv's class, or return None if mmcv is not installed."""
+def criss_cross_attention() -> type[nn.Module]:
+    """Import mmcv's class. It is pure PyTorch, but ``mmcv.ops`` cannot be imported without compiled operators."""
     try:
         from mmcv.ops import CrissCrossAttention
     except ImportError:
-        return None
+        spec = spec_from_file_location('cc_attention', Path(mmcv.__file__).parent / 'ops/cc_attention.py')
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.CrissCrossAttention
     return CrissCrossAttention
 
 
 def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """mmcv's CrissCrossAttention without its projections and its residual."""
-    block = criss_cross_attention().__new__(criss_cross_attention())
-    nn.Module.__init__(block)
-    for name, x in (('query_conv', query), ('key_conv', key), ('value_conv', value)):
-        object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
-    object.__setattr__(block, 'gamma', lambda out: out)
+    maps = {'query': query, 'key': key, 'value': value}
+    without = {f'{name}_conv': lambda _, x=x: x.squeeze(1).movedim(-1, 1) for name, x in maps.items()}
     nothing = value.new_zeros(()).expand(len(value), value.shape[-1], *value.shape[2:4])
     # Its mask is float32; in 16 bits it runs only under autocast.
     with torch.autocast(value.device.type, value.dtype, enabled=value.dtype in (torch.float16, torch.bfloat16)):
-        return block(nothing).movedim(1, -1).unsqueeze(1)
+        out = criss_cross_attention().forward(SimpleNamespace(**without, gamma=lambda out: out), nothing)
+    return out.movedim(1, -1).unsqueeze(1)
 
 
 def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

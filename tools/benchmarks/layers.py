@@ -55,7 +55,6 @@ class OfClip(nn.Module):
 def pairs(small: bool) -> dict[str, tuple[list[tuple[str, nn.Module]], tuple[int, ...]]]:
     """Return the layers of each comparison, the stock layer last, and the shape of their input."""
     channels, side, batch = (32, 9, 1) if small else (512, 97, 2)
-    criss_cross = alternatives.criss_cross_attention()
     clip = (1, 2, 4, 4, 16) if small else (1, 8, 32, 56, 256)
     return {
         'Bi-NL': (
@@ -63,8 +62,10 @@ def pairs(small: bool) -> dict[str, tuple[list[tuple[str, nn.Module]], tuple[int
             (batch, channels, side, side),
         ),
         'Bi-CC': (
-            [('Bi-CC', layers.BilateralCrissCrossAttention(channels))]
-            + ([('CrissCrossAttention', criss_cross(channels))] if criss_cross else []),
+            [
+                ('Bi-CC', layers.BilateralCrissCrossAttention(channels)),
+                ('CrissCrossAttention', alternatives.criss_cross_attention()(channels)),
+            ],
             (batch, channels, side, side),
         ),
         'BA': (

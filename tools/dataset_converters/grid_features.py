@@ -4,10 +4,10 @@
 
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
 file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. An image
-is resized to a square of --size pixels; a feature map of the frozen backbone is averaged in the S × S cells of --grid,
-which are the regions, row by row; see ``mmattn.language.regions.extractors``. With ``--pyramid``, the regions are
-the cells of all grids of 1 to S rows and 1 to S columns; the first is the whole image. Output, see
-``mmattn.language.regions.region_store``.
+is resized to a square of --size pixels, or keeps its size with ``--keep-size``; a feature map of the frozen backbone is
+averaged in the S × S cells of --grid, which are the regions, row by row; see ``mmattn.language.regions.extractors``.
+With ``--pyramid``, the regions are the cells of all grids of 1 to S rows and 1 to S columns; the first is the whole
+image. Output, see ``mmattn.language.regions.region_store``.
 
 ``model`` of CONFIG has a ``backbone``, or is one; then, the config also has ``data_preprocessor``. CHECKPOINT is that
 of the whole model or of the backbone; heads are neither built nor loaded.
@@ -44,7 +44,8 @@ def convert(args: argparse.Namespace) -> None:
     cfg = load_config(args.config, args.cfg_options)
     images = checked_images(args.images, args.image_id)
     init_default_scope(cfg.get('default_scope') or 'mmengine')
-    options = dict(size=args.size, level=args.level, grid=args.grid, pyramid=args.pyramid)
+    size = None if args.keep_size else args.size
+    options = dict(size=size, level=args.level, grid=args.grid, pyramid=args.pyramid)
     try:
         backbone, preprocessor = load_backbone(cfg, args.checkpoint)
         extractor = GridExtractor(backbone.to(device), preprocessor.to(device), **options)
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--size', type=int, default=448, metavar='PIXELS', help='side of the resized image; default: %(default)s'
     )
+    parser.add_argument('--keep-size', action='store_true', help='do not resize images')
     parser.add_argument(
         '--level', type=int, default=-1, help='feature map of the backbone, from 0; default: %(default)s, the last'
     )

@@ -73,12 +73,15 @@ else say 'uv cannot be installed; pip installs the packages, which takes a minut
 step 'installing the locked packages' install --no-deps -r tools/environment/lock.txt ||
     fail 'the packages in tools/environment/lock.txt could not be installed'
 
+is_for_cuda() { $python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; }
 install_torch() {
     $python -m pip uninstall --yes torch # pip takes the build for the other accelerator for the requested version
     if [ $accelerator = cuda ]; then
         install "torch==$torch" || { echo "torch==$torch could not be installed"; return 1; }
-        $python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' ||
-            { echo "pip's torch==$torch is a build for CPUs: set MMATTN_ACCELERATOR=cpu to use it"; return 1; }
+        if ! is_for_cuda; then # == prefers the builds of a wheel folder, such as torch+cpu, and === leaves them out
+            install "torch===$torch" && is_for_cuda || { echo "pip's torch==$torch is a build for CPUs: set PIP_INDEX_URL" \
+                "to an index with the CUDA build, or MMATTN_ACCELERATOR=cpu to use this one"; return 1; }
+        fi
     else # a local folder of wheels comes first
         install --no-deps --no-index "torch==$torch" ||
             install --no-deps --index-url "${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}" "torch==$torch" ||

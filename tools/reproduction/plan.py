@@ -16,7 +16,8 @@ from mmattn.utils.complexity import count, dicts
 from mmattn.utils.files import write_text
 
 from .backbone import check_weights
-from .protocol import Protocol, adapt, choose, deviations
+from .protocol import Protocol, adapt, choose, deviations, is_own, shipped
+from .source import Difference, differences
 from .tables import Row
 from .task import ProtocolError, find_metrics, input_size
 
@@ -67,7 +68,7 @@ def plan(
         ProtocolError: the table cannot be run under this protocol.
     """
     methods: list[Method] = []
-    chosen = _select(choose(rows, protocol, data), names, with_baselines)
+    chosen = select(choose(rows, protocol, data), names, with_baselines)
     baselines = {(row.name, row.setting) for row in chosen}
     for row in chosen:
         if (row.baseline, row.setting) not in baselines:
@@ -90,10 +91,37 @@ def plan(
     return methods
 
 
+def follows_source(methods: list[Method], protocol: Protocol, data: Config | None) -> bool:
+    """Whether rows run on the paper's data with the paper's network, so that their settings are those of the paper."""
+    rows = [row for method in methods for row in method.rows]
+    is_reduced = protocol.small or protocol.tiny or protocol.scale != 1
+    return not is_reduced and (data is None or all(is_own(shipped(row.configs[-1]), data) for row in rows))
+
+
 def words(methods: list[Method], protocol: Protocol, data: Config | None) -> list[str]:
     """Return the differences between the runs and the paper's protocol, in words; empty if there are none."""
     differences = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
     return list(dict.fromkeys(text for texts in differences for text in texts))
+
+
+def source_words(rows: list[Row]) -> tuple[list[str], list[str]]:
+    """Return what the configs of rows have otherwise than the source states, and what the source does not state.
+
+    If the table has other rows, too, a text ends with the names of its own.
+    """
+    found: dict[Difference, list[str]] = {}
+    for row in rows:
+        for difference in differences(row, shipped(row.configs[-1])):
+            found.setdefault(difference, []).append(row.name + (f', {row.setting}' if row.setting else ''))
+    texts = {
+        difference: difference.words + ('' if len(names) == len(rows) else f' [{_listed(names)}]')
+        for difference, names in found.items()
+    }
+    return tuple([text for item, text in texts.items() if item.is_stated is stated] for stated in (True, False))  # type: ignore[return-value]
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    return '; '.join(names[:most]) + (f' and {len(names) - most} more rows' if len(names) > most else '')
 
 
 def check_backbones(methods: list[Method]) -> None:
@@ -192,7 +220,12 @@ def _text(cfg: Config) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def _select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
+def select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
+    """Return the rows with some names, in which * matches any text, and their baselines.
+
+    Raises:
+        ProtocolError: a name matches no row.
+    """
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
             row_names = '; '.join(dict.fromkeys(row.name for row in rows))

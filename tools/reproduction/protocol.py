@@ -34,6 +34,7 @@ from .task import (
     input_words,
     length,
 )
+from .tiny_config import shrink
 
 # The settings of a config; other names are variables of its file.
 SETTINGS = (
@@ -106,6 +107,9 @@ SMALL = {
 }
 
 
+SMALL_LAYERS = 4  # of encoder and decoder in transformer_tiny
+
+
 class Protocol(NamedTuple):
     """Changes to the paper's protocol."""
 
@@ -121,6 +125,7 @@ class Protocol(NamedTuple):
     frozen: bool = False  # the backbone is frozen; with `crops`, it always is
     options: Mapping[str, Any] = {}  # settings of all configs, by key
     fold: Fold | None = None  # lists of the samples for training and test
+    tiny: bool = False  # two updates of a tiny network on small images or short sentences, to see that they run
 
 
 @cache
@@ -178,7 +183,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
                 f'table {rows[0].table} is on {" and ".join(on)}, which have different metrics: choose one by --dataset'
             )
         return rows
-    own_rows = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
+    own_rows = [row for row in rows if is_own(shipped(row.configs[-1]), data)]
     if own_rows:
         return own_rows
     task, *_ = find_metrics(data)
@@ -206,6 +211,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
       phrases, there are no published word vectors;
     * with ``options``: these settings, after the row's own; with ``fold``: the lists of the samples;
+    * with ``tiny``: all sizes, and the length of training;
     * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
       initial weights; with ``frozen`` or ``crops``: it is frozen.
 
@@ -213,7 +219,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
     it.
     """
-    is_papers_data = data is None or _is_own(shipped(row.configs[-1]), data)
+    is_papers_data = data is None or is_own(shipped(row.configs[-1]), data)
     configs = []
     for name in row.configs if is_papers_data else row.configs[:1]:
         cfg = deepcopy(shipped(name))
@@ -244,6 +250,8 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         _import_layers(cfg)
         if protocol.fold is not None:
             use_fold(cfg, protocol.fold)
+        if protocol.tiny:
+            shrink(cfg)
         _set_validations(cfg, protocol.validations)
         if protocol.crops is not None:
             _check_crops(cfg, row)
@@ -269,7 +277,7 @@ def _import_layers(cfg: Config) -> None:
 def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config | None) -> list[str]:
     """Return the differences between a row's run and the paper's protocol, in words; empty if there are none."""
     cfg, of_paper = configs[-1], shipped(row.configs[-1])
-    is_papers_data = data is None or _is_own(of_paper, data)
+    is_papers_data = data is None or is_own(of_paper, data)
     differences = [] if is_papers_data else [f'{protocol.dataset} in place of {row.data}']
     if length(cfg) != length(of_paper):
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
@@ -296,6 +304,8 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         differences.append('the first stage alone')
     if protocol.amp:
         differences.append('mixed precision')
+    if protocol.tiny:
+        differences.append('a rehearsal: tiny data and networks')
     differences += [f'{key} = {value}' for key, value in protocol.options.items()]
     return differences
 
@@ -314,7 +324,8 @@ def small_network(cfg: Config) -> Small:
     return next(small for base, small in SMALL.items() if base in cfg.text)
 
 
-def _is_own(cfg: Config, data: Config) -> bool:
+def is_own(cfg: Config, data: Config) -> bool:
+    """Whether a config of the papers is on a data set."""
     return cfg.get('data_root') == data.get('data_root')
 
 
@@ -337,6 +348,9 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
+    for key in ('encoder_layers', 'decoder_layers'):
+        if isinstance(cfg.model.get(key), list):  # a config per layer
+            cfg.model[key] = cfg.model[key][:SMALL_LAYERS]
     if find_task(cfg) in ('questions', 'grounding'):
         cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks', []) if hook.type != 'mmattn.WordVectorHook']
     if 'self_critical' in cfg.model:  # it starts from a trained network
@@ -413,12 +427,10 @@ def _fit_to_data(cfg: Config) -> None:
 def _fit_to_crop(cfg: Config) -> None:
     """Set the settings that depend on the crop: of a segmentor, and of SST's attention, whose map has stride 8."""
     if find_task(cfg) == 'video':
-        steps = complexity.dicts(cfg.train_dataloader.dataset)
-        frames = next(step.num_frames for step in steps if 'num_frames' in step)
         map_size = [math.ceil(side / 8) for side in input_size(cfg)]
         cfg.model.attention.clip_offset = tuple(side - 1 for side in map_size)
         if 'step' in cfg.model.attention:
-            cfg.model.attention.step = tuple(math.ceil(math.sqrt(side)) for side in (frames, *map_size))
+            cfg.model.attention.step = math.ceil(math.sqrt(map_size[0]))  # √H, section 5.3 of the thesis
     if cfg.default_scope != 'mmseg':
         return
     crop = input_size(cfg)

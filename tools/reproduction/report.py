@@ -108,7 +108,6 @@ def contrast_table(compared: dict[str, tuple[Difference, list[float]]], metric: 
 def markdown_page(methods: list[Measured], setup: Setup) -> str:
     """Return a page that describes the runs, with the table and an explanation of its columns."""
     metric, seeds = methods[0].metrics[0], list(methods[0].results)
-    shrunk = '; '.join(setup.deviations)
     by_sample = any(result.samples for method in methods for result in method.results.values())
     interval = f"Student's t, {len(seeds) - 1} degrees of freedom"
     if by_sample:
@@ -128,7 +127,7 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
         )
     return (
         f'**{setup.title}** on {setup.data}, seed{"s"[: len(seeds) > 1]} {", ".join(map(str, seeds))}. '
-        + (f'**Not the {setup.whose} protocol**: {shrunk}.' if shrunk else f'The {setup.whose} protocol.')
+        + setup.protocol
         + '\n\n'
         + table(methods, setup)
         + f'\n{statistic}. Parameters and multiply-accumulates of the network in inference, without '
@@ -139,7 +138,8 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
 
 def table(methods: list[Measured], setup: Setup) -> str:
     """Return the Markdown table: paper, ours, difference, cost."""
-    first, *rest = methods[0].metrics
+    first, *others = methods[0].metrics
+    rest = [name for name in others if all(name in method.metrics for method in methods)]
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
     heads = [
         *([f'paper: {" / ".join(sorted(printed))}'] if printed else []),

@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable
 
 from .folds import Fold, fold_lists, list_folds
-from .plan import Method, check_backbones, check_data, plan, words, write_configs
+from .plan import Method, check_backbones, check_data, follows_source, plan, source_words, words, write_configs
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
 from .results import Measured, Result, Setup, pool
@@ -60,11 +60,14 @@ class Machine(NamedTuple):
             any.
         jobs (int): simultaneous runs; they share the cores. Defaults to 1.
         workers (int, optional): data loading processes of a run. Defaults to None, the config's.
+        in_forks (bool): trainings and tests are forks of this process, one at a time, without a GPU. Defaults to False:
+            processes of their own.
     """
 
     gpus: Sequence[str] = ()
     jobs: int = 1
     workers: int | None = None
+    in_forks: bool = False
 
 
 def reproduce(
@@ -118,6 +121,10 @@ def reproduce(
         for part in methods_by_fold:
             check_data(part)
     deviations = words(methods, protocol, data)
+    choices: list[str] = []
+    if follows_source(methods, protocol, data):
+        differing, choices = source_words([row for method in methods for row in method.rows])
+        deviations += differing
     if scope.folds:
         deviations.append(f'{len(folds)} folds, each tested on other samples')
     table = rows[0].table
@@ -132,7 +139,9 @@ def reproduce(
         'CUDA tensors' if cuda else 'resident set of the process',
         any(row.metrics for method in methods for row in method.rows),
         scope.units,
+        choices,
     )
+    print(setup.protocol, flush=True)
     with lock(work_dir):
         counts = {method.name: method.counts() for method in methods}
         for fold, part in zip(folds, methods_by_fold):
@@ -194,7 +203,7 @@ def train_all(
             places.put(environment)
 
     todo = [
-        make_run(method.name, method.paths[-1], seed, work_dir)
+        make_run(method.name, method.paths[-1], seed, work_dir)._replace(in_fork=machine.in_forks)
         for seed in scope.seeds
         for part in methods_by_fold
         for method in part
@@ -227,16 +236,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     stored = store.get(run.config.stem, run.seed, steps, UNITS[unit], method.deviations)
     if stored is not None and (stored.samples or not by_unit):
         return stored
-    start: list[str] = []
-    for path, cfg in zip(method.paths, method.configs):
-        # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
-        staged = make_run(run.method, path, run.seed, run.folder.parent)._replace(
-            options=start + _with_workers(cfg, workers), environment=run.environment
-        )
-        last = checkpoint(staged.folder, cfg)
-        finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) and cfg.get('val_cfg') is not None else None)
-        best = chosen(staged.folder, cfg, last)
-        start = [f'load_from={best}']
+    staged, last, best = train_stages(run, method, workers, jobs)
     arguments = method.rows[0].test
     samples, statistic = {}, 'mean'
     if by_unit and not writes_samples(cfg):
@@ -265,8 +265,26 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
     seconds = statistics.median(times)
     result = Result(metrics, seconds, memory, sorted(curve.items()), samples, statistic, method.deviations)
-    store.add(run.config.stem, run.seed, steps, result)
-    return result
+    return store.add(run.config.stem, run.seed, steps, result)
+
+
+def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tuple[Run, Path, Path]:
+    """Train the missing stages of a method with one seed.
+
+    Returns:
+        tuple[Run, Path, Path]: the run of the last stage, its last checkpoint, and the one that is tested.
+    """
+    start: list[str] = []
+    for path, cfg in zip(method.paths, method.configs):
+        # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
+        staged = make_run(run.method, path, run.seed, run.folder.parent)._replace(
+            options=start + _with_workers(cfg, workers), environment=run.environment, in_fork=run.in_fork
+        )
+        last = checkpoint(staged.folder, cfg)
+        finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) and cfg.get('val_cfg') is not None else None)
+        best = chosen(staged.folder, cfg, last)
+        start = [f'load_from={best}']
+    return staged, last, best
 
 
 def _untrained(name: str, key: str, method: Method, store: Store) -> Result:
@@ -274,7 +292,7 @@ def _untrained(name: str, key: str, method: Method, store: Store) -> Result:
     stored = store.get(key, 'none', 0, UNITS['iter'])
     if stored is None:
         stored = test_untrained(name, method.configs[-1])
-        store.add(key, 'none', 0, stored)
+        stored = store.add(key, 'none', 0, stored)
     return stored
 
 

@@ -27,6 +27,14 @@ class Setup(NamedTuple):
     memory: str  # the kind of memory that is measured
     published: bool = True  # the table has figures of a paper
     units: str | None = None  # samples with the same match of this regular expression are drawn together
+    choices: Sequence[str] = ()  # settings that the source does not state
+
+    @property
+    def protocol(self) -> str:
+        """The differences from the paper's protocol, in sentences."""
+        listed = '; '.join(self.deviations)
+        text = f'**Not the {self.whose} protocol**: {listed}.' if listed else f'The {self.whose} protocol.'
+        return text + (f' Not stated in the source: {"; ".join(self.choices)}.' if self.choices else '')
 
     @property
     def title(self) -> str:
@@ -51,6 +59,11 @@ class Result(NamedTuple):
     deviations: Sequence[str] | None = None  # the differences from the paper's protocol; None: not known
 
 
+def shared_metrics(results: Sequence[Result]) -> list[str]:
+    """Return the names of the metrics that all runs have; an earlier version may have stored fewer."""
+    return [name for name in results[0].metrics if all(name in result.metrics for result in results)]
+
+
 class Measured(NamedTuple):
     """A row of the report: its name, the rows of the paper that it represents, its baseline's name, its configs.
 
@@ -67,8 +80,8 @@ class Measured(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the metrics; methods are compared by the first."""
-        return list(next(iter(self.results.values())).metrics)
+        """The names of the metrics that all runs have; methods are compared by the first."""
+        return shared_metrics([*self.results.values()])
 
     @property
     def is_trained(self) -> bool:
@@ -276,7 +289,7 @@ def pool(results: Sequence[Result]) -> Result:
     """Return the result of a seed over folds: samples together; other metrics, curves and times as means."""
     if len(results) == 1:
         return results[0]
-    metrics = {name: statistics.mean(result.metrics[name] for result in results) for name in results[0].metrics}
+    metrics = {name: statistics.mean(result.metrics[name] for result in results) for name in shared_metrics(results)}
     samples = {name: score for result in results for name, score in result.samples.items()}
     if samples:
         (sums,) = _sum_by_unit([*samples.values()], np.zeros(len(samples), int))

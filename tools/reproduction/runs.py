@@ -1,6 +1,7 @@
 """Trainings of several methods and seeds, as processes of the tools, which resume after an interruption."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from threading import Event, Lock
 from typing import NamedTuple, TypeVar
@@ -17,6 +19,8 @@ from rich.progress import track
 
 from mmattn.utils import config_path
 from mmattn.utils.files import exclusive, write_text
+
+from .forks import run_script
 
 T = TypeVar('T')
 
@@ -31,6 +35,7 @@ class Run(NamedTuple):
         folder (Path): the work dir.
         options (list[str]): ``key=value``, as for ``--cfg-options``.
         environment (dict[str, str]): environment variables of the processes.
+        in_fork (bool): the tools run in forks of this process, which has no other thread and does not use a GPU.
     """
 
     method: str
@@ -39,9 +44,11 @@ class Run(NamedTuple):
     folder: Path
     options: list[str] = []
     environment: dict[str, str] = {}
+    in_fork: bool = False
 
 
-_running: set[subprocess.Popen] = set()
+FORK = multiprocessing.get_context('fork')
+_running: set[subprocess.Popen | ForkProcess] = set()
 _stopped = Event()
 _locks: list[int] = []
 _trainings: defaultdict[str, Lock] = defaultdict(Lock)  # by the name of the folder, whose lookup is atomic
@@ -77,31 +84,41 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         RuntimeError: the tool has failed; the message names the log.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, _cores() // jobs))
+    threads = str(max(1, cores() // jobs))
     words = [sys.executable, str(config_path().parent / 'tools' / tool), *map(str, command)]
-    with open(run.folder / 'output.log', 'a', encoding='utf-8') as log:
-        print('$', *words, file=log, flush=True)
-        process = subprocess.Popen(
-            words,
-            env={'OMP_NUM_THREADS': threads, **os.environ, **run.environment},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            pass_fds=_locks,
+    environment = {'OMP_NUM_THREADS': threads, **os.environ, **run.environment}
+    log = run.folder / 'output.log'
+    with open(log, 'a', encoding='utf-8') as file:
+        print('$', *words, file=file, flush=True)
+        process = (
+            _fork(words[1:], environment, log)
+            if run.in_fork
+            else subprocess.Popen(words, env=environment, stdout=file, stderr=subprocess.STDOUT, pass_fds=_locks)
         )
     _running.add(process)
     if _stopped.is_set():  # it was set while the process started
         process.terminate()
+    assert process.pid is not None
     _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(status)
+    if isinstance(process, subprocess.Popen):
+        process.returncode = code
     _running.discard(process)
     if tool == 'train.py':
         peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
         write_text(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
-    if process.returncode:
-        raise RuntimeError(f'{tool} failed with exit code {process.returncode}; see {run.folder}/output.log')
+    if code:
+        raise RuntimeError(f'{tool} failed with exit code {code}; see {log}')
 
 
-def _cores() -> int:
+def _fork(words: list[str], environment: dict[str, str], log: Path) -> ForkProcess:
+    process = FORK.Process(target=run_script, args=(words, environment, os.getcwd(), [str(log)] * 2))
+    process.start()
+    return process
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
@@ -207,6 +224,9 @@ def test(run: Run, jobs: int, last: Path, folder: Path, *arguments: str, files: 
 
 def each(function: Callable[[Run], T], todo: list[Run], jobs: int) -> Iterator[tuple[Run, T]]:
     """Yield every run with its result, ``jobs`` at a time, with a progress bar; when stopped, stop what is running."""
+    if todo[0].in_fork:  # threads and forks do not go together
+        yield from ((run, function(run)) for run in todo)
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _stopped.clear()
     with ThreadPoolExecutor(jobs) as pool:

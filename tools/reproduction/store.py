@@ -42,7 +42,7 @@ class Store:
         for file in sorted(path.parent.glob('runs/*_seed-*.json')):
             config, _, seed = file.stem.rpartition('_seed-')
             run = _read(file)
-            self._runs.setdefault((config, seed), (run.pop('steps'), Result(**run)))
+            self._runs.setdefault((config, seed), (run.pop('steps'), _round(Result(**run))))
 
     def get(
         self, config: str, seed: int | str, steps: int, units: str, deviations: list[str] | None = None
@@ -75,11 +75,13 @@ class Store:
             )
         return stored[1]
 
-    def add(self, config: str, seed: int | str, steps: int, result: Result) -> None:
-        """Add a run, and write the file."""
+    def add(self, config: str, seed: int | str, steps: int, result: Result) -> Result:
+        """Add a run, write the file, and return the result with rounded figures, as :meth:`get` of a new store does."""
+        result = _round(result)
         with self._lock:
             self._runs[config, str(seed)] = steps, result
             self._write()
+        return result
 
     def report(self, setup: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
         """Replace settings and rows, and write the file."""
@@ -124,10 +126,10 @@ def _json(value: Any) -> str:
 def _content(steps: int, result: Result, names: list[str]) -> dict[str, Any]:
     content = dict(steps=steps, metrics=result.metrics, seconds=result.seconds, memory=result.memory)
     if result.curve:
-        content['curve'] = [[step, round(value, 4)] for step, value in result.curve]
+        content['curve'] = result.curve
     if result.samples:
         content['statistic'] = result.statistic
-        scores = [_rounded(result.samples.get(name)) for name in names]
+        scores = [result.samples.get(name) for name in names]
         are_digits = all(score in (0, 100) for score in scores)
         content['scores'] = ''.join('1' if score else '0' for score in scores) if are_digits else scores
     if result.deviations is not None:
@@ -135,10 +137,13 @@ def _content(steps: int, result: Result, names: list[str]) -> dict[str, Any]:
     return content
 
 
-def _rounded(score: Score | None) -> Any:
+def _round(result: Result) -> Result:
+    samples = {name: _rounded(score) for name, score in result.samples.items()}
+    return result._replace(samples=samples, curve=[[step, round(value, 4)] for step, value in result.curve])
+
+
+def _rounded(score: Score) -> Any:
     """Return a score with three decimals, whole numbers as integers."""
-    if score is None:
-        return None
     if isinstance(score, list | tuple):
         return [_rounded(part) for part in score]
     return int(score) if float(score).is_integer() else round(score, 3)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from mmengine.fileio import load
 
 from mmattn.utils import config_path
 
+from .source import settings
+
 
 class Row(NamedTuple):
     """A row of a paper's table and the config that reproduces it.
@@ -29,32 +31,33 @@ class Row(NamedTuple):
     configs: list[str]  # paths relative to configs/, one per stage; the last is the row's own config
     test: list[str]
     options: dict
+    source: dict[str, Any] = {}  # what the source states, see source.py
 
 
 def read_tables() -> dict[str, list[Row]]:
     """Return the rows of every table, in the order of the paper."""
-    models = {
-        model['Name']: model for path in sorted(config_path().glob('*/metafile.yml')) for model in load(path)['Models']
-    }
+    metafiles = [load(path) for path in sorted(config_path().glob('*/metafile.yml'))]
+    collections = [collection for metafile in metafiles for collection in metafile['Collections']]
+    models = {model['Name']: model for metafile in metafiles for model in metafile['Models']}
     tables: defaultdict[str, list[Row]] = defaultdict(list)
     for model in models.values():
         for entry in model.get('Tables', ()):
             stages = [models[name] for name in entry.get('Stages', ())] + [model]
-            tables[entry['Table']].append(
-                Row(
-                    entry['Table'],
-                    entry['Row'],
-                    entry['Name'],
-                    entry.get('Setting', ''),
-                    entry.get('Baseline'),
-                    entry.get('Metrics', {}),
-                    model['Metadata']['Training Data'],
-                    model['Metadata']['Batch Size'],
-                    [stage['Config'].removeprefix('configs/') for stage in stages],
-                    entry.get('Test', []),
-                    entry.get('Options', {}),
-                )
+            row = Row(
+                entry['Table'],
+                entry['Row'],
+                entry['Name'],
+                entry.get('Setting', ''),
+                entry.get('Baseline'),
+                entry.get('Metrics', {}),
+                model['Metadata']['Training Data'],
+                model['Metadata']['Batch Size'],
+                [stage['Config'].removeprefix('configs/') for stage in stages],
+                entry.get('Test', []),
+                entry.get('Options', {}),
             )
+            stated = settings(collections, row, entry.get('Source', {}))
+            tables[entry['Table']].append(row._replace(source=stated))
     return {table: sorted(tables[table], key=_place) for table in sorted(tables)}
 
 

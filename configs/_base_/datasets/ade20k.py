@@ -1,4 +1,4 @@
-# ADE20K as the thesis trains on it: scale 0.75–2.0, crops of 512×512. `ADE20K_ROOT` moves the data.
+# ADE20K with the scale, 0.75–2.0, and the crops, 512×512, of chapter 3 of the thesis. `ADE20K_ROOT` moves the data.
 _base_ = './segmentation.py'
 dataset_type = 'ADE20KDataset'
 data_root = '{{$ADE20K_ROOT:data/ade/ADEChallengeData2016}}'

@@ -1,4 +1,4 @@
-# Cityscapes as the thesis trains on it: scale 0.75–2.0, crops of 769×769. `CITYSCAPES_ROOT` moves the data.
+# Cityscapes with scale 0.75–2.0 and crops of 769×769, as in chapter 3 of the thesis. `CITYSCAPES_ROOT` moves the data.
 _base_ = './segmentation.py'
 dataset_type = 'CityscapesDataset'
 data_root = '{{$CITYSCAPES_ROOT:data/cityscapes}}'

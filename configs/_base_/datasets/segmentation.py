@@ -1,6 +1,6 @@
-# What the data sets for segmentation share: loaders, IoU, and the pipelines, as the thesis has them for Cityscapes.
-# Other data sets change single steps, by their place: train_pipeline[3] is the scale, [4] the crop, [5] the flip, [6]
-# the colours.
+# What the data sets for segmentation share: loaders, IoU, and the pipelines for Cityscapes. Scale and crop are the
+# thesis's; flip, colours and `cat_max_ratio` are MMSegmentation's. Other data sets change single steps, by their place:
+# train_pipeline[3] is the scale, [4] the crop, [5] the flip, [6] the colours.
 train_pipeline = [
     dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),

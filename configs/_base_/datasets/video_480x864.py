@@ -1,8 +1,8 @@
-# For the second stage: larger frames, more of them, fewer objects. A config uses it in addition to its data set.
+# For the second stage: larger frames, fewer objects. A config uses it in addition to its data set.
 scale_480x864 = (864, 480)  # width, height
 train_pipeline_480x864 = [
     dict(type='mmattn.SeedAugmentation'),
-    dict(type='mmattn.SampleClip', num_frames=14, reference='random'),
+    dict(type='mmattn.SampleClip', num_frames=8, reference='random'),
     dict(type='mmattn.LoadClipFrames'),
     dict(type='mmattn.LoadClipMasks', max_objects=2),
     dict(type='mmattn.ClipResize', scale=scale_480x864, ratio_range=(1.0, 1.5)),

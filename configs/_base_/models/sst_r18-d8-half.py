@@ -15,7 +15,8 @@ model = dict(
     ),
     in_channels=64,
     embed_dims=64,
-    attention=dict(num_heads=4, clip_offset=(15, 21)),  # the largest of the training's map, 16×22
+    # The clipped offsets are the largest of the training's map, 16×22. A test's map is of 26×46.
+    attention=dict(num_heads=4, max_offset=96, clip_offset=(15, 21)),
     encoder_layers=2,
     decoder_layers=3,
     test_cfg=dict(_delete_=True, scale=(366, 206), max_frames=16),

@@ -1,6 +1,7 @@
-# Section 5.3; what it leaves open is our choice: ResNet-50 without its last stage, 128 channels, 8 heads, 3 + 3 layers.
+# Section 5.3, with its appearance model. What it leaves open is our choice: ResNet-50 without its last stage, 128
+# channels, 8 heads, 3 + 3 layers. Offsets reach across the thesis's largest maps, of 128 cells.
 norm_cfg = dict(type='BN', requires_grad=True)
-attention = dict(type='mmattn.GridAttention3d', num_heads=8)
+attention = dict(type='mmattn.GridAttention3d', num_heads=8, max_offset=127)
 model = dict(
     type='mmattn.SST',
     data_preprocessor=dict(type='mmattn.ClipDataPreprocessor'),
@@ -21,5 +22,6 @@ model = dict(
     attention=attention,
     encoder_layers=3,
     decoder_layers=3,
+    appearance=True,
     test_cfg=dict(scale=(432, 240)),
 )

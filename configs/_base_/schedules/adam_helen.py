@@ -1,5 +1,5 @@
 # Section 4.4.2: Adam, lr 3e-4, weight decay 1e-5, poly, 100 epochs of 2,000 images in batches of 12. The thesis warms
-# up U-Net-BA alone, linearly, and does not say for how long: three epochs.
+# up U-Net-BA alone, and says neither how nor how long: linearly, three epochs.
 _base_ = './sgd_80k.py'
 optimizer = dict(_delete_=True, type='Adam', lr=0.0003, weight_decay=0.00001)
 optim_wrapper = dict(optimizer=optimizer)

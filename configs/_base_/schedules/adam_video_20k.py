@@ -1,4 +1,4 @@
-# The second stage: larger frames, more of them, a tenth of the learning rate.
+# The second stage: larger frames, a tenth of the learning rate.
 _base_ = './adam_video_100k.py'
 optim_wrapper = dict(optimizer=dict(lr=1e-5))
 param_scheduler = [

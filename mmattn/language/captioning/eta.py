@@ -29,7 +29,8 @@ class EntangledDecoderLayer(TransformerDecoderLayer):
     ) -> None:
         if norm_first:
             raise ValueError('norm_first must be False: entangled attention has norms after its parts')
-        super().__init__(dropout=dropout, cross_attention=dict(cross_attention, dropout=dropout), **kwargs)
+        cross_attention = {**ENTANGLED, **cross_attention, 'dropout': dropout}
+        super().__init__(dropout=dropout, cross_attention=cross_attention, **kwargs)
         del self.cross_attention_norm
 
     def _crossed(self, x: Tensor, memory: Any, memory_padding_mask: Any) -> Tensor:
@@ -82,7 +83,8 @@ class ETACaptioner(Captioner):
             plain decoder.
         encoders (bool): if False, the decoder attends to the embeddings themselves (Table 2.4). Defaults to True.
         entangled (dict): config of the attention to both, without ``embed_dim``, ``num_heads`` and ``dropout``. Its
-            ``mode`` and ``controller`` select rows of Tables 2.5 and 2.6. Defaults to ``mmattn.EntangledAttention``.
+            ``mode`` and ``controller`` select rows of Tables 2.5 and 2.6. Its ``type`` defaults to
+            ``mmattn.EntangledAttention``.
 
     Example:
         >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mmattn.layers.attention_weights import AttentionWeights
 from mmattn.layers.relative_position import RelativePosition
-from mmattn.layers.window_position import POSITIONS, WindowPosition
+from mmattn.layers.window_position import POSITIONS, WindowPosition, inverse
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
@@ -45,12 +45,14 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             Defaults to 'bilateral'.
         padding (str): with 'bilateral', the logit of keys outside the window (Table 3.6): 'learned', 'zero', 'neg_inf',
             'mean' or 'min'. Defaults to 'zero'.
-        smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
-            (normalised over the keys of a query, not with 'neg_inf'). Defaults to 'sqrt_dim'.
+        smoothing (str or float): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d, d =
+            embed_dim / num_heads), 'zscore' (normalised over the keys of a query, not with 'neg_inf'), or a number σp.
+            Defaults to 'sqrt_dim'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalised self-attention (NSA): normalise each channel of the queries over the
             sequence, see :func:`.normalize_queries`. Not if ``is_causal``. Defaults to False.
+        content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d.
         dropout (float): dropout probability of the attention weights, from 0 to 1. In training, a layer with dropout
             computes the table of all weights, so sequences should be short. Defaults to 0.
 
@@ -76,10 +78,11 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         window_size: int = 21,
         position: str = 'bilateral',
         padding: str = 'zero',
-        smoothing: str = 'sqrt_dim',
+        smoothing: str | float = 'sqrt_dim',
         max_offset: int = 96,
         is_causal: bool = False,
         normalize_queries: bool = False,
+        content_smoothing: float | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -99,6 +102,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         self.normalize_queries = normalize_queries
         self.dropout = dropout
         self.scale = head_dim**-0.5
+        if content_smoothing is not None:
+            self.scale = inverse('content_smoothing', content_smoothing)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)

@@ -62,6 +62,7 @@ class GatedBilateralController(nn.Module):
         return e if self.norm is None else self.norm(query + e)
 
 
+CONTROLLER = dict(type='mmattn.GatedBilateralController')
 # name: (query, memory), in the order of computation
 SUBLAYERS = {
     'semantic_guide': ('query', 'semantic'),  # g_s
@@ -116,8 +117,8 @@ class EntangledAttention(nn.Module):
         mode (str): 'entangled', or a mode of Table 2.5: 'parallel' with e = GBC(a, g_s, g_v, g_v, g_s), 'stacked_v'
             with e = v, or 'stacked_s' with e = s. Only the attention that a mode requires is built. Defaults to
             'entangled'.
-        controller (dict): config of the gate without ``embed_dim``. The stacked modes have no gate. Defaults to
-            ``GatedBilateralController``.
+        controller (dict): config of the gate without ``embed_dim``, such as ``dict(activation='relu')``. The stacked
+            modes have no gate. Its ``type`` defaults to ``GatedBilateralController``.
         dropout (float): dropout probability of the output of each MHA, from 0 to 1. Defaults to 0.1.
 
     Example:
@@ -134,7 +135,7 @@ class EntangledAttention(nn.Module):
         embed_dim: int,
         num_heads: int,
         mode: str = 'entangled',
-        controller: dict = dict(type='mmattn.GatedBilateralController'),
+        controller: dict = CONTROLLER,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
@@ -146,7 +147,7 @@ class EntangledAttention(nn.Module):
         self.sublayers = nn.ModuleDict({name: GuidedAttention(embed_dim, num_heads, dropout) for name in MODES[mode]})
         self.controller = None
         if mode in ('entangled', 'parallel'):
-            self.controller = MODELS.build(dict(controller, embed_dim=embed_dim))
+            self.controller = MODELS.build({**CONTROLLER, **controller, 'embed_dim': embed_dim})
 
     def forward(
         self,

@@ -255,6 +255,9 @@ class ConcatFusion(nn.Module):
         return self.layers(torch.cat([x.expand(*shape, -1) for x in (query, value)], -1))
 
 
+NOISE = 32  # of a Fourier transform, in roundings of the largest number of a sketch
+
+
 @MODELS.register_module()
 class MCBFusion(nn.Module):
     """Fuse a question and a value by the count sketch of their outer product, and a linear layer.
@@ -296,18 +299,20 @@ class MCBFusion(nn.Module):
         for name, channels in (('query', query_dim), ('value', value_dim)):
             index = torch.randint(sketch_dim, (channels,), generator=generator, device='cpu')
             sign = torch.randint(2, (channels,), generator=generator, device='cpu') * 2.0 - 1
-            self.register_buffer(f'{name}_index', index)
-            self.register_buffer(f'{name}_sign', sign)
+            self.register_buffer(f'{name}_index', index.to(torch.get_default_device()))
+            self.register_buffer(f'{name}_sign', sign.to(torch.get_default_device()))
         self.out_proj = nn.Linear(sketch_dim, out_dim)
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
         """Compute u, ``(*, out_dim)``, from ``(*, query_dim)`` and ``(*, value_dim)``, which are broadcast."""
         u = self.sketch(query, value)
         if self.normalize:
-            # The gradient of the root is infinite at 0.
-            root = u.abs().where(u != 0, 1).sqrt()
-            u = F.normalize((u.sign() * root).where(u != 0, 0), dim=-1)
-        return self.out_proj(u.to(self.query_sign.dtype))  # not out_proj.weight, which is a method if it is quantized
+            # The gradient of the root is infinite at 0, which is noise after the Fourier transform.
+            size = u.abs()
+            nonzero = size > NOISE * torch.finfo(u.dtype).eps * size.detach().amax(-1, keepdim=True)
+            u = F.normalize((u.sign() * size.where(nonzero, 1).sqrt()).where(nonzero, 0), dim=-1)
+        weight = self.out_proj.weight  # a method if the layer is quantized; FSDP computes in another dtype than buffers
+        return self.out_proj(u.to(weight.dtype if isinstance(weight, Tensor) else self.query_sign.dtype))
 
     def sketch(self, query: Tensor, value: Tensor) -> Tensor:
         """Compute the count sketch of the outer product, ``(*, d)``: float64 for float64 inputs, otherwise float32."""

@@ -209,12 +209,13 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
 class GridExtractor:
     """Compute a feature map of a whole image, and average it in the S × S cells of a grid.
 
-    The image is resized to a square, without keeping its aspect ratio. A cell is a region. Its box is in image pixels.
+    The image is resized to a square, without keeping its aspect ratio, or keeps its size. A cell is a region. Its box
+    is in image pixels.
 
     Args:
         backbone (nn.Module): in evaluation mode. Returns a feature map ``(1, C, h, w)``, or several, the finest first.
         preprocessor (nn.Module): data preprocessor of mmengine, mmseg or mmdet, for images in BGR order.
-        size (int): side of the resized image, in pixels. Defaults to 448.
+        size (int, optional): side of the resized image, in pixels. None keeps the size of each image. Defaults to 448.
         level (int): index of the feature map. Defaults to -1, the last.
         grid (int): cells S per side. Defaults to 7.
         pyramid (bool): the regions are the cells of all grids of 1 to S rows and 1 to S columns, (S (S + 1) / 2)², so
@@ -231,12 +232,13 @@ class GridExtractor:
         self,
         backbone: nn.Module,
         preprocessor: nn.Module,
-        size: int = 448,
+        size: int | None = 448,
         level: int = -1,
         grid: int = 7,
         pyramid: bool = False,
     ) -> None:
-        check_count('size', size)
+        if size is not None:
+            check_count('size', size)
         check_count('grid', grid)
         self.backbone, self.preprocessor = backbone, preprocessor
         self.size, self.level, self.grid = size, level, grid
@@ -248,7 +250,7 @@ class GridExtractor:
         image = mmcv.imread(str(path))  # BGR, turned by its EXIF orientation
         if image is None:
             raise ValueError('unreadable: OpenCV does not decode it')
-        resized = mmcv.imresize(image, (self.size, self.size))
+        resized = image if self.size is None else mmcv.imresize(image, (self.size, self.size))
         features = self.pool(torch.from_numpy(resized.transpose(2, 0, 1).copy()))
         size = image.shape[1], image.shape[0]
         boxes = torch.cat([grid_boxes(size, *grid) for grid in self.grids])
@@ -256,12 +258,13 @@ class GridExtractor:
 
     @torch.no_grad()
     def pool(self, image: Tensor) -> Tensor:
-        """Compute the features of the cells, ``(n, C)``, row by row, of a resized image ``(3, size, size)``, BGR."""
+        """Compute the features of the cells, ``(n, C)``, row by row, of an image ``(3, H, W)``, BGR."""
         inputs: Any = self.preprocessor(dict(inputs=[image]), False)['inputs']
         inputs = inputs if isinstance(inputs, Tensor) else torch.stack([*inputs])
         if inputs.shape[-2:] != image.shape[-2:]:
             raise ValueError(
-                f'size must be one that the data preprocessor does not pad; it pads {self.size} to {inputs.shape[-1]}'
+                'size must be one that the data preprocessor does not pad; it pads '
+                f'{image.shape[-1]} to {inputs.shape[-1]}'
             )
         maps = self.backbone(inputs)
         maps = [maps] if isinstance(maps, Tensor) else list(maps)

@@ -38,8 +38,9 @@ class TranslationTransformer(SentenceGenerator):
         vocab_size (int): number of symbols, with the four special ones.
         size (str): 'tiny' (E 128, FFN 256, 4 heads, 4 + 4 layers), 'iwslt' (512, 1024, 4, 6 + 6), 'base' (512, 2048, 8,
             6 + 6) or 'big' (1024, 4096, 16, 6 + 6). Defaults to 'base'.
-        encoder_attention (dict or sequence of dict, optional): self-attention of the encoder layers, see
-            :class:`mmattn.language.TransformerEncoderLayer`. Defaults to attention by content.
+        encoder_attention (dict or sequence of dict, optional): self-attention of all encoder layers, see
+            :class:`mmattn.language.TransformerEncoderLayer`. A sequence is not one config per layer: its layers follow
+            each other in each sub-layer. Defaults to attention by content.
         decoder_attention: self-attention of the decoder layers, which make it causal, as ``encoder_attention``.
         cross_attention (dict): attention of the decoder to the encoder. Defaults to attention by content.
         positions (str): absolute positions added to the embeddings, 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
@@ -48,6 +49,9 @@ class TranslationTransformer(SentenceGenerator):
         label_smoothing (float): ε of the loss, in [0, 1]. Defaults to 0.1.
         stack (str): 'Sequence', the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which accept no
             other attention. Defaults to 'Sequence'.
+        encoder_layers, decoder_layers (sequence of dict, optional): one dict for each layer of encoder or decoder, with
+            the arguments in which it differs, such as ``dict(self_attention=dict(…))``. Their number replaces the
+            number of layers of ``size``. Not with ``stack='Torch'``.
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` (1) and
             ``penalty_kind`` ('power', see :class:`mmattn.language.LengthPenalty`), and ``max_length`` (a, b): at most a
             · (source length) + b tokens (default (0, 200)).
@@ -76,6 +80,8 @@ class TranslationTransformer(SentenceGenerator):
         test_cfg: dict | None = None,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
+        encoder_layers: Sequence[dict] | None = None,
+        decoder_layers: Sequence[dict] | None = None,
     ) -> None:
         super().__init__(
             label_smoothing,
@@ -89,7 +95,9 @@ class TranslationTransformer(SentenceGenerator):
             raise ValueError(f'size must be one of {tuple(SIZES)}; got {size!r}')
         if stack not in ('Sequence', 'Torch'):
             raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
-        embed_dim, feedforward_dim, num_heads, encoder_layers, decoder_layers = SIZES[size]
+        if stack == 'Torch' and not encoder_layers is decoder_layers is None:
+            raise ValueError("encoder_layers and decoder_layers must be None with stack='Torch'")
+        embed_dim, feedforward_dim, num_heads, *numbers = SIZES[size]
         layer = dict(
             embed_dim=embed_dim,
             num_heads=num_heads,
@@ -98,18 +106,18 @@ class TranslationTransformer(SentenceGenerator):
             norm_first=norm_first,
         )
         self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout, positions)
-        self.encoder = MODELS.build(
-            dict(
-                type=f'mmattn.{stack}Encoder',
-                num_layers=encoder_layers,
-                layer=dict(layer, self_attention=encoder_attention),
+        encoder = dict(layer, self_attention=encoder_attention)
+        decoder = dict(layer, self_attention=decoder_attention, cross_attention=cross_attention)
+        self.encoder, self.decoder = (
+            MODELS.build(
+                dict(
+                    type=f'mmattn.{stack}{part}',
+                    num_layers=number if changes is None else len(changes),
+                    layer=common if changes is None else [{**common, **change} for change in changes],
+                )
             )
-        )
-        self.decoder = MODELS.build(
-            dict(
-                type=f'mmattn.{stack}Decoder',
-                num_layers=decoder_layers,
-                layer=dict(layer, self_attention=decoder_attention, cross_attention=cross_attention),
+            for part, number, common, changes in zip(
+                ('Encoder', 'Decoder'), numbers, (encoder, decoder), (encoder_layers, decoder_layers)
             )
         )
 

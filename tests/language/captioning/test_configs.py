@@ -32,6 +32,8 @@ TRAINED = [
     'eta/eta_small_1xb10-10e_flickr8k.py',
     'eta/eta_1xb15-scst-15e_coco-captions.py',
     'eta/eta-ensemble_1xb15-scst-15e_coco-captions.py',
+    'eta/eta-ensemble-3_1xb15-scst-15e_coco-captions.py',
+    'eta/eta-visual-semantic-ensemble_1xb15-scst-15e_coco-captions.py',
 ]
 TINY = dict(
     vocab_size=4 + len(WORDS), num_features=FEATURES, num_layers=1, embed_dim=16, num_heads=2, feedforward_dim=24
@@ -115,7 +117,8 @@ def test_the_config_is_that_of_its_name(name):
     hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
     assert critical == ['-scst-' in name] * len(models)
     assert hooks == ['mmattn.SelfCriticalHook'] * critical[0]
-    assert len(models) == (2 if 'ensemble' in method else 1)
+    members = re.search(r'ensemble-?(\d*)$', method)
+    assert len(models) == (int(members[1] or 2) if members else 1)
     for model in models:
         assert model.embed_dim == (128 if '_small_' in name else 512)
         assert ('attributes' in cfg.train_dataloader.dataset) == (model.type == 'mmattn.ETACaptioner')

@@ -320,3 +320,26 @@ def test_pickled_and_quantized():
     quantized = torch.ao.quantization.quantize_dynamic(mcb, {nn.Linear}, torch.qint8)
     assert not isinstance(quantized.out_proj, nn.Linear)
     torch.testing.assert_close(quantized(x, y), mcb(x, y), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize('sizes', [(16, 32, 500), (128, 64, 1000)])
+def test_features_that_are_0_have_the_gradient_of_an_exact_sketch(sizes):
+    """The Fourier transform leaves noise in place of zeros, where the root has no derivative."""
+    query_dim, value_dim, size = sizes
+    torch.manual_seed(0)
+    layer = MCBFusion(query_dim, value_dim, 8, sketch_dim=size)
+    q, v = torch.randn(4, query_dim), torch.randn(4, value_dim).relu().requires_grad_()
+    (actual,) = torch.autograd.grad(layer(q, v).square().sum(), v)
+    index = (layer.query_index[:, None] + layer.value_index) % size
+    products = q.double()[:, :, None] * v.double()[:, None] * (layer.query_sign[:, None] * layer.value_sign)
+    u = torch.zeros(4, size, dtype=torch.float64).index_add(1, index.flatten(), products.flatten(1))
+    root = u.sign() * u.abs().where(u != 0, 1).sqrt()
+    out = layer.double().out_proj(torch.nn.functional.normalize(root.where(u != 0, 0), dim=-1))
+    (expected,) = torch.autograd.grad(out.square().sum(), v)
+    torch.testing.assert_close(actual, expected, atol=1e-3 * expected.abs().max().item(), rtol=1e-2)
+
+
+def test_the_hashes_of_mcb_are_on_the_device_of_the_context():
+    with torch.device('meta'):
+        layer = MCBFusion(TQ, TV, TO, 8)
+    assert {x.device.type for x in (*layer.buffers(), *layer.parameters())} == {'meta'}

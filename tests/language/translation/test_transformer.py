@@ -51,6 +51,22 @@ def model(request):
     return TranslationTransformer(30, 'tiny', **options).double().eval()
 
 
+def test_each_layer_has_its_own_attention():
+    """Three convolutions with kernels 3, 5 and 7 see six tokens further, one decoder layer only its own."""
+    convolutions = [dict(self_attention=dict(type='mmattn.DynamicConv1d', kernel_size=k)) for k in (3, 5, 7)]
+    model = TranslationTransformer(
+        30, 'tiny', encoder_layers=convolutions, decoder_layers=[dict(self_attention=None, dropout=0.0)]
+    )
+    model.double().eval()
+    x = model.embedding(torch.arange(4, 20)[None]).detach().requires_grad_()
+    model.encoder(x, None)[0, 4, 0].backward()
+    assert x.grad[0].abs().sum(-1).nonzero().flatten().tolist() == [*range(4 + 6 + 1)]
+    assert len(model.decoder.layers) == 1
+    assert model.translate(torch.tensor([[4, 5, 2]]), max_length=3)
+    with pytest.raises(ValueError, match="must be None with stack='Torch'"):
+        TranslationTransformer(30, 'tiny', stack='Torch', decoder_layers=[{}])
+
+
 @torch.no_grad()
 def test_a_batch_is_each_sentence_alone(model):
     source, target = sentences(5), sentences(5, seed=1)

@@ -3,7 +3,6 @@
 import json
 import re
 
-import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
@@ -14,6 +13,7 @@ from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
+from reproduction.releases import glove, skip_thought
 
 from ... import tiny_data as tiny
 from ...test_configs import QUESTIONS
@@ -42,17 +42,9 @@ WORDS = len(QUESTION_WORDS) + 4
 
 def publish(folder, dim):
     """Word vectors and a GRU, as published."""
-    rng = np.random.default_rng(0)
     for name in ('glove/glove.6B.300d.txt', 'glove/glove.840B.300d.txt', 'vqa2/word_vectors_600.txt'):
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        lines = (f'{word} {" ".join(map(str, rng.normal(size=dim)))}\n' for word in QUESTION_WORDS[:3])
-        path.write_text(''.join(lines), encoding='utf-8')
-    (folder / 'skip').mkdir()
-    np.save(folder / 'skip' / 'utable.npy', rng.normal(size=(3, dim)))
-    (folder / 'skip' / 'dictionary.txt').write_text('UNK\nis\ndog\n', encoding='utf-8')
-    sizes = dict(W=(dim, 16), Wx=(dim, 8), U=(8, 16), Ux=(8, 8), b=(16,), bx=(8,))
-    np.savez(folder / 'skip' / 'uni_skip.npz', **{f'encoder_{name}': np.ones(size) for name, size in sizes.items()})
+        glove(folder / name, QUESTION_WORDS[:3], dim)
+    skip_thought(folder / 'skip', ['is', 'dog'], dim)
 
 
 @pytest.fixture

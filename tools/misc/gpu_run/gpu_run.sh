@@ -1,93 +1,97 @@
 #!/usr/bin/env bash
-# Everything that a GPU can say about mmattn in one call of nine minutes: bash .gpu_run/gpu_run.sh [PART ...]
+# Measures what only a GPU can show, in nine minutes, without a network: bash tools/misc/gpu_run/gpu_run.sh [PART ...]
 #
-# On a machine with a GPU, but without a network. Before, on one with a network: copy this folder to .gpu_run in the
-# checkout, and run bash .gpu_run/prepare.sh wheels. Both travel: the checkout and .gpu_run (12 MiB). What is cut by the
-# time limit can follow in a second call: bash .gpu_run/gpu_run.sh PART ...
+# You need this checkout, nvcc, and a Python (PYTHON=python3) with a CUDA build of torch, pytest, pytest-xdist and
+# pytest-timeout. MMSegmentation, if that Python lacks it, and the compiled kernels can also come from another machine:
+# run prepare.sh in the checkout there, and take this folder along with what it made.
 #
-# PART: env tests edge compare layers ops shapes time train capture flex (default: all, in this order). Results come back as
-# $OUT/results.jsonl (a line per finding, written as it is found), run.log, parts.log, tests.log, build.log, verdicts/*.json. A part that fails
-# or takes too long does not stop the others. BUDGET: seconds in all (530). SMALL=--small rehearses it without a GPU.
+# PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order); on demand: tune
+# (configurations of Triton kernels), sanitize (tests under compute-sanitizer). A part that fails stops no other part.
+# Parts for which BUDGET=530 seconds were too short can follow in a second call. Results are in OUT=/tmp/gpu_run_out:
+#
+#     results.jsonl   a line for each time, each comparison and each failure, written when it is found
+#     run.log         what you see on the screen: the seconds of each part, and a summary of results.jsonl
+#     parts.log, tests.log, build.log   the output of the parts, of pytest and of the compiler
+#
+# To rehearse without a GPU, on small maps: SMALL=--small bash tools/misc/gpu_run/gpu_run.sh env compare layers ops. The
+# folder also works as a copy, .gpu_run at the root of a checkout, which git ignores.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-cd "${MMATTN_ROOT:-$here/..}"
-export MMATTN_ROOT=$PWD OUT=${OUT:-/tmp/gpu_run_out} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-python=${PYTHON:-python3} budget=${BUDGET:-530} small=${SMALL:-} site=${SITE:-/tmp/site}
-parts=(${@:-env tests edge compare layers ops shapes time train capture flex})
+root=$here
+while [ ! -e "$root/mmattn/__init__.py" ]; do
+    [ "$root" != / ] || { echo "$here is not in a checkout of mmattn" >&2; exit 1; }
+    root=$(dirname "$root")
+done
+cd "$root"
+python=${PYTHON:-python3} budget=${BUDGET:-530} cores=$(nproc) site=${SITE:-/tmp/gpu_run_site}
+parts=("$@")
+[ $# -gt 0 ] || parts=(env tests edge compare layers ops train shapes capture time flex)
+export OUT=${OUT:-/tmp/gpu_run_out} SMALL=${SMALL:-} WORKERS=$cores PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$site:$root:$root/tools/benchmarks:$here${PYTHONPATH:+:$PYTHONPATH}
+export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/gpu_run_triton}
 mkdir -p "$OUT"
-left() { echo $((budget - SECONDS)); }
 say() { echo "[$SECONDS s] $*" | tee -a "$OUT/run.log"; }
+nvidia-smi --query-gpu=name,driver_version,memory.used,clocks.sm,temperature.gpu --format=csv,noheader 2>/dev/null |
+    tee -a "$OUT/run.log" || [ -n "$SMALL" ] || { echo 'there is no GPU; SMALL=--small rehearses without one' >&2; exit 1; }
 
-# 1. Packages: pure Python, from the carried wheels.
 if ls "$here"/whl/*.whl >/dev/null 2>&1 && [ ! -e "$site/.done" ]; then
-    timeout 60 $python -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$here"/whl/*.whl \
-        >>"$OUT/run.log" 2>&1 && touch "$site/.done" || say 'pip failed: parts that need mmcv or mmseg will say so'
+    $python -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$here"/whl/*.whl \
+        >>"$OUT/run.log" 2>&1 && touch "$site/.done" || say 'pip failed, see run.log'
 fi
-export PYTHONPATH=$site:$MMATTN_ROOT${PYTHONPATH:+:$PYTHONPATH}
-export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/gpu_run_triton} TORCHINDUCTOR_CACHE_DIR=/tmp/gpu_run_inductor MMATTN_CACHE=/tmp/gpu_run_mmattn
 
-# 2. The compiled library: the carried one where it loads, otherwise built here (a third of a minute on 16 cores).
-built=mmattn/_C.so
-loads() { timeout 60 $python -c "import torch; torch.ops.load_library('$1'); print(torch.ops.mmattn_native.torch_version())" >>"$OUT/run.log" 2>&1; }
-building=
-if [ -z "$small" ]; then
-    if [ -e "$here/_C.so" ] && loads "$here/_C.so"; then cp "$here/_C.so" $built; say 'library: the carried one'
-    elif command -v nvcc >/dev/null; then
-        say 'library: building it here'
-        rm -f $built
-        (rm -rf /tmp/gpu_run_tree && mkdir -p /tmp/gpu_run_tree
-         cp -r setup.py pyproject.toml README.md LICENSE MANIFEST.in mmattn configs tools /tmp/gpu_run_tree
-         cd /tmp/gpu_run_tree && PYTHONPATH= FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=9.0 MAX_JOBS=16 timeout 300 $python setup.py build_ext --inplace \
-            && cp mmattn/_C.so "$MMATTN_ROOT/$built.new") >"$OUT/build.log" 2>&1 &
-        building=$!
-    fi
-fi
-library_ready() { # waits for a build, before the parts that need it
-    [ -n "$building" ] || return 0
-    wait $building && mv "$built.new" $built && say "library: built, $(stat -c %s $built) bytes" || say 'library: the build failed, see build.log'
-    building=
+has_cuda_kernels() {
+    timeout 60 $python -c "from mmattn.ops import library; raise SystemExit(not library.has_kernel('local_attention', 'cuda'))" \
+        >>"$OUT/run.log" 2>&1
 }
+build() { # in a copy, without the folders that other builds have left
+    local tree arch
+    tree=$(mktemp -d) arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
+    cp -r setup.py pyproject.toml README.md LICENSE MANIFEST.in mmattn configs tools "$tree" && rm -f "$tree/mmattn/_C.so" &&
+        (cd "$tree" && PYTHONPATH= FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=$arch MAX_JOBS=$cores timeout 300 $python setup.py build_ext --inplace) &&
+        cp "$tree/mmattn/_C.so" mmattn/_C.so
+    rm -rf "$tree"
+}
+if [ -z "$SMALL" ]; then
+    [ ! -e "$here/_C.so" ] || cp "$here/_C.so" mmattn/_C.so
+    has_cuda_kernels || { say 'building the CUDA kernels'; build >"$OUT/build.log" 2>&1 || say 'the build failed, see build.log'; }
+fi
 
-part() { # name, most seconds, command
-    local name=$1 most=$2 start=$SECONDS code=0
-    shift 2
-    [ "$(left)" -ge 25 ] || { say "$name: no time left"; return; }
-    [ "$most" -le "$(left)" ] || most=$(left)
-    # At most eight files come back: the parts share a log, but the tests, which run beside another part.
-    local log=$OUT/parts.log
-    [ "$name" != tests ] || log=$OUT/tests.log
+part() { # name, log, most seconds, command; UNTIL in it becomes the time at which it ends
+    local name=$1 log=$OUT/$2 most=$3 left=$((budget - SECONDS)) start=$SECONDS code=0
+    shift 3
+    [ "$left" -ge 25 ] || { say "$name: no time left"; return; }
+    [ "$most" -le "$left" ] || most=$left
     echo "== $name" >>"$log"
-    timeout --kill-after 5 "$most" "$@" >>"$log" 2>&1 || code=$?
+    timeout --kill-after 5 "$most" "${@/UNTIL/$(($(date +%s) + most - 8))}" >>"$log" 2>&1 || code=$?
     say "$name: exit code $code after $((SECONDS - start)) s"
 }
-gpu_part() { part "$1" "$2" $python "$here/gpu_run.py" "$1" $small; }
-tests() {
-    part tests 150 $python -m pytest -o addopts='-p pytester' -q -p no:cacheprovider -n ${TESTERS:-9} --all-cases --timeout 120 --tb=short -rf --maxfail 60 ${TESTS:-} tests/ops/test_gpu.py
-    grep -E '^(FAILED|ERROR)|passed|failed' "$OUT/tests.log" | tail -n 40 >>"$OUT/run.log"
+gpu_part() { part "$1" parts.log "$2" $python "$here/gpu_run.py" "$1" UNTIL; }
+pytest() { # most seconds, arguments
+    local most=$1
+    shift
+    part tests tests.log "$most" $python -m pytest -o addopts='-p pytester' -q -p no:cacheprovider -p failures --tb=short "$@" tests/ops/test_gpu.py
 }
-nvidia-smi --query-gpu=name,driver_version,memory.used,clocks.sm,temperature.gpu --format=csv,noheader 2>&1 | tee -a "$OUT/run.log"
+running=
 for name in "${parts[@]}"; do
     case $name in
-        env) library_ready; gpu_part env 60 ;;
-        tests) library_ready; tests & running=$! ;; # beside edge: both are correctness, and the cores are many
-        edge) library_ready; PART_S=${EDGE_S:-100} WORKERS=7 gpu_part edge 115; [ -z "${running:-}" ] || { wait $running; running=; } ;;
-        compare) library_ready; PART_S=${COMPARE_S:-100} WORKERS=16 gpu_part compare 110 ;;
-        layers) gpu_part layers 90 ;;
-        ops) gpu_part ops 90 ;;
-        shapes) gpu_part shapes 45 ;;
-        tune) library_ready; PART_S=${TUNE_S:-100} WORKERS=16 gpu_part tune 150 ;; # for a second call
-        time) gpu_part time 70 ;;
-        train) gpu_part train 130 ;;
-        capture) gpu_part capture 70 ;;
-        flex) gpu_part flex 70 ;;
-        sanitize) # for a second call: SANITIZE='check_finds and local' (and no Triton, whose kernels would be compiled again)
-            library_ready
-            part sanitize "${SANITIZE_S:-200}" compute-sanitizer --error-exitcode 9 $python -m pytest -x -q -p no:cacheprovider -n 0 \
-                tests/ops/test_gpu.py -k "${SANITIZE:-check_finds and (local or dynamic)}" ;;
-        *) say "no part $name" ;;
+        tests) pytest 150 -n $(((cores + 1) / 2)) --all-cases --timeout 120 & running=$! ;; # beside the part edge
+        edge)
+            WORKERS=$(((cores + 1) / 2)) CUBLAS_WORKSPACE_CONFIG=:4096:8 gpu_part edge 110
+            [ -z "$running" ] || { wait "$running"; running=; } ;;
+        sanitize) python="compute-sanitizer --error-exitcode 9 $python" pytest 200 -x -n 0 -k "${SANITIZE:-check_finds}" ;;
+        env) gpu_part env 60 ;;
+        compare) gpu_part compare 80 ;;
+        layers) gpu_part layers 80 ;;
+        ops) gpu_part ops 110 ;;
+        shapes) gpu_part shapes 40 ;;
+        time) gpu_part time 60 ;;
+        train) gpu_part train 120 ;;
+        capture) gpu_part capture 60 ;;
+        flex) gpu_part flex 60 ;;
+        tune) gpu_part tune 100 ;;
+        *) say "there is no part $name" ;;
     esac
 done
-[ -z "${running:-}" ] || wait $running
+[ -z "$running" ] || wait "$running"
 $python "$here/summary.py" "$OUT/results.jsonl" 2>&1 | tee -a "$OUT/run.log"
-grep -E '^[0-9]+ (passed|failed)|passed in|failed in' "$OUT/tests.log" 2>/dev/null | tail -n 2
-say 'end'
+say end

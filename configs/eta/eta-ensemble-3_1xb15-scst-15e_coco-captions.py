@@ -1,0 +1,3 @@
+# The three models of Table 2.3, made and tested as eta-ensemble_1xb15-scst-15e_coco-captions.py.
+_base_ = './eta_1xb15-scst-15e_coco-captions.py'
+model = dict(_delete_=True, type='mmattn.CaptionEnsemble', members=[_base_.model] * 3)

@@ -1,0 +1,91 @@
+"""tools/misc/tune_translation.py: every score of its table, by hand, sentence by sentence."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from torch.nn.utils.rnn import pad_sequence
+
+from mmattn.language.translation import TranslationTransformer
+from mmattn.language.translation.bleu import tokenized_bleu
+
+from ...forked_tools import run_command
+from ..test_training import CONFIG, config_path, write_corpus
+
+TOOL = Path(__file__).parents[3] / 'tools/misc/tune_translation.py'
+NUMBERS, PENALTIES = (1, 3), (0.0, 3.0)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """Config, work dir and validation pairs of a model that starts to know them."""
+    folder = tmp_path_factory.mktemp('tuned')
+    data = write_corpus(folder / 'corpus')
+    symbols = 'abcdefghij'
+    lines = ['a b c d e f g', 'h i j a b c d e', 'g f e d c b a', 'b d f h j a c e g i', 'e e d d c c', 'j i h g f']
+    for language, side in (('en', lines), ('de', [' '.join(reversed(line.split())) for line in lines])):
+        for kind in ('', 'raw.'):
+            (data / f'val.{kind}{language}').write_text(''.join(f'{line}\n' for line in side))
+    (folder / 'config.py').write_text(CONFIG.format(configs=config_path(), data=data), encoding='utf-8')
+    cfg = Config.fromfile(folder / 'config.py')
+    torch.manual_seed(0)
+    model = TranslationTransformer(**{key: value for key, value in cfg.model.items() if key != 'type'})
+    pairs = [
+        tuple(torch.tensor([4 + symbols.index(x) for x in side.split()] + [2]) for side in (line, line[::-1]))
+        for line in lines
+    ]
+    source, target = (pad_sequence(side, batch_first=True, padding_value=1) for side in zip(*pairs))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    meta = dict(dataset_meta=dict(source='en', target='de', symbols=[*symbols]))
+    for step in range(1, 46):
+        optimizer.zero_grad()
+        model(dict(source=source, target=target), mode='loss')['loss'].backward()
+        optimizer.step()
+        if step in (35, 40, 45):
+            torch.save(dict(meta=meta, state_dict=model.state_dict()), folder / f'iter_{step}.pth')
+    return folder, model.eval(), pairs, lines
+
+
+def mean_of(folder, number):
+    states = [torch.load(folder / f'iter_{step}.pth')['state_dict'] for step in (35, 40, 45)[-number:]]
+    return {
+        name: sum(state[name].double() for state in states).div(number).to(x.dtype) for name, x in states[0].items()
+    }
+
+
+@torch.no_grad()
+def test_scores_are_of_the_averages_with_each_penalty(trained, tmp_path):
+    folder, model, pairs, lines = trained
+    expected = {}
+    for number in NUMBERS:
+        model.load_state_dict(mean_of(folder, number))
+        for penalty in PENALTIES:
+            best = [model.translate(x[None], length_penalty=penalty)[0][0].tokens for x, _ in pairs]
+            texts = [' '.join('abcdefghij'[n - 4] if n > 3 else '<unk>' for n in tokens) for tokens in best]
+            expected[number, penalty] = tokenized_bleu(texts, [line[::-1] for line in lines]).score
+    assert len(set(expected.values())) > 1
+    out = tmp_path / 'tuned.pth'
+    words = [TOOL, folder / 'config.py', folder, '--out', out, '--work-dir', tmp_path / 'work']
+    done = run_command([sys.executable, *words, '--last', *NUMBERS, '--length-penalty', *PENALTIES])
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = re.findall(r'^\| (\d) averaged \| (\S+) \| (\S+) \|$', done.stdout, re.MULTILINE)
+    found = {(int(n), a): float(x) for n, *values in rows for a, x in zip(PENALTIES, values)}
+    assert found == pytest.approx(expected, abs=0.006)
+    number, penalty = max(expected, key=expected.get)
+    assert (
+        f'test.py {folder / "config.py"} {out} --cfg-options model.test_cfg.length_penalty={penalty:g}\n' in done.stdout
+    )
+    written = torch.load(out)['state_dict']
+    for name, x in mean_of(folder, number).items():
+        torch.testing.assert_close(written[name], x, rtol=0, atol=0)
+
+
+def test_too_few_checkpoints(trained, tmp_path):
+    words = [TOOL, trained[0] / 'config.py', trained[0], '--out', tmp_path / 'tuned.pth', '--work-dir', tmp_path]
+    done = run_command([sys.executable, *words, '--last', '4'])
+    assert done.returncode == 1
+    assert 'has 3 checkpoints' in done.stderr
+    assert not (tmp_path / 'tuned.pth').exists()

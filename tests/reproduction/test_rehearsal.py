@@ -1,0 +1,142 @@
+"""The rehearsal of tables on tiny data."""
+
+import json
+import re
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from reproduction import rehearsal, tiny_data
+from reproduction.protocol import Protocol, adapt, shipped, small_network
+from reproduction.rehearsal import Outcome, choose_rows, rehearse_table
+from reproduction.tables import read_tables
+
+TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
+TABLES = read_tables()
+
+
+@pytest.fixture(scope='module')
+def places(tmp_path_factory):
+    """The folders of all tiny data sets, by variable."""
+    folder = tmp_path_factory.mktemp('data')
+    for variable in tiny_data.DATA:
+        tiny_data.make(variable, folder)
+    return {variable: tiny_data.place(variable, folder) for variable in tiny_data.DATA}
+
+
+@pytest.fixture
+def data(places, monkeypatch):
+    for variable, place in places.items():
+        monkeypatch.setenv(variable, str(place))
+
+
+def test_there_is_a_release_of_every_data_set_of_the_configs(places):
+    assert set(tiny_data.variables()) == set(tiny_data.DATA)
+    assert all(any(place.iterdir()) for place in places.values())
+
+
+@pytest.mark.e2e
+def test_a_table_is_rehearsed_and_resumed(run, tmp_path):
+    """Converter, two updates, test, report; the second call repeats only the row whose outcome was lost."""
+    command = [sys.executable, TOOL, 'daquar', '--rehearse', '--work-dir', tmp_path]
+    said = run(*command)
+    lines = re.findall(r'^daquar \| (.+) \| trained \| ok \| ([\d.]+) s$', said, re.M)
+    assert [name for name, _ in lines] == ['Concat', 'BAN-2']
+    assert '2 rows of 1 tables' in said
+    assert '2 trained, 0 checked; 0 failed' in said
+    outcomes = tmp_path / 'daquar/rehearsal.json'
+    outcomes.write_text(outcomes.read_text().replace('"BAN-2"', '"another"'))
+    shutil.rmtree(tmp_path / 'data/glove', ignore_errors=True)
+    again = re.findall(r'^daquar \| (.+) \| trained \| ok \| ([\d.]+) s$', run(*command), re.M)
+    assert again[0] == lines[0]
+    assert again[1] != lines[1]
+
+
+def test_a_row_without_training_is_checked(data, tmp_path, capsys):
+    """A fault of the model, of a metric, of the data; the others run, and only these three are repeated."""
+    good = TABLES['daquar'][0]
+    rows = [
+        good,
+        good._replace(name='model', options={'model.head.type': 'mmattn.NoHead'}),
+        good._replace(name='metric', metrics={'CIDEr-D': 1}),
+        good._replace(name='data', options={'test_dataloader.dataset.ann_file': 'none.json'}),
+    ]
+    rehearse_table(rows, [False] * 4, tmp_path)
+    lines = [line.split(' | ') for line in capsys.readouterr().out.splitlines()]
+    assert [line[1:3] for line in lines] == [[row.name, 'checked'] for row in rows]
+    assert lines[0][3] == 'ok'
+    for line, message in zip(
+        lines[1:], ('NoHead', 'VQAAccuracy gives accuracy, raw accuracy, not CIDEr-D', 'none.json')
+    ):
+        assert re.match(f'failed: .*{message}', line[3]), line
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith('01_')]
+    rehearse_table(rows[:1], [False], tmp_path)
+    assert capsys.readouterr().out.splitlines()[0].split(' | ')[4] == lines[0][4]
+
+
+def test_a_test_without_public_truth_is_not_scored(data, tmp_path, capsys):
+    rehearse_table(TABLES['5.1'][:1], [False], tmp_path)
+    assert '| ok, without a score: the truth of the test is not public |' in capsys.readouterr().out
+
+
+def test_one_row_of_each_base_config_and_data_set_is_trained():
+    trained = Counter(
+        (small_network(cfg), cfg.data_root)
+        for table, chosen in choose_rows(TABLES).items()
+        for row, train in zip(TABLES[table], chosen)
+        if train and (cfg := shipped(row.configs[-1]))
+    )
+    assert set(trained.values()) == {1}
+    roots = {shipped(row.configs[-1]).data_root for rows in TABLES.values() for row in rows}
+    assert roots == {root for _, root in trained}
+
+
+def test_only_sizes_are_tiny(data):
+    """Components, optimizer and schedule are the row's own."""
+
+    def types(part):
+        parts = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
+        own = [part['type']] if isinstance(part, dict) and 'type' in part else []
+        return own + [kind for each in parts for kind in types(each)]
+
+    for table in ('2', '3.2', '4.2', '4.3', '2.5', '3.5', '5.2', 'ban-3', 'fusion-3.1', 'ngsan-6', 'terms-nmt-2'):
+        row = TABLES[table][-1]
+        for full, tiny in zip(adapt(row, Protocol(), None), adapt(row, rehearsal.TINY, None), strict=True):
+            assert full.optim_wrapper == tiny.optim_wrapper
+            assert full.param_scheduler == tiny.param_scheduler
+            assert full.get('custom_hooks') == tiny.get('custom_hooks')
+            for key in ('train_dataloader', 'test_dataloader', 'test_evaluator'):
+                assert types(full[key]) == types(tiny[key])
+            kinds = [kind for kind in types(full.model.to_dict()) if kind not in ('Pretrained', 'Kaiming', 'Constant')]
+            assert kinds == types(tiny.model.to_dict()), table
+
+
+@pytest.mark.parametrize(
+    ('fault', 'words'),
+    [
+        (
+            'train.py: error: The config requires the operators of mmcv, which is installed without them',
+            'not installed',
+        ),
+        ('test.py: error: java: not on the PATH; a Java runtime (8 or later) is required', 'not installed'),
+        ("No module named 'sacremoses'", 'not installed'),
+        ('KeyError: type', 'failed'),
+    ],
+)
+def test_what_is_not_installed_is_no_failure(fault, words):
+    assert Outcome('trained', fault, 1.0).words == f'{words}: {fault}'
+
+
+def test_faults_are_summarized(tmp_path, capsys):
+    row = TABLES['daquar'][0]
+    table = {'daquar': [row]}
+    for fault, good in (('', True), ('java: not on the PATH', True), ('KeyError', False)):
+        outcomes = {rehearsal.row_key(row): ['', 'trained', fault, 1.0, True]}
+        (tmp_path / 'daquar').mkdir(exist_ok=True)
+        (tmp_path / 'daquar/rehearsal.json').write_text(json.dumps(outcomes))
+        assert rehearsal.summarize(table, tmp_path, 2) is good
+        said = capsys.readouterr().out
+        assert (f'daquar, {row.name}: ' in said) == bool(fault)

@@ -1,0 +1,102 @@
+"""The part tune: configurations of the Triton kernels of global attention, in bfloat16."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from correctness import bi_nl
+from findings import DEVICE, GPU, WORKERS, guarded, milliseconds, record, run_groups
+
+from mmattn.ops import dispatch
+from mmattn.ops.gpu import check_gpu
+from mmattn.ops.gpu.cases import Case, Draw
+
+DTYPE = torch.bfloat16
+CHANNELS = (64, 128, 256)
+WINDOW = 31
+COMPARED_SIDE, TIMED_SIDE = 41, 97  # of the maps
+# Rows that a program owns, rows per iteration, warps, stages.
+CONFIGS = ((64, 32, 4, 2), (32, 32, 4, 2), (128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 2), (64, 16, 4, 2))
+LAUNCHES = 10  # in one graph: the host takes longer for a launch than many a kernel runs
+
+Group = tuple[int, tuple[int, ...]]
+
+
+def run_tune(seconds: float) -> None:
+    """Compile and compare all configurations at once, then time what was right, one after the other."""
+    if not GPU:
+        return
+    end = time.monotonic() + seconds
+    groups = [(channels, config) for channels in reversed(CHANNELS) for config in CONFIGS]
+    compiled = run_groups('tune', _compare, groups, 0.7 * seconds, WORKERS)
+    compiled.sort(key=groups.index)
+    run_groups('tune', _time, compiled, end - time.monotonic())
+
+
+@contextmanager
+def configured(config: tuple[int, ...]) -> Iterator[None]:
+    """Run Triton kernels, with a configuration."""
+    from mmattn.ops.triton import launch
+
+    chosen = mock.patch.object(launch, 'select_config', return_value=launch.Config(*config))
+    failures = mock.patch.dict('mmattn.ops.dispatch._failures', clear=True)  # of another configuration
+    with chosen, failures, dispatch.backend('global_attention=triton'):
+        yield
+
+
+def _wrong(channels: int, config: tuple[int, ...]) -> str:
+    """Say what is wrong with the kernels in a configuration, or return ''."""
+    draw, side = Draw(DEVICE), COMPARED_SIDE
+    tensors = draw.operands((1, 1), (side, side), (channels, channels))
+    tensors |= {'window_bias': draw(1, 1, side, side, WINDOW**2), 'outside_bias': draw(1, 1, side, side)}
+    case = Case('', tensors, {'window_size': WINDOW})
+    with configured(config):
+        ran, errors = check_gpu.compare('global_attention', case, DTYPE, 'triton')
+        if ran:
+            return '; '.join(errors)
+        return dispatch.candidates('global_attention', torch.device(DEVICE), DTYPE)[0][1] or 'did not run'
+
+
+def _compare(group: Group) -> None:
+    channels, config = group
+    with guarded('tune', channels=channels, config=config):
+        if wrong := _wrong(channels, config):
+            record('tune', channels=channels, config=config, error=wrong)
+
+
+def _time(group: Group) -> None:
+    channels, config = group
+    with guarded('tune', channels=channels, config=config):
+        if not _wrong(channels, config):  # otherwise, the error is recorded
+            record('tune', channels=channels, config=config, ms=_kernel_times(channels, config))
+
+
+def _kernel_times(channels: int, config: tuple[int, ...]) -> dict[str, float]:
+    """Measure the ms of each kernel on the device."""
+    from mmattn.ops.triton import launch
+
+    original, calls = launch.launch, {}
+
+    def spy(kernel: Any, *arguments: Any, **constants: Any) -> None:
+        calls[kernel.__name__] = lambda: original(kernel, *arguments, **constants)
+        original(kernel, *arguments, **constants)
+
+    call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, DTYPE)
+    with configured(config):
+        with mock.patch.object(launch, 'launch', spy):
+            torch.autograd.grad(call(*tensors).sum(), tensors)
+        return {name: graph_milliseconds(function) for name, function in calls.items()}
+
+
+def graph_milliseconds(call: Callable[[], Any]) -> float:
+    """Measure the ms of a call on the device, without the time of the host."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            call()
+    return round(milliseconds(graph.replay) / LAUNCHES, 4)

@@ -1,0 +1,282 @@
+"""What a source states about the rows of its tables, and where the rows' configs differ.
+
+A metafile has it under ``Source`` of a collection: a list of entries with ``Tables``, optionally ``Data``, ``Setting``
+and ``Rows`` (names, in which * matches any text), the ``Place`` in the source, and ``Settings``. The settings of all
+entries that name a row are merged in order; ``Source`` of a row in a table comes last. ``READERS`` finds the value of a
+setting in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mmengine.config import Config
+
+from mmattn.utils import complexity
+
+if TYPE_CHECKING:
+    from .tables import Row
+
+NOT_STATED = 'not stated'
+AUGMENTATIONS = {  # by the end of a transform's type
+    'RandomResize': 'scale',
+    'RandomChoiceResize': 'scale',
+    'RandomCrop': 'crop',
+    'RandomFlip': 'flip',
+    'RandomRotate': 'rotation',
+    'RandomAffine': 'affine',
+    'PhotoMetricDistortion': 'colours',
+    'ColorJitter': 'colours',
+}
+SCHEDULES = {
+    'PolyLR': 'poly',
+    'MultiStepLR': 'steps',
+    'CosineAnnealingLR': 'cosine',
+    'InverseRootLR': 'inverse root',
+    'ConstantLR': 'constant',
+}
+
+
+def settings(collections: Iterable[Mapping[str, Any]], row: 'Row', own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the source states about a row: the entries of all collections that name it, then its ``own``."""
+    stated: dict[str, Any] = {}
+    for collection in collections:
+        for entry in collection.get('Source', ()):
+            if (
+                row.table in entry['Tables']
+                and row.data in entry.get('Data', [row.data])
+                and row.setting in entry.get('Setting', [row.setting])
+                and any(fnmatchcase(row.name, name) for name in entry.get('Rows', ['*']))
+            ):
+                stated |= entry['Settings']
+    return {**stated, **own}
+
+
+class Difference(NamedTuple):
+    """A setting of a row that is not its source's, in words."""
+
+    words: str
+    is_stated: bool  # False: the source does not state the setting
+
+
+def differences(row: 'Row', shipped: Config) -> list[Difference]:
+    """Return the settings of a row that differ from its source, and those that the source does not state.
+
+    Args:
+        row (Row): the row.
+        shipped (Config): its config, without the row's options.
+
+    Raises:
+        ValueError: the metafile has a setting that no reader finds in a config.
+    """
+    cfg = deepcopy(shipped)
+    cfg.merge_from_dict(row.options)
+    found = []
+    for name, stated in row.source.items():
+        if name not in READERS:
+            raise ValueError(f"table {row.table}: Source has '{name}', which is none of {', '.join(READERS)}")
+        ours = READERS[name](cfg, row)
+        if stated == NOT_STATED:
+            found.append(Difference(f'{name} {_text(ours)}', False))
+        elif not is_same(stated, ours):
+            found.append(Difference(f'{name} {_text(ours)} (source: {_text(stated)})', True))
+    return found
+
+
+def is_same(stated: Any, ours: Any) -> bool:
+    """Check whether a stated value is a config's: lists by their entries, numbers up to rounding."""
+    if isinstance(stated, list) and isinstance(ours, list | tuple):
+        return len(stated) == len(ours) and all(map(is_same, stated, ours))
+    numbers = [value for value in (stated, ours) if isinstance(value, int | float) and not isinstance(value, bool)]
+    return math.isclose(*numbers, rel_tol=1e-6) if len(numbers) == 2 else bool(stated == ours)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return (' + ' if value and isinstance(value[0], str) else ', ').join(map(_text, value))
+    if isinstance(value, bool):
+        return 'yes' if value else 'no'
+    if value is None:
+        return 'none'
+    return f'{value:,}' if isinstance(value, int) else f'{value:g}' if isinstance(value, float) else str(value)
+
+
+def _optimizer(key: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
+    return lambda cfg, row: cfg.optim_wrapper.optimizer.get(key, default)
+
+
+def _model(*keys: str) -> Callable[[Config, 'Row'], Any]:
+    """Return a reader of the first of some keys that a model has at its top, or in a part of it."""
+
+    def read(cfg: Config, row: 'Row') -> Any:
+        for key in keys:
+            for part in complexity.dicts(cfg.model):
+                if key in part:
+                    return part[key]
+        return None
+
+    return read
+
+
+def _test(key: str) -> Callable[[Config, 'Row'], Any]:
+    return lambda cfg, row: cfg.model.test_cfg.get(key)
+
+
+def _data(key: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
+    return lambda cfg, row: cfg.train_dataloader.dataset.get(key, default)
+
+
+def _transform(key: str) -> Callable[[Config, 'Row'], Any]:
+    """Return a reader of a setting of the training's transforms."""
+
+    def read(cfg: Config, row: 'Row') -> Any:
+        found = (part[key] for part in complexity.dicts(cfg.train_dataloader.dataset) if key in part)
+        return next(found, None)
+
+    return read
+
+
+def _last_scheduler(key: str) -> Callable[[Config, 'Row'], Any]:
+    return lambda cfg, row: cfg.param_scheduler[-1].get(key) if cfg.get('param_scheduler') else None
+
+
+def _schedule(cfg: Config, row: 'Row') -> str:
+    kind = cfg.param_scheduler[-1].type.removeprefix('mmattn.') if cfg.get('param_scheduler') else 'ConstantLR'
+    return SCHEDULES.get(kind, kind)
+
+
+def _warm_up(cfg: Config, row: 'Row') -> Any:
+    """Return the number of updates or epochs in which the learning rate rises."""
+    counts = cfg.optim_wrapper.get('accumulative_counts', 1)
+    for scheduler in cfg.get('param_scheduler') or ():
+        by_epoch = scheduler.get('by_epoch', True)
+        steps = scheduler.get('warmup', scheduler.get('end', 5) if scheduler.type == 'LinearLR' else None)
+        if steps is not None:
+            return f'{steps} epochs' if by_epoch else f'{steps // counts:,} updates'
+    return 'none'
+
+
+def _updates(cfg: Config, row: 'Row') -> Any:
+    """Return the number of updates; of a training by epochs, None."""
+    counts = cfg.optim_wrapper.get('accumulative_counts', 1)
+    return cfg.train_cfg.max_iters // counts if 'max_iters' in cfg.train_cfg else None
+
+
+def _batch(cfg: Config, row: 'Row') -> int:
+    return row.batch_size * cfg.optim_wrapper.get('accumulative_counts', 1)
+
+
+def _pairs(cfg: Config, row: 'Row') -> int:
+    """Return the number of images times captions in a batch."""
+    return _batch(cfg, row) * cfg.train_dataloader.dataset.get('captions_per_image', 5)
+
+
+def _augmentation(cfg: Config, row: 'Row') -> list[str]:
+    kinds = []
+    for part in complexity.dicts(cfg.train_dataloader.dataset.get('pipeline', [])):
+        kinds += [word for kind, word in AUGMENTATIONS.items() if str(part.get('type', '')).endswith(kind)]
+    return sorted(set(kinds))
+
+
+def _output_stride(cfg: Config, row: 'Row') -> int:
+    return 4 * math.prod(cfg.model.backbone.strides)
+
+
+def _backbone(cfg: Config, row: 'Row') -> str:
+    backbone = cfg.model.backbone
+    return f'ResNet-{backbone.depth}{"-V1c" * (backbone.type == "ResNetV1c")}'
+
+
+def _normalization(cfg: Config, row: 'Row') -> Any:
+    return (cfg.model.get('decode_head', {}).get('norm_cfg') or cfg.model.backbone.get('norm_cfg') or {}).get('type')
+
+
+def _checkpoint(cfg: Config, row: 'Row') -> str:
+    return 'best in the validation' if cfg.default_hooks.checkpoint.get('save_best') else 'last'
+
+
+def _tested_checkpoint(cfg: Config, row: 'Row') -> str:
+    """Return which checkpoint reproduce.py tests: if the validation is the test, the last."""
+    own_test = cfg.get('val_evaluator') is not None and (
+        cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
+    )
+    return _checkpoint(cfg, row) if own_test else 'last'
+
+
+def _clip(cfg: Config, row: 'Row') -> Any:
+    clip = cfg.optim_wrapper.get('clip_grad') or {}
+    return clip.get('max_norm', clip.get('clip_value'))
+
+
+def _size(position: int) -> Callable[[Config, 'Row'], Any]:
+    """Return a reader of a size of a translation network by its position in a named size."""
+
+    def read(cfg: Config, row: 'Row') -> Any:
+        from mmattn.language.translation.transformer import SIZES  # late: it imports all layers
+
+        return SIZES[cfg.model.size][position]
+
+    return read
+
+
+# The setting of a source, and where a config has it.
+READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
+    # Optimizer and schedule.
+    'optimizer': lambda cfg, row: cfg.optim_wrapper.optimizer.type.removeprefix('mmattn.'),
+    'learning rate': _optimizer('lr'),
+    'momentum': _optimizer('momentum'),
+    'betas': _optimizer('betas'),
+    'epsilon': _optimizer('eps', 1e-8),
+    'weight decay': _optimizer('weight_decay', 0),
+    'gradient clipping': _clip,
+    'schedule': _schedule,
+    'power': _last_scheduler('power'),
+    'final rate': _last_scheduler('eta_min'),
+    'milestones': _last_scheduler('milestones'),
+    'decay': _last_scheduler('gamma'),
+    'warm-up': _warm_up,
+    'updates': _updates,
+    'epochs': lambda cfg, row: cfg.train_cfg.get('max_epochs'),
+    'stages': lambda cfg, row: len(row.configs),
+    'batch': _batch,
+    'image-sentence pairs of a batch': _pairs,
+    # Data and augmentation.
+    'crop': _transform('crop_size'),
+    'scale': _transform('ratio_range'),
+    'augmentation': _augmentation,
+    'largest share of a class in a crop': _transform('cat_max_ratio'),
+    'trained on': _data('ann_file'),
+    'frames': _transform('num_frames'),
+    'least count of a word': lambda cfg, row: cfg.train_dataloader.dataset.get('min_count', 5) + 1,
+    'least count of an answer': _data('min_answers', 9),
+    'answers': _data('num_answers'),
+    'words of a question': _data('max_words', 14),
+    'words of a caption': _data('max_words', 16),
+    # Network.
+    'backbone': _backbone,
+    'output stride': _output_stride,
+    'normalization': _normalization,
+    'auxiliary head': lambda cfg, row: cfg.model.get('auxiliary_head') is not None,
+    'layers': lambda cfg, row: (
+        _size(3)(cfg, row) if 'size' in cfg.model else _model('num_layers', 'encoder_layers')(cfg, row)
+    ),
+    'channels': lambda cfg, row: _size(0)(cfg, row) if 'size' in cfg.model else _model('embed_dim')(cfg, row),
+    'channels of feed-forward layers': _model('feedforward_dim'),
+    'heads': _model('num_heads'),
+    'glimpses': _model('num_glimpses'),
+    'dropout': lambda cfg, row: cfg.model.get('dropout', 0.1),
+    'label smoothing': lambda cfg, row: cfg.model.get('label_smoothing', 0),
+    'appearance model': lambda cfg, row: bool(cfg.model.get('appearance', False)),
+    'step of strided attention': lambda cfg, row: cfg.model.attention.get('step'),
+    # Test.
+    'tested checkpoint': _tested_checkpoint,
+    'test windows': lambda cfg, row: 'sliding' if cfg.model.test_cfg.get('mode') == 'slide' else 'whole image',
+    'test scales': lambda cfg, row: 'several, flipped' if '--tta' in row.test else 'one',
+    'beam': _test('beam'),
+    'length penalty': _test('length_penalty'),
+    'longest translation': _test('max_length'),
+    'compound splitting': lambda cfg, row: bool(cfg.test_evaluator.get('compound_split', False)),
+    'frames of a test': _test('max_frames'),
+}

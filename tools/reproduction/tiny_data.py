@@ -1,0 +1,319 @@
+"""Data sets of a rehearsal: a tiny release of each, converted by its converter where it has one."""
+
+import runpy
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmattn.utils import config_path
+from mmattn.utils.files import replace_folder
+
+from . import releases
+from .protocol import data_sets
+
+WORDS = ('is', 'it', 'what', 'color', 'dog', 'image', 'man', 'hat')  # with published vectors, in questions and phrases
+SPLITS = dict(train=range(100, 106), val=range(200, 204), test=range(300, 302))  # numbers of images
+
+
+@cache
+def script(tool: str) -> dict[str, Any]:
+    """Return the names of a script of tools/dataset_converters."""
+    return runpy.run_path(str(config_path().parent / 'tools/dataset_converters' / f'{tool}.py'))
+
+
+def convert(tool: str, *arguments: str | Path) -> None:
+    """Run a script of tools/dataset_converters in this process.
+
+    Raises:
+        RuntimeError: it failed; it has printed why.
+    """
+    words = [*map(str, arguments)]
+    if script(tool)['main'](words):
+        raise RuntimeError(f'{tool}.py {" ".join(words)} failed')
+
+
+def images() -> list[int]:
+    """Return the numbers of the images of all splits."""
+    return [number for numbers in SPLITS.values() for number in numbers]
+
+
+def add_regions(root: Path, source: Path, ids: list, store: str = 'regions', width: int = 6) -> None:
+    """Convert bottom-up-attention features of some images to a region store in a data set."""
+    tsv = releases.bottom_up(source / f'{store}.tsv', ids, width)
+    convert('bottom_up_features', tsv, '--out-dir', root / store)
+
+
+# Segmentation, detection, video.
+
+
+def make_helen(root: Path, source: Path, *options: str | Path) -> None:
+    """HELEN; ``--align`` needs landmarks."""
+    lists = {'exemplars.txt': ['11_1', '12_1', '13_2', '14_1'], 'tuning.txt': ['21_1', '22_1'], 'testing.txt': ['31_1']}
+    releases.helen(source, lists)
+    add_landmarks(source / 'points', [name for names in lists.values() for name in names])
+    convert('helen', source, '--out-dir', root, '--allow-other-counts', *options)
+
+
+def add_landmarks(folder: Path, names: list[str]) -> None:
+    """Write the landmarks of faces."""
+    folder.mkdir(parents=True)
+    for seed, name in enumerate(names):
+        points = np.array([[5, 6], [15, 6], [10, 12], [10, 17]]) + np.random.default_rng(seed).normal(size=(4, 2))
+        (folder / f'{name}.pts').write_text(f'n_points: 4\n{{\n{chr(10).join(f"{x} {y}" for x, y in points)}\n}}\n')
+
+
+def make_lfw_pl(root: Path, source: Path, aligned: bool = False) -> None:
+    """LFW-PL."""
+    lists = {
+        'parts_train.txt': [('Ann_Lee', 1), ('Ann_Lee', 12), ('Jo-Jo_K', 3), ('Di', 1)],
+        'parts_validation.txt': [('Bo', 1), ('Bo', 2)],
+        'parts_test.txt': [('Cy_D', 2)],
+    }
+    arguments = releases.lfw_pl(source, lists)
+    add_landmarks(source / 'points', [f'{name}_{number:04}' for names in lists.values() for name, number in names])
+    options: list[str | Path] = ['--align', source / 'points', '--size', '40'] if aligned else []
+    convert('lfw_pl', *arguments, *options, '--out-dir', root)
+
+
+def make_davis(root: Path, resolution: str, lists: str) -> None:
+    """DAVIS."""
+    masks = [releases.squares(position, 1) for position in range(3)]
+    releases.davis(root, resolution, lists, bear=masks, goat=masks)
+
+
+def make_youtube_vos(root: Path) -> None:
+    """YouTube-VOS."""
+    for part in ('train', 'valid'):
+        releases.youtube_vos(root / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}), dict(a=3, b=3))
+
+
+def make_fasseg(root: Path, source: Path) -> None:
+    """FASSEG in our own split, from masks with its colours."""
+    names = dict(
+        background='255,0,0', skin='255,255,0', hair='127,0,0', eyes='0,0,255', nose='0,255,255', mouth='0,255,0'
+    )
+    colours = np.array([list(map(int, colour.split(','))) for colour in names.values()], np.uint8)
+    for split, count in (('train', 4), ('val', 2), ('test', 2)):
+        for seed in range(count):
+            labels = np.kron(np.random.default_rng(seed).integers(0, 6, (5, 6)), np.ones((8, 8), int))
+            labels[0, :6] = range(6)
+            releases.save(source / f'images/{split}/{seed}.jpg', releases.photo(seed, labels.shape))
+            releases.save(source / f'masks/{split}/{seed}.bmp', colours[labels])
+    palette = [f'{name}:{colour}' for name, colour in names.items()]
+    folders: list[str | Path] = ['--images', source / 'images', '--masks', source / 'masks']
+    convert('color_labels', *folders, '--palette', *palette, '--out-dir', root)
+
+
+def make_stills(root: Path, source: Path) -> None:
+    """Photographs with label maps."""
+    for seed in range(2):
+        labels = np.kron(np.random.default_rng(seed).integers(0, 3, (4, 5)), np.ones((8, 8), int)).astype(np.uint8)
+        releases.save(source / f'images/{seed}.png', releases.photo(seed, labels.shape))
+        releases.save(source / f'masks/{seed}.png', labels)
+    convert('still_clips', '--images', source / 'images', '--masks', source / 'masks', '--out-dir', root)
+
+
+# Text and captions.
+
+
+def make_multi30k(root: Path, source: Path) -> None:
+    """Multi30k."""
+    release = releases.write_files(releases.multi30k(dict(train=4, val=2, test_2016_flickr=3)), source)
+    convert('multi30k', release, '--merges', '12', '--allow-other-counts', '--out-dir', root)
+
+
+def make_iwslt14(root: Path, source: Path) -> None:
+    """IWSLT'14."""
+    release = releases.write_files(releases.iwslt14(script('iwslt14')['TESTS']), source)
+    convert('iwslt14', release, '--merges', '30', '--out-dir', root)
+
+
+def make_wmt14_en_de(root: Path, source: Path) -> None:
+    """Google's release of WMT'14 English–German."""
+    merges = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
+    segmented, published = (script('wmt14')[name].values() for name in ('SEGMENTED', 'PUBLISHED'))
+    release = releases.wmt14_en_de(merges, segmented, published)
+    convert('wmt14', 'en-de', releases.write_files(release, source), '--allow-other-counts', '--out-dir', root)
+
+
+def make_wmt14_en_fr(root: Path, source: Path) -> None:
+    """WMT'14 English–French."""
+    source.mkdir(parents=True)
+    for archive, files in releases.wmt14_en_fr(script('wmt14')['CORPORA']).items():
+        releases.pack(source / archive, files, 'w' if archive.endswith('.tar') else 'w:gz')
+    convert('wmt14', 'en-fr', source, '--merges', '40', '--allow-other-counts', '--out-dir', root)
+
+
+def make_coco_captions(root: Path, source: Path) -> None:
+    """COCO's captions in Karpathy's splits: region features, VGG-16 features, detected attributes."""
+    releases.write_json(
+        root / 'dataset_coco.json', releases.karpathy(['train'] * 5 + ['restval', 'val', 'val', 'test', 'test'])
+    )
+    add_regions(root, source, [*range(100, 110)])
+    add_regions(root, source, [*range(100, 110)], 'vgg16', 512)
+    detect_attributes(root, 'dataset_coco.json')
+
+
+def detect_attributes(root: Path, name: str) -> None:
+    """Detect attributes by the region features of a data set."""
+    words: list[str | Path] = ['--num-words', '5', '--num-attributes', '3', '--out', root / 'attributes.json']
+    convert('caption_attributes', root / name, root / 'regions', *words)
+
+
+def make_flickr8k(root: Path, source: Path) -> None:
+    """Flickr8k's captions, with region features in NumPy archives."""
+    splits = ['train'] * 6 + ['val'] * 4
+    annotations = releases.karpathy(splits, 'filename')
+    releases.write_json(source / 'dataset_flickr8k.json', annotations)
+    releases.region_archive(source / 'features_train.npz', image_id=np.arange(100, 110))
+    convert('flickr8k', source, '--out-dir', root)
+    detect_attributes(root, 'dataset_flickr8k.json')
+
+
+def make_vatex(root: Path, source: Path) -> None:
+    """VATEX: ten captions of each video, and features of its time steps."""
+    files = {'training_v1.0': 4, 'validation_v1.0': 2, 'public_test_english_v1.1': 2}
+    names = []
+    for file, count in files.items():
+        videos = [dict(videoID=f'{file}_{i}', enCap=releases.captions(i) * 2) for i in range(count)]
+        names += [video['videoID'] for video in videos]
+        releases.write_json(root / f'vatex_{file}.json', videos)
+    source.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        np.save(source / f'{name}.npy', np.random.default_rng(0).normal(size=(1, 4, 6)))
+    convert('vatex_features', source, '--out-dir', root / 'regions')
+
+
+def make_grounding(root: Path, source: Path) -> None:
+    """Flickr30k Entities, or its part Flickr8k."""
+    releases.entities(source, SPLITS)
+    store = source.with_name(f'{source.name}_regions')
+    add_regions(store, source, images())
+    convert('flickr_entities', source, '--regions', store / 'regions', '--out-dir', root)
+    link = root / 'regions'
+    if link.is_symlink():  # to a folder beside the scratch folder, in which it does not stay
+        target = link.resolve()
+        link.unlink()
+        target.rename(link)
+
+
+# Questions.
+
+
+def make_vqa(root: Path, source: Path, prefix: str) -> None:
+    """VQA 2.0 or 1.0: its test has no answers; for VQA 2.0 also the questions of Visual Genome, and word vectors."""
+    for split, numbers, year in (('train', [3, 4] * 10, '2014'), ('val', [5, 6], '2014'), ('test', [7, 8], '2015')):
+        releases.vqa(source, split, numbers, prefix, year)
+    releases.vqa(source, 'test-dev', [7, 8], prefix, '2015')
+    convert('vqa', source, '--out-dir', root)
+    add_regions(root, source, [*range(3, 9)])
+    if prefix:
+        releases.visual_genome(source / 'genome', 'yes', 'no')
+        convert('visual_genome', source / 'genome', '--vqa', root)
+        releases.glove(source / 'glove.txt', WORDS)
+        questions = [root / f'questions_{split}.json' for split in SPLITS]
+        convert('word_mixture', source / 'glove.txt', *questions, '--out', root / 'word_vectors_600.txt')
+
+
+def make_coco_vqa_mini(root: Path, source: Path) -> None:
+    """A part of VQA 2.0, with regions in NumPy archives."""
+    releases.vqa(source, 'minitrain', [3, 4] * 10, year='')
+    releases.vqa(source, 'minival', [5, 6, 7, 8], year='')
+    releases.region_archive(source / 'features_all.npz', image_id=np.arange(3, 9))
+    convert('vqa', source, '--hold-out', '--out-dir', root)
+
+
+def make_coco_qa(root: Path, source: Path) -> None:
+    """COCO-QA."""
+    for split, numbers in (('train', SPLITS['train']), ('test', SPLITS['val'])):
+        rows = [
+            ('what color is it', colour, number, kind)
+            for number in numbers
+            for kind, colour in enumerate(('dog', 'two', 'red'))
+        ]
+        releases.coco_qa(source, split, *rows)
+    releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
+    convert('coco_qa', source, '--out-dir', root)
+
+
+def make_daquar(root: Path, source: Path) -> None:
+    """DAQUAR."""
+    for split, numbers in (('train', SPLITS['train']), ('test', SPLITS['val'])):
+        rows = [(f'what is in the image{number} ?', answer) for number in numbers for answer in ('bed', 'book, cup')]
+        releases.daquar(source, f'qa.37.raw.{split}.txt', *rows)
+    releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
+    convert('daquar', source, '--out-dir', root)
+
+
+def make_easy_vqa(root: Path, source: Path) -> None:
+    """easy-VQA."""
+    for split, numbers in (('train', range(40)), ('test', range(4))):  # two questions are 1/16
+        releases.easy_vqa(source, split, [*numbers], packed=True, size=64)
+    convert('easy_vqa', source, '--out-dir', root)
+
+
+def make_glove(root: Path, _: Path) -> None:
+    """Both files of GloVe that configs read."""
+    for corpus in ('6B', '840B'):
+        releases.glove(root / f'glove.{corpus}.300d.txt', WORDS)
+
+
+# By the environment variable of a data set's folder: writes the folder, with a second folder for the release.
+DATA: dict[str, Callable[[Path, Path], None]] = {
+    'ADE20K_ROOT': lambda root, _: releases.ade20k(root),
+    'BCCD_ROOT': lambda root, _: releases.voc(root, ('RBC', 'WBC', 'Platelets')),
+    'BUILDINGS_ROOT': lambda root, _: releases.folders(root, '.png', 2),
+    'CAMVID_ROOT': lambda root, _: releases.folders(root, '.jpg', 11),
+    'CITYSCAPES_ROOT': lambda root, _: releases.cityscapes(root),
+    'COCO_CAPTIONS_ROOT': make_coco_captions,
+    'COCO_QA_ROOT': make_coco_qa,
+    'COCO_ROOT': lambda root, _: releases.coco(root),
+    'COCO_VQA_MINI_ROOT': make_coco_vqa_mini,
+    'DAQUAR_ROOT': make_daquar,
+    'DAVIS_2016_ROOT': lambda root, _: make_davis(root, '480p', 'ImageSets/480p'),
+    'DAVIS_240P_ROOT': lambda root, _: make_davis(root, '240p', 'ImageSets'),
+    'DAVIS_ROOT': lambda root, _: make_davis(root, '480p', 'ImageSets/2017'),
+    'EASY_VQA_ROOT': make_easy_vqa,
+    'FASSEG_ROOT': make_fasseg,
+    'FLICKR30K_GROUNDING_ROOT': make_grounding,
+    'FLICKR8K_GROUNDING_ROOT': make_grounding,
+    'FLICKR8K_ROOT': make_flickr8k,
+    'GLOVE_ROOT': make_glove,
+    'HELEN_ALIGNED_ROOT': lambda root, source: make_helen(root, source, '--align', '--size', '40'),
+    'HELEN_ROOT': make_helen,
+    'IWSLT14_ROOT': make_iwslt14,
+    'LFW_PL_ALIGNED_ROOT': lambda root, source: make_lfw_pl(root, source, aligned=True),
+    'LFW_PL_ROOT': make_lfw_pl,
+    'MULTI30K_ROOT': make_multi30k,
+    'SKIP_THOUGHT_ROOT': lambda root, _: releases.skip_thought(root, WORDS),
+    'STILLS_ROOT': make_stills,
+    'TREES_ROOT': lambda root, _: releases.voc(root, ('Tree',)),
+    'VATEX_ROOT': make_vatex,
+    'VQA1_ROOT': lambda root, source: make_vqa(root, source, ''),
+    'VQA2_ROOT': lambda root, source: make_vqa(root, source, 'v2_'),
+    'WMT14_EN_DE_ROOT': make_wmt14_en_de,
+    'WMT14_EN_FR_ROOT': make_wmt14_en_fr,
+    'YOUTUBE_VOS_2018_ROOT': lambda root, _: make_youtube_vos(root),
+    'YOUTUBE_VOS_2019_ROOT': lambda root, _: make_youtube_vos(root),
+}
+
+
+def variables() -> list[str]:
+    """Return the environment variables of all data sets and word vectors that the configs read."""
+    return sorted({*data_sets().values(), 'GLOVE_ROOT', 'SKIP_THOUGHT_ROOT', 'STILLS_ROOT'})
+
+
+def place(variable: str, folder: Path) -> Path:
+    """Return the folder of a variable's data set below ``folder``."""
+    return folder / variable.removesuffix('_ROOT').lower()
+
+
+def make(variable: str, folder: Path) -> None:
+    """Make the data set of a variable below ``folder``, unless it is there."""
+    root = place(variable, folder)
+    if not root.exists():
+        with replace_folder(root) as scratch:
+            DATA[variable](scratch / 'new', scratch / 'source')
