@@ -49,6 +49,7 @@ DATA = {
     'ban-3': ('daquar',),
     'fusion-3.1': ('coco_qa', 'easy_vqa'),
     'fusion-3.2': ('coco_qa',),
+    'fusion-3.2-trainval': ('coco_qa',),
     'fusion-text': ('coco_vqa_mini',),
     'fusion-grid': ('coco_qa',),
     'coco-qa': ('coco_qa',),

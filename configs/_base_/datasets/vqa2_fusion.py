@@ -1,5 +1,5 @@
-# VQA 2.0 with words, answers and targets of the fusion networks, and their regions: 14×14 positions of ResNet-152, which
-# `grid_features.py` writes.
+# VQA 2.0 with words, answers and targets of the fusion networks, and with their regions: 14×14 positions of ResNet-152,
+# which `grid_features.py` writes.
 _base_ = './vqa2.py'
 dataset = dict(
     regions='resnet152',
