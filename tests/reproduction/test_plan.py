@@ -35,6 +35,7 @@ DATA = {
     '3.7': ('multi30k_en-de',),
     'terms-nmt-2': ('multi30k_en-de',),
     'terms-nmt-3': ('multi30k_en-de',),
+    'terms-nmt-3d': ('multi30k_en-de',),
     'ngsan-8': ('multi30k_en-de',),
     'multi30k': ('multi30k_en-de',),
     **{f'ngsan-{number}': ('flickr8k',) for number in (1, 2, 3, 4, 6, 7)},
