@@ -13,9 +13,9 @@ class Row(NamedTuple):
 
     It is stored under ``Tables`` of a model in a metafile: the table, the position in it, the row's name, the setting
     if the table also varies backbone, data set or task, the row that it is compared with (none for a baseline) and its
-    setting, if it has another one, and the figures, the first of which is compared. A row may have further arguments of tools/test.py or other settings. It may
-    be trained in stages: each starts from the best checkpoint of the previous one in the validation, or from the last
-    if the config saves no best.
+    setting, if that is another one, and the figures, the first of which is compared. A row may have further arguments
+    of tools/test.py or other settings. It may be trained in stages: each starts from the best checkpoint of the
+    previous one in the validation, or from the last if the config saves no best.
     """
 
     table: str
