@@ -122,7 +122,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
             if module is not self.norms:
                 kaiming_init(module, a=1, mode='fan_in', nonlinearity='leaky_relu', distribution='uniform')
         for norm in self.norms.values():
-            norm.reset_parameters()
+            norm.reset_parameters()  # type: ignore[operator]
         bound = (2 * self.in_channels / self.num_heads) ** -0.5
         for name, parameter in self.named_parameters(recurse=False):
             nn.init.zeros_(parameter) if name == 'gamma' else nn.init.uniform_(parameter, -bound, bound)
