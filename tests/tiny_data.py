@@ -53,14 +53,17 @@ def parallel_text(root, source, target, symbols=SYMBOLS):
 FEATURES = 6  # of a region
 
 
-def _regions(folder, ids, width=FEATURES):
+RESNET152 = "grid_features.py, resnet152_imagenet.py, resnet152.pth, {'size': 448, 'level': -1, 'grid': 14}"
+
+
+def _regions(folder, ids, width=FEATURES, source=''):
     """A region store with two to four regions per image."""
     import torch
 
     from mmattn.language import Regions, RegionWriter
 
     generator = torch.Generator().manual_seed(0)
-    with RegionWriter(folder) as writer:
+    with RegionWriter(folder, source) as writer:
         for number, image_id in enumerate(ids):
             count = 2 + number % 3
             corner = torch.rand(count, 2, generator=generator) * 20
@@ -144,7 +147,8 @@ def questions(root, answers=10, pictures=False, test=True, genome=False):
         (root / f'questions_{part}.json').write_text(json.dumps(dict(questions=found)), encoding='utf-8')
         start += count
     if not pictures:
-        _regions(root / 'regions', ids)
+        _regions(root / 'regions', ids, source='bottom_up_features.py, trainval.tsv')
+        _regions(root / 'resnet152', ids, source=RESNET152)
         return
     (root / 'images').mkdir(exist_ok=True)
     for number, image_id in enumerate(ids):

@@ -14,6 +14,6 @@ model = dict(
     encoder_attention=terms,
     decoder_attention=terms,
     cross_attention=terms,
-    test_cfg=dict(beam=4, length_penalty=0.6, penalty_kind='gnmt'),
+    test_cfg=dict(beam=4, length_penalty=0.6, penalty_kind='gnmt', max_length=(1.0, 50)),
 )
 train_dataloader = dict(batch_sampler=dict(max_tokens=3750))

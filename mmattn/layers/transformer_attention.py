@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from mmcv.cnn import build_norm_layer
 from mmengine.model import kaiming_init
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -50,6 +51,8 @@ class TransformerAttention2d(TermWeights, nn.Module):
             C/2, rounded up to an even number.
         wavelength (float): positive. The wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
             10000. Defaults to 1000, as in mmcv.
+        norm_cfg (dict, optional): norm after each of the four 1×1 convolutions, as in the segmentation networks of the
+            paper. Defaults to None, as in mmcv.
 
     Example:
         >>> layer = TransformerAttention2d(16, num_heads=4, terms='0010')
@@ -68,6 +71,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         spatial_range: int | None = None,
         position_dim: int | None = None,
         wavelength: float = 1000,
+        norm_cfg: dict | None = None,
     ) -> None:
         super().__init__()
         check_terms(terms)
@@ -87,6 +91,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         self.terms = terms
         self.spatial_range = spatial_range
         self.wavelength = wavelength
+        self.norms = nn.ModuleDict()
         if terms == '0000':
             return
         e1, e2, e3, e4 = (term == '1' for term in terms)
@@ -105,12 +110,19 @@ class TransformerAttention2d(TermWeights, nn.Module):
             self.geom_bias = nn.Parameter(torch.empty(in_channels))  # v
         self.proj_conv = nn.Conv2d(in_channels, in_channels, 1)  # W
         self.gamma = nn.Parameter(torch.empty(1))
+        if norm_cfg is not None:
+            for name in ('query_conv', 'key_conv', 'value_conv', 'proj_conv'):
+                if hasattr(self, name):
+                    self.norms[name] = build_norm_layer(norm_cfg, in_channels)[1]
         self.init_weights()
 
     def init_weights(self) -> None:
         """Reset every parameter, as in mmcv's block."""
         for module in self.children():
-            kaiming_init(module, a=1, mode='fan_in', nonlinearity='leaky_relu', distribution='uniform')
+            if module is not self.norms:
+                kaiming_init(module, a=1, mode='fan_in', nonlinearity='leaky_relu', distribution='uniform')
+        for norm in self.norms.values():
+            norm.reset_parameters()  # type: ignore[operator]
         bound = (2 * self.in_channels / self.num_heads) ** -0.5
         for name, parameter in self.named_parameters(recurse=False):
             nn.init.zeros_(parameter) if name == 'gamma' else nn.init.uniform_(parameter, -bound, bound)
@@ -127,7 +139,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
             y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
             y = global_attention(**operands)
-        y = self.proj_conv(y.movedim(-1, 2).flatten(1, 2))
+        y = y.movedim(-1, 2).flatten(1, 2)
+        if self.norms:  # which counts each position, also of '0010'
+            y = y.expand_as(x)
+        y = self._project('proj_conv', y)
         return x + (self.gamma * y).to(x.dtype)
 
     def operands(self, x: Tensor, content: bool = True, position: bool = True) -> dict:
@@ -137,13 +152,13 @@ class TransformerAttention2d(TermWeights, nn.Module):
         """
         e1, e2, e3, e4 = (term == '1' and used for term, used in zip(self.terms, (content, position) * 2))
         local = self._is_local(x)
-        value = self._heads(self.value_conv(x))
-        query = self._heads(self.query_conv(x)) if e1 or e2 else None
+        value = self._heads(self._project('value_conv', x))
+        query = self._heads(self._project('query_conv', x)) if e1 or e2 else None
         # Without E1, query and key have no channels: the operator computes no product of them.
         none = None if local else value.new_empty((*value.shape[:-1], 0))
         operands: dict = dict(query=none, key=none, value=value, scale=1.0)
         if e1 or e3:
-            key = self._heads(self.key_conv(x))
+            key = self._heads(self._project('key_conv', x))
             towards = self._towards(query if e1 else None, self.appr_bias if e3 else None).to(key.dtype)
             if e1:
                 operands.update(query=towards, key=key)
@@ -170,6 +185,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
     def operator_weights(**operands: Any) -> Tensor:
         """Compute attention rows by the operator to which the arguments belong."""
         return (local_attention_weights if 'kernel_size' in operands else global_attention_weights)(**operands)
+
+    def _project(self, name: str, x: Tensor) -> Tensor:
+        y = getattr(self, name)(x)
+        return self.norms[name](y) if name in self.norms else y
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(1, (self.num_heads, -1)).movedim(2, -1)

@@ -283,3 +283,40 @@ def test_killed_and_resumed_to_the_same_bytes(run, photos, tmp_path):
         assert not (tmp_path / 'killed').exists()
     assert run(config, checkpoint, photos, *OPTIONS, out='killed')[0] == 0
     assert content(tmp_path / 'killed') == content(tmp_path / 'out')
+
+
+def published_resnet152(width):
+    """Weights with the names of torchvision's ResNet-152, with ``width`` channels in place of 64."""
+    shapes, channels = {'conv1': (width, 3, 7, 7), 'bn1': width, 'fc': (5, 32 * width)}, width
+    for stage, blocks in enumerate((3, 8, 36, 3)):
+        inner = width * 2**stage
+        for block in range(blocks):
+            name = f'layer{stage + 1}.{block}'
+            sides = ((inner, channels, 1), (inner, inner, 3), (4 * inner, inner, 1))
+            for i, (out, into, side) in enumerate(sides, 1):
+                shapes |= {f'{name}.conv{i}': (out, into, side, side), f'{name}.bn{i}': out}
+            if not block:
+                shapes |= {f'{name}.downsample.0': (4 * inner, channels, 1, 1), f'{name}.downsample.1': 4 * inner}
+            channels = 4 * inner
+    state = {}
+    for name, shape in shapes.items():
+        if isinstance(shape, tuple):
+            state[f'{name}.weight'] = torch.randn(shape) / 10
+        else:
+            state |= {f'{name}.{part}': torch.ones(shape) for part in ('weight', 'running_var')}
+            state |= {f'{name}.{part}': torch.zeros(shape) for part in ('bias', 'running_mean')}
+    return state
+
+
+def test_grid_of_resnet152(run, photos, tmp_path):
+    """The shipped config reads the published weights, and the store is the one that the fusion networks want."""
+    torch.save(published_resnet152(2), tmp_path / 'resnet152.pth')
+    narrow = ('--cfg-options', 'model.base_channels=2', 'model.stem_channels=2')
+    config = config_path('_base_/models/resnet152_imagenet.py')
+    assert run(config, tmp_path / 'resnet152.pth', photos, '--grid', 14, '--device', 'cpu', *narrow)[0] == 0
+    store = RegionStore(tmp_path / 'out')
+    assert store['0'].features.shape == (196, 64)
+    for name in ('vqa1', 'vqa2_fusion'):
+        wanted = Config.fromfile(config_path(f'_base_/datasets/{name}.py')).train_dataloader.dataset
+        assert not store.source_faults(wanted.region_source)
+    assert store.source_faults('bottom_up_features.py')

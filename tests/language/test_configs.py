@@ -113,6 +113,47 @@ def test_schedule_and_attention_are_those_of_the_name(name):
     assert cfg.model.get('positions', 'sinusoidal') == ('none' if no_sinusoids else 'sinusoidal')
 
 
+def in_both(option, value, layer=''):
+    return {f'model.{part}_attention{layer}.{option}': value for part in ('encoder', 'decoder')}
+
+
+def deformed(terms):
+    return 'attn1111-deform', in_both('terms', terms, '.1')
+
+
+# The paper's G multiply-accumulates, Tables 2 and 3; rows of one figure have one entry.
+PUBLISHED = {
+    'w/o': (1.7, 'wo', {}),
+    'w/o + deformable': (2.2, 'wo-deform', {}),
+    **{terms: (2.7, 'attn1111', in_both('terms', terms)) for terms in ('1111', '1100', '0111')},
+    '0100': (2.6, 'attn1111', in_both('terms', '0100')),
+    '1111 + deformable': (3.2, *deformed('1111')),
+    '1001 + deformable': (3.2, *deformed('1001')),
+    '1000 + deformable': (2.9, *deformed('1000')),
+    '0011 + deformable': (3.0, *deformed('0011')),
+    '0010 + deformable': (2.7, *deformed('0010')),
+    '0001 + deformable': (2.9, *deformed('0001')),
+    '0100, n_k = 31': (2.4, 'attn0100-nk31', {}),
+    '0100, n_k = 13': (2.3, 'attn0100-nk31', in_both('spatial_range', 13)),
+    'dynamic, n_k = 31': (2.4, 'dynconv31', {}),
+    'dynamic, n_k = 13': (2.3, 'dynconv31', in_both('kernel_size', 13)),
+}
+
+
+@pytest.mark.parametrize('row', PUBLISHED)
+def test_published_operations(row):
+    """With 50 + 50 tokens and without the output layer, within the 0.1 G to which the paper prints; as on the page."""
+    published, name, options = PUBLISHED[row]
+    cfg = Config.fromfile(config_path(TERMS.format(name)))
+    cfg.merge_from_dict(options)
+    ours = (count(cfg, (3, 50, 50))[1] - 50 * 512 * 32768) / 1e9
+    assert abs(ours - published) < 0.1
+    page = config_path('attention_terms_nmt/README.md').read_text(encoding='utf-8')
+    [line] = re.findall(rf'^\| [^|]*\b{row.split(" + ")[0]}(?!, n_k)[^|]*\|.*base_8x.*$', page, re.MULTILINE)
+    regular, _, deformable = line.split('|')[4].partition('/')
+    assert f'{ours:.2f}' == (deformable if 'deformable' in row else regular).strip()
+
+
 def test_operations_are_those_of_the_matrix_products():
     """Of source length M and target length L; a causal layer counts all pairs, as torch's layers do."""
     m, n, d, f, v = 25, 20, 128, 256, 5036

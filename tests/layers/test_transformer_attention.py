@@ -61,15 +61,24 @@ def literally(layer, x, terms, num_heads, spatial_range=None, position_dim=None,
     (column, row), offsets = encodings(height, width, position_dim or x.shape[1] // 2, wavelength)
     z = x.flatten(2).mT  # (B, N, C)
     b1, b2, b3, b4 = map(int, terms)
-    parts = {name: p.flatten(1) if name.endswith('weight') else p for name, p in layer.named_parameters()}
-    y = parts['proj_conv.bias']
+    parts = {name: p.flatten(1) if p.dim() > 1 else p for name, p in layer.named_parameters()}
+
+    def project(name, x):
+        y = x @ parts[f'{name}.weight'].T + parts.get(f'{name}.bias', 0)
+        if f'norms.{name}.weight' not in parts:
+            return y
+        deviation = y - y.mean((0, 1))
+        y = deviation / (deviation.square().mean((0, 1)) + 1e-5).sqrt()
+        return y * parts[f'norms.{name}.weight'] + parts[f'norms.{name}.bias']
+
+    y = []
     for m in range(num_heads):
         head = slice(m * x.shape[1] // num_heads, (m + 1) * x.shape[1] // num_heads)
         logits = x.new_zeros(len(x), height * width, height * width)
         if b1 or b2:
-            query = z @ parts['query_conv.weight'][head].T
+            query = project('query_conv', z)[..., head]
         if b1 or b3:
-            key = z @ parts['key_conv.weight'][head].T
+            key = project('key_conv', z)[..., head]
         if b2 or b4:
             relative = (
                 column @ parts['appr_geom_fc_x.weight'][head].T + row @ parts['appr_geom_fc_y.weight'][head].T
@@ -85,9 +94,8 @@ def literally(layer, x, terms, num_heads, spatial_range=None, position_dim=None,
         if spatial_range is not None:
             for offset in offsets:
                 logits = logits.masked_fill(offset.abs() > (spatial_range - 1) / 2, -math.inf)
-        values = z @ parts['value_conv.weight'][head].T
-        y = y + logits.softmax(-1) @ values @ parts['proj_conv.weight'][:, head].T
-    return x + parts['gamma'] * y.mT.unflatten(2, (height, width))
+        y.append(logits.softmax(-1) @ project('value_conv', z)[..., head])
+    return x + parts['gamma'] * project('proj_conv', torch.cat(y, -1)).mT.unflatten(2, (height, width))
 
 
 def assert_same_with_gradients(ours, expected, x, parameters, of_expected=None, tolerance=1e-11):
@@ -113,6 +121,20 @@ def test_layer_is_the_equation(terms, size, num_heads, spatial_range):
     assert_same_with_gradients(
         layer(x), literally(layer, x, terms, num_heads, spatial_range), x, dict(layer.named_parameters())
     )
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('terms', TERMS[1:])
+def test_batch_norm_follows_each_convolution(terms, spatial_range):
+    """In training: the statistics are those of all positions, also where they share an output ('0010')."""
+    norm = dict(norm_cfg=dict(type='BN'), spatial_range=spatial_range)
+    layer = build(TransformerAttention2d, 8, 2, terms=terms, **norm).train()
+    x = literal.randn(2, 8, 4, 5).requires_grad_()
+    expected = literally(layer, x, terms, 2, spatial_range)
+    assert_same_with_gradients(layer(x), expected, x, dict(layer.named_parameters()), tolerance=1e-9)
+    means = {name: norm.running_mean.clone() for name, norm in layer.norms.items()}
+    assert len(means) == 2 + ('1' in terms[:2]) + ('1' in (terms[0], terms[2]))
+    assert all(mean.abs().min() > 0 for mean in means.values())
 
 
 @pytest.mark.parametrize('spatial_range', [None, 3])

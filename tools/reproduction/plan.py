@@ -41,9 +41,8 @@ class Method:
 
     def name_after_setting(self) -> None:
         """Add the setting to the name, to distinguish methods of the same name."""
-        setting = '/'.join(row.setting for row in self.rows)
-        self.name = f'{self.name}, {setting}'
-        self.baseline = self.baseline and f'{self.baseline}, {setting}'
+        self.name = f'{self.name}, {"/".join(row.setting for row in self.rows)}'
+        self.baseline = self.baseline and f'{self.baseline}, {"/".join(row.compared[1] for row in self.rows)}'
 
     def counts(self) -> tuple[int, float]:
         """Return parameters and multiply-accumulates of the network in inference, for one input."""
@@ -71,7 +70,7 @@ def plan(
     chosen = select(choose(rows, protocol, data), names, with_baselines)
     baselines = {(row.name, row.setting) for row in chosen}
     for row in chosen:
-        if (row.baseline, row.setting) not in baselines:
+        if row.compared not in baselines:
             row = row._replace(baseline=None)
         configs = adapt(row, protocol, data)
         content = [cfg.to_dict() for cfg in configs]
@@ -234,7 +233,7 @@ def select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> li
     if not with_baselines:
         return chosen
     needed: set[tuple[str | None, str]] = {(row.name, row.setting) for row in chosen}
-    while missing := {(row.baseline, row.setting) for row in rows if (row.name, row.setting) in needed} - needed:
+    while missing := {row.compared for row in rows if (row.name, row.setting) in needed} - needed:
         needed |= missing  # a baseline may have one, too
     return [row for row in rows if (row.name, row.setting) in needed]
 

@@ -14,10 +14,10 @@ class Row(NamedTuple):
     """A row of a paper's table and the config that reproduces it.
 
     It is stored under ``Tables`` of a model in a metafile: the table, the position in it, the row's name, the setting
-    if the table also varies backbone, data set or task, the row that it is compared with (none for a baseline), and the
-    figures, the first of which is compared. A row may have further arguments of tools/test.py or other settings. It may
-    be trained in stages: each starts from the best checkpoint of the previous one in the validation, or from the last
-    if the config saves no best.
+    if the table also varies backbone, data set or task, the row that it is compared with (none for a baseline) and its
+    setting, if that is another one, and the figures, the first of which is compared. A row may have further arguments
+    of tools/test.py or other settings. It may be trained in stages: each starts from the best checkpoint of the
+    previous one in the validation, or from the last if the config saves no best.
     """
 
     table: str
@@ -31,7 +31,13 @@ class Row(NamedTuple):
     configs: list[str]  # paths relative to configs/, one per stage; the last is the row's own config
     test: list[str]
     options: dict
+    other_setting: str | None = None
     source: dict[str, Any] = {}  # what the source states, see source.py
+
+    @property
+    def compared(self) -> tuple[str | None, str]:
+        """Name and setting of the baseline."""
+        return self.baseline, self.setting if self.other_setting is None else self.other_setting
 
 
 def read_tables() -> dict[str, list[Row]]:
@@ -55,6 +61,7 @@ def read_tables() -> dict[str, list[Row]]:
                 [stage['Config'].removeprefix('configs/') for stage in stages],
                 entry.get('Test', []),
                 entry.get('Options', {}),
+                entry.get('Baseline Setting'),
             )
             stated = settings(collections, row, entry.get('Source', {}))
             tables[entry['Table']].append(row._replace(source=stated))
@@ -70,7 +77,7 @@ def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) ->
     if any(row.name == name for row in rows):
         raise ValueError(f"there is a row '{name}' already")
     variants = [
-        row._replace(name=name, baseline=of, metrics={}, options={**row.options, **options})
+        row._replace(name=name, baseline=of, metrics={}, options={**row.options, **options}, other_setting=None)
         for row in rows
         if row.name == of
     ]

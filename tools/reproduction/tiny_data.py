@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from mmattn.language import Regions, RegionWriter
 from mmattn.utils import config_path
 from mmattn.utils.files import replace_folder
 
@@ -44,6 +46,15 @@ def add_regions(root: Path, source: Path, ids: list, store: str = 'regions', wid
     """Convert bottom-up-attention features of some images to a region store in a data set."""
     tsv = releases.bottom_up(source / f'{store}.tsv', ids, width)
     convert('bottom_up_features', tsv, '--out-dir', root / store)
+
+
+def add_grid(root: Path, ids: list, store: str = 'resnet152') -> None:
+    """Store random features of some images as ``grid_features.py`` stores ResNet-152's, without the network."""
+    source = "grid_features.py, resnet152_imagenet.py, resnet152.pth, {'size': 448, 'level': -1, 'grid': 14}"
+    with RegionWriter(root / store, source) as writer:
+        for number, image_id in enumerate(ids):
+            boxes, features = map(torch.from_numpy, releases.random_regions(number, 4, 6))
+            writer.write(image_id, Regions(features, boxes, (40, 50)))
 
 
 # Segmentation, detection, video.
@@ -210,6 +221,7 @@ def make_vqa(root: Path, source: Path, prefix: str) -> None:
     releases.vqa(source, 'test-dev', [7, 8], prefix, '2015')
     convert('vqa', source, '--out-dir', root)
     add_regions(root, source, [*range(3, 9)])
+    add_grid(root, [*range(3, 9)])
     if prefix:
         releases.visual_genome(source / 'genome', 'yes', 'no')
         convert('visual_genome', source / 'genome', '--vqa', root)

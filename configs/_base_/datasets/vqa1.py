@@ -3,7 +3,9 @@ _base_ = './vqa.py'
 data_root = '{{$VQA1_ROOT:data/vqa1}}'
 dataset = dict(
     data_root=data_root,
-    regions='regions',
+    # 14×14 positions of ResNet-152, which `grid_features.py` writes.
+    regions='resnet152',
+    region_source=('resnet152', "'grid': 14"),
     vocab_files=('questions_train.json',),
     answer_files=('questions_train.json',),
     tokens='skip-thought',

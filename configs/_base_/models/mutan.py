@@ -2,6 +2,7 @@
 # dictionary.txt.
 model = dict(
     type='mmattn.VQAModel',
+    # Another corpus has another number of words: training then stops, and prints `--cfg-options model.vocab_size=N`.
     vocab_size=15193,
     num_answers=2000,
     num_features=2048,

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from mmattn.ops import count_sketch
 from mmattn.ops.window_bias import accumulator
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts
+from mmattn.utils.checks import check_count, check_counts, check_number
 
 SKIPS = ('add', 'concat')
 
@@ -27,6 +27,7 @@ class PostFusionNetwork(nn.Module):
         channels, activation: C, and f, which :class:`HadamardFusion` sets.
         hidden_dim, num_blocks (int): H and the number of blocks. Default to 128 and 2.
         skip (str): 'add' or 'concat'. Defaults to 'add'.
+        dropout (float): dropout probability after each layer. The thesis found it detrimental. Defaults to 0.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class PostFusionNetwork(nn.Module):
         hidden_dim: int = 128,
         num_blocks: int = 2,
         skip: str = 'add',
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_counts(channels=channels, hidden_dim=hidden_dim, num_blocks=num_blocks)
         if skip not in SKIPS:
             raise ValueError(f'skip must be one of {SKIPS}; got {skip!r}')
-        self.activation, self.skip = activation, skip
+        check_number('dropout', dropout, 0, 1)
+        self.activation, self.skip, self.dropout = activation, skip, dropout
         last = channels if skip == 'add' else hidden_dim
         self.blocks = nn.ModuleList(
             nn.ModuleList(
@@ -61,7 +64,7 @@ class PostFusionNetwork(nn.Module):
         for block in self.blocks:
             h = outputs[-1]
             for layer in block:  # type: ignore[attr-defined]
-                h = self.activation(layer(h))
+                h = F.dropout(self.activation(layer(h)), self.dropout, self.training)
             outputs.append(h)
         return sum(outputs[1:], x) if self.out_proj is None else self.out_proj(torch.cat(outputs, -1))
 
@@ -197,7 +200,8 @@ class HadamardFusion(nn.Module):
         q = self._branches(self.query_proj, query)
         if self.chunk_size is None or value.dim() < 3:
             return self._fused(q, value)
-        again = functools.partial(checkpoint, self._fused, use_reentrant=False, preserve_rng_state=False)
+        random = self.post_networks is not None and any(network.dropout for network in self.post_networks)
+        again = functools.partial(checkpoint, self._fused, use_reentrant=False, preserve_rng_state=random)
         fused = []
         for start in range(0, max(1, value.shape[-2]), self.chunk_size):
             part = slice(start, start + self.chunk_size)

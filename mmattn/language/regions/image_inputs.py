@@ -6,7 +6,7 @@ import errno
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,18 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
 
 
 def with_region_faults(
-    faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
+    faults: dict[str, list[str]],
+    images: dict[str, list[str]],
+    num_features: int | None,
+    allow_empty: bool = False,
+    sources: Mapping[str, Any] = {},
 ) -> dict[str, list[str]]:
     """Add the faults of region stores to ``faults``, and return all faults by path, without repetitions.
 
     At most 20 faults of a store are listed, and the rest are counted. ``images`` maps the path of a store to the ids of
     the images that are used. ``num_features`` is the width that the model accepts, None for any. With ``allow_empty``,
-    an image may be without regions.
+    an image may be without regions. ``sources`` maps the path of a store to what
+    :meth:`RegionStore.source_faults` wants.
     """
     for path, ids in images.items():
         with collect_faults(faults, path):
@@ -70,7 +75,8 @@ def with_region_faults(
             if num_features not in (None, store.num_features):
                 reasons[0] += f' (--cfg-options model.num_features={store.num_features})'
             more = [f'… and {len(reasons) - SHOWN:,} more'] * (len(reasons) > SHOWN)
-            faults.setdefault(path, []).extend(reasons[:SHOWN] + more)
+            wrong = store.source_faults(sources.get(path))
+            faults.setdefault(path, []).extend(wrong + reasons[:SHOWN] + more)
     return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
 
 

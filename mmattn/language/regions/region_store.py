@@ -139,6 +139,7 @@ class RegionStore:
             ]
         _raise(faults, 'the region features')
         self.num_features = self._folders[0].width
+        self.sources = [files.source for files in self._folders]
 
     def __reduce__(self) -> tuple[type['RegionStore'], tuple[list[Path]]]:
         return RegionStore, (self.paths,)
@@ -207,6 +208,20 @@ class RegionStore:
             faults += [f'image {image_id}: {reason}' for reason in reasons]
         return faults
 
+    def source_faults(self, wanted: str | Sequence[str] | None) -> list[str]:
+        """List the folders whose source, in ``store.json``, lacks one of the ``wanted`` parts, such as 'resnet152'.
+
+        A source is the converter with its options. A folder without source, as your own program may write it, is no
+        fault.
+        """
+        parts = [wanted] if isinstance(wanted, str) else wanted or ()
+        return [
+            f'made by {source!r}, but the config wants {" and ".join(map(repr, parts))} '
+            "(regions='FOLDER' for another store, region_source=None for any)"
+            for source in self.sources
+            if source and not all(part in source for part in parts)
+        ]
+
     def check(
         self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
     ) -> None:
@@ -228,7 +243,7 @@ class _Folder:
         self.arrays = {name: self._load(name, faults, 'r') for name in record.get('arrays', ())}
         if len(faults) > before:
             return
-        self.width = record['num_features']
+        self.width, self.source = record['num_features'], record['source']
         self.offsets, self.sizes = offsets, sizes
         images, regions = len(self.image_ids), len(self.arrays['features'])
         expected = {
@@ -273,7 +288,9 @@ class _Folder:
                 return {}
             if not {'features', 'boxes'} <= set(record['arrays']) <= {'features', *DTYPES}:
                 raise ValueError(f'arrays is {record["arrays"]}')
-            return {name: record[name] for name in ('num_features', 'dtype', 'arrays')}
+            return {name: record[name] for name in ('num_features', 'dtype', 'arrays')} | {
+                'source': str(record.get('source', ''))
+            }
         except FileNotFoundError:
             faults.append(f'{path}: no such file')
         except (ValueError, KeyError, TypeError) as error:

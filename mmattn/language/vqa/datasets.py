@@ -23,7 +23,7 @@ from mmattn.language.regions.image_inputs import (
     warn_of_shared_images,
     with_region_faults,
 )
-from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.region_store import Regions, RegionStore
 from mmattn.language.text.annotation_files import collect_faults, difference, in_folder, raise_faults
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
@@ -131,6 +131,9 @@ class VQADataset(TextDataset):
         ann_file (str or sequence of str): files of :func:`mmattn.language.vqa.questions.read_questions`, or one file.
         regions (str or object, optional): path of a region store, or a store, as in
             :class:`mmattn.language.captioning.COCOCaptionDataset`. An image may have no region.
+        region_source (str or sequence of str, optional): parts that the source of the region store must contain, such
+            as the name of the converter or of the config of the backbone. Another store is a fault. A store without
+            source passes. Defaults to None, any.
         images (str, optional): folder of the pictures, such as ``<image_id>.jpg``, in place of ``regions``.
         vocab_files (sequence of str, optional): files whose words make the vocabulary. Defaults to ``ann_file``.
         answer_files (sequence of str, optional): files whose majority answers are counted. Defaults to ``ann_file``.
@@ -185,6 +188,7 @@ class VQADataset(TextDataset):
         fraction: float = 1.0,
         test_mode: bool = False,
         data_root: str = '',
+        region_source: str | Sequence[str] | None = None,
     ) -> None:
         recipe = Recipe(
             ann_file,
@@ -215,6 +219,8 @@ class VQADataset(TextDataset):
         )
         self._places: Any = picture_paths(images) if images is not None else open_store(regions)
         self._pictures = images is not None
+        if isinstance(self._places, RegionStore):
+            raise_faults(regions, self._places.source_faults(region_source))
         self._questions: list[Question] = []
         index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
         for path in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
@@ -288,6 +294,7 @@ class VQADataset(TextDataset):
         faults: dict[str, list[str]] = {}
         files: dict[str, list[Question]] = {}
         images: dict[str, list[str]] = {}  # by region store
+        sources: dict[str, Any] = {}
         read: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
         reads_pictures = getattr(model, 'num_features', 0) is None
         for cfg in cfgs:
@@ -322,8 +329,9 @@ class VQADataset(TextDataset):
                         faults.setdefault(path, []).extend(image_faults(files[path], places, pictures))
             elif isinstance(regions, str):
                 images.setdefault(regions, []).extend(image_ids)
+                sources[regions] = cfg.get('region_source')
         warn_of_shared_images(read[False], read[True])
-        return with_region_faults(faults, images, getattr(model, 'num_features', None), allow_empty=True)
+        return with_region_faults(faults, images, getattr(model, 'num_features', None), True, sources)
 
     def __len__(self) -> int:
         return len(self._questions)

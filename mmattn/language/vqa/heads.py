@@ -274,11 +274,10 @@ class QuestionOnlyHead(ConcatHead):
     reads_regions = False
 
 
-class _Projection(nn.Sequential):
-    """tanh Lin(dropout(x))."""
-
-    def __init__(self, in_dim: int, out_dim: int, dropout: float) -> None:
-        super().__init__(nn.Dropout(dropout), nn.Linear(in_dim, out_dim), nn.Tanh())
+def _projection(in_dim: int, out_dim: int, dropout: float, activation: str) -> nn.Sequential:
+    """Build f(Lin(dropout(x)))."""
+    layers = nn.Dropout(dropout), nn.Linear(in_dim, out_dim)
+    return nn.Sequential(*layers, nn.Tanh()) if activation == 'tanh' else nn.Sequential(*layers)
 
 
 @MODELS.register_module()
@@ -286,7 +285,7 @@ class FusionHead(AnswerHead):
     """Attend to regions and classify answers, both by a fusion of two vectors, such as MUTAN.
 
     1. The question's last state q is fused with each region v_j: α_g = softmax_j Lin(dropout(fusion(q̃, ṽ_j))), for G
-       glimpses, with q̃ = tanh Lin(dropout(q)) and ṽ alike.
+       glimpses, with q̃ = f(Lin(dropout(q))) and ṽ alike.
     2. q is fused with the attended regions Σ_j α_gj v_j, each with its own projection, concatenated.
     3. The answer is Lin(dropout(u)) of the second fusion u.
 
@@ -306,6 +305,8 @@ class FusionHead(AnswerHead):
         num_glimpses (int): G. Defaults to 2.
         project (bool): fuse q̃ and ṽ, or, if False, q and v themselves, as MCB does. Defaults to True.
         dropout (float): dropout probability, from 0 to 1. Defaults to 0.5.
+        activation (str): f of q̃ and ṽ. 'identity' is as in Eq. 3.5 to 3.10, so that MUTAN is bilinear. Defaults to
+            'tanh', as in the published code of MUTAN.
 
     Example:
         >>> head = FusionHead(16, 32, num_answers=5)
@@ -329,19 +330,24 @@ class FusionHead(AnswerHead):
         num_glimpses: int = 2,
         project: bool = True,
         dropout: float = 0.5,
+        activation: str = 'tanh',
     ) -> None:
         super().__init__()
         check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim)
         check_divisor('num_glimpses', num_glimpses, 'pooled_dim', pooled_dim)
         check_number('dropout', dropout, 0, 1)
+        if activation not in ('tanh', 'identity'):
+            raise ValueError(f"activation must be 'tanh' or 'identity'; got {activation!r}")
         self.attention_query: nn.Module
         self.attention_value: nn.Module
         self.query: nn.Module
         if project:
-            self.attention_query, self.query = (_Projection(question_dim, query_dim, dropout) for _ in range(2))
-            self.attention_value = _Projection(region_dim, value_dim, dropout)
+            self.attention_query, self.query = (
+                _projection(question_dim, query_dim, dropout, activation) for _ in range(2)
+            )
+            self.attention_value = _projection(region_dim, value_dim, dropout, activation)
             part = pooled_dim // num_glimpses
-            self.values = nn.ModuleList(_Projection(region_dim, part, dropout) for _ in range(num_glimpses))
+            self.values = nn.ModuleList(_projection(region_dim, part, dropout, activation) for _ in range(num_glimpses))
         else:
             query_dim, value_dim, pooled_dim = question_dim, region_dim, num_glimpses * region_dim
             self.attention_query = self.query = self.attention_value = nn.Identity()

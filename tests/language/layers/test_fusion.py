@@ -191,6 +191,27 @@ def test_many_positions_are_many_fusions(name, chunk_size):
     assert layer(question, values[:, :0]).shape == (2, 0, TO)
 
 
+def test_dropout_in_post_fusion_networks():
+    """In training, a channel is 0 or twice as large. Chunks repeat the same choice in the backward pass."""
+    network = build(PostFusionNetwork, TO, F_OF['selu'], 400, 1, dropout=0.5)
+    x, hidden = literal.randn(1, TO, seed=9), []
+    network.blocks[0][1].register_forward_pre_hook(lambda module, args: hidden.append(args[0]))
+    network.train()(x)
+    network.eval()(x)
+    dropped = hidden[0] == 0
+    assert 120 < dropped.sum() < 280
+    torch.testing.assert_close(hidden[0], torch.where(dropped, 0, 2 * hidden[1]), rtol=1e-12, atol=0)
+
+    layer = fusion(**NE, post_network=dict(hidden_dim=6, dropout=0.5), chunk_size=7).train()
+    (query, _), (_, values) = inputs(2, 1), inputs(2, 7)
+    gradients = []
+    for chunk_size in (7, None):
+        layer.chunk_size = chunk_size
+        torch.manual_seed(0)
+        gradients.append(torch.autograd.grad(layer(query, values).sum(), [query, values, *layer.parameters()]))
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
+
+
 def test_gradcheck():
     layer = fusion(chunk_size=2, **CONFIGURATIONS['NE+FG+Φ'])
     (query, _), (_, value) = inputs(1, 1), inputs(1, 3)
@@ -295,6 +316,7 @@ WRONG = {
     'missing branch': (lambda: fusion(groups=((0, 1, 2, 3),)), 'each branch'),
     'project': (lambda: fusion(project=False), 'project=False requires'),
     'skip': (lambda: fusion(post_network=dict(skip='mean')), "skip must be one of .* got 'mean'"),
+    'dropout': (lambda: fusion(post_network=dict(dropout=-0.1)), 'dropout must be from 0 to 1; got -0.1'),
     'num_branches': (lambda: fusion(num_branches=0), 'num_branches must be at least 1'),
     'chunk_size': (lambda: fusion(chunk_size=0), 'chunk_size must be at least 1'),
     'query': (lambda: fusion()(torch.ones(2, TV), torch.ones(2, TV)), r'\(\*, 3\) and \(\*, 4\).* got \(2, 4\)'),

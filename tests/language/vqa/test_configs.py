@@ -33,6 +33,7 @@ TRAINED = [
     'fusion/mutan_1xb128-100e_vqa1.py',
     'fusion/grid_1xb128-5e_vqa1.py',
     'fusion/ne-fg-phi_1xb128-100e_vqa2-test.py',
+    'fusion/ne-fg-phi_1xb128-100e_vqa2-trainval.py',
     'fusion/ps_small_1xb128-20e_coco-qa.py',
     'ng_san/mcan-gsa_1xb64-13e_vqa2-trainval-genome.py',
     'ng_san/mcan_1xb64-13e_vqa2.py',
@@ -161,7 +162,7 @@ def test_the_config_is_that_of_its_name(name):
     assert cfg.optim_wrapper.optimizer.lr == rate
     assert cfg.optim_wrapper.optimizer.type == ('Adam' if adam else 'Adamax')
     assert cfg.optim_wrapper.get('clip_grad') == (None if adam else dict(max_norm=0.25))
-    without_val = data.endswith('-genome')
+    without_val = 'trainval' in data
     assert cfg.default_hooks.checkpoint.save_best == (None if without_val else 'accuracy')
     assert (cfg.val_cfg is None) == (cfg.val_dataloader is None) == (cfg.val_evaluator is None) == without_val
     on_val = data in ('vqa1', 'vqa2')

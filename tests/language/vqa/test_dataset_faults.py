@@ -61,6 +61,29 @@ def test_correct_data_have_no_faults(check, data):
     assert check('easy_vqa', num_features=None) == {}
 
 
+def test_store_of_another_backbone_is_a_fault(check, data):
+    """Bottom-up boxes have as many channels as ResNet-152, so only the record of the store tells them apart."""
+    boxes = f'{data}/vqa2/regions'
+
+    def read_boxes(cfg):
+        for loader in (cfg.train_dataloader, cfg.val_dataloader):
+            loader.dataset.regions = 'regions'
+
+    [fault] = check('vqa2_fusion', change=read_boxes)[boxes]
+    assert fault.startswith("made by 'bottom_up_features.py, trainval.tsv', but the config wants 'resnet152' and ")
+    cfg = Config.fromfile(config_path('_base_/datasets/vqa2_fusion.py'))
+    with pytest.raises(ValueError, match=f'{boxes}: 1 fault:\n  made by'):
+        DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions'))
+    assert DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions', region_source=None))
+
+    path = data / 'vqa2/resnet152/store.json'
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(record, source=record['source'].replace("'grid': 14", "'grid': 7"))))
+    assert list(check('vqa2_fusion')) == [f'{data}/vqa2/resnet152']
+    path.write_text(json.dumps(dict(record, source='')))
+    assert check('vqa2_fusion') == {}
+
+
 def test_what_does_not_fit_the_model(check, data):
     root = data / 'vqa2'
     assert check(num_answers=3129) == {

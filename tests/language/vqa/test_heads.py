@@ -45,6 +45,7 @@ HEADS = {
     'co-attention, words masked': (CoAttentionHead, dict(embed_dim=6, hidden_dim=3, mask_words=True)),
     'MUTAN': (FusionHead, SMALL),
     'NE+FG+Φ': (FusionHead, dict(SMALL, fusion=dict(type=HADAMARD, **NE, **FG))),
+    'MUTAN, linear': (FusionHead, dict(SMALL, activation='identity')),
     'MCB': (FusionHead, dict(SMALL, fusion=MCB, project=False)),
     'two fusions': (FusionHead, dict(SMALL, attention_fusion=dict(type='mmattn.ConcatFusion'))),
     'concat': (ConcatHead, {}),
@@ -100,7 +101,10 @@ def expected_fusion(head, words, state, regions, region_mask):
     """Position by position; the fusions themselves are tested with the layers."""
 
     def projected(layer, x):
-        return x if isinstance(layer, nn.Identity) else torch.tanh(layer[1].weight @ x + layer[1].bias)
+        if isinstance(layer, nn.Identity):
+            return x
+        linear = layer[1].weight @ x + layer[1].bias
+        return torch.tanh(linear) if len(layer) == 3 else linear
 
     logits = []
     for q, v, mask in zip(state, regions, region_mask):
@@ -149,6 +153,20 @@ def test_mutan_is_the_tucker_product():
     core = torch.einsum('rki,rkj->kij', m, n)  # 𝒯_c[:, :, k] = Σ_r m_r^k (n_r^k)ᵀ
     q1, v1 = (torch.cat([x, torch.ones(B, 1)], 1).double() for x in (q, v))
     torch.testing.assert_close(fusion(q, v), torch.einsum('bi,kij,bj->bk', q1, core, v1), rtol=1e-12, atol=1e-12)
+
+
+def test_mutan_without_tanh_is_bilinear():
+    """As Eq. 3.5 to 3.9: of the question and the regions, without the biases."""
+    head = build('MUTAN, linear')
+    for name, parameter in head.named_parameters():
+        if name.endswith('bias'):
+            nn.init.zeros_(parameter)
+    a, b, v = (literal.randn(B, size, seed=seed) for seed, size in enumerate((N, N, M)))
+
+    def fused(q, v):
+        return head.fusion(head.query(q), torch.cat([layer(v) for layer in head.values], -1))
+
+    torch.testing.assert_close(fused(2 * a + b, 3 * v), 6 * fused(a, v) + 3 * fused(b, v), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize('name', HEADS)
@@ -321,6 +339,7 @@ def test_parameters_of_fusion(fusion, options, expected):
         ('unitary', dict(embed_dim=0), ValueError, 'embed_dim must be at least 1; got 0'),
         ('MUTAN', dict(num_glimpses=4), ValueError, 'num_glimpses must divide pooled_dim=6; got 4'),
         ('MUTAN', dict(query_dim=0.5), TypeError, 'query_dim must be an integer; got 0.5'),
+        ('MUTAN', dict(activation='relu'), ValueError, "activation must be 'tanh' or 'identity'; got 'relu'"),
         ('MUTAN', dict(dropout=2), ValueError, 'dropout must be from 0 to 1; got 2'),
         ('MUTAN', dict(fusion=dict(type=HADAMARD, relations=('minus',))), ValueError, 'relations must be one'),
         ('MUTAN', dict(fusion=dict(type=HADAMARD, query_activation='relu')), ValueError, "'identity', 'leaky_relu'"),
