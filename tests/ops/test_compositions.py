@@ -43,6 +43,8 @@ random_calls = functools.partial(
 def path(request, monkeypatch):
     """On GPUs, PyTorch's attention computes a slice and its gradients. On CPUs, formulas do, in the operands' dtype."""
     if request.param == 'as on GPUs':
+        if torch.__version__.startswith('2.4'):
+            pytest.skip("PyTorch's attention for CPUs gives NaN for whole blocks of −∞ in torch 2.4")
         monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
     return request.param
 
