@@ -133,9 +133,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check c
   TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
               " has no kernel for these tensors");
   // Look up the operator at each call: Python can declare its library of operators again.
-  c10::Dispatcher::singleton()
-      .findSchemaOrThrow(("mmattn::_dispatch_" + short_name(op)).c_str(), "")
-      .callBoxed(stack);
+  c10::Dispatcher::singleton().findSchemaOrThrow(("mmattn::_dispatch_" + short_name(op)).c_str(), "").callBoxed(stack);
 }
 
 void run_on_cuda(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run) {
