@@ -54,7 +54,7 @@ def add_grid(root: Path, ids: list, store: str = 'resnet152') -> None:
     with RegionWriter(root / store, source) as writer:
         for number, image_id in enumerate(ids):
             boxes, features = map(torch.from_numpy, releases.random_regions(number, 4, 6))
-            writer.write(image_id, Regions(features, boxes, (40, 50)))
+            writer.write(str(image_id), Regions(features, boxes, (40, 50)))
 
 
 # Segmentation, detection, video.
