@@ -124,7 +124,7 @@ def interpreted(tmp_path_factory):
     code = f'from {__name__} import evaluate_all; evaluate_all({str(path)!r})'
     done = subprocess.run(
         [sys.executable, '-c', code],
-        env={**os.environ, 'TRITON_INTERPRET': '1', 'OMP_NUM_THREADS': '1'},
+        env={**os.environ, 'TRITON_INTERPRET': '1', 'OMP_NUM_THREADS': '1', 'PYTHONPATH': os.pathsep.join(sys.path)},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -180,7 +180,7 @@ def _opens_text(call):
     method = call.func.attr if isinstance(call.func, ast.Attribute) else None
     owner = getattr(getattr(call.func, 'value', None), 'id', None)
     name = method or getattr(call.func, 'id', None)
-    if name in ('open', 'NamedTemporaryFile') and owner not in ('Image', 'tarfile', 'archive'):
+    if name in ('open', 'NamedTemporaryFile') and owner not in ('Image', 'tarfile', 'archive', 'os'):
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         modes = [value.value for value in values if isinstance(value, ast.Constant)]
         return not any(isinstance(mode, str) and set(mode) <= set('rwaxb+t') and 'b' in mode for mode in modes)

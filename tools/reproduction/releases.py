@@ -177,10 +177,11 @@ def voc(root: Path, classes: Sequence[str]) -> None:
             (root / 'Annotations').mkdir(exist_ok=True)
             (root / 'Annotations' / f'{name}.xml').write_text(
                 f'<annotation><size><width>{SIZE[0]}</width><height>{SIZE[1]}</height><depth>3</depth></size>{objects}'
-                '</annotation>'
+                '</annotation>',
+                encoding='utf-8',
             )
         (root / 'ImageSets/Main').mkdir(parents=True, exist_ok=True)
-        (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names) + '\n')
+        (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names) + '\n', encoding='utf-8')
 
 
 # Faces.
@@ -195,7 +196,7 @@ def helen(root: Path, lists: Mapping[str, Sequence[str]]) -> None:
         for i in range(11):
             save(root / 'labels' / name / f'{name}_lbl{i:02}.png', soft[..., i])
     for file, names in lists.items():
-        (root / file).write_text(''.join(f'{i} , {name}\n' for i, name in enumerate(names, 1)) + '\n')
+        (root / file).write_text(''.join(f'{i} , {name}\n' for i, name in enumerate(names, 1)) + '\n', encoding='utf-8')
 
 
 def lfw_pl(root: Path, lists: Mapping[str, Sequence[tuple[str, int]]]) -> list[str | Path]:
@@ -206,7 +207,7 @@ def lfw_pl(root: Path, lists: Mapping[str, Sequence[tuple[str, int]]]) -> list[s
     images, labels, listed = root / 'lfw_funneled', root / 'parts_lfw_funneled_gt_images', root / 'lists'
     listed.mkdir(parents=True)
     for file, names in lists.items():
-        (listed / file).write_text(''.join(f'{name} {number}\n' for name, number in names))
+        (listed / file).write_text(''.join(f'{name} {number}\n' for name, number in names), encoding='utf-8')
         for seed, (name, number) in enumerate(names):
             save(images / name / f'{name}_{number:04}.jpg', photo(seed))
             truth = np.random.default_rng(seed).integers(0, 3, (20, 26))
@@ -258,7 +259,7 @@ def davis(root: Path, resolution: str = '240p', lists: str = 'ImageSets', **clip
         clip(root, name, masks, f'JPEGImages/{resolution}', f'Annotations/{resolution}')
     (root / lists).mkdir(parents=True)
     for part in ('train', 'val'):
-        (root / lists / f'{part}.txt').write_text('\n'.join(clips) + '\n')
+        (root / lists / f'{part}.txt').write_text('\n'.join(clips) + '\n', encoding='utf-8')
 
 
 def youtube_vos(
@@ -279,7 +280,7 @@ def youtube_vos(
                 for i, (category, first) in things.items()
             }
         )
-    (root / 'meta.json').write_text(json.dumps(dict(videos=videos)))
+    (root / 'meta.json').write_text(json.dumps(dict(videos=videos)), encoding='utf-8')
 
 
 # Parallel text.

@@ -73,7 +73,9 @@ def add_landmarks(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True)
     for seed, name in enumerate(names):
         points = np.array([[5, 6], [15, 6], [10, 12], [10, 17]]) + np.random.default_rng(seed).normal(size=(4, 2))
-        (folder / f'{name}.pts').write_text(f'n_points: 4\n{{\n{chr(10).join(f"{x} {y}" for x, y in points)}\n}}\n')
+        (folder / f'{name}.pts').write_text(
+            f'n_points: 4\n{{\n{chr(10).join(f"{x} {y}" for x, y in points)}\n}}\n', encoding='utf-8'
+        )
 
 
 def make_lfw_pl(root: Path, source: Path, aligned: bool = False) -> None:

@@ -39,7 +39,7 @@ randomness = dict(seed=0)
 """
 SGD = """
 _base_ = './config.py'
-model = dict(dropout=0.0, encoder_attention=dict(dropout=0.0))
+model = dict(dropout=0.0, attention_dropout=0.0, encoder_attention=dict(dropout=0.0))
 optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.1))
 param_scheduler = None
 """

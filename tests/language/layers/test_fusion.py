@@ -255,7 +255,8 @@ def test_mcb_is_the_count_sketch_of_the_outer_product(size, normalize):
         torch.autograd.grad(layer.sketch(*x), x, cotangent), torch.autograd.grad(sketch, x, cotangent)
     ):
         torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
-    sketch = layer.sketch(*x)  # the root enlarges the rounding of entries without a pair, which are 0
+    sketch = layer.sketch(*x)
+    sketch = sketch.where(sketch.abs() > 1e-14, 0)  # entries without a pair, of which the transform leaves noise
     if normalize:
         sketch = sketch.sign() * sketch.abs().sqrt()
         sketch = sketch / sketch.square().sum(-1, keepdim=True).sqrt()

@@ -288,7 +288,7 @@ def test_images_outside_the_store_are_named(train):
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        ({'tokens': 'moses'}, "tokens must be one of 'ban', 'skip-thought'; got 'moses'"),
+        ({'tokens': 'moses'}, "tokens must be one of 'ban', 'mcan', 'skip-thought'; got 'moses'"),
         ({'target': 'hard'}, "target must be one of 'soft', 'sampled'; got 'hard'"),
         ({'min_answers': 0}, 'min_answers must be at least 1'),
         ({'num_answers': 0}, 'num_answers must be at least 1'),

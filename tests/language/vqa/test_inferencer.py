@@ -220,7 +220,10 @@ def test_faults_of_pictures(folder, tmp_path):
         (None, r'meta.dataset_meta has no symbols, answers, tokens, max_words; .* trained with mmattn\.VQADataset'),
         (dict(symbols=WORDS[:-1]), 'its vocabulary has 13 symbols, 4 special ones included, but .* is 14'),
         (dict(answers=ANSWERS[:-1]), 'dataset_meta has 5 answers, but num_answers of the model is 6'),
-        (dict(tokens='words'), "dataset_meta is invalid: tokens must be one of 'ban', 'skip-thought'; got 'words'"),
+        (
+            dict(tokens='words'),
+            "tokens must be one of 'ban', 'mcan', 'skip-thought'; got 'words'",
+        ),
         (dict(max_words=0), 'dataset_meta is invalid: max_words must be at least 1; got 0'),
     ],
 )

@@ -3,7 +3,7 @@
 UNTIL is the time, as of ``date +%s``, at which the part ends.
 """
 
-import sys
+import argparse
 import time
 from importlib import import_module
 
@@ -22,12 +22,15 @@ MODULES = {
 
 def main() -> None:
     """Run a part."""
-    part, until = sys.argv[1:]
-    module = next(name for name, parts in MODULES.items() if part in parts)
+    parser = argparse.ArgumentParser(prog='gpu_run', description='Run a part of gpu_run.sh.')
+    parser.add_argument('part', choices=[part for parts in MODULES.values() for part in parts])
+    parser.add_argument('until', type=float, help='end of the part, in seconds since 1970')
+    args = parser.parse_args()
+    module = next(name for name, parts in MODULES.items() if args.part in parts)
     start = time.monotonic()
-    with guarded(part):
-        getattr(import_module(module), f'run_{part}')(float(until) - time.time())
-    record(part, seconds=round(time.monotonic() - start, 1))
+    with guarded(args.part):
+        getattr(import_module(module), f'run_{args.part}')(args.until - time.time())
+    record(args.part, seconds=round(time.monotonic() - start, 1))
 
 
 if __name__ == '__main__':
