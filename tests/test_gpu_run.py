@@ -102,7 +102,8 @@ if __name__ == '__main__':
 @pytest.mark.e2e
 def test_a_group_that_ends_its_process_ends_no_other_group(tmp_path):
     (tmp_path / 'groups.py').write_text(GROUPS)
-    env = {**os.environ, 'OUT': str(tmp_path), 'PYTHONPATH': str(GPU_RUN)}
+    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}  # this is a worker
+    env = {**outside, 'OUT': str(tmp_path), 'PYTHONPATH': str(GPU_RUN)}
     done = subprocess.run([sys.executable, tmp_path / 'groups.py'], env=env, text=True, capture_output=True)
     assert "['first', 'wrong', 'last']" in done.stdout, done.stderr
     lines = read(tmp_path)
@@ -142,7 +143,8 @@ def test_without_its_fixture(broken):
 @pytest.mark.parametrize('processes', [0, 2])
 def test_failures_of_tests_are_written_once(processes, tmp_path):
     (tmp_path / 'test_some.py').write_text(FAILING)
-    env = {**os.environ, 'OUT': str(tmp_path), 'PYTHONPATH': str(GPU_RUN)}
+    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}  # this is a worker
+    env = {**outside, 'OUT': str(tmp_path), 'PYTHONPATH': str(GPU_RUN)}
     command = [sys.executable, '-m', 'pytest', '-p', 'failures', '-n', str(processes), 'test_some.py']
     subprocess.run(command, env=env, cwd=tmp_path, capture_output=True)
     *failures, counts = sorted(read(tmp_path), key=lambda line: line.get('test', 'z'))
