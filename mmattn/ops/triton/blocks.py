@@ -48,17 +48,17 @@ decode: Any = tl.core.builtin(_decode) if not interpreted() else lambda x: x
 
 
 @triton.jit
-def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr, first=0):
-    """Load rows ``(len(numbers), WIDTH)`` of a map from channel ``first`` on. Missing rows and channels are 0."""
-    at = first + tl.arange(0, WIDTH)
+def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr):
+    """Load rows ``(len(numbers), WIDTH)`` of a map. Missing rows and channels are 0."""
+    at = tl.arange(0, WIDTH)
     there = (numbers < count)[:, None] & (at < channels)[None, :]
     return tl.load(data + map * count * channels + (numbers[:, None] * channels + at[None, :]), mask=there, other=0.0)
 
 
 @triton.jit
-def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr, first=0):
-    """Store rows in the dtype of ``data``, from channel ``first`` on."""
-    at = first + tl.arange(0, WIDTH)
+def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr):
+    """Store rows in the dtype of ``data``."""
+    at = tl.arange(0, WIDTH)
     there = (numbers < count)[:, None] & (at < channels)[None, :]
     to = data + map * count * channels + (numbers[:, None] * channels + at[None, :])
     tl.store(to, rows.to(data.dtype.element_ty), mask=there)
