@@ -28,6 +28,12 @@ from .operator import Operator, fake_attention, match_layout, products
 from .window_bias import accumulator, window_entries, window_keys
 
 
+def has_biases(args: Any) -> bool:
+    """Check whether a call has biases or excludes keys."""
+    biases = (args.window_bias, args.key_bias, args.key_mask)
+    return args.is_causal or bool(args.axis_bias) or any(bias is not None for bias in biases)
+
+
 class Rows:
     """The operands of one call, flattened to N queries and M keys in ``dtype``. Biases of all keys: ``bias_dtype``."""
 

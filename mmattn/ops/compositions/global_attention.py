@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..global_attention import OPERATOR, BiasGradients, Rows
+from ..global_attention import OPERATOR, BiasGradients, Rows, has_biases
 from ..operator import match_layout
 from ..window_bias import accumulator
 from . import table_attention
@@ -42,7 +42,7 @@ def forward(args: Any) -> tuple[Tensor, Tensor]:
 def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor | None]:
     """Compute the gradients, by attending again in each slice."""
     channels = max(args.query.shape[-1], args.value.shape[-1])
-    fused = table_attention.uses_sdpa_backward(args.query.device, channels, has_table(args))
+    fused = table_attention.uses_sdpa_backward(args.query.device, channels, has_biases(args))
     call = _Call(args, fused)
     x, dtype = call.x, accumulator(args.query)
     grad, out = grad.flatten(2, -2).to(args.query.dtype), out.flatten(2, -2)
@@ -74,17 +74,11 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor |
     return biases.gradients(*(grad[..., : like.shape[-1]] for grad, like in shapes))
 
 
-def has_table(args: Any) -> bool:
-    """Check whether a call has biases or excludes keys."""
-    biases = (args.window_bias, args.key_bias, args.key_mask)
-    return args.is_causal or bool(args.axis_bias) or any(bias is not None for bias in biases)
-
-
 class _Call:
     def __init__(self, args: Any, fused: bool) -> None:
         self.fused = fused  # by PyTorch's attention
         self.x = x = Rows(args, args.query.dtype, args.query.dtype if self.fused else accumulator(args.query))
-        self.has_table = has_table(args)
+        self.has_table = has_biases(args)
         self.query, self.key, self.value = x.query, x.key, x.value
         self.columns = x.key.shape[2]
         if self.fused:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..global_attention import OPERATOR
+from ..global_attention import OPERATOR, has_biases
 from ..operator import empty_with_layout
 from . import blocks, launch
 from .blocks import gradients_like, prepare_gradient, rows, table
@@ -125,6 +125,4 @@ def supports(args: Any) -> bool:
 def is_worthwhile(arguments: tuple) -> bool:
     """Check whether the kernels are faster than PyTorch: with biases, as it has flash attention, and for many pairs."""
     args = OPERATOR.Arguments(*arguments)
-    biases = (args.window_bias, args.key_bias, args.key_mask)
-    biased = args.is_causal or bool(args.axis_bias) or any(x is not None for x in biases)
-    return biased and args.query.shape[:-1].numel() * args.key.shape[2:-1].numel() >= FEWEST_PAIRS
+    return has_biases(args) and args.query.shape[:-1].numel() * args.key.shape[2:-1].numel() >= FEWEST_PAIRS
