@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import torch
 
 from . import library, triton
+from .autograd import list_tensors
 
 FLOAT32 = (torch.float32,)
 HALF = (torch.float16, torch.bfloat16)
 PASSES = ('forward', 'backward')
+BACKENDS = ('auto', 'native', 'triton', 'composition', 'reference')
 
 
 class Row(NamedTuple):
@@ -71,9 +73,7 @@ def register(name: str, implementation: str, forward: Callable, backward: Callab
 
 def run(name: str, arguments: tuple) -> Any:
     """Run an operator, or its derivative, with the first implementation that supports the call."""
-    tensors = [x for given in arguments for x in (given if isinstance(given, list | tuple) else (given,))]
-    tensors = [x for x in tensors if isinstance(x, torch.Tensor)]
-    device, dtype = tensors[0].device, dtype_of(tensors)
+    device, dtype = _device_and_dtype(arguments)
     for implementation in running(name, device, dtype):
         if implementation in ('native', 'triton'):
             outputs = _run_kernel(implementation, name, arguments)
@@ -86,9 +86,9 @@ def run(name: str, arguments: tuple) -> Any:
     raise RuntimeError(f'mmattn::{name} has no kernel for these tensors: {dtype} on {device}')
 
 
-def dtype_of(tensors: list[torch.Tensor]) -> torch.dtype:
-    """Return the dtype of the first floating-point tensor of a call, which its rows of the table are about."""
-    return next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
+def _device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
+    tensors = list_tensors(arguments)
+    return tensors[0].device, next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
 
 
 @functools.cache
@@ -180,9 +180,9 @@ def parse_backends(text: str, name: str = 'backend') -> dict[str, str]:
         else [(x, text) for x in library.KERNELS]
     )
     for operator, backend in pairs:
-        if operator not in library.KERNELS or backend not in library.BACKENDS:
+        if operator not in library.KERNELS or backend not in BACKENDS:
             raise ValueError(
-                f'{name} must be one of {", ".join(library.BACKENDS)}, or pairs such as local_attention=native, with '
+                f'{name} must be one of {", ".join(BACKENDS)}, or pairs such as local_attention=native, with '
                 f'the operators {", ".join(library.KERNELS)}; got {text!r}'
             )
         if backend == 'native' and library.UNAVAILABLE_REASON is not None:
@@ -291,8 +291,7 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     name, arguments = operator.__name__, getattr(operator, 'arguments', None)
     if arguments is None:
         raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
-    given = [x for x in arguments(*args, **kwargs) if isinstance(x, torch.Tensor)]
-    device, dtype = given[0].device, dtype_of(given)
+    device, dtype = _device_and_dtype(arguments(*args, **kwargs))
     lines = [f'{name}, {dtype} on {device}']
     for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
         *against, (chosen, _) = _until_running(full_name, device, dtype)

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import torch
 
-BACKENDS = ('auto', 'native', 'triton', 'composition', 'reference')
 CPU_CAPABILITIES = ('default', 'avx2', 'avx512')
 BUILD = 'pip install --no-build-isolation .'
 KERNELS = ('dynamic_conv', 'global_attention', 'grid_attention', 'local_attention', 'strided_attention')

@@ -19,7 +19,7 @@ from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
 from mmattn import layers
-from mmattn.ops import dispatch, library
+from mmattn.ops import dispatch
 from mmattn.utils.profiling import extra_memory
 
 DTYPES = {'float32': None, 'bfloat16': torch.bfloat16}  # autocast to it
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=list(DTYPES))
     parser.add_argument('--only', nargs='+', choices=pairs(True), default=list(pairs(True)))
-    parser.add_argument('--backend', choices=library.BACKENDS, default='auto')
+    parser.add_argument('--backend', choices=dispatch.BACKENDS, default='auto')
     parser.add_argument('--repeats', type=int, default=10)
     parser.add_argument('--small', action='store_true', help='small maps, to try the command')
     args = parser.parse_args()

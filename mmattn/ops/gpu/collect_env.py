@@ -37,10 +37,9 @@ def collect_env() -> dict[str, str]:
     for name in library.KERNELS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if library.has_kernel(name) else 'reference'
     env['projection'] = 'oneDNN for float32, else torch' if ONEDNN else 'torch'
-    env['CUDA kernels'] = (
-        ', '.join(x for x in library.KERNELS if library.has_kernel(x, 'cuda'))
-        or f'not built; FORCE_CUDA=1 {library.BUILD}'
-    )
+    hint = f'; with nvcc: FORCE_CUDA=1 {library.BUILD}' if torch.version.cuda else ''
+    built_for_cuda = ', '.join(x for x in library.KERNELS if library.has_kernel(x, 'cuda'))
+    env['CUDA kernels'] = built_for_cuda or f'not built{hint}'
     env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
     if torch.cuda.is_available():
         device = torch.device('cuda', torch.cuda.current_device())
