@@ -75,6 +75,52 @@ def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
     check()
 
 
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+def test_gradients_of_more_channels_than_pytorchs_kernels_keep(monkeypatch, dtype):
+    """On GPUs, PyTorch's attention computes the outputs, and formulas the gradients, without a log-sum-exp."""
+    monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
+    monkeypatch.setattr(of_global, 'sdpa_backward', None)  # it is not called
+    shapes = {'query': 136, 'key': 136, 'value': 130, 'window_bias': 9}
+    tensors = {name: literal.randn(2, 2, 4, 5, c, seed=i).to(dtype) for i, (name, c) in enumerate(shapes.items())}
+    mask = torch.ones(2, 4, 5, dtype=torch.bool)
+    mask[0, 1:3, 2:], mask[1] = False, False  # the second sample has no keys
+    tensors |= {'outside_bias': literal.randn(2, 2, 4, 5, seed=9).to(dtype), 'key_mask': mask}
+    with dispatch.backend('composition'):
+        actual = evaluate(ops.global_attention, tensors, window_size=3)
+    with dispatch.backend('reference'):
+        expected = evaluate(ops.global_attention, tensors, torch.float64, window_size=3)
+    tolerance = {'atol': 1e-10, 'rtol': 1e-10} if dtype == torch.float64 else {'atol': 1e-4, 'rtol': 1e-4}
+    assert_same(actual, expected, **tolerance, check_dtype=False)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_operands_of_pytorchs_kernels_start_aligned(dtype):
+    """A view that begins at an odd element is copied, and other views are not."""
+    whole = torch.arange(129.0).to(dtype)
+    view, odd = whole[:128].view(2, 8, 8), whole[1:].view(2, 8, 8)
+    assert table_attention.pad(view).data_ptr() == view.data_ptr()
+    padded = table_attention.pad(odd)
+    assert padded.data_ptr() % table_attention.ALIGNMENT == 0
+    assert torch.equal(padded, odd)
+
+
+def test_pytorchs_attention_runs_without_cudnn(monkeypatch):
+    """Which plans anew for each size; afterwards, it is as the user has set it."""
+    enabled = []
+    original = F.scaled_dot_product_attention
+
+    def record(*arguments, **settings):
+        enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', record)
+    x = torch.randn(1, 1, 8, 8)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    table_attention.sdpa(x, x, x, None, 1.0)
+    assert enabled == [False]
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
 @pytest.mark.parametrize('name', CALLS)
 def test_slices_do_not_change_the_result(monkeypatch, path, name):
     """Slices of a few rows, heads or batch items each."""
