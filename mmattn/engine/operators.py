@@ -13,5 +13,4 @@ def log_operators() -> None:
         texts = [f'{name}: {dispatch.describe(name, device)}' for name in library.KERNELS]
         print_log(f'Operators on the {torch.cuda.get_device_name(device)}: {", ".join(texts)}', 'current')
     else:
-        texts = ['kernels' if library.UNAVAILABLE_REASON is None else library.UNAVAILABLE_REASON]
-        print_log(f'Operators on the CPU: {texts[0]}', 'current')
+        print_log(f'Operators on the CPU: {library.UNAVAILABLE_REASON or "kernels"}', 'current')
