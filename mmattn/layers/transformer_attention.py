@@ -139,10 +139,9 @@ class TransformerAttention2d(TermWeights, nn.Module):
             y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
             y = global_attention(**operands)
-        y = y.movedim(-1, 2).flatten(1, 2)
-        if self.norms:  # which counts each position, also of '0010'
-            y = y.expand_as(x)
-        y = self._project('proj_conv', y)
+        y = self.proj_conv(y.movedim(-1, 2).flatten(1, 2))
+        if 'proj_conv' in self.norms:  # it counts positions, and '0010' has one output for all
+            y = self.norms['proj_conv'](y.expand_as(x))
         return x + (self.gamma * y).to(x.dtype)
 
     def operands(self, x: Tensor, content: bool = True, position: bool = True) -> dict:

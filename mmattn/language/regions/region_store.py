@@ -289,7 +289,7 @@ class _Folder:
             if not {'features', 'boxes'} <= set(record['arrays']) <= {'features', *DTYPES}:
                 raise ValueError(f'arrays is {record["arrays"]}')
             return {name: record[name] for name in ('num_features', 'dtype', 'arrays')} | {
-                'source': str(record.get('source', ''))
+                'source': str(record.get('source') or '')
             }
         except FileNotFoundError:
             faults.append(f'{path}: no such file')
