@@ -228,7 +228,10 @@ def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     for options, message in (
         (('--level', 4), 'level must be from -4 to 3, those of the backbone; got 4'),
         (('--level', 3), r'grid must be at most the sides of the feature map, (2, 2); got 3'),
-        (('--size', 60), 'size must be one that the data preprocessor does not pad; it pads 60 to 64'),
+        (
+            ('--size', 60),
+            'the data preprocessor must not pad images: it pads (height, width) (60, 60) to (64, 64)',
+        ),
         (('--grid', 0), 'grid must be at least 1; got 0'),
     ):
         code, said = run(config, checkpoint, photos, *OPTIONS, *options)

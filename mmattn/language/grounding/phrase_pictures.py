@@ -8,9 +8,11 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.regions.box_pictures import BOX_COLOURS, draw_boxes
 from mmattn.visualization.figure import rendered
 
@@ -69,10 +71,7 @@ def closest_box(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> Seque
         (1, 0, 6, 4)
     """
 
-    def closeness(other: Sequence[float]) -> tuple[float, float]:
-        a, b = np.asarray(box, float), np.asarray(other, float)
-        overlap = (np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])).clip(0).prod()
-        union = (a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - overlap
-        return overlap / union, -float(np.linalg.norm(a[:2] + a[2:] - b[:2] - b[2:]))
-
-    return max(boxes, key=closeness)
+    ours, others = torch.tensor([box], dtype=torch.float64), torch.tensor(boxes, dtype=torch.float64)
+    overlaps = box_iou(ours, others)[0].tolist()
+    distances = (ours[:, :2] + ours[:, 2:] - others[:, :2] - others[:, 2:]).norm(dim=-1).tolist()
+    return boxes[max(range(len(boxes)), key=lambda i: (overlaps[i], -distances[i]))]

@@ -263,8 +263,8 @@ class GridExtractor:
         inputs = inputs if isinstance(inputs, Tensor) else torch.stack([*inputs])
         if inputs.shape[-2:] != image.shape[-2:]:
             raise ValueError(
-                'size must be one that the data preprocessor does not pad; it pads '
-                f'{image.shape[-1]} to {inputs.shape[-1]}'
+                'the data preprocessor must not pad images: it pads (height, width) '
+                f'{tuple(image.shape[-2:])} to {tuple(inputs.shape[-2:])}; choose another size, or remove its padding'
             )
         maps = self.backbone(inputs)
         maps = [maps] if isinstance(maps, Tensor) else list(maps)

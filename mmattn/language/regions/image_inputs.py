@@ -59,14 +59,14 @@ def with_region_faults(
     images: dict[str, list[str]],
     num_features: int | None,
     allow_empty: bool = False,
-    sources: Mapping[str, Any] = {},
+    sources: Mapping[str, Sequence[Any]] = {},
 ) -> dict[str, list[str]]:
     """Add the faults of region stores to ``faults``, and return all faults by path, without repetitions.
 
     At most 20 faults of a store are listed, and the rest are counted. ``images`` maps the path of a store to the ids of
     the images that are used. ``num_features`` is the width that the model accepts, None for any. With ``allow_empty``,
-    an image may be without regions. ``sources`` maps the path of a store to what
-    :meth:`RegionStore.source_faults` wants.
+    an image may be without regions. ``sources`` maps the path of a store to the ``region_source`` of each data set that
+    uses it.
     """
     for path, ids in images.items():
         with collect_faults(faults, path):
@@ -75,8 +75,8 @@ def with_region_faults(
             if num_features not in (None, store.num_features):
                 reasons[0] += f' (--cfg-options model.num_features={store.num_features})'
             more = [f'… and {len(reasons) - SHOWN:,} more'] * (len(reasons) > SHOWN)
-            wrong = store.source_faults(sources.get(path))
-            faults.setdefault(path, []).extend(wrong + reasons[:SHOWN] + more)
+            source_faults = [fault for wanted in sources.get(path, ()) for fault in store.source_faults(wanted)]
+            faults.setdefault(path, []).extend(source_faults + reasons[:SHOWN] + more)
     return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
 
 

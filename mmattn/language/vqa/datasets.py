@@ -294,7 +294,7 @@ class VQADataset(TextDataset):
         faults: dict[str, list[str]] = {}
         files: dict[str, list[Question]] = {}
         images: dict[str, list[str]] = {}  # by region store
-        sources: dict[str, Any] = {}
+        sources: dict[str, list[Any]] = {}
         read: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
         reads_pictures = getattr(model, 'num_features', 0) is None
         for cfg in cfgs:
@@ -329,7 +329,7 @@ class VQADataset(TextDataset):
                         faults.setdefault(path, []).extend(image_faults(files[path], places, pictures))
             elif isinstance(regions, str):
                 images.setdefault(regions, []).extend(image_ids)
-                sources[regions] = cfg.get('region_source')
+                sources.setdefault(regions, []).append(cfg.get('region_source'))
         warn_of_shared_images(read[False], read[True])
         return with_region_faults(faults, images, getattr(model, 'num_features', None), True, sources)
 
