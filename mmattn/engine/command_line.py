@@ -293,7 +293,9 @@ def _refuse_helper(what: str, cfg: Config, key: str, value: Any) -> None:
     """Raise an error if settings of a config have the former value of a helper, because they do not read it again."""
     name, _, rest = key.partition('.')
     holders = [x for setting in cfg if setting in SETTINGS for x in _find(cfg[setting], value, setting)]
-    if holders and not isinstance(value, bool | None):  # which many settings have
+    if isinstance(value, int | float):  # many settings have the same number
+        holders = [holder for holder in holders if holder.rpartition('.')[2] == name]
+    if holders and value is not None:
         keys = [f'{holder}.{rest}' if rest else holder for holder in holders]
         more = f' and {len(keys) - MOST_KEYS} more' if len(keys) > MOST_KEYS else ''
         raise ValueError(

@@ -76,7 +76,7 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
 
     Frames are in natural order: digits in their names count as numbers, so that frame 2 comes before frame 10. The
     results are the frames, their numbers counted from the first frame, the mask of each frame or None, and the faults.
-    If more than one number varies in the names, as in dates, or none, the numbers are positions. Faults are a folder
+    If the names differ in more than one number, as dates do, or have none, the numbers are positions. Faults are a folder
     without frames, frames of one number, masks without a frame, and names that differ only in the suffix.
     """
     paths = sorted(find_images(frames), key=natural_order)
@@ -134,7 +134,7 @@ def _varying_number(paths: Sequence[Path]) -> int | None:
 
 @cache
 def _say_order(folder: Path, order: str) -> None:
-    print_log(f'{folder}: more than one number varies in the names of frames; their order is {order}', 'current')
+    print_log(f'{folder}: the names of frames differ in more than one number; their order is {order}', 'current')
 
 
 def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:

@@ -30,7 +30,7 @@ class VideoFolderDataset(BaseDataset):
     * ``clip`` (str): name of the clip.
     * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): one per frame. None stands for no mask.
     * ``frame_numbers`` (list of int): the numbers in the frame names, counted from the first frame. They are 0, 1, … if
-      the names do not end in numbers.
+      the names have no number, or differ in more than one.
     * ``given_positions`` (list of int): ascending positions of the frames whose masks may show new objects.
     * ``output_positions`` (list of int): ascending positions of the frames that need a prediction.
     * ``single_object`` (bool): the argument.

@@ -103,15 +103,15 @@ class VOSInferencer:
         ``run.json`` records input and settings. The file ``.lock`` keeps other runs out of the folder.
 
         Args:
-            video (str or Path): a video file, or a folder of frames. Frames are ordered by number if all names end in
-                numbers, otherwise by name.
+            video (str or Path): a video file, or a folder of frames. Frames are in natural order: digits in their names
+                count as numbers.
             masks (str, Path, or sequence of str or Path): palette or grey images in a lossless format whose values are
                 the ids of the objects to follow, or folders of such images. A mask belongs to a frame as follows:
 
                 * ``<path>@20`` belongs to frame 20.
                 * A mask with exactly the name of a frame belongs to that frame.
                 * Of several masks, or in a folder, a mask whose name is a number belongs to the frame with this number.
-                * If all names in a folder of several masks end in numbers, these are the numbers of their frames.
+                * If one number varies in the names of a folder of several masks, it is the number of the frame.
                 * One mask with any other name belongs to the first frame.
 
                 An object begins at the first mask that shows it. Masks that show it again cause a warning.

@@ -14,8 +14,8 @@ from mmattn.utils import config_path
 from mmattn.utils.complexity import dicts
 
 CONFIGS = sorted(path.stem for path in config_path('sst').glob('*.py'))
-MODELS_OF = {model['Name']: model for model in load(config_path('sst/metafile.yml'))['Models']}
-TABLE_ROWS = [(name, row) for name, model in MODELS_OF.items() for row in model.get('Tables', ())]
+MODELS_BY_NAME = {model['Name']: model for model in load(config_path('sst/metafile.yml'))['Models']}
+TABLE_ROWS = [(name, row) for name, model in MODELS_BY_NAME.items() for row in model.get('Tables', ())]
 STAGES = sorted({(*row['Stages'], name) for name, row in TABLE_ROWS if 'Stages' in row})
 
 
@@ -34,11 +34,8 @@ def training_map(name):
     return tuple(ceil(side / 8) for side in steps(name, 'crop_size'))
 
 
-def test_map(name):
+def map_in_a_test(name):
     return tuple(ceil(side / 8) for side in config(name).model.test_cfg.scale[::-1])
-
-
-test_map.__test__ = False
 
 
 @cache
@@ -74,7 +71,7 @@ def test_stages_have_one_network_and_the_thesis_s_frames(stages):
 
 @pytest.mark.parametrize('name', CONFIGS)
 def test_a_test_reads_the_relative_vectors_that_training_trained(name):
-    trained, read = rows_read(name, training_map(name)), rows_read(name, test_map(name))
+    trained, read = rows_read(name, training_map(name)), rows_read(name, map_in_a_test(name))
     assert all(read[key] <= trained[key] for key in trained)
 
 
