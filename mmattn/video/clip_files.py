@@ -76,8 +76,8 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
 
     Frames are in natural order: digits in their names count as numbers, so that frame 2 comes before frame 10. The
     results are the frames, their numbers counted from the first frame, the mask of each frame or None, and the faults.
-    If the names differ in more than one number, as dates do, or have none, the numbers are positions. Faults are a folder
-    without frames, frames of one number, masks without a frame, and names that differ only in the suffix.
+    If the names differ in more than one number, as dates do, or have none, the numbers are positions. Faults are a
+    folder without frames, frames of one number, masks without a frame, and names that differ only in the suffix.
     """
     paths = sorted(find_images(frames), key=natural_order)
     if not paths:

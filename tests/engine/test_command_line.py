@@ -511,7 +511,7 @@ UNREAD = {  # an option that changes a helper → what to set
     'num_frames=4': 'set train_dataloader.dataset.num_frames',
     'heads=4': 'set model.heads',
     'size=(32, 32)': 'set train_dataloader.dataset.pipeline.1.scale, val_dataloader.dataset.pipeline.1.scale',
-    'pipeline.1.scale=(32, 32)': 'set train_dataloader.dataset.pipeline.1.scale, val_dataloader.dataset.pipeline.1.scale',
+    'pipeline.1.scale=(32, 32)': 'dataset.pipeline.1.scale, val_dataloader.dataset.pipeline.1.scale',
 }
 
 
