@@ -95,7 +95,10 @@ def rehearse(tables: dict[str, list[Row]], work_dir: Path, jobs: int, all_rows: 
             ((table, rows),) = tables.items()
             rehearse_table(rows, to_train[table], work_dir / table)
         else:
-            in_processes(lambda table: rehearse_table(tables[table], to_train[table], work_dir / table), tables, jobs)
+            with suppress(RuntimeError):  # the summary names the rows without an outcome
+                in_processes(
+                    lambda table: rehearse_table(tables[table], to_train[table], work_dir / table), tables, jobs
+                )
         return summarize(tables, work_dir, time.monotonic() - start)
 
 
@@ -290,8 +293,9 @@ def read_outcomes(folder: Path) -> dict[str, tuple[str, Outcome]]:
 
 def summarize(tables: dict[str, list[Row]], work_dir: Path, seconds: float) -> bool:
     """Print the numbers of outcomes and the rows that do not run. Returns whether no row failed."""
+    lost = '', Outcome(CHECKED, 'its process ended before the row did', 0.0)
     outcomes = {
-        f'{table}, {row_key(row)}': read_outcomes(work_dir / table)[row_key(row)][1]
+        f'{table}, {row_key(row)}': read_outcomes(work_dir / table).get(row_key(row), lost)[1]
         for table, rows in tables.items()
         for row in rows
     }

@@ -16,6 +16,8 @@ from mmengine.config import Config
 
 from mmattn.utils import complexity
 
+from .task import has_own_test
+
 if TYPE_CHECKING:
     from .tables import Row
 
@@ -73,16 +75,16 @@ def differences(row: 'Row', shipped: Config) -> list[Difference]:
     """
     cfg = deepcopy(shipped)
     cfg.merge_from_dict(row.options)
-    found = []
+    different = []
     for name, stated in row.source.items():
         if name not in READERS:
             raise ValueError(f"table {row.table}: Source has '{name}', which is none of {', '.join(READERS)}")
         ours = READERS[name](cfg, row)
         if stated == NOT_STATED:
-            found.append(Difference(f'{name} {_text(ours)}', False))
+            different.append(Difference(f'{name} {_text(ours)}', False))
         elif not is_same(stated, ours):
-            found.append(Difference(f'{name} {_text(ours)} (source: {_text(stated)})', True))
-    return found
+            different.append(Difference(f'{name} {_text(ours)} (source: {_text(stated)})', True))
+    return different
 
 
 def is_same(stated: Any, ours: Any) -> bool:
@@ -132,8 +134,8 @@ def _transform(key: str) -> Callable[[Config, 'Row'], Any]:
     """Return a reader of a setting of the training's transforms."""
 
     def read(cfg: Config, row: 'Row') -> Any:
-        found = (part[key] for part in complexity.dicts(cfg.train_dataloader.dataset) if key in part)
-        return next(found, None)
+        values = (part[key] for part in complexity.dicts(cfg.train_dataloader.dataset) if key in part)
+        return next(values, None)
 
     return read
 
@@ -199,9 +201,7 @@ def _checkpoint(cfg: Config, row: 'Row') -> str:
 
 def _tested_checkpoint(cfg: Config, row: 'Row') -> str:
     """Return which checkpoint reproduce.py tests: if the validation is the test, the last."""
-    own_test = cfg.get('val_evaluator') is not None and (
-        cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
-    )
+    own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
     return _checkpoint(cfg, row) if own_test else 'last'
 
 
@@ -219,6 +219,14 @@ def _size(position: int) -> Callable[[Config, 'Row'], Any]:
         return SIZES[cfg.model.size][position]
 
     return read
+
+
+def _layers(cfg: Config, row: 'Row') -> Any:
+    """Return the number of layers, of the encoder where the decoder has others."""
+    layers = cfg.model.get('encoder_layers')
+    if isinstance(layers, list):  # a config per layer
+        return len(layers)
+    return (_size(3) if 'size' in cfg.model else _model('num_layers', 'encoder_layers'))(cfg, row)
 
 
 # The setting of a source, and where a config has it.
@@ -259,15 +267,13 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'output stride': _output_stride,
     'normalization': _normalization,
     'auxiliary head': lambda cfg, row: cfg.model.get('auxiliary_head') is not None,
-    'layers': lambda cfg, row: (
-        _size(3)(cfg, row) if 'size' in cfg.model else _model('num_layers', 'encoder_layers')(cfg, row)
-    ),
+    'layers': _layers,
     'channels': lambda cfg, row: _size(0)(cfg, row) if 'size' in cfg.model else _model('embed_dim')(cfg, row),
     'channels of feed-forward layers': _model('feedforward_dim'),
     'heads': _model('num_heads'),
     'glimpses': _model('num_glimpses'),
     'dropout': lambda cfg, row: cfg.model.get('dropout', 0.1),
-    'label smoothing': lambda cfg, row: cfg.model.get('label_smoothing', 0),
+    'label smoothing': lambda cfg, row: cfg.model.get('label_smoothing'),
     'appearance model': lambda cfg, row: bool(cfg.model.get('appearance', False)),
     'step of strided attention': lambda cfg, row: cfg.model.attention.get('step'),
     # Test.

@@ -116,8 +116,5 @@ def _shrink_sentence_network(model: Any) -> None:
         model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
     if 'scorer' in model:
         model.scorer.embed_dim = 24
-    for key in ('encoder_attention', 'decoder_attention', 'cross_attention'):
-        if isinstance(model.get(key), list) and len(model[key]) > 4 and model.get('size') == 'tiny':
-            model[key] = model[key][:4]  # one per layer
     if 'test_cfg' in model:
         model.test_cfg.max_length = (0, 8) if model.type == 'mmattn.TranslationTransformer' else 8
