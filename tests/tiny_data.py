@@ -5,31 +5,17 @@ import json
 import numpy as np
 from PIL import Image
 
-from reproduction.releases import CAPTION_WORDS as WORDS
-from reproduction.releases import SIZE, ade20k, cityscapes, coco, folders, voc
-from reproduction.releases import captions as _captions
+from reproduction import rehearsal_data
+from reproduction.language_releases import CAPTION_WORDS as WORDS
+from reproduction.language_releases import captions as _captions
+from reproduction.releases import SIZE, folders
 
 from .video import clips
 
-
-def videos(root):
-    """The layouts of video object segmentation: clips of three frames, one object each or two; and stills."""
-    masks = [clips.squares(p, 1) for p in range(3)]
-    for name, resolution, lists in (
-        ('davis', '480p', 'ImageSets/2017'),
-        ('davis_2016', '480p', 'ImageSets/480p'),
-        ('davis_240p', '240p', 'ImageSets'),
-    ):
-        clips.davis(root / name, resolution, lists, bear=masks, goat=masks)
-    for name in ('street_1', 'street_2'):
-        clips.clip(root / 'stills', name, masks[:1])
-    for name in ('youtube_vos_2018', 'youtube_vos_2019'):
-        for part in ('train', 'valid'):
-            clips.youtube_vos(
-                root / name / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}), dict(a=3, b=3)
-            )
-
-
+REHEARSED = (  # as in a rehearsal of tables
+    'ade20k', 'bccd', 'buildings', 'camvid', 'cityscapes', 'coco', 'davis', 'davis_2016', 'davis_240p', 'trees',
+    'youtube_vos_2018', 'youtube_vos_2019',
+)  # fmt: skip
 SYMBOLS = ('a', 'b', 'c', 'd', 'e@@', 'f')
 
 
@@ -51,9 +37,6 @@ def parallel_text(root, source, target, symbols=SYMBOLS):
 
 
 FEATURES = 6  # of a region
-
-
-RESNET152 = "grid_features.py, resnet152_imagenet.py, resnet152.pth, {'size': 448, 'level': -1, 'grid': 14}"
 
 
 def _regions(folder, ids, width=FEATURES, source=''):
@@ -148,7 +131,7 @@ def questions(root, answers=10, pictures=False, test=True, genome=False):
         start += count
     if not pictures:
         _regions(root / 'regions', ids, source='bottom_up_features.py, trainval.tsv')
-        _regions(root / 'resnet152', ids, source=RESNET152)
+        _regions(root / 'resnet152', ids, source=rehearsal_data.RESNET152)
         return
     (root / 'images').mkdir(exist_ok=True)
     for number, image_id in enumerate(ids):
@@ -158,18 +141,14 @@ def questions(root, answers=10, pictures=False, test=True, genome=False):
 
 def make_all(root):
     """Return the environment that points every data set of the configs to small images or texts under ``root``."""
-    folders(root / 'buildings', '.png', 2)
-    folders(root / 'camvid', '.jpg', 11)
+    for name in REHEARSED:
+        rehearsal_data.make(f'{name.upper()}_ROOT', root)
     folders(root / 'fasseg', '.jpg', 6)
     for name, classes in (('helen', 11), ('lfw_pl', 3)):
         for aligned in ('', '_aligned'):
             folders(root / f'{name}{aligned}', '.jpg', classes, test=2)
-    cityscapes(root / 'cityscapes')
-    ade20k(root / 'ade20k')
-    coco(root / 'coco')
-    voc(root / 'bccd', ('RBC', 'WBC', 'Platelets'))
-    voc(root / 'trees', ('Tree',))
-    videos(root)
+    for name in ('street_1', 'street_2'):
+        clips.clip(root / 'stills', name, [clips.squares(0, 1)])
     for name, pair in dict(multi30k='en-de', iwslt14='de-en', wmt14_en_de='en-de', wmt14_en_fr='en-fr').items():
         parallel_text(root / name, *pair.split('-'))
     captions(root / 'coco_captions', 'coco')

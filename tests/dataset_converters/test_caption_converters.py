@@ -14,7 +14,7 @@ from mmattn.language.captioning import COCOCaptionDataset
 from mmattn.language.captioning.annotations import read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.files import write_text
-from reproduction.releases import region_archive as archive
+from reproduction.language_releases import region_archive as archive
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts

@@ -11,9 +11,9 @@ import torch
 from mmattn.language import RegionStore
 from mmattn.language.grounding import EntitiesDataset, PhraseRecall
 from mmattn.language.grounding.entities import rank_words, read_entities
-from reproduction.releases import ENTITY_CAPTIONS as SENTENCES
-from reproduction.releases import entity_annotation as annotation
-from reproduction.releases import region_archive as archive
+from reproduction.language_releases import ENTITY_CAPTIONS as SENTENCES
+from reproduction.language_releases import entity_annotation as annotation
+from reproduction.language_releases import region_archive as archive
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts

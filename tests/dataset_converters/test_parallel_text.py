@@ -11,8 +11,9 @@ from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import ParallelTextDataset
-from reproduction import releases
-from reproduction.releases import ENGLISH, GERMAN, pack, text, xml
+from reproduction import language_releases
+from reproduction.language_releases import ENGLISH, GERMAN, xml
+from reproduction.releases import pack, text
 from reproduction.releases import write_files as written
 
 from ..real_data import missing, real_data
@@ -36,7 +37,7 @@ def tokens(out, name):
 
 # Multi30k.
 
-MULTI30K = releases.multi30k(dict(train=4, val=2, test_2016_flickr=3))
+MULTI30K = language_releases.multi30k(dict(train=4, val=2, test_2016_flickr=3))
 
 
 @pytest.mark.parametrize('form', ['folder', 'plain', 'raw.zip', 'raw.tar.gz'])
@@ -228,7 +229,7 @@ def test_the_real_multi30k(command, out):
 # IWSLT'14.
 
 
-IWSLT = releases.iwslt14(iwslt14.TESTS)
+IWSLT = language_releases.iwslt14(iwslt14.TESTS)
 
 
 def expected_iwslt():
@@ -303,7 +304,7 @@ def test_all_faults_of_iwslt(fails, tmp_path):
 # WMT'14 English–German.
 
 MERGES = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
-GOOGLE = releases.wmt14_en_de(MERGES, wmt14.SEGMENTED.values(), wmt14.PUBLISHED.values())
+GOOGLE = language_releases.wmt14_en_de(MERGES, wmt14.SEGMENTED.values(), wmt14.PUBLISHED.values())
 SYMBOLS = b' '.join(GOOGLE[f'train.tok.clean.bpe.32000.{code}'] for code in ('en', 'de')).decode().split()
 OTHER_COUNTS = [
     f'newstest{year}.tok.bpe.32000: 4 sentences, the release has {count}'
@@ -366,7 +367,7 @@ def test_all_faults_of_english_german(fails, tmp_path):
 
 # WMT'14 English–French.
 
-CORPORA = releases.wmt14_en_fr(wmt14.CORPORA)
+CORPORA = language_releases.wmt14_en_fr(wmt14.CORPORA)
 
 
 @pytest.mark.parametrize('form', ['archives', 'files'])

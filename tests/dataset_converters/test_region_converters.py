@@ -12,9 +12,9 @@ from PIL import Image
 
 from mmattn.language import RegionStore
 from mmattn.language.captioning import VATEXDataset
-from reproduction.releases import bottom_up_line as line
-from reproduction.releases import random_regions as sample
-from reproduction.releases import region_archive as archive
+from reproduction.language_releases import bottom_up_line as line
+from reproduction.language_releases import random_regions as sample
+from reproduction.language_releases import region_archive as archive
 
 from ..real_data import real_data
 from ..tiny_detectors import PIPELINE, detector

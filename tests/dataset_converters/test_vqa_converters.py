@@ -16,12 +16,12 @@ from mmattn.language.vqa import (
     write_questions,
 )
 from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
-from reproduction.releases import TEN_ANSWERS as TEN
-from reproduction.releases import coco_qa, daquar, easy_vqa
-from reproduction.releases import region_archive as archive
-from reproduction.releases import visual_genome as genome
-from reproduction.releases import vqa as published
-from reproduction.releases import vqa_entries as entries
+from reproduction.language_releases import TEN_ANSWERS as TEN
+from reproduction.language_releases import coco_qa, daquar, easy_vqa
+from reproduction.language_releases import region_archive as archive
+from reproduction.language_releases import visual_genome as genome
+from reproduction.language_releases import vqa as published
+from reproduction.language_releases import vqa_entries as entries
 from reproduction.releases import write_json as write
 
 from ..real_data import missing, real_data

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import rehearsal, tiny_data
+from reproduction import rehearsal, rehearsal_data
 from reproduction.protocol import Protocol, adapt, shipped, small_network
 from reproduction.rehearsal import Outcome, choose_rows, rehearse_table
 from reproduction.tables import read_tables
@@ -21,9 +21,9 @@ TABLES = read_tables()
 def places(tmp_path_factory):
     """The folders of all tiny data sets, by variable."""
     folder = tmp_path_factory.mktemp('data')
-    for variable in tiny_data.DATA:
-        tiny_data.make(variable, folder)
-    return {variable: tiny_data.place(variable, folder) for variable in tiny_data.DATA}
+    for variable in rehearsal_data.DATA:
+        rehearsal_data.make(variable, folder)
+    return {variable: rehearsal_data.place(variable, folder) for variable in rehearsal_data.DATA}
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def data(places, monkeypatch):
 
 
 def test_there_is_a_release_of_every_data_set_of_the_configs(places):
-    assert set(tiny_data.variables()) == set(tiny_data.DATA)
+    assert set(rehearsal_data.variables()) == set(rehearsal_data.DATA)
     assert all(any(place.iterdir()) for place in places.values())
 
 

@@ -28,7 +28,7 @@ from mmengine.registry import DATASETS, METRICS, MODELS, init_default_scope
 
 from mmattn.utils.files import check_writable, exclusive, write_text
 
-from . import tiny_data
+from . import rehearsal_data
 from .plan import check_data, plan, source_words, write_configs
 from .protocol import Protocol, adapt, shipped, small_network
 from .reproduce import Machine, Scope, make_run, reproduce, train_stages
@@ -81,7 +81,7 @@ def rehearse(tables: dict[str, list[Row]], work_dir: Path, jobs: int, all_rows: 
     start = time.monotonic()
     check_writable(work_dir)
     work_dir = work_dir.resolve()
-    os.environ.update({name: str(tiny_data.place(name, work_dir / 'data')) for name in tiny_data.variables()})
+    os.environ.update({name: str(rehearsal_data.place(name, work_dir / 'data')) for name in rehearsal_data.variables()})
     with exclusive(work_dir):
         with logged(work_dir / 'log.txt'):
             to_train = (
@@ -149,7 +149,7 @@ def make_data(variable: str, folder: Path) -> None:
     log = folder / f'{variable}.log'
     with logged(log):
         try:
-            tiny_data.make(variable, folder)
+            rehearsal_data.make(variable, folder)
         except Exception as error:
             traceback.print_exc()
             raise SystemExit(f'{variable}: {error}; see {log}') from None

@@ -13,7 +13,7 @@ from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
-from reproduction.releases import glove, skip_thought
+from reproduction.language_releases import glove, skip_thought
 
 from ... import tiny_data as tiny
 from ...test_configs import QUESTIONS

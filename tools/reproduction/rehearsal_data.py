@@ -13,10 +13,11 @@ from mmattn.language import Regions, RegionWriter
 from mmattn.utils import config_path
 from mmattn.utils.files import replace_folder
 
-from . import releases
+from . import language_releases, releases
 from .protocol import data_sets
 
 WORDS = ('is', 'it', 'what', 'color', 'dog', 'image', 'man', 'hat')  # with published vectors, in questions and phrases
+RESNET152 = "grid_features.py, resnet152_imagenet.py, resnet152.pth, {'size': 448, 'level': -1, 'grid': 14}"
 SPLITS = dict(train=range(100, 106), val=range(200, 204), test=range(300, 302))  # numbers of images
 
 
@@ -44,16 +45,15 @@ def images() -> list[int]:
 
 def add_regions(root: Path, source: Path, ids: list, store: str = 'regions', width: int = 6) -> None:
     """Convert bottom-up-attention features of some images to a region store in a data set."""
-    tsv = releases.bottom_up(source / f'{store}.tsv', ids, width)
+    tsv = language_releases.bottom_up(source / f'{store}.tsv', ids, width)
     convert('bottom_up_features', tsv, '--out-dir', root / store)
 
 
 def add_grid(root: Path, ids: list, store: str = 'resnet152') -> None:
     """Store random features of some images as ``grid_features.py`` stores ResNet-152's, without the network."""
-    source = "grid_features.py, resnet152_imagenet.py, resnet152.pth, {'size': 448, 'level': -1, 'grid': 14}"
-    with RegionWriter(root / store, source) as writer:
+    with RegionWriter(root / store, RESNET152) as writer:
         for number, image_id in enumerate(ids):
-            boxes, features = map(torch.from_numpy, releases.random_regions(number, 4, 6))
+            boxes, features = map(torch.from_numpy, language_releases.random_regions(number, 4, 6))
             writer.write(str(image_id), Regions(features, boxes, (40, 50)))
 
 
@@ -134,13 +134,13 @@ def make_stills(root: Path, source: Path) -> None:
 
 def make_multi30k(root: Path, source: Path) -> None:
     """Multi30k."""
-    release = releases.write_files(releases.multi30k(dict(train=4, val=2, test_2016_flickr=3)), source)
+    release = releases.write_files(language_releases.multi30k(dict(train=4, val=2, test_2016_flickr=3)), source)
     convert('multi30k', release, '--merges', '12', '--allow-other-counts', '--out-dir', root)
 
 
 def make_iwslt14(root: Path, source: Path) -> None:
     """IWSLT'14."""
-    release = releases.write_files(releases.iwslt14(script('iwslt14')['TESTS']), source)
+    release = releases.write_files(language_releases.iwslt14(script('iwslt14')['TESTS']), source)
     convert('iwslt14', release, '--merges', '30', '--out-dir', root)
 
 
@@ -148,14 +148,14 @@ def make_wmt14_en_de(root: Path, source: Path) -> None:
     """Google's release of WMT'14 English–German."""
     merges = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
     segmented, published = (script('wmt14')[name].values() for name in ('SEGMENTED', 'PUBLISHED'))
-    release = releases.wmt14_en_de(merges, segmented, published)
+    release = language_releases.wmt14_en_de(merges, segmented, published)
     convert('wmt14', 'en-de', releases.write_files(release, source), '--allow-other-counts', '--out-dir', root)
 
 
 def make_wmt14_en_fr(root: Path, source: Path) -> None:
     """WMT'14 English–French."""
     source.mkdir(parents=True)
-    for archive, files in releases.wmt14_en_fr(script('wmt14')['CORPORA']).items():
+    for archive, files in language_releases.wmt14_en_fr(script('wmt14')['CORPORA']).items():
         releases.pack(source / archive, files, 'w' if archive.endswith('.tar') else 'w:gz')
     convert('wmt14', 'en-fr', source, '--merges', '40', '--allow-other-counts', '--out-dir', root)
 
@@ -163,7 +163,8 @@ def make_wmt14_en_fr(root: Path, source: Path) -> None:
 def make_coco_captions(root: Path, source: Path) -> None:
     """COCO's captions in Karpathy's splits: region features, VGG-16 features, detected attributes."""
     releases.write_json(
-        root / 'dataset_coco.json', releases.karpathy(['train'] * 5 + ['restval', 'val', 'val', 'test', 'test'])
+        root / 'dataset_coco.json',
+        language_releases.karpathy(['train'] * 5 + ['restval', 'val', 'val', 'test', 'test']),
     )
     add_regions(root, source, [*range(100, 110)])
     add_regions(root, source, [*range(100, 110)], 'vgg16', 512)
@@ -179,9 +180,9 @@ def detect_attributes(root: Path, name: str) -> None:
 def make_flickr8k(root: Path, source: Path) -> None:
     """Flickr8k's captions, with region features in NumPy archives."""
     splits = ['train'] * 6 + ['val'] * 4
-    annotations = releases.karpathy(splits, 'filename')
+    annotations = language_releases.karpathy(splits, 'filename')
     releases.write_json(source / 'dataset_flickr8k.json', annotations)
-    releases.region_archive(source / 'features_train.npz', image_id=np.arange(100, 110))
+    language_releases.region_archive(source / 'features_train.npz', image_id=np.arange(100, 110))
     convert('flickr8k', source, '--out-dir', root)
     detect_attributes(root, 'dataset_flickr8k.json')
 
@@ -191,7 +192,7 @@ def make_vatex(root: Path, source: Path) -> None:
     files = {'training_v1.0': 4, 'validation_v1.0': 2, 'public_test_english_v1.1': 2}
     names = []
     for file, count in files.items():
-        videos = [dict(videoID=f'{file}_{i}', enCap=releases.captions(i) * 2) for i in range(count)]
+        videos = [dict(videoID=f'{file}_{i}', enCap=language_releases.captions(i) * 2) for i in range(count)]
         names += [video['videoID'] for video in videos]
         releases.write_json(root / f'vatex_{file}.json', videos)
     source.mkdir(parents=True, exist_ok=True)
@@ -202,15 +203,9 @@ def make_vatex(root: Path, source: Path) -> None:
 
 def make_grounding(root: Path, source: Path) -> None:
     """Flickr30k Entities, or its part Flickr8k."""
-    releases.entities(source, SPLITS)
-    store = source.with_name(f'{source.name}_regions')
-    add_regions(store, source, images())
-    convert('flickr_entities', source, '--regions', store / 'regions', '--out-dir', root)
-    link = root / 'regions'
-    if link.is_symlink():  # to a folder beside the scratch folder, in which it does not stay
-        target = link.resolve()
-        link.unlink()
-        target.rename(link)
+    language_releases.entities(source, SPLITS)
+    language_releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
+    convert('flickr_entities', source, '--out-dir', root)
 
 
 # Questions.
@@ -219,24 +214,24 @@ def make_grounding(root: Path, source: Path) -> None:
 def make_vqa(root: Path, source: Path, prefix: str) -> None:
     """VQA 2.0 or 1.0: its test has no answers; for VQA 2.0 also the questions of Visual Genome, and word vectors."""
     for split, numbers, year in (('train', [3, 4] * 10, '2014'), ('val', [5, 6], '2014'), ('test', [7, 8], '2015')):
-        releases.vqa(source, split, numbers, prefix, year)
-    releases.vqa(source, 'test-dev', [7, 8], prefix, '2015')
+        language_releases.vqa(source, split, numbers, prefix, year)
+    language_releases.vqa(source, 'test-dev', [7, 8], prefix, '2015')
     convert('vqa', source, '--out-dir', root)
     add_regions(root, source, [*range(3, 9)])
     add_grid(root, [*range(3, 9)])
     if prefix:
-        releases.visual_genome(source / 'genome', 'yes', 'no')
+        language_releases.visual_genome(source / 'genome', 'yes', 'no')
         convert('visual_genome', source / 'genome', '--vqa', root)
-        releases.glove(source / 'glove.txt', WORDS)
+        language_releases.glove(source / 'glove.txt', WORDS)
         questions = [root / f'questions_{split}.json' for split in SPLITS]
         convert('word_mixture', source / 'glove.txt', *questions, '--out', root / 'word_vectors_600.txt')
 
 
 def make_coco_vqa_mini(root: Path, source: Path) -> None:
     """A part of VQA 2.0, with regions in NumPy archives."""
-    releases.vqa(source, 'minitrain', [3, 4] * 10, year='')
-    releases.vqa(source, 'minival', [5, 6, 7, 8], year='')
-    releases.region_archive(source / 'features_all.npz', image_id=np.arange(3, 9))
+    language_releases.vqa(source, 'minitrain', [3, 4] * 10, year='')
+    language_releases.vqa(source, 'minival', [5, 6, 7, 8], year='')
+    language_releases.region_archive(source / 'features_all.npz', image_id=np.arange(3, 9))
     convert('vqa', source, '--hold-out', '--out-dir', root)
 
 
@@ -248,8 +243,8 @@ def make_coco_qa(root: Path, source: Path) -> None:
             for number in numbers
             for kind, colour in enumerate(('dog', 'two', 'red'))
         ]
-        releases.coco_qa(source, split, *rows)
-    releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
+        language_releases.coco_qa(source, split, *rows)
+    language_releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
     convert('coco_qa', source, '--out-dir', root)
 
 
@@ -257,22 +252,22 @@ def make_daquar(root: Path, source: Path) -> None:
     """DAQUAR."""
     for split, numbers in (('train', SPLITS['train']), ('test', SPLITS['val'])):
         rows = [(f'what is in the image{number} ?', answer) for number in numbers for answer in ('bed', 'book, cup')]
-        releases.daquar(source, f'qa.37.raw.{split}.txt', *rows)
-    releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
+        language_releases.daquar(source, f'qa.37.raw.{split}.txt', *rows)
+    language_releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
     convert('daquar', source, '--out-dir', root)
 
 
 def make_easy_vqa(root: Path, source: Path) -> None:
     """easy-VQA."""
     for split, numbers in (('train', range(40)), ('test', range(4))):  # two questions are 1/16
-        releases.easy_vqa(source, split, [*numbers], packed=True, size=64)
+        language_releases.easy_vqa(source, split, [*numbers], packed=True, size=64)
     convert('easy_vqa', source, '--out-dir', root)
 
 
 def make_glove(root: Path, _: Path) -> None:
     """Both files of GloVe that configs read."""
     for corpus in ('6B', '840B'):
-        releases.glove(root / f'glove.{corpus}.300d.txt', WORDS)
+        language_releases.glove(root / f'glove.{corpus}.300d.txt', WORDS)
 
 
 # By the environment variable of a data set's folder: writes the folder, with a second folder for the release.
@@ -302,7 +297,7 @@ DATA: dict[str, Callable[[Path, Path], None]] = {
     'LFW_PL_ALIGNED_ROOT': lambda root, source: make_lfw_pl(root, source, aligned=True),
     'LFW_PL_ROOT': make_lfw_pl,
     'MULTI30K_ROOT': make_multi30k,
-    'SKIP_THOUGHT_ROOT': lambda root, _: releases.skip_thought(root, WORDS),
+    'SKIP_THOUGHT_ROOT': lambda root, _: language_releases.skip_thought(root, WORDS),
     'STILLS_ROOT': make_stills,
     'TREES_ROOT': lambda root, _: releases.voc(root, ('Tree',)),
     'VATEX_ROOT': make_vatex,
