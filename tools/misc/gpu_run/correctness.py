@@ -61,15 +61,8 @@ def each(function: Callable[[Tensor], Tensor], tensors: cases.Tensors) -> cases.
 
 
 def worst_error(actual: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dtype) -> tuple[float, str]:
-    """Compute the largest error in tolerances of ``check_gpu.compare``, and name its tensor."""
-    eps = torch.finfo(dtype).eps
-    least = 1e-3 * max(x.abs().max().item() for x in expected.values())
-    errors = {}
-    for name, x in expected.items():
-        x, y = x.double().cpu(), actual[name].double().cpu()
-        scale = max(x.abs().max().item(), least, 1e-30)
-        allowed = eps * x.abs() + (1e-5 if dtype == torch.float32 else 2 * eps) * scale
-        errors[name] = ((y - x).abs() / allowed).nan_to_num(nan=torch.inf).max().item()
+    """Find the largest error in units of its tolerance, and the name of its tensor."""
+    errors = check_gpu.errors_in_tolerances(actual, expected, dtype)
     worst = max(errors, key=errors.__getitem__)
     return round(errors[worst], 3), worst
 

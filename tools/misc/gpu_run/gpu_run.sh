@@ -16,13 +16,7 @@
 # To rehearse without a GPU, on small maps: SMALL=--small bash tools/misc/gpu_run/gpu_run.sh env compare layers ops. The
 # folder also works as a copy, .gpu_run at the root of a checkout, which git ignores.
 set -uo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
-root=$here
-while [ ! -e "$root/mmattn/__init__.py" ]; do
-    [ "$root" != / ] || { echo "$here is not in a checkout of mmattn" >&2; exit 1; }
-    root=$(dirname "$root")
-done
-cd "$root"
+source "$(dirname "$0")/checkout.sh"
 python=${PYTHON:-python3} budget=${BUDGET:-530} cores=$(nproc) site=${SITE:-/tmp/gpu_run_site}
 parts=("$@")
 [ $# -gt 0 ] || parts=(env tests edge compare layers ops train shapes capture time flex)
@@ -46,7 +40,7 @@ has_cuda_kernels() {
 build() { # in a copy, without the folders that other builds have left
     local tree arch
     tree=$(mktemp -d) arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
-    cp -r setup.py pyproject.toml README.md LICENSE MANIFEST.in mmattn configs tools "$tree" && rm -f "$tree/mmattn/_C.so" &&
+    cp -r "${sources[@]}" "$tree" && rm -f "$tree/mmattn/_C.so" &&
         (cd "$tree" && PYTHONPATH= FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=$arch MAX_JOBS=$cores timeout 300 $python setup.py build_ext --inplace) &&
         cp "$tree/mmattn/_C.so" mmattn/_C.so
     rm -rf "$tree"

@@ -5,13 +5,7 @@
 # torch 2.11.0+cu130 and ARCH=9.0, with a torch of its own in ~/.cache/mmattn/gpu_run (7 GB). It needs nvcc 13. Without
 # it, gpu_run.sh builds the kernels.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
-root=$here
-while [ ! -e "$root/mmattn/__init__.py" ]; do
-    [ "$root" != / ] || { echo "$here is not in a checkout of mmattn" >&2; exit 1; }
-    root=$(dirname "$root")
-done
-cd "$root"
+source "$(dirname "$0")/checkout.sh"
 cache=${MMATTN_CACHE:-$HOME/.cache/mmattn}/gpu_run python=${PYTHON:-python3}
 parts=("$@")
 [ $# -gt 0 ] || parts=(wheels library)
@@ -33,7 +27,7 @@ library)
     fi
     "$cache/venv/bin/python" -c 'import torch; assert torch.__version__ == "2.11.0+cu130", torch.__version__'
     rm -rf "$cache/tree" && mkdir -p "$cache/tree"
-    cp -r setup.py pyproject.toml README.md LICENSE MANIFEST.in mmattn configs tools "$cache/tree"
+    cp -r "${sources[@]}" "$cache/tree"
     rm -f "$cache/tree/mmattn/_C.so"
     (cd "$cache/tree" && PATH=$cache/venv/bin:$PATH CUDA_HOME=${CUDA_HOME:-/usr/local/cuda-13.0} FORCE_CUDA=1 \
         TORCH_CUDA_ARCH_LIST=${ARCH:-9.0} MAX_JOBS=$(nproc) "$cache/venv/bin/python" setup.py build_ext --inplace)
