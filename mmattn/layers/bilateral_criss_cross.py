@@ -8,11 +8,11 @@ from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
-from .window_position import POSITIONS, WindowPosition, inverse
+from .window_position import POSITIONS, WindowPosition
 
 
 @MODELS.register_module()
@@ -69,7 +69,8 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.position = position
         self.scale = 1.0 if position == 'none' else channels**-0.5
         if content_smoothing is not None:
-            self.scale = inverse('content_smoothing', content_smoothing)
+            check_positive('content_smoothing', content_smoothing)
+            self.scale = 1 / content_smoothing
         self.query_conv = nn.Conv2d(in_channels, channels, 1)
         self.key_conv = nn.Conv2d(in_channels, channels, 1)
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1)

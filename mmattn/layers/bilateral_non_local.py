@@ -6,11 +6,11 @@ from torch import Tensor
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
-from .window_position import POSITIONS, WindowPosition, inverse
+from .window_position import POSITIONS, WindowPosition
 
 
 @MODELS.register_module()
@@ -78,7 +78,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         if content_smoothing is not None:
             if mode != 'embedded_gaussian':
                 raise ValueError(f"content_smoothing requires mode='embedded_gaussian'; got {mode!r}")
-            self.scale = inverse('content_smoothing', content_smoothing)
+            check_positive('content_smoothing', content_smoothing)
+            self.scale = 1 / content_smoothing
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
             self.window_position = WindowPosition(

@@ -9,19 +9,11 @@ from torch.nn import functional as F
 from mmattn.ops import window_zscore
 from mmattn.ops.window_bias import accumulator
 from mmattn.ops.zscore import EPS
-from mmattn.utils.checks import check_number
+from mmattn.utils.checks import check_positive
 
 POSITIONS = ('none', 'bilateral', 'relative')  # of an attention layer: no positions, windows, relative encoding
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
 SMOOTHINGS = ('zscore', 'sqrt_dim')
-
-
-def inverse(name: str, smoothing: float) -> float:
-    """Compute 1/σ of a smoothing factor σ, the argument ``name``."""
-    check_number(name, smoothing)
-    if smoothing <= 0:
-        raise ValueError(f'{name} must be above 0; got {smoothing}')
-    return 1 / smoothing
 
 
 class WindowPosition(nn.Module):
@@ -62,14 +54,15 @@ class WindowPosition(nn.Module):
             raise ValueError(f'padding must be one of {PADDINGS}; got {padding!r}')
         if isinstance(smoothing, str) and smoothing not in SMOOTHINGS:
             raise ValueError(f'smoothing must be one of {SMOOTHINGS}, or a number; got {smoothing!r}')
+        if not isinstance(smoothing, str):
+            check_positive('smoothing', smoothing)
         if smoothing == 'zscore' and padding == 'neg_inf':
             raise ValueError("smoothing='zscore' is undefined with padding='neg_inf'; use smoothing='sqrt_dim'")
         self.window_size = window_size
         self.padding = padding
         self.num_heads = num_heads
         self.support: dict | None = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
-        named = {'zscore': 1.0, 'sqrt_dim': dim**-0.5}
-        self.scale = named[smoothing] if isinstance(smoothing, str) else inverse('smoothing', smoothing)
+        self.scale = {'zscore': 1.0, 'sqrt_dim': dim**-0.5}[smoothing] if isinstance(smoothing, str) else 1 / smoothing
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)
         self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)

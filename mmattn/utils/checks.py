@@ -37,3 +37,10 @@ def check_number(name: str, number: float, least: float | None = None, most: flo
         raise ValueError(f'{name} must be finite; got {number}')
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')
+
+
+def check_positive(name: str, number: float) -> None:
+    """Check that an argument is a finite number above 0."""
+    check_number(name, number)
+    if number <= 0:
+        raise ValueError(f'{name} must be above 0; got {number}')

@@ -20,6 +20,8 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
+from mmattn.language.translation.transformer import TranslationTransformer
+from mmattn.utils.files import check_writable
 
 
 def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -> dict[tuple[int, float], float]:
@@ -27,15 +29,17 @@ def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -
     cfg.test_dataloader, cfg.test_evaluator = cfg.val_dataloader, cfg.val_evaluator
     prepare_for_cpu(cfg)
     runner = Runner.from_cfg(cfg)
+    if not isinstance(runner.model, TranslationTransformer):
+        raise ValueError(f'the config must have a mmattn.TranslationTransformer; got {type(runner.model).__name__}')
     runner.call_hook('before_test_loop')
     runner.call_hook('before_run')
-    found = {}
+    bleu = {}
     for number, checkpoint in averages.items():
         runner.model.load_state_dict(checkpoint['state_dict'])
         for penalty in penalties:
             runner.model.test_cfg['length_penalty'] = penalty
-            found[number, penalty] = runner.test_loop.run()['BLEU']
-    return found
+            bleu[number, penalty] = runner.test_loop.run()['BLEU']
+    return bleu
 
 
 def main() -> None:
@@ -65,18 +69,18 @@ def main() -> None:
         parser.error(f'--last must be at least 1; got {min(args.last)}')
     if args.out.exists():
         raise FileExistsError(f'{args.out} exists already')
+    check_writable(args.out.parent)
     cfg = config_from(args)
-    if 'length_penalty' not in cfg.model.get('test_cfg', {}):
-        raise ValueError(f'{args.config}: model.test_cfg has no length_penalty, which translation models have')
     paths = {number: last_checkpoints(args.checkpoints, number) for number in dict.fromkeys(args.last)}
-    found = scores(cfg, {number: average(part) for number, part in paths.items()}, args.length_penalty)
+    averages = {number: average(part) for number, part in paths.items()}
+    bleu = scores(cfg, averages, args.length_penalty)
     print(f'| BLEU, validation | {" | ".join(f"α = {penalty:g}" for penalty in args.length_penalty)} |')
     print('| --- ' * (len(args.length_penalty) + 1) + '|')
     for number in paths:
-        values = ' | '.join(f'{found[number, penalty]:.2f}' for penalty in args.length_penalty)
+        values = ' | '.join(f'{bleu[number, penalty]:.2f}' for penalty in args.length_penalty)
         print(f'| {number} averaged | {values} |')
-    number, penalty = max(found, key=found.__getitem__)
-    write_checkpoint(args.out, paths[number], average)
+    number, penalty = max(bleu, key=bleu.__getitem__)
+    write_checkpoint(args.out, paths[number], lambda _: averages[number])
     options = f'--cfg-options model.test_cfg.length_penalty={penalty:g}'
     print(f'Test: python tools/test.py {shlex.quote(args.config)} {shlex.quote(str(args.out))} {options}')
 

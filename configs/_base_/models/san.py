@@ -8,6 +8,5 @@ model = dict(
     num_heads=8,
     feedforward_dim=2048,
     encoder_attention=dict(type='mmattn.RegionAttention'),
-    attention_dropout=0.1,
     test_cfg=dict(beam=3),
 )

@@ -40,8 +40,8 @@ class SANCaptioner(Captioner):
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
         stack (str): 'Sequence' (default), the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which
             accept only plain attention, and drop attention weights with probability ``dropout``.
-        attention_dropout (float): dropout probability of the attention weights in the decoder of mmattn, from 0 to 1.
-            Defaults to 0.
+        attention_dropout (float, optional): dropout probability of the attention weights in the decoder of mmattn,
+            from 0 to 1. Defaults to ``dropout``, which ``stack='Torch'`` always uses.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
@@ -66,7 +66,7 @@ class SANCaptioner(Captioner):
         dropout: float = 0.1,
         norm_first: bool = False,
         stack: str = 'Sequence',
-        attention_dropout: float = 0.0,
+        attention_dropout: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(vocab_size, embed_dim, dropout, **kwargs)
@@ -92,7 +92,7 @@ class SANCaptioner(Captioner):
         self.region_embedding = nn.Sequential(nn.Linear(num_features, embed_dim), nn.ReLU(), nn.Dropout(dropout))
         encoder_layer = decoder_layer = layer
         if stack == 'Sequence':
-            attention = dict(ATTENTION, dropout=attention_dropout)
+            attention = dict(ATTENTION, dropout=dropout if attention_dropout is None else attention_dropout)
             encoder_layer = dict(layer, self_attention=encoder_attention)
             decoder_layer = dict(layer, self_attention=attention, cross_attention=attention)
         self.encoder = MODELS.build(dict(type=f'mmattn.{stack}Encoder', num_layers=num_layers, layer=encoder_layer))

@@ -69,10 +69,10 @@ class Entities(NamedTuple):
 
         The same words must be a caption of the image, otherwise a ValueError is raised.
         """
-        same = [x.caption for x in self.captions if x.image_id == image_id and x.caption.words == caption.words]
-        if not same:
+        captions = [x.caption for x in self.captions if x.image_id == image_id and x.caption.words == caption.words]
+        if not captions:
             raise ValueError(f'image {image_id} has no caption {" ".join(caption.words)!r}')
-        entities = {(phrase.start, phrase.end): phrase.entity for each in same for phrase in each.phrases}
+        entities = {(phrase.start, phrase.end): phrase.entity for match in captions for phrase in match.phrases}
         boxes = self.boxes[image_id]
         return [boxes.get(entities.get((phrase.start, phrase.end), ''), []) for phrase in caption.phrases]
 

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from mmattn.layers.attention_weights import AttentionWeights
 from mmattn.layers.relative_position import RelativePosition
-from mmattn.layers.window_position import POSITIONS, WindowPosition, inverse
+from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_divisor, check_number
+from mmattn.utils.checks import check_divisor, check_number, check_positive
 
 from .linear_layers import init_xavier
 from .region_attention import normalize_queries
@@ -103,7 +103,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         self.dropout = dropout
         self.scale = head_dim**-0.5
         if content_smoothing is not None:
-            self.scale = inverse('content_smoothing', content_smoothing)
+            check_positive('content_smoothing', content_smoothing)
+            self.scale = 1 / content_smoothing
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)

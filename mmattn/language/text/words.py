@@ -20,9 +20,6 @@ def ban_words(text: str) -> list[str]:
     return normalized(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
 
 
-_DELETED = {**dict.fromkeys(map(ord, '?!\'"$:@(),.;')), ord('-'): ' ', ord('/'): ' '}
-
-
 def skip_thought_words(text: str) -> list[str]:
     """Split a question into words by the rule of MUTAN's code, whose question encoder is Skip-Thought.
 
@@ -30,10 +27,7 @@ def skip_thought_words(text: str) -> list[str]:
         >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
         ['what', 'is', 'the', 'dogs', 't', 'shirt', 'made', 'of', 'cotton']
     """
-    return normalized(text).lower().translate(_DELETED).split()
-
-
-_MCAN_DELETED = {**dict.fromkeys(map(ord, '.,\'!?"()*#:;')), ord('-'): ' ', ord('/'): ' '}
+    return _split_without(text, '?!\'"$:@(),.;')
 
 
 def mcan_words(text: str) -> list[str]:
@@ -43,7 +37,13 @@ def mcan_words(text: str) -> list[str]:
         >>> mcan_words("What's on the dog's T-shirt: #1, $5?")
         ['whats', 'on', 'the', 'dogs', 't', 'shirt', '1', '$5']
     """
-    return normalized(text).lower().translate(_MCAN_DELETED).split()
+    return _split_without(text, '.,\'!?"()*#:;')
+
+
+def _split_without(text: str, deleted: str) -> list[str]:
+    """Split a text at spaces, hyphens and slashes, without some characters."""
+    table = {**dict.fromkeys(map(ord, deleted)), ord('-'): ' ', ord('/'): ' '}
+    return normalized(text).lower().translate(table).split()
 
 
 class _Rule(NamedTuple):

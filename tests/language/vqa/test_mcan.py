@@ -186,9 +186,12 @@ def test_the_parameters_are_those_of_the_formulas(geometry, more):
     assert sum(p.numel() for p in model.parameters()) == expected + more
 
 
-def test_all_attention_drops_weights(model):
-    """Between words, between regions, and from regions to words: MHAtt of mcan-vqa."""
-    model.train()
+def test_all_attention_drops_weights():
+    """Between words, between regions (by an option of theirs), and from regions to words: MHAtt of mcan-vqa."""
+    model = MCAN(**SMALL, region_attention=dict(GSA, dropout=0.3), dropout=0.2).double().train()
+    assert {layer.self_attention[0].dropout for layer in model.word_encoder.layers} == {0.2}
+    assert {layer.cross_attention.dropout for layer in model.region_encoder.layers} == {0.2}
+    assert {layer.self_attention[0].dropout.p for layer in model.region_encoder.layers} == {0.3}
     words, regions = (torch.randn(2, n, 16, dtype=torch.float64) for n in (4, 5))
     context = dict(relative_geometry=torch.randn(2, 5, 5, 4, dtype=torch.float64)) if model.geometry else {}
     calls = [(layer.self_attention[0], words, words, {}) for layer in model.word_encoder.layers]
