@@ -83,7 +83,7 @@ def contrasts() -> dict[str, list[Contrast]]:
     def translations(
         name: str, names: Sequence[str], chosen: Callable[[int], bool], baseline: str, paper: float | None = None
     ) -> Contrast:
-        tests = json.loads((FOLDER / 'evidence_g.json').read_text(encoding='utf-8'))
+        tests = score_translations.read(FOLDER / 'evidence_g.json')
         pairs = []
         for test in names:
             ours, theirs = (score_translations.results(tests[test], row, chosen) for row in ('Bi-SA', baseline))

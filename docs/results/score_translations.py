@@ -6,7 +6,6 @@ python docs/results/score_translations.py de=work_dirs/g_de fr=work_dirs/g_fr lo
 
 import argparse
 import json
-import string
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,12 +15,11 @@ import numpy as np
 
 from mmattn.language.translation import ParallelTextDataset
 from mmattn.utils import config_path
-from mmattn.utils.files import write_text
+from mmattn.utils.files import atomic_write, write_text
 
 if TYPE_CHECKING:
     from reproduction.results import Difference, Result
 
-DIGITS = string.digits + string.ascii_letters  # of numbers up to 61
 LEVEL = 1 - 0.05 / 4
 BASELINES = 'SA', 'SA-RPE'
 ROWS = *BASELINES, 'Bi-SA'  # of the primary contrasts
@@ -29,21 +27,34 @@ BOTH, LONGER = ('de', 'fr'), ('long',)
 LIMIT = 12  # symbols on a side, in the training of 'long'
 
 
-def pack(scores: Sequence[Sequence[int]]) -> str:
-    """Write each sentence's matches of 1-grams to 4-grams, and the length of its translation, as five digits."""
-    numbers = [number for *matches, length, _ in scores for number in (*matches[:4], length)]
-    if max(numbers) >= len(DIGITS):
-        raise ValueError(f'a sentence has {max(numbers)} words; at most {len(DIGITS) - 1} can be written')
-    return ''.join(DIGITS[number] for number in numbers)
+def read(path: Path) -> dict[str, Any]:
+    """Read ``evidence_g.json``, and beside it the scores of the sentences: int ``(sentences, 10)`` for each run.
+
+    A sentence has the matches and the numbers of its 1-grams to 4-grams, and the words of translation and reference.
+    """
+    tests = json.loads(path.read_text(encoding='utf-8'))
+    with np.load(path.with_suffix('.npz')) as arrays:
+        for name, test in tests.items():
+            test['symbols'] = arrays[f'{name}/symbols'].tolist()
+            for row, runs in test['runs'].items():
+                for seed, run in runs.items():
+                    run['sentences'] = arrays[f'{name}/{row}/{seed}'].astype(int)
+    return tests
 
 
-def unpack(text: str, references: Sequence[int]) -> list[list[int]]:
-    """Restore the scores that :func:`pack` has written: matches and numbers of n-grams, and both lengths."""
-    numbers = [DIGITS.index(digit) for digit in text]
-    return [
-        [*matches, *(max(0, length - n) for n in range(4)), length, reference]
-        for (*matches, length), reference in zip(zip(*[iter(numbers)] * 5), references, strict=True)
-    ]
+def write(path: Path, tests: dict[str, Any]) -> None:
+    """Write what :func:`read` reads."""
+    arrays, runs_of = {}, {}
+    for name, test in tests.items():
+        arrays[f'{name}/symbols'] = np.asarray(test['symbols'], np.uint8)
+        runs_of[name] = dict(runs={row: {} for row in test['runs']})
+        for row, runs in test['runs'].items():
+            for seed, run in runs.items():
+                arrays[f'{name}/{row}/{seed}'] = np.asarray(run['sentences'], np.uint8)
+                runs_of[name]['runs'][row][seed] = {key: run[key] for key in ('metrics', 'curve')}
+    with atomic_write(path.with_suffix('.npz')) as aside:
+        np.savez_compressed(aside, **arrays)
+    write_text(path, json.dumps(runs_of) + '\n')
 
 
 def results(test: dict[str, Any], row: str, chosen: Callable[[int], bool]) -> dict[str, 'Result']:
@@ -52,8 +63,7 @@ def results(test: dict[str, Any], row: str, chosen: Callable[[int], bool]) -> di
 
     found = {}
     for seed, run in test['runs'].get(row, {}).items():
-        sentences = unpack(run['sentences'], test['references'])
-        samples = {str(i): scores for i, scores in enumerate(sentences) if chosen(test['symbols'][i])}
+        samples = {str(i): [*scores] for i, scores in enumerate(run['sentences']) if chosen(test['symbols'][i])}
         bleu = float(STATISTICS['BLEU'](np.sum([*samples.values()], 0, dtype=float)))
         found[seed] = Result(dict(BLEU=bleu), samples=samples, statistic='BLEU')
     return found
@@ -67,7 +77,7 @@ def compare(
     The bootstrap draws a sentence for all pairs: the tests of two languages are translations of the same sentences.
 
     Args:
-        tests (dict): the content of ``evidence_g.json``.
+        tests (dict): what :func:`read` returns.
         names (sequence of str): the tests, such as 'de' and 'fr'.
         ours, baseline (str): the rows.
         chosen (Callable): whether a sentence counts, given the number of symbols of its longer side. Defaults to all.
@@ -87,24 +97,20 @@ def is_longer(symbols: int) -> bool:
 
 
 def collect(work_dir: Path, data_root: Path) -> dict[str, Any]:
-    """Collect a test: symbols of the longer side and words of the reference by sentence, and the runs by row."""
+    """Collect a test: symbols of the longer side of each sentence, and the runs by row."""
     content = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
     dataset = ParallelTextDataset(str(data_root), 'test', test_mode=True)
     order = [content['samples'].index(str(line + 1)) for line in dataset.lines]
-    test: dict[str, Any] = dict(symbols=[max(pair) - 1 for pair in dataset.lengths], references=[], runs={})
+    test: dict[str, Any] = dict(symbols=[max(pair) - 1 for pair in dataset.lengths], runs={})
     for row in content['rows']:
         for seed, run in content['runs'][row['configs'][0]].items():
-            scores = [run['scores'][index] for index in order]
-            test['references'] = [score[-1] for score in scores]
-            sentences = pack(scores)
-            assert unpack(sentences, test['references']) == scores
-            kept = {name: run[name] for name in ('metrics', 'curve')}
-            test['runs'].setdefault(row['name'], {})[seed] = dict(kept, sentences=sentences)
+            kept = dict(metrics=run['metrics'], curve=run['curve'], sentences=[run['scores'][i] for i in order])
+            test['runs'].setdefault(row['name'], {})[seed] = kept
     return test
 
 
 def main() -> None:
-    """Write ``evidence_g.json``, one run a line, and print the primary contrasts."""
+    """Write ``evidence_g.json`` and ``evidence_g.npz``, and print the primary contrasts."""
     parser = argparse.ArgumentParser(description='Collect and compare translations of tools/reproduce.py')
     parser.add_argument('work_dirs', nargs='+', metavar='NAME=DIR')
     parser.add_argument('--data-root', nargs='+', required=True, metavar='NAME=DIR')
@@ -112,31 +118,14 @@ def main() -> None:
     sys.path.insert(0, str(config_path().parent / 'tools'))
     roots = dict(text.split('=', 1) for text in args.data_root)
     path = Path(__file__).with_name('evidence_g.json')
-    tests = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}  # others than the named ones stay
+    tests = read(path) if path.exists() else {}  # others than the named ones stay
     for name, folder in (text.split('=', 1) for text in args.work_dirs):
         tests[name] = collect(Path(folder), Path(roots[name]))
-    write_text(path, to_text(tests))
+    write(path, tests)
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
         for baseline in BASELINES:
             if all(name in tests for name in names):
                 print(f'{", ".join(names)}: Bi-SA − {baseline}: {compare(tests, names, "Bi-SA", baseline, chosen)}')
-
-
-def to_text(tests: dict[str, Any]) -> str:
-    """Write tests as JSON, one run a line."""
-    parts = []
-    for name, test in tests.items():
-        rows = (
-            f'"{row}": {{\n' + ',\n'.join(f'"{seed}": {_json(run)}' for seed, run in runs.items()) + '\n}'
-            for row, runs in test['runs'].items()
-        )
-        lists = ''.join(f'"{key}": {_json(test[key])},\n' for key in ('symbols', 'references'))
-        parts.append(f'"{name}": {{\n{lists}"runs": {{\n' + ',\n'.join(rows) + '\n}}')
-    return '{\n' + ',\n'.join(parts) + '\n}\n'
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(',', ':'))
 
 
 if __name__ == '__main__':
