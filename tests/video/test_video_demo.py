@@ -119,9 +119,9 @@ def test_the_options(demo, root, capsys):
     assert set(np.unique(read_mask(out / 'masks/00001.png'))) == {0, 1, 5}
 
 
-def test_the_command_of_the_readme(monkeypatch, arguments, root, tmp_path):
+def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, root, tmp_path):
     (command,) = re.findall(
-        r'^python (tools/video_demo\.py .*)$', (ROOT / 'README.md').read_text('utf-8'), re.MULTILINE
+        r'^python (tools/video_demo\.py .*)$', (ROOT / 'docs/custom_data.md').read_text('utf-8'), re.MULTILINE
     )
     writer = cv2.VideoWriter(str(tmp_path / 'clip.mp4'), cv2.VideoWriter.fourcc(*'mp4v'), 24, clips.SIZE[::-1])
     for position in range(LENGTH):

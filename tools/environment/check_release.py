@@ -68,7 +68,7 @@ def check_package() -> None:
 
 
 def check_segmentation() -> None:
-    """Build the README's config; train, test and segment an image with the tools of the wheel."""
+    """Build a stock config with our head; train, test and segment an image with the tools of the wheel."""
     stock = Path(import_module('mmseg').__file__).parent / '.mim' / 'configs' / 'ccnet'
     Path('bicc.py').write_text(
         f"_base_ = ['{stock / STOCK}']\nmodel = dict(decode_head=dict(type='mmattn.BiCCHead', window_size=31))\n",
@@ -105,7 +105,7 @@ def _sample() -> object:
 
 
 def check_video() -> None:
-    """Segment a folder of frames with the README's command."""
+    """Segment a folder of frames with the command of a user."""
     build(SST)
     for i in range(3):
         draw(f'clip/{i:05}.jpg', i)
