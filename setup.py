@@ -1,4 +1,4 @@
-"""Installs mmattn: its native operators, its configs and tools, laid out as ``mmattn/.mim`` for mim and mmengine's hub.
+"""What pyproject.toml cannot say: native operators; configs and tools as ``mmattn/.mim``, for mim and mmengine's hub.
 
 MMATTN_WITH_OPS=0 leaves the native operators out; the package is then pure Python. Those for CUDA are built
 where torch has CUDA and there is nvcc, or as FORCE_CUDA=1 or 0 says, for the architectures in TORCH_CUDA_ARCH_LIST.
@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import Extension, find_packages, setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
@@ -84,14 +84,14 @@ def native() -> dict:
     from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
 
     class Build(BuildExtension):
-        """Names what a failed build wants, below what the compiler said."""
+        """Names what a failed build requires, below the compiler's output."""
 
         def build_extensions(self) -> None:
             try:
                 super().build_extensions()
             except Exception as error:
                 raise SystemExit(
-                    f'{error}\nmmattn: its operators did not compile. They want a C++17 compiler (g++ 9, '
+                    f'{error}\nmmattn: its operators did not compile. They require a C++17 compiler (g++ 9, '
                     'or CXX=...) and the headers of torch. MMATTN_WITH_OPS=0 pip install '
                     '--no-build-isolation . installs mmattn without them.'
                 ) from None
@@ -112,77 +112,6 @@ def native() -> dict:
 
 built = native() if WITH_OPS else {}
 setup(
-    name='mmattn',
-    version=re.search(r"__version__ = '(.+)'", (ROOT / 'mmattn' / '__init__.py').read_text(encoding='utf-8')).group(1),
-    description='Position-aware attention for MMSegmentation and MMDetection',
-    long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
-    long_description_content_type='text/markdown',
-    license='Apache-2.0',
-    license_files=['LICENSE'],
-    packages=find_packages(include=['mmattn', 'mmattn.*']),
-    package_data={
-        'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*'],
-        'mmattn.visualization': ['*.html'],
-    },
-    python_requires='>=3.10',
-    keywords=['attention', 'semantic segmentation', 'object detection', 'video object segmentation', 'OpenMMLab'],
-    classifiers=[
-        'Development Status :: 4 - Beta',
-        'Intended Audience :: Science/Research',
-        'Operating System :: POSIX :: Linux',
-        'Programming Language :: C++',
-        'Programming Language :: Python :: 3',
-        'Topic :: Scientific/Engineering :: Artificial Intelligence',
-        'Topic :: Scientific/Engineering :: Image Recognition',
-    ],
-    # No OpenMMLab distribution here: the originals and their maintained continuations share import names, and pip
-    # cannot tell that either will do. The first two extras name one family each; the others fit both.
-    install_requires=['torch>=2.4', 'numpy'],
-    extras_require={
-        'onedl': ['onedl-mmengine>=0.10.8', 'onedl-mmcv>=2.3', 'onedl-mmsegmentation>=1.4'],
-        # mmseg wants an mmcv below 2.2, imports ftfy and regex without saying so, and mmengine imports pkg_resources.
-        'openmmlab': [
-            'mmengine>=0.10.7',
-            'mmcv>=2.0.0,<2.2',
-            'mmsegmentation>=1.2.2',
-            'ftfy',
-            'regex',
-            'setuptools<81',
-        ],
-        # What mmdet imports, without mmdet: it is of a family, too, and the continuation's requires imaug, which wants
-        # both builds of OpenCV. imageio and scikit-image are what imaug imports.
-        'det': [
-            'imageio',
-            'matplotlib',
-            'pycocotools',
-            'scikit-image',
-            'scipy',
-            'shapely',
-            'six',
-            'terminaltables',
-            'tqdm',
-        ],
-        'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
-        'language': ['pycocoevalcap', 'sacrebleu', 'sacremoses', 'subword-nmt'],
-        'export': ['onnx', 'onnxruntime', 'onnxscript'],
-        'reproduction': ['matplotlib', 'pillow', 'prettytable', 'rich', 'scipy'],
-        'dev': [
-            'build',
-            'clang-format',
-            'hypothesis',
-            'mypy',
-            'ninja',
-            'packaging',
-            'psutil',
-            'pytest',
-            'pytest-xdist',
-            'ruff',
-            'setuptools>=77',
-            'twine',
-            'wheel',
-        ],
-    },
     ext_modules=built.get('ext_modules'),
     cmdclass={'build_py': BuildWithConfigs, **built.get('cmdclass', {})},
-    zip_safe=False,
 )

@@ -22,6 +22,7 @@ SHIPPED = (
     'MANIFEST.in',
     'README.md',
     'CHANGELOG.md',
+    'CITATION.cff',
     'CONTRIBUTING.md',
     'LICENSE',
     'docs',
@@ -267,7 +268,7 @@ def test_only_an_extra_requires_openmmlab(described):
     }
     assert wanted.pop('') == {'torch', 'numpy'}
     assert {name: wanted.pop(name) for name in families} == families
-    assert set(wanted) == {'det', 'video', 'language', 'export', 'reproduction', 'dev'}
+    assert set(wanted) == {'det', 'video', 'language', 'export', 'reproduction', 'docs', 'dev'}
     brought = set().union(*wanted.values())
     assert not [name for name in brought if name.startswith(('mm', 'onedl'))]
     assert 'opencv-python-headless' not in brought
