@@ -58,8 +58,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     ``find_unused_parameters = True`` in the config keeps the order fixed.
 
     Args:
-        *args, **kwargs: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless ``backend_args``
-            or ``file_client_args`` select another way to write.
+        ``*args``, ``**kwargs``: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless
+            ``backend_args`` or ``file_client_args`` select another way to write.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.CheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2))

@@ -74,7 +74,7 @@ class ETACaptioner(Captioner):
     2021, chapter 2.
 
     Args:
-        vocab_size, embed_dim, dropout, label_smoothing, test_cfg, **kwargs: as in :class:`Captioner`. ``embed_dim``
+        vocab_size, embed_dim, dropout, label_smoothing, test_cfg, ``**kwargs``: as in :class:`Captioner`. ``embed_dim``
             defaults to 512, ``dropout`` and ``label_smoothing`` to 0.1, and ``beam`` of ``test_cfg`` to 5.
         num_features (int): channels D of the region features. Defaults to 2048.
         num_layers, num_heads (int): layers of encoders and decoder, and heads of each layer. Default to 6 and 8.

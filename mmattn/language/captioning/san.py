@@ -28,7 +28,7 @@ class SANCaptioner(Captioner):
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020.
 
     Args:
-        vocab_size, embed_dim, dropout, **kwargs: as in :class:`Captioner`. ``embed_dim`` defaults to 512, and
+        vocab_size, embed_dim, dropout, ``**kwargs``: as in :class:`Captioner`. ``embed_dim`` defaults to 512, and
             ``dropout`` to 0.1. The dropout of attention weights between regions is an option of ``encoder_attention``.
         num_features (int): channels D of the region features. Defaults to 2048.
         num_layers, num_heads (int): layers of encoder and decoder, and heads of each layer. Default to 4 and 8.

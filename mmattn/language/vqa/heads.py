@@ -167,7 +167,7 @@ class CoAttentionHead(UnitaryHead):
 
     Args:
         mask_words (bool): as in :class:`BANHead`. Defaults to False.
-        *args, **kwargs: as in :class:`UnitaryHead`, with the options of :class:`mmattn.layers.CoAttention`.
+        ``*args``, ``**kwargs``: as in :class:`UnitaryHead`, with the options of :class:`mmattn.layers.CoAttention`.
 
     Example:
         >>> head = CoAttentionHead(16, 32, num_answers=5)
