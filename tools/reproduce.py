@@ -14,7 +14,8 @@ fixed crops. The head of the table lists all replacements.
 
 ``--rows`` selects rows. ``--variant`` adds one: another row with other settings. ``--untrained`` adds rows that need no
 training. ``--folds`` replaces the splits of the data set by a cross-validation. ``--units`` scores each test image,
-clip or sentence, for intervals over seeds and units. ``--contrasts`` compares any two rows. See docs/reproduce.md.
+clip or sentence, for intervals over seeds and units. ``--contrasts`` compares any two rows. ``--over`` draws the rows
+over parameters or multiply-accumulates. See docs/reproduce.md.
 
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
@@ -36,6 +37,7 @@ import torch
 
 from reproduction.backbone import backbones
 from reproduction.plan import select
+from reproduction.plots import COSTS
 from reproduction.protocol import Protocol, data_sets
 from reproduction.rehearsal import rehearse
 from reproduction.report import markdown
@@ -106,6 +108,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         '--family', type=int, help='number of contrasts to correct the intervals for; default: those of --contrasts'
+    )
+    parser.add_argument(
+        '--over', choices=[*COSTS], help='draw plot.png over this cost of the network; default: one line per row'
     )
     parser.add_argument('--iters', type=int, help="iterations of each run; default: the config's")
     parser.add_argument('--scale', type=float, default=1.0, help='factor on image and crop sizes, up to 1; default: 1')
@@ -259,7 +264,7 @@ def main() -> int:
         args.cfg_options,
     )
     folds = [list(filter(None, map(str.strip, fold.split(',')))) for fold in args.folds]
-    scope = Scope(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family)
+    scope = Scope(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family, args.over)
     machine = Machine(args.gpus, args.jobs, args.workers)
     print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
     return 0

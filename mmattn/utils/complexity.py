@@ -71,7 +71,8 @@ def table_with_paper(
 
     An entry is a config, or a config with ``Options``. It counts one ``Module`` ('' is the model) for one ``Input``
     (channels, height, width). With a ``Base``, our count is the paper's figure for the base config plus the difference
-    between the modules of the two configs, so that differences between our heads and the paper's cancel.
+    between the modules of the two configs, so that differences between our heads and the paper's cancel. The paper may
+    have printed parameters, multiply-accumulates, or both.
 
     Args:
         metafile (Path): metafile of a folder of configs.
@@ -100,21 +101,21 @@ def table_with_paper(
         cfg = Config.fromfile(metafile.parent / config)
         cfg.merge_from_dict(paper.get('Options', {}))
         parameters, macs = count(cfg, shape, module=module)
-        billions, added = macs / 1e9, '-'
+        billions, added, printed = macs / 1e9, '-', paper.get('MACs (G)')
         if 'Base' in paper:
             base = paper['Base']['MACs (G)']
             extra = (macs - count_base(paper['Base']['Config'], module, shape)) / 1e9
             billions = base + extra
-            if paper['MACs (G)'] > base:
-                added = f'{extra / (paper["MACs (G)"] - base) - 1:+.2%}'
+            if printed > base:
+                added = f'{extra / (printed - base) - 1:+.2%}'
         table.add_row(
             [
                 paper['Row'],
                 f'{parameters / 1e3:.2f}',
                 paper.get('Parameters (K)', '-'),
                 f'{billions:.2f}',
-                f'{paper["MACs (G)"]:.2f}',
-                f'{billions / paper["MACs (G)"] - 1:+.2%}',
+                f'{printed:.2f}' if printed else '-',
+                f'{billions / printed - 1:+.2%}' if printed else '-',
                 added,
             ]
         )

@@ -2,12 +2,15 @@
 
 import math
 import statistics
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from reproduction.plots import by_number, plot_numbers
+from reproduction import plots
+from reproduction.plots import by_number, plot_costs, plot_numbers
 from reproduction.report import Contrast, compare_contrasts, contrast_table, find_contrasts, markdown_page
 from reproduction.results import (
     Difference,
@@ -21,6 +24,7 @@ from reproduction.results import (
     pool,
     sampled_difference,
 )
+from reproduction.store import Store
 from reproduction.tables import read_tables
 from reproduction.task import ProtocolError
 
@@ -263,3 +267,81 @@ def test_plot_over_numbers_of_questions(tmp_path):
     drawn = (tmp_path / 'numbers.svg').read_text(encoding='utf-8')
     for text in ('9,643', 'FG', 'questions in training', 'title'):
         assert drawn.count(f'<!-- {text} -->') == 1
+
+
+@pytest.fixture
+def points(monkeypatch):
+    """Points of a plot by marker, in the order in which they are drawn; labels; and points of the lines."""
+    drawn = {}
+
+    @contextmanager
+    def drawing(*args):
+        with original(*args) as axis:
+            yield axis
+            for line in axis.lines:
+                drawn.setdefault(line.get_marker(), []).extend(zip(*map(list, line.get_data())))
+            drawn['labels'] = [text.get_text() for text in axis.texts]
+
+    original = plots.drawing
+    monkeypatch.setattr(plots, 'drawing', drawing)
+    return drawn
+
+
+RESULTS = Path(__file__).parents[2] / 'docs' / 'results'
+
+
+@pytest.mark.parametrize(('kind', 'column', 'unit'), [('parameters', 'parameters', 1e6), ('MACs', 'macs', 1e9)])
+def test_plot_over_costs_has_the_figures_of_the_results(points, kind, column, unit, tmp_path):
+    """Of a published table: each mean and seed at the cost of its row, cheapest first, and the line of the best."""
+    store, table = Store(RESULTS / 'table_4.2.json'), {row.name: row for row in read_tables()['4.2']}
+    rows = sorted(store.rows, key=lambda row: row[column])
+    assert len(rows) == 10
+    methods = [
+        Measured(
+            row['name'],
+            [table[row['name']]],
+            row['baseline'],
+            row['configs'],
+            row['parameters'],
+            row['macs'],
+            {seed: store.get(row['configs'][0], seed, 240, 'iterations') for seed in range(3)},
+        )
+        for row in store.rows
+    ]
+    plot_costs(methods, kind, 'title', True, tmp_path / 'plot.png')
+    values = {method.name: method.values('mIoU') for method in methods}
+    means = [(row[column] / unit, statistics.mean(values[row['name']])) for row in rows]
+    assert points['o'] == means
+    assert points['.'] == [(row[column] / unit, value) for row in rows for value in values[row['name']]]
+    assert points['labels'] == [row['name'][0] for row in rows]
+    assert points['None'] == [
+        (x, y) for number, (x, y) in enumerate(means) if all(y > before for _, before in means[:number])
+    ]
+    assert 'D' not in points  # the paper's costs are of the block alone
+
+
+@pytest.mark.parametrize(
+    ('table', 'kind', 'setting', 'expected'),
+    [
+        ('2', 'MACs', 'detection, regular', {'w/o': (213.7, 36.4), '1111': (281.4, 38.8), '0110': (253.6, 38.8)}),
+        ('2', 'MACs', 'segmentation, regular', {'w/o': (449.5, 71.9), '1111': (1112.1, 76.7), '0110': (814.0, 76.6)}),
+        ('3', 'MACs', 'detection', {'0100, n_k = 13': (222.7, 38.5), 'dynamic, n_k = 31': (352.9, 37.9)}),
+        ('ban-2', 'parameters', '', {'Unitary': (31.9, 64.59), 'BAN-4': (44.8, 65.81), 'BAN-4 concat': (51.1, 64.71)}),
+    ],
+)
+def test_the_papers_points_are_its_figures_over_its_costs(points, table, kind, setting, expected, tmp_path):
+    """As printed in the study's Tables 2 and 3 and in BAN's Table 2; a row without both numbers has no point."""
+    rows = [row for row in read_tables()[table] if row.setting == setting]
+    methods = [
+        Measured(row.name, [row], None, [], number, 1e9 * number, {0: Result(dict(metric=float(number)), 1.0)})
+        for number, row in enumerate(rows)
+    ]
+    plot_costs(methods, kind, 'title', True, tmp_path / 'plot.png')
+    both = [row for row in rows if row.metrics and kind in row.costs]
+    assert points['D'] == [(row.costs[kind], next(iter(row.metrics.values()))) for row in both]
+    found = dict(zip((row.name.partition(':')[0] for row in both), points['D']))
+    assert {name: found[name] for name in expected} == expected
+    assert len(points['o']) == len(rows)
+    points.clear()
+    plot_costs(methods, kind, 'title', False, tmp_path / 'plot.png')
+    assert 'D' not in points

@@ -1,4 +1,4 @@
-"""The plots of a report: the runs of each method, validations during training, numbers of samples."""
+"""The plots of a report: the runs of each method, also over its cost, validations in training, numbers of samples."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +52,48 @@ def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) 
         axis.invert_yaxis()
         key = 'dots: seeds, bar: mean, grey: baselines' + (', diamond: paper' if with_paper else '')
         axis.set_xlabel(f'{metric} ({key})')
+
+
+COSTS = {'parameters': 'M parameters', 'MACs': 'G multiply-accumulates'}
+
+
+def cost(method: Measured, kind: str) -> float:
+    """Return one of COSTS of a method."""
+    return method.parameters / 1e6 if kind == 'parameters' else method.macs / 1e9
+
+
+def plot_costs(methods: Sequence[Measured], kind: str, title: str, with_paper: bool, path: Path) -> None:
+    """Draw the mean of each trained method over its cost, each seed as a thin dot, and a colour per setting.
+
+    A line joins the methods of a setting that no cheaper one equals. The paper's figures with a printed cost are
+    diamonds.
+    """
+    metric = methods[0].metrics[0]
+    settings: dict[str, list[Measured]] = {}
+    for method in sorted((method for method in methods if method.is_trained), key=lambda method: cost(method, kind)):
+        settings.setdefault(method.rows[0].setting, []).append(method)
+    with drawing(path, title, (8, 5)) as axis:
+        for number, (setting, group) in enumerate(settings.items()):
+            style: dict[str, Any] = dict(color=f'C{number % 10}')
+            best: list[tuple[float, float]] = []
+            for method in group:
+                values = method.values(metric)
+                point = cost(method, kind), statistics.mean(values)
+                axis.plot([point[0]] * len(values), values, '.', **style, markersize=4, alpha=0.5)
+                axis.plot(*point, 'o', **style)
+                label = method.rows[0].name.partition(':')[0]
+                axis.annotate(label, point, (4, 3), textcoords='offset points', fontsize='x-small')
+                if not best or point[1] > best[-1][1]:
+                    best.append(point)
+                for row in method.rows if with_paper else ():
+                    if kind in row.costs and row.metrics:
+                        paper = row.costs[kind], next(iter(row.metrics.values()))
+                        axis.plot(*paper, 'D', color='#888888', markerfacecolor='none')
+            axis.plot(*zip(*best), '-', **style, linewidth=1, alpha=0.6, label=setting)
+        axis.set_xlabel(COSTS[kind] + ' (line: best for its cost' + (', diamonds: paper)' if with_paper else ')'))
+        axis.set_ylabel(f'{metric} (discs: mean, dots: seeds)')
+        if len(settings) > 1:
+            axis.legend(fontsize='small')
 
 
 def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title: str, path: Path) -> None:

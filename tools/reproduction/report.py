@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mmattn.utils.files import write_text
 
-from .plots import by_number, plot, plot_contrasts, plot_curves, plot_numbers
+from .plots import by_number, plot, plot_contrasts, plot_costs, plot_curves, plot_numbers
 from .results import Difference, Measured, Setup, compare, deviation, difference, differences
 from .store import Store
 from .tables import Row
@@ -48,6 +48,7 @@ def write_report(
     setup: Setup,
     store: Store,
     has_validation: bool = False,
+    over: str | None = None,
 ) -> str:
     """Write the report beside the file of the store, and return its page, table.md.
 
@@ -62,11 +63,16 @@ def write_report(
         store (Store): gets setup and rows.
         has_validation (bool): the contrasts are also for the last validation, on other data than the test. Defaults
             to False.
+        over (str, optional): plot.png is over this cost, one of plots.COSTS. Defaults to None: one line per row.
     """
     folder = store.path.parent
     store.report(setup._asdict(), _rows(methods, setup))
     title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
-    plot(methods, title, setup.published and not setup.deviations, folder / 'plot.png')
+    with_paper = setup.published and setup.comparable
+    if over is None:
+        plot(methods, title, with_paper, folder / 'plot.png')
+    else:
+        plot_costs(methods, over, title, with_paper, folder / 'plot.png')
     trained = [method for method in methods if method.is_trained]
     if all(len(result.curve) > 1 for method in trained for result in method.results.values()):
         plot_curves(trained, title, folder / 'curves.png')

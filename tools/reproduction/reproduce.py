@@ -41,6 +41,7 @@ class Scope(NamedTuple):
             of this regular expression are one unit. Defaults to None: only metrics that always write scores.
         contrasts (sequence of str): further differences, ``OURS - BASELINE``. Defaults to ().
         family (int, optional): number of contrasts that are corrected for together. Defaults to their number.
+        over (str, optional): cost over which plot.png shows the rows, one of plots.COSTS. Defaults to None.
     """
 
     rows: list[str] | None = None
@@ -50,6 +51,7 @@ class Scope(NamedTuple):
     units: str | None = None
     contrasts: Sequence[str] = ()
     family: int | None = None
+    over: str | None = None
 
 
 class Machine(NamedTuple):
@@ -121,6 +123,7 @@ def reproduce(
         for part in methods_by_fold:
             check_data(part)
     deviations = words(methods, protocol, data)
+    comparable = not deviations and not scope.folds
     choices: list[str] = []
     if follows_source(methods, protocol, data):
         differing, choices = source_words([row for method in methods for row in method.rows])
@@ -140,6 +143,7 @@ def reproduce(
         any(row.metrics for method in methods for row in method.rows),
         scope.units,
         choices,
+        comparable,
     )
     print(setup.protocol, flush=True)
     with lock(work_dir):
@@ -174,7 +178,7 @@ def reproduce(
             measured.append(Measured(name, [], None, keys, 0, 0.0, dict.fromkeys(scope.seeds, result)))
         named = {method.name: method for method in measured}
         pairs = [Contrast(named[ours], named[baseline]) for ours, baseline in contrasts]
-        return write_report(measured, pairs, scope.family, setup, store, has_own_test(first))
+        return write_report(measured, pairs, scope.family, setup, store, has_own_test(first), scope.over)
 
 
 def train_all(

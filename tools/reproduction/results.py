@@ -28,6 +28,7 @@ class Setup(NamedTuple):
     published: bool = True  # the table has figures of a paper
     units: str | None = None  # samples with the same match of this regular expression are drawn together
     choices: Sequence[str] = ()  # settings that the source does not state
+    comparable: bool = True  # the paper's network, data and length; only settings of the configs may differ
 
     @property
     def protocol(self) -> str:

@@ -1,6 +1,8 @@
 """The rows of the papers' tables, read from the metafiles of the configs."""
 
 from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.fileio import load
@@ -33,6 +35,7 @@ class Row(NamedTuple):
     options: dict
     other_setting: str | None = None
     source: dict[str, Any] = {}  # what the source states, see source.py
+    costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
 
     @property
     def compared(self) -> tuple[str | None, str]:
@@ -62,10 +65,24 @@ def read_tables() -> dict[str, list[Row]]:
                 entry.get('Test', []),
                 entry.get('Options', {}),
                 entry.get('Baseline Setting'),
+                costs=_costs(models.values(), model, entry.get('Options', {})),
             )
             stated = settings(collections, row, entry.get('Source', {}))
             tables[entry['Table']].append(row._replace(source=stated))
     return {table: sorted(tables[table], key=_place) for table in sorted(tables)}
+
+
+def _costs(models: Iterable[dict[str, Any]], model: dict[str, Any], options: dict[str, Any]) -> dict[str, float]:
+    """Return the costs of a whole network that a paper prints: ``Complexity`` of a model, or the ``Base`` of others."""
+    entries = [entry for entry in model.get('Complexity', ()) if entry.get('Options', {}) == options]
+    if not options:
+        bases = (entry['Base'] for other in models for entry in other.get('Complexity', ()) if 'Base' in entry)
+        entries += [base for base in bases if base['Config'] == Path(model['Config']).name]
+    for entry in entries:
+        if not entry.get('Module') or 'Base' in entry:
+            units = {'parameters': ('Parameters (K)', 1000), 'MACs': ('MACs (G)', 1)}
+            return {name: entry[key] / scale for name, (key, scale) in units.items() if key in entry}
+    return {}
 
 
 def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
@@ -77,7 +94,9 @@ def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) ->
     if any(row.name == name for row in rows):
         raise ValueError(f"there is a row '{name}' already")
     variants = [
-        row._replace(name=name, baseline=of, metrics={}, options={**row.options, **options}, other_setting=None)
+        row._replace(
+            name=name, baseline=of, metrics={}, costs={}, options={**row.options, **options}, other_setting=None
+        )
         for row in rows
         if row.name == of
     ]
