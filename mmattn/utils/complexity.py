@@ -154,7 +154,8 @@ def _parameters(module: nn.Module) -> int:
 
 def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
     # The layers of nn.Transformer are copied, which fake tensors do not support; images become tensors on the CPU.
-    with torch.device('meta') if 'vocab_size' in cfg.model else FakeTensorMode():
+    models = cfg.model.get('members', [cfg.model])  # of an ensemble
+    with torch.device('meta') if 'vocab_size' in models[0] else FakeTensorMode():
         counted = _build(cfg).get_submodule(module)
         x = torch.empty(1, *shape)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -167,7 +168,8 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
             elif hasattr(counted, 'translate'):
                 _translate(counted, *shape[-2:])
             elif hasattr(counted, 'describe'):
-                _describe(counted, cfg.model.get('num_features', 2048), *shape[-2:])
+                for part, model in zip(getattr(counted, 'members', [counted]), models):
+                    _describe(part, model.get('num_features', 2048), *shape[-2:])
             elif hasattr(counted, 'scorer'):
                 _ground(counted, cfg.model.num_features, *shape[-2:])
             elif hasattr(counted, 'data_preprocessor'):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import rehearsal, rehearsal_data
+from reproduction import rehearsal, rehearsal_data, reproduce
+from reproduction.plan import plan, write_configs
 from reproduction.protocol import Protocol, adapt, shipped, small_network
 from reproduction.rehearsal import Outcome, choose_rows, rehearse_table
+from reproduction.reproduce import make_run, member_runs
 from reproduction.tables import read_tables
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
@@ -91,14 +93,14 @@ def test_a_test_without_public_truth_is_not_scored(data, tmp_path, capsys):
 
 def test_one_row_of_each_base_config_and_data_set_is_trained():
     trained = Counter(
-        (small_network(cfg), cfg.data_root)
+        (small_network(cfg), cfg.data_root, bool(row.members))
         for table, chosen in choose_rows(TABLES).items()
         for row, train in zip(TABLES[table], chosen)
         if train and (cfg := shipped(row.configs[-1]))
     )
     assert set(trained.values()) == {1}
     roots = {shipped(row.configs[-1]).data_root for rows in TABLES.values() for row in rows}
-    assert roots == {root for _, root in trained}
+    assert roots == {root for _, root, _ in trained}
 
 
 def test_only_sizes_are_tiny(data):
@@ -119,6 +121,52 @@ def test_only_sizes_are_tiny(data):
                 assert types(full[key]) == types(tiny[key])
             kinds = [kind for kind in types(full.model.to_dict()) if kind not in ('Pretrained', 'Kaiming', 'Constant')]
             assert kinds == types(tiny.model.to_dict()), table
+
+
+ENSEMBLES = [row for rows in TABLES.values() for row in rows if row.members]
+
+
+@pytest.mark.parametrize('row', ENSEMBLES, ids=rehearsal.row_key)
+def test_an_ensemble_has_the_models_of_its_config(row):
+    """They are made of the rows that it joins; a second model of one row has another seed."""
+    (method,) = plan([row], Protocol(), None)
+    assert method.configs[0].model.to_dict() == shipped(row.configs[-1]).model.to_dict()
+    method.paths = [Path('ensemble.py')]
+    for member in method.members:
+        member.paths = [Path(f'{member.name}.py')]
+    runs = member_runs(make_run('', Path('ensemble.py'), 2, Path('work')), method)
+    expected = {
+        'ETA, two models': [('ETA', 2), ('ETA', 1002)],
+        'T_v and T_s together': [('T_v', 2), ('T_s', 2)],
+    }
+    assert [(run.method, run.seed) for run, _ in runs] == expected[row.name]
+    assert [run.folder for run, _ in runs] == [Path(f'work/{name}_seed-{seed}') for name, seed in expected[row.name]]
+    assert [row.name for _, member in runs for row in member.rows[:1]] == [name for name, _ in expected[row.name]]
+
+
+def test_an_ensemble_joins_the_tested_models_of_its_rows(data, tmp_path, monkeypatch):
+    """The best checkpoints of the second stages are joined, in the order of the config; the trainings are not run."""
+    (row,) = (row for row in ENSEMBLES if row.table == '2.5')
+    monkeypatch.setattr(reproduce, 'finish', lambda run, *others: finished(run.folder))
+    calls = []
+    monkeypatch.setattr(reproduce, 'call', lambda run, jobs, *words: calls.append([run.folder, *map(str, words)]))
+
+    def finished(folder):
+        folder.mkdir(exist_ok=True)
+        (folder / 'best_CIDEr-D_epoch_1.pth').touch()
+
+    (method,) = plan([row], rehearsal.TINY, None)
+    write_configs([method], tmp_path / 'configs', [])
+    run = make_run(method.name, method.paths[-1], 0, tmp_path)
+    _, _, tested = reproduce.train_stages(run, method, 0, 1)
+    stem = 'eta_1xb15-scst-15e_coco-captions_sources'
+    paths = [str(tmp_path / f'{stem}-{source}_seed-0/best_CIDEr-D_epoch_1.pth') for source in ('visual', 'semantic')]
+    assert calls == [[run.folder, 'misc/ensemble_checkpoints.py', *paths, '--out', str(tested)]]
+    assert {path.name for path in tmp_path.glob('*_seed-0')} == {
+        f'eta_1xb15-{stage}15e_coco-captions_sources-{source}_seed-0'
+        for stage in ('', 'scst-')
+        for source in ('visual', 'semantic')
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from hashlib import sha256
 from pathlib import Path
@@ -29,12 +30,16 @@ class Method:
         row (Row): the first row.
         configs (list[Config]): the configs of its stages, as they are run.
         deviations (list[str]): the differences from the paper's protocol, in words.
+        members (list[Method]): the methods that an ensemble joins. Defaults to ().
     """
 
-    def __init__(self, row: Row, configs: list[Config], deviations: list[str]) -> None:
+    def __init__(
+        self, row: Row, configs: list[Config], deviations: list[str], members: Sequence['Method'] = ()
+    ) -> None:
         self.rows = [row]
         self.configs = configs
         self.deviations = deviations
+        self.members = members
         self.name = row.name
         self.baseline = row.baseline
         self.paths: list[Path] = []
@@ -81,7 +86,8 @@ def plan(
         )
         method = next(same, None)
         if method is None:
-            methods.append(Method(row, configs, deviations(row, protocol, configs, data)))
+            members = plan(row.members, protocol, data, None, False) if row.members else ()
+            methods.append(Method(row, configs, deviations(row, protocol, configs, data), members))
         else:
             method.rows.append(row)
     if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:
@@ -108,6 +114,7 @@ def source_words(rows: list[Row]) -> tuple[list[str], list[str]]:
 
     If the table has other rows, too, a text ends with the names of its own.
     """
+    rows = [row for row in rows if not row.members]
     found: dict[Difference, list[str]] = {}
     for row in rows:
         for difference in differences(row, shipped(row.configs[-1])):
@@ -166,7 +173,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
     named: dict[Path, Config] = {}
-    for method in methods:
+    for method in methods + [member for ensemble in methods for member in ensemble.members]:
         shipped = method.rows[0].configs[: len(method.configs)]
         # Rows that differ in their options share a config; encoder and decoder may have other values of one setting.
         options: defaultdict[str, list[str]] = defaultdict(list)

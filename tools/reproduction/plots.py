@@ -90,6 +90,7 @@ def plot_costs(methods: Sequence[Measured], kind: str, title: str, with_paper: b
                         paper = row.costs[kind], next(iter(row.metrics.values()))
                         axis.plot(*paper, 'D', color='#888888', markerfacecolor='none')
             axis.plot(*zip(*best), '-', **style, linewidth=1, alpha=0.6, label=setting)
+        axis.margins(x=0.1)
         axis.set_xlabel(COSTS[kind] + ' (line: best for its cost' + (', diamonds: paper)' if with_paper else ')'))
         axis.set_ylabel(f'{metric} (discs: mean, dots: seeds)')
         if len(settings) > 1:

@@ -217,8 +217,13 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
 
     One process runs the config. Where the validation is the test, it is done once, after the last iteration, unless
     ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
-    it.
+    it. An ensemble has the last config of its last member, with the models of all.
     """
+    if row.members:
+        last = [adapt(member, protocol, data)[-1] for member in row.members]
+        last[-1].model = ConfigDict(type=shipped(row.configs[-1]).model.type, members=[cfg.model for cfg in last])
+        last[-1].merge_from_dict(row.options)
+        return last[-1:]
     is_papers_data = data is None or is_own(shipped(row.configs[-1]), data)
     configs = []
     for name in row.configs if is_papers_data else row.configs[:1]:
@@ -300,7 +305,7 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         differences.append(f'{network}, {how} by {optimizer.type} {optimizer.lr:g}')
     if (not is_papers_data or protocol.scale != 1) and find_task(cfg) != 'text':
         differences.append(f'inputs of {input_words(cfg)}')
-    if not is_papers_data and len(row.configs) > 1:
+    if not is_papers_data and any(len(part.configs) > 1 for part in (row, *row.members)):
         differences.append('the first stage alone')
     if protocol.amp:
         differences.append('mixed precision')

@@ -103,14 +103,14 @@ def rehearse(tables: dict[str, list[Row]], work_dir: Path, jobs: int, all_rows: 
 
 
 def choose_rows(tables: dict[str, list[Row]]) -> dict[str, list[bool]]:
-    """Return which rows are trained: the first one of each pair of base config and data set."""
+    """Return which rows are trained: the first one of each pair of base config and data set, also of ensembles."""
     seen = set()
     to_train: dict[str, list[bool]] = {}
     for table, rows in tables.items():
         to_train[table] = []
         for row in rows:
             cfg = shipped(row.configs[-1])
-            pair = small_network(cfg).model, cfg.data_root
+            pair = small_network(cfg).model, cfg.data_root, bool(row.members)
             to_train[table].append(pair not in seen)
             seen.add(pair)
     return to_train

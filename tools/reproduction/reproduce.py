@@ -19,7 +19,7 @@ from .plan import Method, check_backbones, check_data, follows_source, plan, sou
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
 from .results import Measured, Result, Setup, pool
-from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test, test_folder
+from .runs import Run, call, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
 from .tables import Row
 from .task import UNITS, find_metrics, has_own_test, input_words, length, writes_samples
@@ -241,6 +241,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     if stored is not None and (stored.samples or not by_unit):
         return stored
     staged, last, best = train_stages(run, method, workers, jobs)
+    folders = [part.folder for part, _ in member_runs(run, method)] or [run.folder]
     arguments = method.rows[0].test
     samples, statistic = {}, 'mean'
     if by_unit and not writes_samples(cfg):
@@ -257,27 +258,34 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
         results = scores(staged, jobs, best, key, step, *arguments, files=by_sample)
         if by_sample:
             samples = read_samples(test_folder(run, *arguments), keys[key])
-    logs = scalars(run.folder)
+    logs = [log for folder in folders for log in scalars(folder)]
     trained = [[line for line in log if 'loss' in line] for log in logs]
     times = [line['time'] for log in trained for line in log[1:] or log]
-    memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
+    peaks = filter(None, map(peak_memory, folders))
+    memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=max(peaks, default=None))
     if not times:
         raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
     # Without published references, there is no sacreBLEU.
     metrics = {name: factor * results[key] for key, name in keys.items() if key in results}
-    # After an interruption, a resumed training repeats validations.
-    curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
+    # After an interruption, a resumed training repeats validations. An ensemble is not validated.
+    curve = {line['step']: factor * line[key] for log in logs for line in log if key in line and not method.members}
     seconds = statistics.median(times)
     result = Result(metrics, seconds, memory, sorted(curve.items()), samples, statistic, method.deviations)
     return store.add(run.config.stem, run.seed, steps, result)
 
 
 def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tuple[Run, Path, Path]:
-    """Train the missing stages of a method with one seed.
+    """Train the missing stages of a method with one seed, or those of its members, and join these.
 
     Returns:
         tuple[Run, Path, Path]: the run of the last stage, its last checkpoint, and the one that is tested.
     """
+    if method.members:
+        tested = [train_stages(part, member, workers, jobs)[2] for part, member in member_runs(run, method)]
+        joined = run.folder / 'ensemble.pth'
+        if not joined.exists():
+            call(run, jobs, 'misc/ensemble_checkpoints.py', *tested, '--out', joined)
+        return run, joined, joined
     start: list[str] = []
     for path, cfg in zip(method.paths, method.configs):
         # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
@@ -289,6 +297,22 @@ def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tu
         best = chosen(staged.folder, cfg, last)
         start = [f'load_from={best}']
     return staged, last, best
+
+
+def member_runs(run: Run, method: Method) -> list[tuple[Run, Method]]:
+    """Return the runs whose models an ensemble joins, with their methods; [] of other methods.
+
+    They have the seed of the ensemble. The second model of one row has the seed plus 1,000, so that two ensembles have
+    no model in common.
+    """
+    runs: list[tuple[Run, Method]] = []
+    names = [row.name for row in method.rows[0].members]
+    for number, name in enumerate(names):
+        member = next(member for member in method.members if member.rows[0].name == name)
+        seed = run.seed + 1000 * names[:number].count(name)
+        part = make_run(member.name, member.paths[-1], seed, run.folder.parent)
+        runs.append((part._replace(environment=run.environment, in_fork=run.in_fork), member))
+    return runs
 
 
 def _untrained(name: str, key: str, method: Method, store: Store) -> Result:

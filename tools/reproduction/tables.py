@@ -19,7 +19,8 @@ class Row(NamedTuple):
     if the table also varies backbone, data set or task, the row that it is compared with (none for a baseline) and its
     setting, if that is another one, and the figures, the first of which is compared. A row may have further arguments
     of tools/test.py or other settings. It may be trained in stages: each starts from the best checkpoint of the
-    previous one in the validation, or from the last if the config saves no best.
+    previous one in the validation, or from the last if the config saves no best. A row may be an ensemble of other rows
+    of the table, its ``Members``, in the same setting; it has no training of its own.
     """
 
     table: str
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     other_setting: str | None = None
     source: dict[str, Any] = {}  # what the source states, see source.py
     costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
+    members: list[Any] = []  # rows whose models are joined
 
     @property
     def compared(self) -> tuple[str | None, str]:
@@ -66,10 +68,19 @@ def read_tables() -> dict[str, list[Row]]:
                 entry.get('Options', {}),
                 entry.get('Baseline Setting'),
                 costs=_costs(models.values(), model, entry.get('Options', {})),
+                members=entry.get('Members', []),
             )
-            stated = settings(collections, row, entry.get('Source', {}))
+            stated = (
+                {} if row.members else settings(collections, row, entry.get('Source', {}))
+            )  # the members' rows say it
             tables[entry['Table']].append(row._replace(source=stated))
-    return {table: sorted(tables[table], key=_place) for table in sorted(tables)}
+    return {table: sorted(_with_members(tables[table]), key=_place) for table in sorted(tables)}
+
+
+def _with_members(rows: list[Row]) -> list[Row]:
+    """Replace the names of members by their rows."""
+    named = {(row.name, row.setting): row for row in rows}
+    return [row._replace(members=[named[name, row.setting] for name in row.members]) for row in rows]
 
 
 def _costs(models: Iterable[dict[str, Any]], model: dict[str, Any], options: dict[str, Any]) -> dict[str, float]:

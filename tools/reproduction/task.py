@@ -40,13 +40,14 @@ def find_task(cfg: Config) -> str:
     """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions', 'grounding' or 'questions'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
-    if 'vocab_size' not in cfg.model:
+    model = cfg.model.get('members', [cfg.model])[0]
+    if 'vocab_size' not in model:
         return 'video'
-    if cfg.model.type == 'mmattn.PhraseGrounder':
+    if model.type == 'mmattn.PhraseGrounder':
         return 'grounding'
-    if 'num_answers' in cfg.model:
+    if 'num_answers' in model:
         return 'questions'
-    return 'captions' if 'num_features' in cfg.model else 'text'
+    return 'captions' if 'num_features' in model else 'text'
 
 
 def length(cfg: Config) -> tuple[int, str]:
