@@ -9,6 +9,11 @@ It writes DIR/captions.json, in the format of COCO's server. The checkpoint cont
 looked at and, with --ann-file, its captions. A picture belongs to the image whose id is its file name without suffix,
 or the number at the end of it, as in COCO_val2014_000000000042.jpg. It may be reduced.
 
+    python tools/caption_demo.py CONFIG CHECKPOINT CONFIG CHECKPOINT … --regions STORE --images FOLDER --out DIR
+
+compares models: it writes DIR/NAME/captions.json for each, and DIR/captions.html has the captions of all models below
+each picture. --attributes is for the models that read attributes.
+
 Finished captions are kept in DIR/captions.json.part. After an interruption, the same command with --resume continues,
 and the result is the same as after an uninterrupted run.
 """
@@ -23,11 +28,17 @@ from mmattn.utils.command import run
 from PIL import ExifTags
 from rich.progress import track
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
 from mmattn.language.captioning.annotations import Annotation, read_annotations, select_splits
 from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
-from mmattn.language.captioning.region_pictures import caption_page, region_layers
+from mmattn.language.captioning.region_pictures import (
+    ONE_MODEL,
+    SEVERAL_MODELS,
+    caption_page,
+    comparison_figure,
+    region_layers,
+)
 from mmattn.language.models.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import picture_paths, read_picture, same_shape
 from mmattn.language.regions.region_store import RegionStore
@@ -39,8 +50,7 @@ from mmattn.utils.images import open_whole, unreadable
 def parse_args() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description='Caption images by their region features')
-    parser.add_argument('config', help='path of the config')
-    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
+    add_models(parser)
     parser.add_argument(
         '--regions', type=Path, nargs='+', required=True, metavar='STORE', help='folder of a region store, or several'
     )
@@ -124,37 +134,50 @@ def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> 
 
 
 def build_page(
-    args: argparse.Namespace,
-    inferencer: CaptionInferencer,
-    images: Sequence[StoredImage],
-    predictions: Sequence[dict],
+    title: str,
+    captions: dict[str, tuple[CaptionInferencer, list[StoredImage], list[dict]]],
     pictures: dict[str, Path],
     annotations: dict[str, Annotation],
 ) -> str:
-    """Return the page of pictures."""
-    figures = []
-    for image, prediction in track([*zip(images, predictions)], 'Pictures'):
-        references = annotations[image.image_id].captions if image.image_id in annotations else ()
-        picture = read_picture(pictures[image.image_id])
-        figures.append(inferencer.visualize(image, prediction['caption'], picture, references))
-    shown = (
-        f'the first {len(figures)} of {len(predictions)} images' if len(figures) < len(predictions) else 'all images'
-    )
-    num_words = max(len(prediction['caption'].split()) for prediction in predictions)
-    return caption_page(figures, f'Captions of {Path(args.checkpoint).name}: {shown}', num_words)
+    """Return the page of pictures, with the captions of one model or of several."""
+    figures, num_words = [], 0
+    for number, (image_id, path) in enumerate(track(pictures.items(), 'Pictures')):
+        references = annotations[image_id].captions if image_id in annotations else ()
+        picture = read_picture(path)
+        texts = {name: predictions[number]['caption'] for name, (_, _, predictions) in captions.items()}
+        num_words = max(num_words, len(' '.join(texts.values()).split()))
+        if len(captions) == 1:
+            ((inferencer, images, _),) = captions.values()
+            figures.append(inferencer.visualize(images[number], *texts.values(), picture, references))
+            continue
+        words = {}
+        for name, (inferencer, images, _) in captions.items():
+            reads = reads_regions(inferencer)
+            words[name] = texts[name].split(), inferencer.region_weights(images[number], texts[name]) if reads else None
+        regions = images[number].store[image_id]
+        figures.append(comparison_figure(picture, regions, words, image_id, references))
+    return caption_page(figures, title, num_words, ONE_MODEL if len(captions) == 1 else SEVERAL_MODELS)
+
+
+def reads_regions(inferencer: CaptionInferencer) -> bool:
+    """Check whether a model reads regions: the models that read attributes alone are captioned without boxes."""
+    return any(member.num_features is not None for member in getattr(inferencer.model, 'members', [inferencer.model]))
 
 
 def main() -> None:
     """Caption images, and write captions and page."""
     args = parse_args()
-    out, page = args.out / 'captions.json', args.out / 'captions.html'
-    part = progress_path(out, args.resume, args.overwrite)
+    models, page = trained_models(args), args.out / 'captions.html'
+    several = len(models) > 1
+    outs = {model.name: (args.out / model.name if several else args.out) / 'captions.json' for model in models}
+    parts = {name: progress_path(out, args.resume, args.overwrite) for name, out in outs.items()}
     if args.images is not None:
         check_output(page, args.overwrite)
-    for path in (out, part, page):
+    for path in (*outs.values(), *parts.values(), page):
         check_not_input('--out', path, input_files(args))
-    check_checkpoint(args.checkpoint)
-    cfg = load_config(args.config, args.cfg_options)
+    for model in models:
+        check_checkpoint(model.checkpoint)
+    configs = {model.name: load_config(model.config, args.cfg_options) for model in models}
     annotations = annotations_by_image(args)
     store = RegionStore(args.regions)
     image_ids = args.ids or [*annotations] or store.image_ids
@@ -168,30 +191,48 @@ def main() -> None:
         store.check(shown, features=False)
         pictures = find_pictures(args.images, shown)
         check_pictures(args.images, pictures, store)
-    inferencer = CaptionInferencer(cfg, args.checkpoint, args.device, args.batch_size)
+    inferencers, attributes = {}, {}
+    for model in models:
+        inferencer = CaptionInferencer(configs[model.name], model.checkpoint, args.device, args.batch_size)
+        if args.images is not None and not (several and not reads_regions(inferencer)):
+            region_layers(inferencer.model)
+        inferencers[model.name] = inferencer
+        attributes[model.name] = None if several and not inferencer.model.reads_attributes else args.attributes
+    if args.attributes is not None and not any(attributes.values()):
+        raise ValueError('--attributes: none of these models reads attributes')
+    images = {
+        name: inferencer.images(store, image_ids, attributes[name], args.num_attributes)
+        for name, inferencer in inferencers.items()
+    }
+    captions = {}
+    for name, inferencer in inferencers.items():
+        predictions = inferencer(
+            store,
+            image_ids,
+            attributes[name],
+            args.num_attributes,
+            beam=args.beam,
+            length_penalty=args.length_penalty,
+            n_best=1 if args.n_best is None else args.n_best,
+            progress_file=parts[name],
+            resume=args.resume,
+        )['predictions']
+        captions[name] = inferencer, images[name], predictions
     if args.images is not None:
-        region_layers(inferencer.model)
-    attributes = dict(attributes=args.attributes, num_attributes=args.num_attributes)
-    predictions = inferencer(
-        store,
-        image_ids,
-        **attributes,
-        beam=args.beam,
-        length_penalty=args.length_penalty,
-        n_best=1 if args.n_best is None else args.n_best,
-        progress_file=part,
-        resume=args.resume,
-    )['predictions']
-    if args.images is not None:
-        images = inferencer.images(store, image_ids, **attributes)[: len(pictures)]
-        write_text(page, build_page(args, inferencer, images, predictions, pictures, annotations))
-    records = [
-        dict(image_id=name, caption=best['caption'], **({} if args.n_best is None else dict(n_best=best['n_best'])))
-        for name, best in zip(coco_ids(image_ids), predictions)
-    ]
-    write_text(out, json.dumps(records, ensure_ascii=False))
-    part.unlink()
-    print(f'{len(records):,} captions: {out}{"" if args.images is None else f", {page}"}')
+        all_shown = len(pictures) == len(image_ids)
+        shown = 'all images' if all_shown else f'the first {len(pictures)} of {len(image_ids)} images'
+        names = ', '.join(inferencers) if several else Path(models[0].checkpoint).name
+        write_text(page, build_page(f'Captions of {names}: {shown}', captions, pictures, annotations))
+    for name, (_, _, predictions) in captions.items():
+        records = [
+            dict(
+                image_id=number, caption=best['caption'], **({} if args.n_best is None else dict(n_best=best['n_best']))
+            )
+            for number, best in zip(coco_ids(image_ids), predictions)
+        ]
+        write_text(outs[name], json.dumps(records, ensure_ascii=False))
+        parts[name].unlink()
+        print(f'{len(records):,} captions: {outs[name]}{"" if args.images is None else f", {page}"}')
 
 
 if __name__ == '__main__':

@@ -1,13 +1,22 @@
 """Segment images: write an index map with its palette and a colour overlay for each image.
 
-python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
+    python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR
+
+writes DIR/pred/*.png and DIR/vis/*.png.
+
+    python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT CONFIG CHECKPOINT … --out-dir DIR [--truth MASKS]
+
+compares models: it writes DIR/NAME/pred and DIR/NAME/vis for each, and DIR/comparison.jpg, a sheet with a row per image
+and a column per model, beside the image and its mask in the folder MASKS.
 """
 
 import argparse
+from pathlib import Path
 
 from mmattn.utils.command import describe, run
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
+from mmattn.segmentation.face_parsing.comparison import compare_segmentations
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
 
 
@@ -15,9 +24,16 @@ def parse_args() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description='Segment images')
     parser.add_argument('image', help='path of an image, or of a folder of images')
-    parser.add_argument('config', help='path of the config')
-    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
+    add_models(parser)
     parser.add_argument('--out-dir', required=True, help='folder for pred/<name>.png and vis/<name>.png')
+    parser.add_argument('--truth', type=Path, metavar='MASKS', help='folder of masks <name>.png, for comparison.jpg')
+    parser.add_argument(
+        '--sheet-images',
+        type=int,
+        metavar='N',
+        default=8,
+        help='images in comparison.jpg, the first ones; default: %(default)s',
+    )
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     parser.add_argument(
         '--opacity', type=float, default=0.5, help='opacity of the colours over the image, 0 to 1; default: %(default)s'
@@ -29,16 +45,32 @@ def parse_args() -> argparse.Namespace:
         help='maximum number of images of the same size per batch; default: %(default)s',
     )
     add_config_options(parser)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.sheet_images < 1:
+        parser.error(f'--sheet-images must be at least 1; got {args.sheet_images}')
+    return args
 
 
 def main() -> None:
     """Segment the images and print the folders of the results."""
     args = parse_args()
     try:
-        check_checkpoint(args.checkpoint)
-        cfg = load_config(args.config, args.cfg_options)
-        inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=args.device)
+        models = trained_models(args)
+        for model in models:
+            check_checkpoint(model.checkpoint)
+        inferencers = {
+            model.name: FaceParsingInferencer(
+                load_config(model.config, args.cfg_options), model.checkpoint, device=args.device
+            )
+            for model in models
+        }
+        if len(models) > 1 or args.truth is not None:
+            sheet = compare_segmentations(
+                inferencers, args.image, args.out_dir, args.batch_size, args.opacity, args.truth, args.sheet_images
+            )
+            print(f'{sheet}; index maps and overlays are in {args.out_dir}/{{{",".join(inferencers)}}}/{{pred,vis}}')
+            return
+        (inferencer,) = inferencers.values()
         written = inferencer(args.image, args.out_dir, args.batch_size, args.opacity)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error

@@ -3,10 +3,12 @@
 from .command_line import (
     add_common_arguments,
     add_config_options,
+    add_models,
     config_from,
     data_paths,
     leave_process_group,
     load_config,
+    trained_models,
 )
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
@@ -29,6 +31,7 @@ __all__ = [
     'SeedAugmentation',
     'add_common_arguments',
     'add_config_options',
+    'add_models',
     'add_safe_globals',
     'check_checkpoint',
     'config_from',
@@ -41,6 +44,7 @@ __all__ = [
     'load_config',
     'log_operators',
     'prepare_for_cpu',
+    'trained_models',
 ]
 
 add_safe_globals()

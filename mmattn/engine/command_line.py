@@ -13,7 +13,7 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.hub import get_config
@@ -97,6 +97,49 @@ def add_config_options(parser: ArgumentParser) -> None:
         help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces; '
         'text of digits as key="\'0110\'"',
     )
+
+
+class TrainedModel(NamedTuple):
+    """A model on a command line: its name in pictures, its config, and the path or URL of its checkpoint."""
+
+    name: str
+    config: str
+    checkpoint: str
+
+
+def add_models(parser: ArgumentParser) -> None:
+    """Add the positional arguments CONFIG CHECKPOINT, one or more pairs, and ``--names``."""
+    parser.add_argument(
+        'models',
+        nargs='+',
+        metavar='CONFIG CHECKPOINT',
+        help='path of the config, and path or URL of the checkpoint; further pairs are models to compare',
+    )
+    parser.add_argument(
+        '--names', nargs='+', metavar='NAME', help='names of several models; default: names of the configs'
+    )
+
+
+def trained_models(args: Namespace) -> list[TrainedModel]:
+    """List the models of :func:`add_models`.
+
+    Raises:
+        ValueError: a config has no checkpoint, or the names are not one per model, or are equal, or cannot be names of
+            folders.
+    """
+    configs, checkpoints = args.models[::2], args.models[1::2]
+    if len(configs) != len(checkpoints):
+        raise ValueError(f'a CHECKPOINT must follow each CONFIG; got {len(args.models)} paths: {" ".join(args.models)}')
+    names = args.names or [Path(config).stem for config in configs]
+    if len(names) != len(configs):
+        raise ValueError(f'--names must name each of {len(configs)} models; got {", ".join(names)}')
+    if len(set(names)) < len(names):
+        hint = '' if args.names else ': models of one config need --names'
+        raise ValueError(f'the names of the models must be different{hint}; got {", ".join(names)}')
+    for name in names:
+        if name in ('', '.', '..') or '/' in name:
+            raise ValueError(f'--names must be possible names of folders; got {name!r}')
+    return [*map(TrainedModel, names, configs, checkpoints)]
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:

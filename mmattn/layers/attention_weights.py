@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 KINDS = ('content', 'position', 'bilateral')
+# The terms of Transformer attention that a kind of weights uses, as switches β1 β2 β3 β4.
+SWITCHES = dict(content='1010', position='0101', bilateral='1111', E1='1000', E2='0100', E3='0010', E4='0001')
 # The arguments of the operators that depend on the position of a key; the others are content, scale and support.
 POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 
@@ -20,6 +22,7 @@ class AttentionWeights:
     position: str
     operands: Callable[..., dict]
     operator_weights: Callable[..., Tensor]
+    attention_terms: tuple[str, ...] = ()  # further values of ``kind``: single terms of the logits
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
@@ -36,12 +39,13 @@ class AttentionWeights:
             kind (str): one of ``attention_kinds``: 'bilateral' (the weights that ``forward`` uses, for every position
                 encoding), 'content' (the softmax of the content logits only, with the same scale) or 'position' (the
                 softmax of the position logits only). In Transformer attention, E1 and E3 are content, E2 and E4 are
-                position. Defaults to 'bilateral'.
+                position, and 'E1' to 'E4' (those in ``attention_terms``) are the softmax of one term only. Defaults to
+                'bilateral'.
 
         Returns:
             Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.
         """
-        kinds = self.attention_kinds
+        kinds = self.attention_kinds + self.attention_terms
         if kinds and kind not in kinds:  # without kinds, `operands` raises an error with the reason
             raise ValueError(f'kind must be one of {kinds} in this {type(self).__name__}; got {kind!r}')
         operands = self._operands_by_kind(kind, *inputs)
@@ -65,15 +69,24 @@ def check_terms(terms: str) -> None:
 
 
 class TermWeights(AttentionWeights):
-    """Mix-in for four terms: ``operands`` also takes the switches ``content`` (E1, E3) and ``position`` (E2, E4)."""
+    """Mix-in for four terms: ``operands`` also takes ``used``, switches of the terms to use if ``terms`` has them."""
 
     terms: str
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
-        """The values of ``kind`` that ``attention_weights`` accepts, depending on ``terms``."""
+        """The values of ``kind`` for parts or all of the logits, depending on ``terms``."""
         content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
         return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
 
+    @property
+    def attention_terms(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The values of ``kind`` for a single term, 'E1' to 'E4', depending on ``terms``."""
+        return tuple(f'E{number}' for number, switch in enumerate(self.terms, 1) if switch == '1')
+
+    def switches(self, used: str) -> tuple[bool, ...]:
+        """For each term, check that it is in ``terms`` and in ``used``."""
+        return tuple(exists == switch == '1' for exists, switch in zip(self.terms, used))
+
     def _operands_by_kind(self, kind: str, *inputs: Tensor | None) -> dict:
-        return self.operands(*inputs, content=kind != 'position', position=kind != 'content')
+        return self.operands(*inputs, used=SWITCHES[kind])

@@ -2,14 +2,15 @@
 
 from torch import Tensor
 
-from mmattn.ops import grid_attention
+from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.registry import MODELS
 
+from .attention_weights import KINDS, AttentionWeights
 from .multihead_attention_3d import MultiheadAttention3d, check_maps
 
 
 @MODELS.register_module()
-class GridAttention3d(MultiheadAttention3d):
+class GridAttention3d(AttentionWeights, MultiheadAttention3d):
     """Multi-head attention in which each voxel attends to the voxels on the three axes through it.
 
     A query has T + H + W − 2 keys. Three layers connect any two voxels of a video (Eq. 5.2 to 5.5). The relative
@@ -27,6 +28,8 @@ class GridAttention3d(MultiheadAttention3d):
         >>> layer(clip, frame_numbers=torch.tensor([[0, 1, 2]])).shape
         torch.Size([1, 3, 8, 8, 16])
     """
+
+    operator_weights = staticmethod(grid_attention_weights)
 
     def __init__(
         self,
@@ -51,9 +54,31 @@ class GridAttention3d(MultiheadAttention3d):
             frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required if
                 ``temporal_position`` is 'sinusoidal' or 'absolute'.
         """
+        return self.merge(grid_attention(**self.operands(query, key, frame_numbers)))
+
+    def operands(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> dict:
+        """Compute the arguments of ``grid_attention`` from the inputs of ``forward``."""
         key = query if key is None else key
         check_maps(query, key, self.embed_dims)
         operands = self.project(query, key, frame_numbers, frame_numbers)
         if self.relative_position is not None:
             operands |= self.relative_position.arm_bias(operands['query'] * self.scale)
-        return self.merge(grid_attention(**operands))
+        return operands
+
+    @property
+    def attention_kinds(self) -> tuple[str, ...]:
+        """The kinds of ``attention_weights``. Absolute encodings of time are content, relative encodings position."""
+        return KINDS[:1] if self.relative_position is None else KINDS
+
+    def reach(self, voxels: Tensor) -> Tensor:
+        """Mark the voxels from which this layer brings information to one of ``voxels``. Both are bool ``(T, H, W)``.
+
+        Example:
+            >>> voxels = torch.zeros(1, 3, 4, dtype=torch.bool)
+            >>> voxels[0, 0, 1] = True
+            >>> GridAttention3d(16, num_heads=2).reach(voxels).int()
+            tensor([[[1, 1, 1, 1],
+                     [0, 1, 0, 0],
+                     [0, 1, 0, 0]]], dtype=torch.int32)
+        """
+        return voxels.any(0, keepdim=True) | voxels.any(1, keepdim=True) | voxels.any(2, keepdim=True)

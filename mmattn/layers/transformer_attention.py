@@ -144,12 +144,12 @@ class TransformerAttention2d(TermWeights, nn.Module):
             y = self.norms['proj_conv'](y.expand_as(x))
         return x + (self.gamma * y).to(x.dtype)
 
-    def operands(self, x: Tensor, content: bool = True, position: bool = True) -> dict:
+    def operands(self, x: Tensor, used: str = '1111') -> dict:
         """Compute the arguments of ``global_attention``, or of ``local_attention`` if the layer has a range.
 
-        ``content`` uses the terms E1 and E3, ``position`` the terms E2 and E4, if ``terms`` has them.
+        ``used`` has the switches β1 β2 β3 β4 of the terms to use, if ``terms`` has them.
         """
-        e1, e2, e3, e4 = (term == '1' and used for term, used in zip(self.terms, (content, position) * 2))
+        e1, e2, e3, e4 = self.switches(used)
         local = self._is_local(x)
         value = self._heads(self._project('value_conv', x))
         query = self._heads(self._project('query_conv', x)) if e1 or e2 else None

@@ -153,7 +153,7 @@ class ClipSession:
         if repeated:
             raise ValueError(f'the mask of frame {frame.number} shows objects that already began: {sorted(repeated)}')
         features, _, _ = self._features([frame])
-        image = self._resized(frame.image)
+        image = self.resize(frame.image)
         masks = np.stack([mask == i for i in ids])
         shares = F.interpolate(torch.from_numpy(masks).float()[None], image.shape[:2], mode='area')[0]
         pad = self.model.data_preprocessor.pad_size_divisor
@@ -195,7 +195,7 @@ class ClipSession:
         ids = sorted(streams)
         labels = np.zeros(frame.image.shape[:2], np.uint8)
         if ids:
-            scale = self._resized(frame.image).shape[:2]
+            scale = self.resize(frame.image).shape[:2]
             foreground = torch.cat(
                 [
                     F.interpolate(
@@ -223,14 +223,15 @@ class ClipSession:
             self._size = frame.image.shape
         outputs = []
         for start in range(0, len(frames), FRAMES_AT_ONCE):
-            images = np.stack([self._resized(frame.image) for frame in frames[start : start + FRAMES_AT_ONCE]])
+            images = np.stack([self.resize(frame.image) for frame in frames[start : start + FRAMES_AT_ONCE]])
             device = next(self.model.parameters()).device
             images = self.model.data_preprocessor.normalize(torch.from_numpy(images).permute(0, 3, 1, 2).to(device))
             outputs.append(self.model.extract_feat(images))
         features, fine = zip(*outputs)
         return torch.cat(features), None if fine[0] is None else torch.cat(fine)[:, None], tuple(images.shape[2:])
 
-    def _resized(self, image: np.ndarray) -> np.ndarray:
+    def resize(self, image: np.ndarray) -> np.ndarray:
+        """Resize a frame to ``scale``, as ``ClipResize`` does."""
         if self.scale is None:
             return image
         return mmcv.imresize(image, mmcv.rescale_size(image.shape[1::-1], self.scale))  # as ClipResize

@@ -20,7 +20,7 @@ class AttentionMaps:
         layer (str): name of the layer in the model.
         run (int): 1 for the layer's first pass in the model's forward pass, 2 for the next (recurrence), …
         weights (dict[str, Tensor]): kind → float ``(Q, H, W)`` on the CPU, the mean over heads. Each map sums to 1. The
-            kinds are 'content', 'position' and 'bilateral', as far as the layer has them.
+            kinds are 'content', 'position' and 'bilateral', as far as the layer has them, or those that you choose.
         extent (tuple[float, float]): width and height of a map relative to the image: 1, or more if the model's input
             was padded at the right and at the bottom.
     """
@@ -59,7 +59,7 @@ class AttentionRun:
 
         Args:
             points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
-            kind (str): one of ``kinds``.
+            kind (str): one of ``kinds``, or a term of the logits that the layer has, 'E1' to 'E4'.
         """
         height, width = self.feature.shape[-2:]
         across, down = self.extent
@@ -67,12 +67,15 @@ class AttentionRun:
         return self.module.attention_weights(self.feature, queries=queries, kind=kind)[0].float().cpu()
 
 
-def attention_layers(model: nn.Module, name: str | None = None) -> dict[str, nn.Module]:
+def attention_layers(
+    model: nn.Module, name: str | None = None, kinds: Sequence[str] | None = None
+) -> dict[str, nn.Module]:
     """Map names to the layers of a model that have ``attention_weights``: to all of them, or only to ``name``.
 
     Args:
         model (nn.Module): any model. For mmengine's distributed wrappers, names are relative to the wrapped model.
         name (str, optional): name of the layer to select. If there is none, the error lists the names. Defaults to all.
+        kinds (sequence of str, optional): kinds of weights that each layer must have. Defaults to none.
 
     Example:
         >>> from mmattn.layers import BilateralNonLocal2d
@@ -83,11 +86,16 @@ def attention_layers(model: nn.Module, name: str | None = None) -> dict[str, nn.
     layers = {key: module for key, module in model.named_modules() if getattr(module, 'attention_kinds', ())}
     if not layers:
         raise ValueError(f'{type(model).__name__} has no attention layer: none of its modules has attention_weights')
-    if name is None:
-        return layers
-    if name not in layers:
-        raise ValueError(f'layer must be one of {", ".join(layers)}; got {name}')
-    return {name: layers[name]}
+    if name is not None:
+        if name not in layers:
+            raise ValueError(f'layer must be one of {", ".join(layers)}; got {name}')
+        layers = {name: layers[name]}
+    for key, module in layers.items():
+        accepted = (*module.attention_kinds, *getattr(module, 'attention_terms', ()))
+        unknown = [kind for kind in kinds or () if kind not in accepted]
+        if unknown:
+            raise ValueError(f'kinds of {key} must be among {", ".join(accepted)}; got {", ".join(unknown)}')
+    return layers
 
 
 def _unwrapped(model: nn.Module) -> Any:
@@ -96,7 +104,10 @@ def _unwrapped(model: nn.Module) -> Any:
 
 @contextmanager
 def capture_attention(
-    model: nn.Module, points: Sequence[tuple[float, float]], layer: str | None = None
+    model: nn.Module,
+    points: Sequence[tuple[float, float]],
+    layer: str | None = None,
+    kinds: Sequence[str] | None = None,
 ) -> Iterator[list[AttentionMaps]]:
     """Capture the attention maps of all forward passes within the context. The list is filled while the model runs.
 
@@ -109,6 +120,8 @@ def capture_attention(
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), from the top left, relative to the
             model's input.
         layer (str, optional): name of the only layer to capture. Defaults to all.
+        kinds (sequence of str, optional): kinds of weights to compute. Transformer attention also has its terms, 'E1'
+            to 'E4'. Defaults to the kinds of the layer among 'content', 'position' and 'bilateral'.
 
     Example:
         >>> from mmattn.layers import BilateralNonLocal2d
@@ -121,8 +134,10 @@ def capture_attention(
     maps: list[AttentionMaps] = []
 
     def capture(run: AttentionRun) -> None:
-        maps.append(AttentionMaps(run.layer, run.run, {kind: run.weights(points, kind).mean(0) for kind in run.kinds}))
+        weights = {kind: run.weights(points, kind).mean(0) for kind in kinds or run.kinds}
+        maps.append(AttentionMaps(run.layer, run.run, weights))
 
+    attention_layers(model, layer, kinds)
     with _watch(model, layer, capture):
         yield maps
 
@@ -149,7 +164,11 @@ def _watch(model: nn.Module, layer: str | None, look: Callable[[AttentionRun], N
 
 @torch.no_grad()
 def attention_maps(
-    model: nn.Module, data: dict, points: Sequence[tuple[float, float]], layer: str | None = None
+    model: nn.Module,
+    data: dict,
+    points: Sequence[tuple[float, float]],
+    layer: str | None = None,
+    kinds: Sequence[str] | None = None,
 ) -> list[AttentionMaps]:
     """Run a model of mmseg or mmdet on a whole image, regardless of its test mode, and return its attention maps.
 
@@ -160,9 +179,10 @@ def attention_maps(
         data (dict): a batch of the test data loader. Only its first image is used.
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
         layer (str, optional): name of the only layer to capture. Defaults to all.
+        kinds (sequence of str, optional): kinds of weights, as in :func:`capture_attention`.
     """
     data, extent = _first_image(model, data)
-    with capture_attention(model, [(x / extent[0], y / extent[1]) for x, y in points], layer) as maps:
+    with capture_attention(model, [(x / extent[0], y / extent[1]) for x, y in points], layer, kinds) as maps:
         model(**data, mode='tensor')
     _check_any(maps, model, layer)
     return [replace(entry, extent=extent) for entry in maps]

@@ -425,20 +425,24 @@ def test_weights_make_the_layers_output(terms, spatial_range):
 def test_kinds_are_the_layer_with_fewer_terms(terms, spatial_range):
     layer = build(TransformerAttention2d, 8, 2, terms=terms, spatial_range=spatial_range)
     x, queries = literal.randn(2, 8, 4, 5), torch.tensor([[1, 2], [3, 0]])
-    for kind, kept in (('content', f'{terms[0]}0{terms[2]}0'), ('position', f'0{terms[1]}0{terms[3]}')):
+    single = {f'E{i + 1}': ''.join(switch if j == i else '0' for j in range(4)) for i, switch in enumerate(terms)}
+    single = {kind: kept for kind, kept in single.items() if '1' in kept}
+    assert layer.attention_terms == (*single,)
+    kinds = dict(content=f'{terms[0]}0{terms[2]}0', position=f'0{terms[1]}0{terms[3]}')
+    for kind, kept in (kinds | single).items():
         fewer = TransformerAttention2d(8, 2, kept, spatial_range).double()
         fewer.load_state_dict(layer.state_dict(), strict=False)
-        assert fewer.attention_kinds == (kind,)
+        assert fewer.attention_kinds == ('content' if '1' in kept[::2] else 'position',)
         torch.testing.assert_close(
             layer.attention_weights(x, queries=queries, kind=kind),
-            fewer.attention_weights(x, queries=queries, kind=kind),
+            fewer.attention_weights(x, queries=queries, kind=fewer.attention_kinds[0]),
         )
 
 
 def test_it_is_an_attention_layer():
     model = nn.Sequential(TransformerAttention2d(8))
     assert attention_layers(model) == {'0': model[0]}
-    with pytest.raises(ValueError, match=r"kind.*\('content',\).*'position'"):
+    with pytest.raises(ValueError, match=r"kind.*\('content', 'E1', 'E3'\).*'position'"):
         TransformerAttention2d(8, terms='1010').attention_weights(
             torch.randn(1, 8, 2, 2), queries=torch.tensor([[0, 0]]), kind='position'
         )

@@ -16,6 +16,8 @@ from .test_bilateral import assert_equal_with_gradients
 C, HEADS = 12, 2
 SIZE = (3, 4, 5)
 NUMBERS = torch.tensor([[0, 5, 12]])
+QUERIES = torch.tensor([[0, 0, 0], [1, 3, 2], [2, 2, 4]])
+ROWS = [0, 20 + 3 * 5 + 2, 40 + 2 * 5 + 4]  # their numbers in row-major order
 LIMITS = 1, 2, 2  # the largest offsets of a map of half the size, (2, 3, 3)
 POSITIONS = [
     ('relative', 'sinusoidal'),
@@ -52,18 +54,22 @@ def encoding(kind, layer, numbers):
 
 
 def attend(layer, query, key, numbers, key_numbers, temporal, vectors, reaches):
-    """One attention of the layer's projections; ``vectors(p, q)`` is E_{q−p}, ``reaches(p, q)`` whether q is a key."""
+    """One attention of the layer's projections; ``vectors(p, q)`` is E_{q−p}, ``reaches(p, q)`` whether q is a key.
+
+    Its output, and its weights (heads, queries, keys), 0 where there is no key.
+    """
     sizes = query.shape[1:4], key.shape[1:4]
     q = layer.query_proj(query + encoding(temporal, layer, numbers)).view(-1, HEADS, C // HEADS)
     k = layer.key_proj(key + encoding(temporal, layer, key_numbers)).view(-1, HEADS, C // HEADS)
     v = layer.value_proj(key).view(-1, HEADS, C // HEADS)
-    rows = []
+    rows, table = [], torch.zeros(HEADS, len(q), len(k), dtype=q.dtype)
     for i, p in enumerate(literal.coordinates(sizes[0])):
         there = [(j, r) for j, r in enumerate(literal.coordinates(sizes[1])) if reaches(p, r)]
         keys = torch.stack([k[j] + vectors(p, r) for j, r in there])  # (keys, heads, D)
         weights = (layer.scale * (q[i] * keys).sum(-1)).softmax(0)
         rows.append((weights.unsqueeze(-1) * v[[j for j, _ in there]]).sum(0).flatten())
-    return layer.out_proj(torch.stack(rows)).view(1, *sizes[0], C)
+        table[:, i, [j for j, _ in there]] = weights.T.detach()
+    return layer.out_proj(torch.stack(rows)).view(1, *sizes[0], C), table
 
 
 def table(layer, axis, offset, axes, limits=None, step=1):
@@ -93,9 +99,13 @@ def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
         axis = next((a for a in range(3) if p[a] != r[a]), 2)
         return table(layer, axis, r[axis] - p[axis], 3, limits)
 
-    expected = attend(layer, query, other, NUMBERS, NUMBERS, temporal, vectors, reaches)
+    expected, weights = attend(layer, query, other, NUMBERS, NUMBERS, temporal, vectors, reaches)
     ours = layer(query, key if crossed else None, NUMBERS)
     assert_equal_with_gradients(ours, expected, query, layer)
+    found = layer.attention_weights(
+        query, key if crossed else None, NUMBERS, queries=QUERIES, kind=layer.attention_kinds[-1]
+    )
+    torch.testing.assert_close(found[0].flatten(2), weights[:, ROWS])
 
 
 # Every position with blocks that need padding; every pattern with relative positions.
@@ -143,13 +153,19 @@ def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, cro
 
         return attend(part, *operands, temporal, vectors, reaches)
 
-    found = run(layer.local_attention, pattern, F.pad(query, pad), keys, padded_numbers, NUMBERS)
+    found, local = run(layer.local_attention, pattern, F.pad(query, pad), keys, padded_numbers, NUMBERS)
     relays = F.pad(keys, pad) + found
     inside = tuple(slice(side) for side in (1, *SIZE))
     second = query if crossed else relays[inside]
-    expected = found[inside] + run(layer.strided_attention, 'strided', second, relays, NUMBERS, padded_numbers)
+    gathered, strided = run(layer.strided_attention, 'strided', second, relays, NUMBERS, padded_numbers)
     ours = layer(query, key if crossed else None, NUMBERS)
-    assert_equal_with_gradients(ours, expected, query, layer)
+    assert_equal_with_gradients(ours, found[inside] + gathered, query, layer)
+    local = local.unflatten(1, [side + pad for side, pad in zip(SIZE, after)])[(slice(None), *QUERIES.T)]
+    for kind, weights in (('local', local), ('strided', strided[:, ROWS])):
+        drawn = layer.attention_weights(query, key if crossed else None, NUMBERS, queries=QUERIES, kind=kind)
+        torch.testing.assert_close(drawn[0].flatten(2), weights)
+    with pytest.raises(ValueError, match=r"kind must be one of \('local', 'strided'\) .*; got 'bilateral'"):
+        layer.attention_weights(query, None, NUMBERS, queries=QUERIES, kind='bilateral')
 
 
 def test_counts_of_the_thesis():
@@ -178,6 +194,29 @@ def test_every_voxel_reaches_every_other(layer):
     for corner in itertools.product((0, 4), (0, 3), (0, 4)):
         (gradient,) = torch.autograd.grad(y[(0, *corner)].sum(), x, retain_graph=True)
         assert (gradient.abs().sum(-1) > 0).all(), corner
+
+
+@pytest.mark.parametrize(
+    'layer',
+    [GridAttention3d(C, HEADS)]
+    + [
+        StridedAttention3d(C, HEADS, step, pattern)
+        for pattern, step in (('block', 2), ('block', None), ('centred', (1, 2, 3)), ('forward', 2))
+    ],
+    ids=['grid', 'block', 'block by default', 'centred', 'forward'],
+)
+def test_reached_voxels_have_a_gradient(layer):
+    """Of one voxel and of two, through one layer and through two with residuals."""
+    torch.manual_seed(0)
+    x = torch.randn(1, *SIZE, C, dtype=torch.float64, requires_grad=True)
+    once = x + layer.double()(x, frame_numbers=NUMBERS)
+    twice = once + layer(once, frame_numbers=NUMBERS)
+    for positions in ([(1, 3, 2)], [(1, 3, 2), (2, 0, 0)]):
+        voxels = torch.zeros(SIZE, dtype=torch.bool)
+        voxels[tuple(torch.tensor(positions).T)] = True
+        for y, reached in ((once, layer.reach(voxels)), (twice, layer.reach(layer.reach(voxels)))):
+            (gradient,) = torch.autograd.grad(y[0][voxels].sum(), x, retain_graph=True)
+            assert torch.equal(reached, (gradient[0] != 0).any(-1))
 
 
 def test_two_grid_layers_reach_what_the_thesis_says():

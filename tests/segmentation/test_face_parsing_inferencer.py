@@ -484,13 +484,10 @@ def demo(monkeypatch, tmp_path, checkpoint):
     """Run the command line on an image or a folder; return the folder of the results."""
     config().dump(tmp_path / 'config.py')
 
-    def demo(image, *options):
+    def demo(image, *options, positional=False):
         tool = str(ROOT / 'tools/image_demo.py')
-        monkeypatch.setattr(
-            sys,
-            'argv',
-            [tool, str(image), str(tmp_path / 'config.py'), checkpoint, '--out-dir', str(tmp_path / 'out'), *options],
-        )
+        words, out = [tool, str(image), str(tmp_path / 'config.py'), checkpoint], ['--out-dir', str(tmp_path / 'out')]
+        monkeypatch.setattr(sys, 'argv', [*words, *options, *out] if positional else [*words, *out, *options])
         runpy.run_path(tool, run_name='__main__')
         return tmp_path / 'out'
 

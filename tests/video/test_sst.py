@@ -373,7 +373,7 @@ def test_a_scale_resizes_frames_and_gives_masks_of_the_files_size(scale, root, s
     resize = ClipResize(scale)
     change, _ = resize.draw(dict(frames=[np.zeros((*clips.SIZE, 3), np.uint8)]))
     image = np.random.default_rng(0).integers(0, 255, (*clips.SIZE, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(ClipSession(model, scale=scale)._resized(image), change(image))
+    np.testing.assert_array_equal(ClipSession(model, scale=scale).resize(image), change(image))
     np.testing.assert_array_equal(found[0], squares(0, 5, 9))
 
 

@@ -1,5 +1,6 @@
 """Attention maps of a shipped config's model: captured, drawn, by the tool and during training."""
 
+import itertools
 import runpy
 import sys
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 import mmattn.registry  # noqa: F401
-from mmattn.layers import BilateralMultiheadAttention, BilateralNonLocal2d
+from mmattn.layers import BilateralMultiheadAttention, BilateralNonLocal2d, TransformerAttention2d
 from mmattn.visualization import (
     AttentionMaps,
     attention_layers,
@@ -138,6 +139,51 @@ def test_layers_are_named(data_root):
         stock.attention_weights(torch.zeros(1, 8, 4, 4), queries=torch.zeros(1, 2, dtype=torch.long))
 
 
+def softmax(logits):
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_single_terms_are_the_softmax_of_eq_2_and_8():
+    """Of Transformer attention, in NumPy, key by key: E1 to E4 of one query, the mean over the heads."""
+    torch.manual_seed(0)
+    layer = TransformerAttention2d(8, num_heads=2, wavelength=50).double()
+    for parameter in layer.parameters():
+        parameter.data.normal_(std=0.5)
+    x, (row, column) = torch.randn(1, 8, 5, 6, dtype=torch.float64), (4, 3)
+    with capture_attention(layer, POINTS[1:], kinds=['E4', 'E1', 'E2', 'E3']) as maps:
+        layer(x)
+    assert list(maps[0].weights) == ['E4', 'E1', 'E2', 'E3']
+    p = {name: value.detach().numpy().squeeze() for name, value in layer.named_parameters()}
+    z = x[0].numpy().transpose(1, 2, 0)  # (H, W, C)
+
+    def encoding(offset):
+        angles = [offset / 50 ** (i / 2) for i in range(2)]  # 4 = C/2 sines and cosines
+        return np.array([*np.sin(angles), *np.cos(angles)])
+
+    expected = {f'E{term}': np.zeros((2, 5, 6)) for term in range(1, 5)}
+    for head, (i, j) in itertools.product(range(2), itertools.product(range(5), range(6))):
+        part = slice(4 * head, 4 * head + 4)
+        query, key = (p['query_conv.weight'] @ z[row, column])[part], (p['key_conv.weight'] @ z[i, j])[part]
+        place = p['appr_geom_fc_y.weight'] @ encoding(row - i) + p['appr_geom_fc_x.weight'] @ encoding(column - j)
+        place = place[part] / np.sqrt(2)
+        expected['E1'][head, i, j] = query @ key
+        expected['E2'][head, i, j] = query @ place
+        expected['E3'][head, i, j] = p['appr_bias'][part] @ key
+        expected['E4'][head, i, j] = p['geom_bias'][part] @ place
+    for kind, logits in expected.items():
+        weights = softmax(logits.reshape(2, 30)).mean(0).reshape(5, 6)
+        np.testing.assert_allclose(maps[0].weights[kind][0].numpy(), weights, rtol=1e-5)
+
+
+def test_kinds_that_a_layer_does_not_have():
+    model = torch.nn.Sequential(TransformerAttention2d(8, terms='1010'), BilateralNonLocal2d(8))
+    with pytest.raises(ValueError, match='kinds of 0 must be among content, E1, E3; got E2'):
+        attention_layers(model, '0', ['E1', 'E2'])
+    with pytest.raises(ValueError, match='kinds of 1 must be among content, position, bilateral; got E1'):
+        attention_layers(model, '1', ['E1'])
+
+
 def test_sequences_have_no_image_coordinates():
     layer, x = BilateralMultiheadAttention(8, 2), torch.randn(1, 6, 8)
     with capture_attention(layer, POINTS) as maps:
@@ -236,6 +282,7 @@ def test_the_tool_writes_one_picture(data_root, tmp_path):
         ('cc', ['--query', '48,5'], r'--query 48,5 is outside the image, which has 48 columns and 40 rows'),
         ('cc', ['--query=-1,5'], r'--query -1,5 is outside'),
         ('cc', ['--query', '5'], r'--query must be x,y in pixels; got 5'),
+        ('cc', ['--query', '5,5', '--kinds', 'E1'], r'small\.py: kinds of .*cca must be among content, .*; got E1'),
         ('cc', ['--query', '5,5', '--layer', 'cca'], r'small\.py: layer must be one of decode_head\.cca; got cca'),
         ('stock', ['--query', '5,5'], r'small\.py: EncoderDecoder has no attention layer'),
     ],

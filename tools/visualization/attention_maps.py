@@ -1,9 +1,17 @@
-"""Draw the attention maps of a model for pixels of an image, as in Fig. 3.4 of the bilateral-attention thesis.
+"""Draw what a model attends to.
 
     python tools/visualization/attention_maps.py CONFIG CHECKPOINT IMAGE --query x,y [--query x,y …] [--out FILE]
+    python tools/visualization/attention_maps.py CONFIG CHECKPOINT CLIP --mask FIRST.png --query x,y@frame
+    python tools/visualization/attention_maps.py CONFIG CHECKPOINT
 
-Each query has a row: the image with the query as a red dot, and its attention by content, by position, and bilateral,
-overlaid on the image. For a recurrent layer, the last pass is drawn.
+An image: each query has a row, the image with the query as a red dot, and its attention by content, by position, and
+bilateral, overlaid on the image, as in Fig. 3.4 of the bilateral-attention thesis. For a recurrent layer, the last pass
+is drawn. --kinds E1 E2 E3 E4 draws single terms of Transformer attention.
+
+A clip, a video file or a folder of frames, and the mask of the objects in its first frame, for an SST: the followed
+objects, the attention of a pixel of one frame in all frames, and the positions that reach it through 1, 2 … layers.
+
+No image: the geometric weights of a captioning model with geometry='content_independent' (NG-SAN, Fig. 3 and 4).
 """
 
 import argparse
@@ -11,6 +19,7 @@ from pathlib import Path
 
 from mmattn.utils.command import run
 
+import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
@@ -20,6 +29,7 @@ from PIL import Image
 from torch import nn
 
 from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
+from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
 from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, read_image
@@ -30,13 +40,29 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Draw attention maps')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
-    parser.add_argument('image', help='path of the image')
+    parser.add_argument('image', nargs='?', help='path of the image; with --mask, of the video or folder of frames')
     parser.add_argument(
         '--query',
         action='append',
-        required=True,
         metavar='x,y',
-        help='pixel of the image, from the top left; may be repeated',
+        help='pixel of the image, from the top left; may be repeated; in a clip one pixel, x,y@frame',
+    )
+    parser.add_argument(
+        '--mask', type=Path, help="mask of a clip's first frame, whose values are the ids of the objects"
+    )
+    parser.add_argument(
+        '--frames',
+        type=int,
+        default=6,
+        help='number of frames of a clip that the model processes, at even distances, including the first and that of '
+        'the query; default: %(default)s',
+    )
+    parser.add_argument(
+        '--kinds',
+        nargs='+',
+        metavar='KIND',
+        help='kinds of weights: content, position and bilateral; a term of Transformer attention, E1 to E4; local and '
+        'strided in strided attention; default: content, position and bilateral, or what the layer has',
     )
     parser.add_argument(
         '--out',
@@ -53,7 +79,16 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--layer', help='name of the attention layer in the model; default: the last one')
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     add_config_options(parser)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.image is None and (args.query or args.mask or args.kinds):
+        parser.error('--query, --mask and --kinds require an image or a clip')
+    if args.image is not None and not args.query:
+        parser.error('an image or a clip requires --query')
+    if args.mask is not None and len(args.query) > 1:
+        parser.error(f'a clip has one --query; got {len(args.query)}')
+    if args.frames < 2:
+        parser.error(f'--frames must be at least 2; got {args.frames}')
+    return args
 
 
 def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
@@ -92,6 +127,75 @@ def relative(query: str, width: int, height: int) -> tuple[float, float]:
     return (x + 0.5) / width, (y + 0.5) / height
 
 
+def draw_image(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
+    """Draw the attention of queries in an image."""
+    image = read_image(args.image)
+    height, width = image.shape[:2]
+    points = [relative(query, width, height) for query in args.query]
+    model = load_model(cfg, args.checkpoint, device)
+    check_layers(args, model)
+    data = pseudo_collate([inference_pipeline(cfg)(dict(img_path=args.image))])
+    maps = attention_maps(model, data, points, args.layer, args.kinds)[-1]
+    return draw_attention_maps(image, points, maps, args.threshold)
+
+
+def draw_clip(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
+    """Draw the attention of a query in the frames of a clip."""
+    from mmattn.video import SST, Frame
+    from mmattn.video.attention_pictures import clip_attention, draw_clip_attention
+    from mmattn.video.clips import FrameFolder, VideoFile
+    from mmattn.video.given_masks import read_masks
+
+    check_model(cfg, SST, 'an SST')
+    path = Path(args.image)
+    clip = FrameFolder(path) if path.is_dir() else VideoFile(path)
+    pixel, _, digits = args.query[0].partition('@')
+    if not digits.isdecimal():
+        raise ValueError(f'--query must be x,y@frame for a clip; got {args.query[0]}')
+    at = clip.find_number(digits)
+    point = relative(pixel, *clip.size[::-1])
+    length = sum(1 for _ in clip.read())  # a video may end early
+    if at >= length:
+        raise ValueError(f'{path}: only {length} frames can be decoded; got --query {args.query[0]}')
+    numbers = select_frames(length, at, args.frames)
+    masks = read_masks({0: (args.mask, True)}, clip, single_object=False)
+    model = load_model(cfg, args.checkpoint, device)
+    check_layers(args, model)
+    frames = [Frame(number, image, masks.get(number)) for number, image in clip.read() if number in numbers]
+    query = numbers.index(at), *point
+    return draw_clip_attention(
+        frames, query, clip_attention(model, frames, query, args.layer, args.kinds), args.threshold
+    )
+
+
+def select_frames(length: int, at: int, count: int) -> list[int]:
+    """Select frames at even distances: the first, frame ``at``, and others, up to ``count``."""
+    numbers = [round(i * (length - 1) / (count - 1)) for i in range(count)]
+    if at not in numbers:  # in place of the nearest one, which is not the first frame
+        nearest = min(range(1, count), key=lambda i: abs(numbers[i] - at))
+        numbers[nearest] = at
+    return sorted(set(numbers))
+
+
+def draw_geometry(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
+    """Draw the geometric weights of a captioning model."""
+    from mmattn.language.captioning import CaptionInferencer
+    from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometry_layers
+
+    if 'decode_head' in cfg.model or 'backbone' in cfg.model:
+        raise ValueError(f'{args.config} has a model of images or clips: give an IMAGE or a clip, and --query')
+    model = CaptionInferencer(cfg, args.checkpoint, str(device)).model
+    return draw_geometric_weights(geometry_layers(model, args.layer))
+
+
+def check_layers(args: argparse.Namespace, model: nn.Module) -> None:
+    """Check that the model has the attention layer, with the chosen kinds."""
+    try:
+        attention_layers(model, args.layer, args.kinds)
+    except ValueError as error:
+        raise SystemExit(f'{args.config}: {error}') from None
+
+
 def main() -> None:
     """Draw and write the figure."""
     args = parse_args()
@@ -103,18 +207,8 @@ def main() -> None:
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
     cfg = load_config(args.config, args.cfg_options)
-    image = read_image(args.image)
-    height, width = image.shape[:2]
-    points = [relative(query, width, height) for query in args.query]
-    model = load_model(cfg, args.checkpoint, device)
-    try:
-        attention_layers(model, args.layer)
-    except ValueError as error:
-        raise SystemExit(f'{args.config}: {error}') from None
-    data = pseudo_collate([inference_pipeline(cfg)(dict(img_path=args.image))])
-    maps = attention_maps(model, data, points, args.layer)[-1]
-    picture = Image.fromarray(draw_attention_maps(image, points, maps, args.threshold))
-    write(picture, args.out)
+    draw = draw_geometry if args.image is None else draw_image if args.mask is None else draw_clip
+    write(Image.fromarray(draw(args, cfg, device)), args.out)
     print(args.out)
 
 

@@ -146,13 +146,19 @@ class CaptionInferencer(SentenceInferencer):
         Returns:
             str: a figure for :func:`mmattn.language.captioning.region_pictures.caption_page`.
         """
-        from .region_pictures import caption_figure, region_attention
+        from .region_pictures import caption_figure
+
+        weights = self.region_weights(inputs, caption)
+        regions = inputs.store[inputs.image_id]
+        return caption_figure(picture, regions, caption.split(), weights, inputs.image_id, references)
+
+    def region_weights(self, inputs: StoredImage, caption: str) -> Tensor:
+        """Compute the attention weights of each word of a caption to the regions, float ``(words, regions)``."""
+        from .region_pictures import region_attention
 
         numbers = self.vocabulary.encode(caption)
         tokens = torch.tensor(numbers, device=next(self.model.parameters()).device)
-        weights = region_attention(self.model, self._collated([inputs.inputs()]), tokens)[: len(numbers) - 1]
-        regions = inputs.store[inputs.image_id]
-        return caption_figure(picture, regions, caption.split(), weights, inputs.image_id, references)
+        return region_attention(self.model, self._collated([inputs.inputs()]), tokens)[: len(numbers) - 1]
 
 
 def _run_settings(images: Sequence[StoredImage]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from io import BytesIO
 from typing import Any
@@ -41,8 +41,7 @@ PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-<p>A word and the region with its largest attention weight have the same colour; a region that several words share has
-that of the last. The weights are those of the cross-attention of the last decoder layer, the mean over the heads.
+<p>{shown} The weights are those of the cross-attention of the last decoder layer, the mean over the heads.
 Point at a word to see its {strongest} strongest regions.</p>
 <main>
 {figures}
@@ -50,6 +49,10 @@ Point at a word to see its {strongest} strongest regions.</p>
 </body>
 </html>
 """
+ONE_MODEL = """A word and the region with its largest attention weight have the same colour; a region that several words
+share has that of the last."""
+SEVERAL_MODELS = """A word has the colour of the regions with its largest attention weights. A caption without
+colours is by a model that reads no regions."""
 # Word k has a colour. While the pointer is on the word, only its regions are visible, the weaker regions fainter.
 WORD = """\
   .w{k} {{ --colour: hsl({hue} 85% 50%); }}
@@ -121,36 +124,77 @@ def caption_figure(
         name (str): printed below the picture. Defaults to ''.
         references (sequence of str): captions by people. Defaults to none.
     """
-    boxes, (width, height) = regions.boxes, regions.size
-    if weights.shape != (len(words), len(boxes)):
-        raise ValueError(f'weights must be {(len(words), len(boxes))}, words and regions; got {(*weights.shape,)}')
+    rects, spans = _words(regions, words, weights)
+    return _figure(picture, regions, rects, f'<p class="caption">{spans}</p>', name, references)
+
+
+def comparison_figure(
+    picture: Image.Image,
+    regions: Regions,
+    captions: Mapping[str, tuple[Sequence[str], Tensor | None]],
+    name: str = '',
+    references: Sequence[str] = (),
+) -> str:
+    """Build the figure of an image with the captions of several models. The boxes of a word appear at its selection.
+
+    Args:
+        picture, regions, name, references: as in :func:`caption_figure`.
+        captions (mapping of str to tuple): words of the caption of each model, by its name, and their attention weights
+            ``(T, N)``, or None for a model that reads no regions.
+    """
+    rects, lines, count = '', '', 0
+    for model, (words, weights) in captions.items():
+        if weights is None:
+            spans = escape(' '.join(words))
+        else:
+            of_model, spans = _words(regions, words, weights, count, ' further')
+            rects += of_model
+            count += len(words)
+        lines += f'<p class="caption"><small>{escape(model)}</small> {spans}</p>'
+    return _figure(picture, regions, rects, lines, name, references)
+
+
+def _words(regions: Regions, words: Sequence[str], weights: Tensor, start: int = 0, kind: str = '') -> tuple[str, str]:
+    """Build the boxes and the text of a caption whose words have the numbers ``start``, ``start`` + 1, …"""
+    if weights.shape != (len(words), len(regions.boxes)):
+        expected = len(words), len(regions.boxes)
+        raise ValueError(f'weights must be {expected}, words and regions; got {(*weights.shape,)}')
     strongest, order = torch.sort(weights, dim=1, descending=True, stable=True)
     rects, spans = [], []
-    for k, word in enumerate(words):
-        values = strongest[k, :STRONGEST].tolist()
-        for rank, (value, index) in enumerate(zip(values, order[k].tolist())):
-            left, top, right, bottom = boxes[index].tolist()
-            kind = ' further' if rank else ''
+    for k, (word, shares, indices) in enumerate(zip(words, strongest.tolist(), order.tolist()), start):
+        values = shares[:STRONGEST]
+        for rank, (value, index) in enumerate(zip(values, indices)):
+            left, top, right, bottom = regions.boxes[index].tolist()
             rects.append(
-                f'<rect class="w{k}{kind}" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
-                f'height="{bottom - top:.1f}" style="--share: {value / values[0]:.2f}"/>'
+                f'<rect class="w{k}{" further" if rank else kind}" x="{left:.1f}" y="{top:.1f}" '
+                f'width="{right - left:.1f}" height="{bottom - top:.1f}" style="--share: {value / values[0]:.2f}"/>'
             )
         title = ', '.join(f'{value:.2f}' for value in values)
         spans.append(f'<span class="w{k}" tabindex="0" title="{title}">{escape(word)}</span>')
+    return ''.join(rects), ' '.join(spans)
+
+
+def _figure(
+    picture: Image.Image, regions: Regions, rects: str, captions: str, name: str, references: Sequence[str]
+) -> str:
+    width, height = regions.size
     listed = ''.join(f'<li>{escape(text)}</li>' for text in references)
     return (
         f'<figure>\n<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">\n'
         f'<image href="{_data_url(picture)}" width="{width}" height="{height}"/>\n'
-        f'{"".join(rects)}\n</svg>\n<figcaption><p class="caption">{" ".join(spans)}</p>'
+        f'{rects}\n</svg>\n<figcaption>{captions}'
         f'<small>{escape(name)}</small>{f"<ul>{listed}</ul>" if listed else ""}</figcaption>\n</figure>'
     )
 
 
-def caption_page(figures: Sequence[str], title: str, num_words: int) -> str:
-    """Build a self-contained HTML page without scripts, for figures of captions with at most ``num_words`` words."""
+def caption_page(figures: Sequence[str], title: str, num_words: int, shown: str = ONE_MODEL) -> str:
+    """Build a self-contained HTML page without scripts, for figures with at most ``num_words`` words.
+
+    ``shown`` says what the figures show: ``SEVERAL_MODELS`` for those of :func:`comparison_figure`.
+    """
     # Multiples of the golden angle: the colours of neighbours, and of any few words, are far apart.
     words = '\n'.join(WORD.format(k=k, hue=round(137.508 * k) % 360) for k in range(num_words))
-    return PAGE.format(title=escape(title), words=words, figures='\n'.join(figures), strongest=STRONGEST)
+    return PAGE.format(title=escape(title), words=words, figures='\n'.join(figures), strongest=STRONGEST, shown=shown)
 
 
 def _data_url(picture: Image.Image) -> str:

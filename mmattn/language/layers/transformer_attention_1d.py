@@ -132,12 +132,11 @@ class TransformerAttention1d(TermWeights, nn.Module):
         key: Tensor,
         value: Tensor,
         key_padding_mask: Tensor | None = None,
-        content: bool = True,
-        position: bool = True,
+        used: str = '1111',
     ) -> dict:
         """Prepare the arguments of ``global_attention`` from the inputs of ``forward``.
 
-        ``content`` switches E1 and E3, and ``position`` switches E2 and E4, as far as ``terms`` has them.
+        ``used`` has the switches β1 β2 β3 β4 of the terms to use, as far as ``terms`` has them.
         """
         for name, x in (('query', query), ('key', key), ('value', value)):
             check_sequence(name, x, self.embed_dim)
@@ -146,23 +145,23 @@ class TransformerAttention1d(TermWeights, nn.Module):
         check_key_padding_mask(key_padding_mask, key)
         (batch, length, _), count = query.shape, key.shape[1]
         queries, (keys, values) = self._queries(query), self._memory(key, value)
-        operands = self._content(queries if content else None, keys if content else None, values, length)
+        _, e2, _, e4 = self.switches(used)
+        operands = self._content(queries, keys, values, length, used)
         operands['is_causal'] = self.is_causal
         if key_padding_mask is not None:
             operands['key_mask'] = ~key_padding_mask
-        position = position and self.r_proj is not None
         if self.spatial_range is not None:
             radius = self.spatial_range // 2
             offsets = torch.arange(radius, -1 if self.is_causal else -radius - 1, -1, device=query.device)
-            window = self._position(queries, offsets) if position else values.new_zeros(len(offsets))
+            window = self._position(queries, offsets, used) if e2 or e4 else values.new_zeros(len(offsets))
             operands.update(
                 window_bias=window.expand(batch, self.num_heads, length, -1),
                 window_size=self.spatial_range,
                 outside_bias=-math.inf,
             )
-        elif position and length:
+        elif (e2 or e4) and length:
             offsets = torch.arange(length - 1, -2 if self.is_causal else -count - 1, -1, device=query.device)
-            operands.update(axis_bias=(_shifted(self._position(queries, offsets), length, count),))
+            operands.update(axis_bias=(_shifted(self._position(queries, offsets, used), length, count),))
         return operands
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
@@ -247,36 +246,42 @@ class TransformerAttention1d(TermWeights, nn.Module):
             return {}
         return {name: x[:, :, -kept:] for name, x in (('key', keys), ('value', values)) if x is not None}
 
-    def _content(self, queries: Tensor | None, keys: Tensor | None, values: Tensor, length: int) -> dict:
-        # The operator's arguments for ``length`` queries, with E1 and E3. If ``keys`` is None, both are left out.
+    def _content(
+        self, queries: Tensor | None, keys: Tensor | None, values: Tensor, length: int, used: str = '1111'
+    ) -> dict:
+        # The operator's arguments for ``length`` queries, with E1 and E3 if they are used.
         # Without E1, query and key have no channels: the operator computes no product of them.
         batch, heads, count, _ = values.shape
+        e1, _, e3, _ = self.switches(used)
         operands = dict(
             query=values.new_empty(batch, heads, length, 0),
             key=values.new_empty(batch, heads, count, 0),
             value=values,
             scale=self.scale,
         )
-        if keys is None:
-            return operands
-        if self.terms[0] == '1' and queries is not None:
-            if self.content_bias is not None:
-                queries = (queries + self.content_bias.unsqueeze(1)).to(keys.dtype)
+        if e1:
+            assert queries is not None
+            assert keys is not None
+            if e3:
+                queries = (queries + self.content_bias.unsqueeze(1)).to(keys.dtype)  # type: ignore[union-attr]
             operands.update(query=queries, key=keys)
-        elif self.content_bias is not None:
+        elif e3:
+            assert self.content_bias is not None
+            assert keys is not None
             towards = (self.content_bias * self.scale).to(keys.dtype)
             operands.update(key_bias=torch.einsum('hd,bhmd->bhm', towards, keys))
         return operands
 
-    def _position(self, queries: Tensor | None, offsets: Tensor) -> Tensor:
+    def _position(self, queries: Tensor | None, offsets: Tensor, used: str = '1111') -> Tensor:
         # Scaled E2 + E4 for offsets i − j, (B, heads, L, offsets). With E4 alone, B and L are 1.
         assert self.r_proj is not None
+        _, e2, _, e4 = self.switches(used)
         dtype = self.r_proj.weight.dtype
         encoding = sinusoids(offsets.to(torch.promote_types(dtype, torch.float32)), self.embed_dim).to(dtype)
         vectors = self.r_proj(encoding).unflatten(-1, (self.num_heads, -1))  # (offsets, heads, d_k)
-        towards = None if self.position_bias is None else self.position_bias[None, :, None]
-        if self.terms[1] == '1' and queries is not None:
-            towards = queries if towards is None else queries + towards
+        towards = self.position_bias[None, :, None] if e4 else None  # type: ignore[index]
+        if e2:
+            towards = queries if towards is None else queries + towards  # type: ignore[operator]
         assert towards is not None
         return torch.einsum('bhld,ohd->bhlo', towards * self.scale, vectors.to(towards.dtype))
 

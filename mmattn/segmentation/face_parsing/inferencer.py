@@ -115,7 +115,7 @@ class FaceParsingInferencer(MMSegInferencer):
         pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
         check_writable(pred_dir)
         check_writable(vis_dir)
-        paths = self._inputs_to_list(inputs)
+        paths = self.list_inputs(inputs)
         names = [f'{Path(path).stem}.png' for path in paths]
         _check_names(paths, names, pred_dir, vis_dir)
 
@@ -128,15 +128,12 @@ class FaceParsingInferencer(MMSegInferencer):
                 faults.append(f'{path}: {sample}')
                 continue
             labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
-            image = np.atleast_3d(self._load(path)['img'])[..., ::-1]  # BGR to RGB, or grey
-            # mmseg's visualizer fails on one pixel
-            overlay = image * np.float32(1 - opacity) + palette[labels] * np.float32(opacity)
             index_map = Image.fromarray(labels)
             index_map.putpalette(palette.tobytes())
             with atomic_write(pred_dir / name) as temporary:
                 index_map.save(temporary)
             with atomic_write(vis_dir / name) as temporary:
-                Image.fromarray(np.rint(overlay).astype(np.uint8)).save(temporary)
+                Image.fromarray(draw_labels(self.read_image(path), labels, palette, opacity)).save(temporary)
             written.append(pred_dir / name)
         if faults:
             rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
@@ -176,7 +173,12 @@ class FaceParsingInferencer(MMSegInferencer):
     def _init_visualizer(self, cfg: Config | ConfigDict) -> Visualizer:
         return SegLocalVisualizer()  # without the config's backends
 
-    def _inputs_to_list(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
+    def read_image(self, path: str) -> np.ndarray:
+        """Read an image with the pixels that the model receives: uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``."""
+        return np.atleast_3d(self._load(path)['img'])[..., ::-1]  # BGR to RGB, or grey
+
+    def list_inputs(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
+        """List the images of a call."""
         if isinstance(inputs, Iterable) and not isinstance(inputs, str | Path | bytes):
             paths = [str(check_path('inputs', path)) for path in inputs]
         elif (folder := check_path('inputs', inputs)).is_dir():
@@ -192,6 +194,8 @@ class FaceParsingInferencer(MMSegInferencer):
         if not paths:
             raise ValueError(f'inputs contain no image; got {inputs}')
         return paths
+
+    _inputs_to_list = list_inputs  # the name in mmengine
 
     def _predict(self, paths: list[str], batch_size: int) -> Iterator[SegDataSample | str]:
         def size(item: dict | str) -> tuple:
@@ -221,6 +225,29 @@ class FaceParsingInferencer(MMSegInferencer):
                 return [result for item in batch for result in self._segment([item])]
             height, width = batch[0]['data_samples'].ori_shape
             return [f'the model fails on {width}×{height} pixels: {_reason(error)}']
+
+
+def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opacity: float) -> np.ndarray:
+    """Draw class colours over an image. Labels without a colour show the image.
+
+    Args:
+        image (np.ndarray): uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``.
+        labels (np.ndarray): uint8 ``(H, W)``.
+        palette (np.ndarray): uint8 ``(classes, 3)``, RGB.
+        opacity (float): opacity of the colours, 0 to 1.
+
+    Returns:
+        np.ndarray: uint8 ``(H, W, 3)``, RGB.
+
+    Example:
+        >>> image, labels = np.full((1, 2, 3), 100, np.uint8), np.array([[0, 255]], np.uint8)
+        >>> draw_labels(image, labels, np.array([[200, 0, 0]], np.uint8), 0.5).tolist()
+        [[[150, 50, 50], [100, 100, 100]]]
+    """
+    coloured = (labels < len(palette))[..., None]
+    shares = np.where(coloured, np.float32(opacity), np.float32(0))
+    colours = palette[np.where(coloured[..., 0], labels, 0)]
+    return np.rint(image * (1 - shares) + colours * shares).astype(np.uint8)  # mmseg's visualizer fails on one pixel
 
 
 def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:

@@ -131,6 +131,64 @@ def test_page_of_pictures(tiny, arguments, tmp_path, call):
     assert names(tmp_path / 'two') == ['captions.html', 'captions.json']
 
 
+def test_captions_of_several_models(tiny, arguments, tmp_path, call):
+    """Each model's file as of the model alone. The page has a line per model; without regions, words have no boxes."""
+    semantic = write_model(tmp_path, 'semantic', dict(ETA, sources='semantic'))
+    models = dict(T_v=tiny.san, T_s=semantic, ETA=tiny.eta)
+    pairs = [path for model in models.values() for path in (model.config, model.checkpoint)]
+    options = [*arguments[2:], '--ann-file', tiny.annotations, '--split', 'test', '--n-best', 2]
+    call(*pairs, '--names', *models, *options, '--images', tiny.pictures, '--out', tmp_path / 'all')
+    assert names(tmp_path / 'all') == ['ETA', 'T_s', 'T_v', 'captions.html']
+    captions = {}
+    for name, model in models.items():
+        reads = [] if name != 'T_v' else ['--attributes']
+        alone = [x for x in options if not reads or x not in ('--attributes', tiny.attributes)]
+        call(model.config, model.checkpoint, *alone, '--out', tmp_path / name)
+        assert names(tmp_path / 'all' / name) == ['captions.json']
+        captions[name] = read(tmp_path / 'all' / name / 'captions.json')
+        assert captions[name] == read(tmp_path / name / 'captions.json')
+    page = (tmp_path / 'all/captions.html').read_text(encoding='utf-8')
+    assert 'Captions of T_v, T_s, ETA: all images' in page
+    figures = re.findall(r'<figure>.*?</figure>', page, re.DOTALL)
+    assert len(figures) == 4
+    inferencers = {name: CaptionInferencer(model.config, model.checkpoint, 'cpu') for name, model in models.items()}
+    for number, figure in enumerate(figures):
+        lines = re.findall(r'<p class="caption"><small>(.*?)</small> (.*?)</p>', figure)
+        assert [name for name, _ in lines] == [*models]
+        shown = {name: re.sub('<.*?>', '', line) for name, line in lines}
+        assert shown == {name: records[number]['caption'] for name, records in captions.items()}
+        assert '<span' not in dict(lines)['T_s']
+        boxes = re.findall(r'<rect class="w(\d+) further" x="(.*?)"', figure)
+        assert len(boxes) == figure.count('<rect')
+        k, expected = 0, []
+        for name in ('T_v', 'ETA'):
+            attributes = None if name == 'T_v' else tiny.attributes
+            (image,) = inferencers[name].images(tiny.store, [IDS[number]], attributes)
+            boxes_of_image = image.store[IDS[number]].boxes
+            for row in inferencers[name].region_weights(image, shown[name]):
+                best = row.sort(descending=True, stable=True).indices[:3]
+                expected += [(str(k), f'{boxes_of_image[index][0].item():.1f}') for index in best]
+                k += 1
+        assert boxes == expected
+    assert f'.w{k - 1} ' in page
+
+
+def test_faults_of_several_models(tiny, arguments, tmp_path, call, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError('the model ran')
+
+    monkeypatch.setattr(CaptionInferencer, 'forward', fail)
+    pair, rest = arguments[:2], [*arguments[2:], '--out', tmp_path / 'out']
+    san = [tiny.san.config, tiny.san.checkpoint]
+    with pytest.raises(ValueError, match='a CHECKPOINT must follow each CONFIG; got 3 paths'):
+        call(*pair, tiny.san.config, *rest)
+    with pytest.raises(ValueError, match='--attributes: none of these models reads attributes'):
+        call(*san, *san, '--names', 'a', 'b', *rest)
+    with pytest.raises(ValueError, match='attributes must be the path of a file: this ETACaptioner reads them'):
+        call(*san, *pair, *[x for x in rest if x not in ('--attributes', tiny.attributes)])
+    assert not (tmp_path / 'out').exists()
+
+
 def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
     store = write_store(tmp_path / 'regions', ['turned'])
     exif = Image.Exif()

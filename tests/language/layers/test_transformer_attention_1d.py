@@ -323,13 +323,17 @@ def test_kinds_are_the_layer_with_fewer_terms(terms, case):
     layer = build(TransformerAttention1d, 8, 2, terms=terms, **options)
     assert layer.attention_kinds == ('content', 'position', 'bilateral')
     inputs, queries = inputs_of(length, count), torch.tensor([[1], [0]])
-    for kind, kept in (('content', f'{terms[0]}0{terms[2]}0'), ('position', f'0{terms[1]}0{terms[3]}')):
+    single = {f'E{i + 1}': ''.join(switch if j == i else '0' for j in range(4)) for i, switch in enumerate(terms)}
+    single = {kind: kept for kind, kept in single.items() if '1' in kept}
+    assert layer.attention_terms == (*single,)
+    kinds = dict(content=f'{terms[0]}0{terms[2]}0', position=f'0{terms[1]}0{terms[3]}')
+    for kind, kept in (kinds | single).items():
         fewer = TransformerAttention1d(8, 2, kept, **options).double()
         fewer.load_state_dict(layer.state_dict(), strict=False)
-        assert fewer.attention_kinds == (kind,)
+        assert fewer.attention_kinds == ('content' if '1' in kept[::2] else 'position',)
         torch.testing.assert_close(
             layer.attention_weights(*inputs, queries=queries, kind=kind),
-            fewer.attention_weights(*inputs, queries=queries, kind=kind),
+            fewer.attention_weights(*inputs, queries=queries, kind=fewer.attention_kinds[0]),
         )
 
 
@@ -337,7 +341,7 @@ def test_it_is_an_attention_layer():
     model = nn.Sequential(TransformerAttention1d(8, 2))
     assert attention_layers(model) == {'0': model[0]}
     x = torch.randn(1, 3, 8)
-    with pytest.raises(ValueError, match=r"kind.*\('content',\).*'position'"):
+    with pytest.raises(ValueError, match=r"kind.*\('content', 'E1', 'E3'\).*'position'"):
         TransformerAttention1d(8, 2, '1010').attention_weights(x, x, x, queries=torch.tensor([[0]]), kind='position')
 
 

@@ -1,0 +1,106 @@
+"""Several models on the same images: results of each, and one sheet, as in Fig. 4.3 of the thesis."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from mmseg.registry import DATASETS
+from PIL import Image
+
+from mmattn.utils.files import atomic_write, check_not_input, check_path, check_writable
+from mmattn.utils.images import open_whole
+from mmattn.visualization.comparison import comparison_sheet
+
+from .inferencer import FaceParsingInferencer, draw_labels
+
+IGNORED = 255
+MANY_CLASSES = 24  # the most that the legend names
+
+
+def compare_segmentations(
+    inferencers: Mapping[str, FaceParsingInferencer],
+    inputs: str | Path | Sequence[str | Path],
+    out_dir: str | Path,
+    batch_size: int = 1,
+    opacity: float = 0.5,
+    truth: str | Path | None = None,
+    max_images: int = 8,
+) -> Path:
+    """Segment images with several models, and write ``comparison.jpg``: image, truth, and a column per model.
+
+    The results of a model are in ``out_dir/<name>/pred`` and ``out_dir/<name>/vis``.
+
+    Args:
+        inferencers (mapping of str to FaceParsingInferencer): models of the same classes and palette, by name.
+        inputs, batch_size, opacity: as in :class:`FaceParsingInferencer`.
+        out_dir (str or Path): output folder.
+        truth (str or Path, optional): folder of masks of the images, ``<name>.png``, with class indices as in the data
+            set of the first model's config. 255 is ignored. Defaults to None: no such column.
+        max_images (int): rows of the sheet, the first images. Defaults to 8.
+
+    Raises:
+        ValueError: before a model runs, classes or palettes differ, or a mask does not fit. At the end, some images
+            could not be segmented.
+        OSError: a mask does not exist, or a result cannot be written.
+    """
+    out_dir = check_path('out_dir', out_dir)
+    check_writable(out_dir)
+    first = next(iter(inferencers.values()))
+    classes, palette = _same_classes(inferencers)
+    colours = np.array(palette, np.uint8)
+    shown = first.list_inputs(inputs)[:max_images]
+    folders = [] if truth is None else [check_path('truth', truth)]
+    for output in (out_dir / 'comparison.jpg', *(out_dir / name / 'pred' for name in inferencers)):
+        check_not_input('out_dir', output, [*shown, *folders])
+    masks = [_read_mask(first, path, folder) for folder in folders for path in shown]
+    written = {
+        name: dict(zip(shown, inferencer(inputs, out_dir / name, batch_size, opacity)))
+        for name, inferencer in inferencers.items()
+    }
+    rows, labels = {}, set()
+    for number, path in enumerate(shown):
+        image = first.read_image(path)
+        maps = masks[number : number + 1] + [np.asarray(Image.open(of_model[path])) for of_model in written.values()]
+        rows[Path(path).name] = [image, *(draw_labels(image, x, colours, opacity) for x in maps)]
+        labels |= {label for x in maps for label in np.unique(x).tolist() if label < len(classes)}
+    named = {classes[label]: palette[label] for label in sorted(labels)}
+    columns = ['image', *(['truth'] if masks else []), *inferencers]
+    sheet = comparison_sheet(rows, columns, named if len(named) <= MANY_CLASSES else None)
+    with atomic_write(out_dir / 'comparison.jpg') as temporary:
+        Image.fromarray(sheet).save(temporary, quality=90)
+    return out_dir / 'comparison.jpg'
+
+
+def _same_classes(inferencers: Mapping[str, FaceParsingInferencer]) -> tuple[list[str], list[list[int]]]:
+    metas = {name: inferencer.model.dataset_meta for name, inferencer in inferencers.items()}
+    first = next(iter(metas))
+    values = {
+        name: ([*meta['classes']], [[*map(int, colour)] for colour in meta['palette']]) for name, meta in metas.items()
+    }
+    for name, (classes, palette) in values.items():
+        for key, value, expected in (('classes', classes, values[first][0]), ('palettes', palette, values[first][1])):
+            if value != expected:
+                raise ValueError(f'the {key} of {first} and {name} differ: {expected} and {value}')
+    return values[first]
+
+
+def _read_mask(inferencer: FaceParsingInferencer, path: str, folder: Path) -> np.ndarray:
+    """Read the mask of an image, uint8 ``(H, W)``: class indices, or 255."""
+    mask_path = folder / f'{Path(path).stem}.png'
+    with open(mask_path, 'rb') as stream:
+        picture = open_whole(stream)
+        if picture.mode not in ('L', 'P'):
+            raise ValueError(f'{mask_path} is not an index map: it has the mode {picture.mode}')
+        mask = np.array(picture)
+    size = inferencer.read_image(path).shape[:2]
+    if mask.shape != size:
+        raise ValueError(f'{mask_path}: {mask.shape[1]}×{mask.shape[0]} pixels, but the image has {size[1]}×{size[0]}')
+    dataset = inferencer.cfg.get('test_dataloader', {}).get('dataset')
+    if dataset and DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).reduce_zero_label:
+        mask = np.where(mask == 0, IGNORED, mask - 1).astype(np.uint8)  # as mmseg: 0 is ignored, 1 is class 0
+    unknown = sorted({*np.unique(mask).tolist()} - {*range(inferencer.model.num_classes), IGNORED})
+    if unknown:
+        raise ValueError(
+            f'{mask_path} has labels {unknown}; the model has {inferencer.model.num_classes} classes, from 0'
+        )
+    return mask

@@ -1,0 +1,138 @@
+"""Attention of SST on the frames of a clip, and the voxels that reach a query through several layers (Fig. 5.4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from mmattn.visualization.attention_maps import attention_layers
+from mmattn.visualization.figure import COLOURS, rendered
+
+from .masks import draw_overlay
+from .network import SSTNetwork
+from .session import ClipSession, Frame
+
+Query = tuple[int, float, float]
+
+
+@dataclass
+class ClipAttention:
+    """Attention of a query to the voxels of a clip: T frames of H×W positions.
+
+    Attributes:
+        layer (str): name of the layer in the model.
+        weights (dict[str, Tensor]): kind → float ``(T, H, W)`` on the CPU, the mean over heads.
+        reached (list[Tensor]): bool ``(T, H, W)`` each. Entry n − 1 marks the voxels whose information reaches the
+            query through n such layers. The last entry is the first that further layers do not change.
+        ids (list[np.ndarray]): predicted objects in each frame, uint8.
+        extent (tuple[float, float]): width and height of a map relative to the frame: more than 1 if it was padded.
+    """
+
+    layer: str
+    weights: dict[str, Tensor]
+    reached: list[Tensor]
+    ids: list[np.ndarray]
+    extent: tuple[float, float]
+
+
+def clip_attention(
+    model: SSTNetwork,
+    frames: Sequence[Frame],
+    query: Query,
+    layer: str | None = None,
+    kinds: Sequence[str] | None = None,
+) -> ClipAttention:
+    """Follow the objects of the first frame through a clip, and compute the attention of one query of a layer.
+
+    The model processes all frames at once. In the decoder, the attention is that of the first object.
+
+    Args:
+        model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in evaluation mode.
+        frames (sequence of Frame): at least two. The first one, and no other, has a mask.
+        query (tuple[int, float, float]): index in ``frames``, and x and y in [0, 1), relative to the frame.
+        layer (str, optional): name of the attention layer. Defaults to the last one.
+        kinds (sequence of str, optional): kinds of weights. Defaults to 'bilateral' if the layer has it, otherwise to
+            all kinds of the layer.
+    """
+    name, module = [*attention_layers(model, layer, kinds).items()][-1]
+    kinds = kinds or [kind for kind in ('bilateral',) if kind in module.attention_kinds] or module.attention_kinds
+    session = ClipSession(model, scale=model.test_cfg.get('scale'))  # type: ignore[union-attr, operator]
+    height, width = session.resize(frames[0].image).shape[:2]
+    pad = model.data_preprocessor.pad_size_divisor
+    extent = (width + -width % pad) / width, (height + -height % pad) / height
+    time, x, y = query
+    results: list[ClipAttention] = []
+
+    def before(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict) -> None:
+        if results:  # of the first object
+            return
+        size = args[0].shape[1:4]
+        at = time, int(y / extent[1] * size[1]), int(x / extent[0] * size[2])
+        weights = {}
+        for kind in kinds:
+            row = module.attention_weights(*args, **kwargs, queries=torch.tensor([at]), kind=kind)[0, :, 0].mean(0)
+            weights[kind] = row[: size[0], : size[1], : size[2]].float().cpu()  # without the padding to whole cubes
+        voxels = torch.zeros(size, dtype=torch.bool)
+        voxels[at] = True
+        reached = [module.reach(voxels)]
+        while not torch.equal(further := module.reach(reached[-1]), reached[-1]):
+            reached.append(further)
+        results.append(ClipAttention(name, weights, reached, [], extent))
+
+    handle = module.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        ids = [ids for _, ids in session.segment(frames)]
+    finally:
+        handle.remove()
+    results[0].ids = ids
+    return results[0]
+
+
+def draw_clip_attention(
+    frames: Sequence[Frame], query: Query, attention: ClipAttention, threshold: float = 0.02
+) -> np.ndarray:
+    """Draw a column per frame: the objects with the query as a red dot, the weights, and what reaches the query.
+
+    Weights below ``threshold`` of the largest weight are hidden. The largest weight of each kind, over all frames, is
+    printed at its left. Arguments are as in :func:`clip_attention`. Returns uint8 ``(height, width, 3)``, RGB.
+    """
+    time, x, y = query
+    height, width = frames[0].image.shape[:2]
+    x, y = x * width, y * height
+    kinds, steps = attention.weights, attention.reached
+    rows = 1 + len(kinds) + len(steps)
+    figure = Figure((1.7 * len(frames) + 1.6, 1.7 * height / width * rows + 0.7), layout='constrained')
+    axes = figure.subplots(rows, len(frames), squeeze=False)
+    covered = (0, width * attention.extent[0], height * attention.extent[1], 0)
+    colours = ScalarMappable(Normalize(0, 1), COLOURS)
+    largest = {kind: weights.max().item() for kind, weights in kinds.items()}
+    labels = ['objects'] + [f'{kind} weights\nlargest {largest[kind]:.2g}' for kind in kinds]
+    labels += [f'reached by\n{count} layer{"s" if count > 1 else ""}' for count in range(1, len(steps) + 1)]
+    for row, label in zip(axes, labels):
+        row[0].set_ylabel(label, fontsize=9, rotation=0, ha='right', va='center', labelpad=6)
+    for t, (frame, column) in enumerate(zip(frames, axes.T)):
+        column[0].imshow(cv2.cvtColor(draw_overlay(frame.image, attention.ids[t], 0.5), cv2.COLOR_BGR2RGB))
+        column[0].set_title(f'frame {frame.number}' + (', given' if frame.mask is not None else ''), fontsize=9)
+        grey = cv2.cvtColor(frame.image, cv2.COLOR_BGR2GRAY)
+        maps = [np.ma.masked_less(weights[t].numpy() / largest[kind], threshold) for kind, weights in kinds.items()]
+        maps += [np.ma.masked_less(step[t].numpy().astype(float), 0.5) for step in steps]
+        for axis, values in zip(column[1:], maps):
+            axis.imshow(grey, cmap='gray', vmin=0, vmax=320)  # above 255: slightly darker
+            axis.imshow(
+                values, extent=covered, cmap=colours.cmap, norm=colours.norm, alpha=0.65, interpolation='nearest'
+            )
+        for axis in column:
+            if t == time:
+                axis.plot(x, y, 'o', color='red', markersize=6, markeredgecolor='white')
+            axis.set(xticks=[], yticks=[], xlim=(0, width), ylim=(height, 0))
+    bar = figure.colorbar(colours, ax=axes, fraction=0.02, pad=0.01)
+    bar.set_label(f'share of the largest weight (below {threshold:g} hidden)', fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    figure.suptitle(f'attention of the red dot, {attention.layer}', fontsize=10)
+    return rendered(figure)

@@ -1,0 +1,160 @@
+"""Several models on the same images: the results of each, what the sheet shows, and errors before a model runs."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.segmentation.face_parsing import comparison
+from mmattn.segmentation.face_parsing.comparison import compare_segmentations
+from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+
+from .test_face_parsing_inferencer import (  # noqa: F401
+    CLASSES,
+    PALETTE,
+    blocks,
+    checkpoint,
+    config,
+    demo,
+    folder,
+    model,
+    save,
+    shown,
+)
+
+
+@pytest.fixture
+def checkpoints(model, save, checkpoint, tmp_path):  # noqa: F811
+    """Two checkpoints of the config: the second has other weights."""
+    other = {
+        name: x.flip(0) if name.startswith('decode_head.conv_seg') else x for name, x in model.state_dict().items()
+    }
+    first = shutil.copyfile(checkpoint, tmp_path / 'first.pth')
+    save(other, dataset_meta=dict(classes=CLASSES, palette=PALETTE))
+    return str(first), str(shutil.move(checkpoint, tmp_path / 'second.pth'))
+
+
+@pytest.fixture
+def inferencers(checkpoints):
+    return {
+        name: FaceParsingInferencer(config(), path, device='cpu', show_progress=False)
+        for name, path in zip(('U-Net', 'U-Net-BA'), checkpoints)
+    }
+
+
+@pytest.fixture
+def truth(folder, tmp_path):  # noqa: F811
+    """Masks of all labels, with a part that is ignored."""
+    path = tmp_path / 'truth'
+    path.mkdir()
+    for image in (path for path in folder.iterdir() if path.is_file() and path.name[0] != '.'):
+        height, width = shown(image).shape[:2]
+        labels = (np.arange(height * width) % 5).reshape(height, width)
+        Image.fromarray(np.where(labels == 4, 255, labels).astype(np.uint8)).save(path / f'{image.stem}.png')
+    return path
+
+
+@pytest.fixture
+def sheets(monkeypatch):
+    """What the sheets show: rows, columns and colours."""
+    recorded = []
+    draw = comparison.comparison_sheet
+    monkeypatch.setattr(comparison, 'comparison_sheet', lambda *args: recorded.append(args) or draw(*args))
+    return recorded
+
+
+def test_a_sheet_shows_what_the_models_wrote(inferencers, folder, truth, sheets, tmp_path):  # noqa: F811
+    path = compare_segmentations(inferencers, folder, tmp_path / 'out', opacity=0.25, truth=truth, max_images=5)
+    assert path == tmp_path / 'out/comparison.jpg'
+    assert Image.open(path).width > 800
+    ((rows, columns, colours),) = sheets
+    assert columns == ['image', 'truth', 'U-Net', 'U-Net-BA']
+    assert colours == dict(zip(CLASSES, PALETTE))
+    assert [*rows] == ['even, too.png', 'even.png', 'gray.png', 'odd.ppm', 'rgba.png']
+    for name, (image, masked, *of_models) in rows.items():
+        stem = name.rpartition('.')[0]
+        np.testing.assert_array_equal(np.broadcast_to(image, shown(folder / name).shape), shown(folder / name))
+        labels = np.array(Image.open(truth / f'{stem}.png'))
+        for at in ((0, 0), (0, 1), (1, 3), (2, 5)):
+            colour = image[at] if labels[at] == 255 else 0.75 * image[at] + 0.25 * np.array(PALETTE[labels[at]])
+            np.testing.assert_array_equal(masked[at], np.rint(np.broadcast_to(colour, 3)))
+        for of_model, picture in zip(inferencers, of_models):
+            np.testing.assert_array_equal(
+                picture, np.array(Image.open(tmp_path / 'out' / of_model / f'vis/{stem}.png'))
+            )
+        assert not np.array_equal(*of_models)
+    for name, inferencer in inferencers.items():
+        for alone in inferencer(folder, tmp_path / 'alone' / name):
+            assert alone.read_bytes() == (tmp_path / 'out' / name / 'pred' / alone.name).read_bytes()
+
+
+def test_what_does_not_fit_is_an_error_before_a_model_runs(inferencers, folder, truth, tmp_path, monkeypatch):  # noqa: F811
+    def fail(*args):
+        raise AssertionError('a model ran')
+
+    monkeypatch.setattr(FaceParsingInferencer, 'forward', fail)
+    out = tmp_path / 'out'
+
+    def call(**options):
+        compare_segmentations(inferencers, folder, **dict(dict(out_dir=out, truth=truth), **options))
+
+    shutil.copytree(truth, out / 'U-Net/pred')
+    with pytest.raises(ValueError, match='U-Net/pred would replace an input'):
+        call(truth=out / 'U-Net/pred')
+    shutil.rmtree(out)
+    mask = truth / 'even.png'
+    Image.new('L', (56, 40), 4).save(mask)
+    with pytest.raises(ValueError, match=r'even\.png has labels \[4\]; the model has 4 classes, from 0'):
+        call()
+    Image.new('L', (40, 56)).save(mask)
+    with pytest.raises(ValueError, match=r'even\.png: 40×56 pixels, but the image has 56×40'):
+        call()
+    Image.new('RGB', (56, 40)).save(mask)
+    with pytest.raises(ValueError, match=r'even\.png is not an index map: it has the mode RGB'):
+        call()
+    mask.unlink()
+    with pytest.raises(FileNotFoundError, match=r'even\.png'):
+        call()
+    meta = inferencers['U-Net-BA'].model.dataset_meta
+    for key, value, said in (
+        ('palette', PALETTE[::-1], 'the palettes of U-Net and U-Net-BA differ'),
+        ('classes', CLASSES[::-1], 'the classes of U-Net and U-Net-BA differ'),
+    ):
+        inferencers['U-Net-BA'].model.dataset_meta = dict(meta, **{key: value})
+        with pytest.raises(ValueError, match=said):
+            call()
+    assert not out.exists()
+
+
+def test_masks_whose_0_is_ignored(checkpoints, folder, sheets, tmp_path):  # noqa: F811
+    """As in ADE20K: a data set with ``reduce_zero_label`` stores class c as c + 1."""
+    cfg = config()
+    cfg.test_dataloader.dataset.reduce_zero_label = True
+    inferencer = FaceParsingInferencer(cfg, checkpoints[0], device='cpu', show_progress=False)
+    labels = np.arange(40 * 56).reshape(40, 56) % 5
+    (tmp_path / 'truth').mkdir()
+    Image.fromarray(labels.astype(np.uint8)).save(tmp_path / 'truth/even.png')
+    image = folder / 'even.png'
+    compare_segmentations({'net': inferencer}, image, tmp_path / 'out', opacity=1.0, truth=tmp_path / 'truth')
+    _, masked, _ = sheets[0][0]['even.png']
+    np.testing.assert_array_equal(masked[labels > 0], np.array(PALETTE)[labels[labels > 0] - 1])
+    np.testing.assert_array_equal(masked[labels == 0], shown(image)[labels == 0])
+
+
+def test_the_command_line_compares(demo, checkpoints, folder, truth, tmp_path, capsys):  # noqa: F811
+    shutil.copyfile(checkpoints[0], tmp_path / 'checkpoint.pth')
+    more = [str(tmp_path / 'config.py'), checkpoints[1]]
+    # Further positional arguments stand beside the first ones, before the options.
+    out = demo(folder, *more, '--names', 'first', 'second', '--truth', str(truth), '--device', 'cpu', positional=True)
+    assert sorted(path.name for path in out.iterdir()) == ['comparison.jpg', 'first', 'second']
+    assert 'comparison.jpg; index maps and overlays are in' in capsys.readouterr().out
+    for arguments, said in (
+        (more, 'the names of the models must be different: models of one config need --names; got config, config'),
+        (more[:1], 'a CHECKPOINT must follow each CONFIG; got 3 paths'),
+        ([*more, '--names', 'a'], '--names must name each of 2 models; got a'),
+        ([*more, '--names', 'a', 'a'], 'the names of the models must be different; got a, a'),
+        ([*more, '--names', 'a', 'b/c'], "--names must be possible names of folders; got 'b/c'"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            demo(folder, *arguments, positional=True)

@@ -1,0 +1,118 @@
+"""Attention of SST on frames, against a softmax in NumPy over the axes of a voxel; the tool's picture and errors."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmattn.video.attention_pictures import clip_attention, draw_clip_attention
+from mmattn.video.session import ClipSession, Frame
+
+from . import clips
+from .clips import SIZE, squares
+from .test_sst import GRID, STRIDED, build
+
+TOOL = Path(__file__).parents[2] / 'tools/visualization/attention_maps.py'
+
+
+def frames_of(numbers=(0, 2, 5)):
+    rng = np.random.default_rng(0)
+    height, width = squares(0, 5, 9).shape
+    images = {number: rng.integers(0, 256, (height, width, 3), np.uint8) for number in numbers}
+    return [Frame(number, image, squares(0, 5, 9) if number == 0 else None) for number, image in images.items()]
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def test_weights_of_the_first_object_over_the_axes_of_the_query():
+    """The frame is padded to whole cells, and the query at (0.6, 0.4) of frame 2 is a cell of the padded map."""
+    model = build(attention=dict(GRID, spatial_position='none', temporal_position='none'))
+    frames, inputs = frames_of(), []
+    layer = model.decoder[-1].attention
+    with layer.register_forward_pre_hook(lambda module, args: inputs.append(args)):
+        expected_ids = [ids for _, ids in ClipSession(model).segment(frames)]
+    assert len(inputs) == 2  # two objects
+    found = clip_attention(model, frames, (1, 0.6, 0.4))
+    assert found.layer == 'decoder.1.attention'
+    assert list(found.weights) == ['bilateral']
+    assert all(map(np.array_equal, found.ids, expected_ids))
+
+    query, key, _ = (x[0].detach().numpy() for x in inputs[0])  # (T, h, w, C)
+    height, width = frames[0].image.shape[:2]
+    pad = model.data_preprocessor.pad_size_divisor
+    sides = height + -height % pad, width + -width % pad
+    assert found.extent == (sides[1] / width, sides[0] / height)
+    cell = sides[0] // query.shape[1]
+    p = 1, int(0.4 * height / cell), int(0.6 * width / cell)
+    w = {name: x.detach().numpy() for name, x in layer.named_parameters()}
+    q = w['query_proj.weight'] @ query[p] + w['query_proj.bias']
+    there = [r for r in np.ndindex(query.shape[:3]) if sum(a != b for a, b in zip(p, r)) < 2]
+    k = np.stack([w['key_proj.weight'] @ key[r] + w['key_proj.bias'] for r in there])
+    expected = np.zeros(query.shape[:3])
+    for part in np.split(np.arange(16), 2):  # the heads
+        for r, weight in zip(there, softmax(k[:, part] @ q[part])):
+            expected[r] += weight / 2
+    np.testing.assert_allclose(found.weights['bilateral'].numpy(), expected, atol=1e-5)
+    assert {tuple(r) for r in found.reached[0].nonzero().tolist()} == set(there)
+    assert [bool(step.all()) for step in found.reached] == [False, False, True]
+
+
+def test_both_attentions_of_strided_layers():
+    model = build(attention=dict(STRIDED, step=2))
+    frames = frames_of()
+    found = clip_attention(model, frames, (2, 0.0, 0.99), 'encoder.0.attention')
+    assert list(found.weights) == ['local', 'strided']
+    shape = found.reached[0].shape
+    local, strided = (weights > 0 for weights in found.weights.values())
+    at = 2, int(0.99 * shape[1] / found.extent[1]), 0
+    for r in np.ndindex(*shape):
+        assert local[r] == all(a // 2 == b // 2 for a, b in zip(at, r))
+        assert strided[r] == all((a - b) % 2 == 0 for a, b in zip(at, r))
+    assert len(found.reached) == 1  # one layer connects all voxels
+    assert found.reached[0].all()
+    only = clip_attention(model, frames, (2, 0.0, 0.99), 'encoder.0.attention', ['strided'])
+    assert torch.equal(only.weights['strided'], found.weights['strided'])
+    assert draw_clip_attention(frames, (2, 0.0, 0.99), found).ndim == 3
+
+
+@pytest.fixture
+def tool(monkeypatch, tmp_path, small_sst):
+    """``tool(*arguments)`` draws a clip of 9 frames with the small SST."""
+    clips.clip(tmp_path, 'a', [squares(p, 5, 9) for p in range(9)], masked=(0,))
+    folders = {path.parent for path in tmp_path.rglob('*.*') if path.suffix in ('.jpg', '.png')}
+    frames, masks = sorted(folders, key=lambda folder: 'Annotations' in str(folder))
+    (mask,) = masks.iterdir()
+
+    def call(*arguments):
+        words = [small_sst.config, small_sst.checkpoint, frames, '--mask', mask, '--out', tmp_path / 'clip.png']
+        monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, (*words, '--device', 'cpu', *arguments))])
+        runpy.run_path(str(TOOL), run_name='__main__')
+        return Image.open(tmp_path / 'clip.png')
+
+    return call
+
+
+def test_the_tool_draws_a_column_per_frame(tool):
+    two, four = (tool('--query', '10,8@3', '--frames', count) for count in (2, 4))
+    assert four.width - two.width == 2 * 170
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'said'),
+    [
+        (['--query', '10,8'], '--query must be x,y@frame for a clip; got 10,8'),
+        (['--query', '10,8@9'], 'no frame 9'),
+        (['--query', f'{SIZE[1]},0@1'], f'--query {SIZE[1]},0 is outside the image'),
+        (['--query', '1,1@1', '--kinds', 'local'], 'must be among content, position, bilateral; got local'),
+    ],
+)
+def test_the_tool_says_what_is_wrong(tool, arguments, said):
+    with pytest.raises(SystemExit, match=said):
+        tool(*arguments)
