@@ -41,7 +41,7 @@ def test_weights_of_the_first_object_over_the_axes_of_the_query():
     assert len(inputs) == 2  # two objects
     found = clip_attention(model, frames, (1, 0.6, 0.4))
     assert found.layer == 'decoder.1.attention'
-    assert list(found.weights) == ['bilateral']
+    assert list(found.weights) == ['content']  # without positions
     assert all(map(np.array_equal, found.ids, expected_ids))
 
     query, key, _ = (x[0].detach().numpy() for x in inputs[0])  # (T, h, w, C)
@@ -59,7 +59,7 @@ def test_weights_of_the_first_object_over_the_axes_of_the_query():
     for part in np.split(np.arange(16), 2):  # the heads
         for r, weight in zip(there, softmax(k[:, part] @ q[part])):
             expected[r] += weight / 2
-    np.testing.assert_allclose(found.weights['bilateral'].numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(found.weights['content'].numpy(), expected, atol=1e-5)
     assert {tuple(r) for r in found.reached[0].nonzero().tolist()} == set(there)
     assert [bool(step.all()) for step in found.reached] == [False, False, True]
 
