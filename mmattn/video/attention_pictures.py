@@ -107,13 +107,13 @@ def draw_clip_attention(
     x, y = x * width, y * height
     kinds, steps = attention.weights, attention.reached
     rows = 1 + len(kinds) + len(steps)
-    figure = Figure((1.7 * len(frames) + 1.6, 1.7 * height / width * rows + 0.7), layout='constrained')
+    figure = Figure((1.7 * len(frames) + 1.8, 1.7 * height / width * rows + 0.7), layout='constrained')
     axes = figure.subplots(rows, len(frames), squeeze=False)
     covered = (0, width * attention.extent[0], height * attention.extent[1], 0)
     colours = ScalarMappable(Normalize(0, 1), COLOURS)
     largest = {kind: weights.max().item() for kind, weights in kinds.items()}
     labels = ['objects'] + [f'{kind} weights\nlargest {largest[kind]:.2g}' for kind in kinds]
-    labels += [f'reached by\n{count} layer{"s" if count > 1 else ""}' for count in range(1, len(steps) + 1)]
+    labels += [f'can reach the dot\nin {count} layer{"s" if count > 1 else ""}' for count in range(1, len(steps) + 1)]
     for row, label in zip(axes, labels):
         row[0].set_ylabel(label, fontsize=9, rotation=0, ha='right', va='center', labelpad=6)
     for t, (frame, column) in enumerate(zip(frames, axes.T)):
