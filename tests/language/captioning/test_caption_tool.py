@@ -163,7 +163,7 @@ def test_captions_of_several_models(tiny, arguments, tmp_path, call):
         k, expected = 0, []
         for name in ('T_v', 'ETA'):
             attributes = None if name == 'T_v' else tiny.attributes
-            (image,) = inferencers[name].images(tiny.store, [IDS[number]], attributes)
+            image = inferencers[name].images(tiny.store, IDS[:4], attributes)[number]
             boxes_of_image = image.store[IDS[number]].boxes
             for row in inferencers[name].region_weights(image, shown[name]):
                 best = row.sort(descending=True, stable=True).indices[:3]
