@@ -16,8 +16,8 @@ from pathlib import Path
 from mmattn.utils.command import describe, run
 
 from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
-from mmattn.segmentation.face_parsing.comparison import compare_segmentations
-from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+from mmattn.segmentation.comparison import compare_segmentations
+from mmattn.segmentation.inferencer import SegmentationInferencer
 
 
 def parse_args() -> argparse.Namespace:
@@ -59,7 +59,7 @@ def main() -> None:
         for model in models:
             check_checkpoint(model.checkpoint)
         inferencers = {
-            model.name: FaceParsingInferencer(
+            model.name: SegmentationInferencer(
                 load_config(model.config, args.cfg_options), model.checkpoint, device=args.device
             )
             for model in models

@@ -41,12 +41,12 @@ def load_segmentor(cfg: Config, checkpoint: str) -> EncoderDecoder:
 
     Args:
         cfg (Config): a config of mmseg, whose model is an ``EncoderDecoder``.
-        checkpoint (str): path or URL of the checkpoint. It raises the errors of ``FaceParsingInferencer``.
+        checkpoint (str): path or URL of the checkpoint. It raises the errors of ``SegmentationInferencer``.
 
     Returns:
         EncoderDecoder: in evaluation mode, with ``dataset_meta``.
     """
-    from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+    from mmattn.segmentation.inferencer import SegmentationInferencer
 
     kind = MODELS.get(cfg.model.type)
     if not (isinstance(kind, type) and issubclass(kind, EncoderDecoder)):
@@ -54,4 +54,4 @@ def load_segmentor(cfg: Config, checkpoint: str) -> EncoderDecoder:
             f'only segmentors (EncoderDecoder of mmseg) can be exported; model.type is {cfg.model.type!r}. '
             'docs/deployment.md describes what works for detectors and for video'
         )
-    return FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False).model
+    return SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False).model

@@ -10,6 +10,7 @@ __getattr__, __all__ = lazy_names(
         'bi_nl_head': 'BiNLHead',
         'mmattn.data_check.masks': 'SegDataCheckHook',
         'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
+        'inferencer': 'SegmentationInferencer',
         'resnet_stem': 'ResNetStem',
         'unet_ba_head': 'UNetBAHead',
     },

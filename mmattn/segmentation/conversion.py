@@ -42,12 +42,15 @@ def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterato
 def find_pairs(
     images: Path, masks: Path, suffixes: Collection[str]
 ) -> tuple[dict[Path, Path], dict[Path, Path], list[str]]:
-    """Return images and masks by their path below the folder, without suffix, and the faults: what has no partner."""
-    (found, faults), (found_masks, mask_faults) = (_images_below(folder, suffixes) for folder in (images, masks))
+    """Find the images and the masks, and list as faults those without a partner of the same name.
+
+    The keys are paths relative to the folder, without suffix.
+    """
+    (images_by_name, faults), (masks_by_name, mask_faults) = (_images_below(path, suffixes) for path in (images, masks))
     faults += mask_faults
-    faults += [f'{path}: no mask of this name' for name, path in found.items() if name not in found_masks]
-    faults += [f'{path}: no image of this name' for name, path in found_masks.items() if name not in found]
-    return found, found_masks, faults
+    faults += [f'{path}: no mask of this name' for name, path in images_by_name.items() if name not in masks_by_name]
+    faults += [f'{path}: no image of this name' for name, path in masks_by_name.items() if name not in images_by_name]
+    return images_by_name, masks_by_name, faults
 
 
 def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, Path], list[str]]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmattn.segmentation.comparison import compare_segmentations
 from mmattn.segmentation.face_parsing import comparison
-from mmattn.segmentation.face_parsing.comparison import compare_segmentations
-from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+from mmattn.segmentation.inferencer import SegmentationInferencer
 
 from .test_face_parsing_inferencer import (  # noqa: F401
     CLASSES,
@@ -38,7 +38,7 @@ def checkpoints(model, save, checkpoint, tmp_path):  # noqa: F811
 @pytest.fixture
 def inferencers(checkpoints):
     return {
-        name: FaceParsingInferencer(config(), path, device='cpu', show_progress=False)
+        name: SegmentationInferencer(config(), path, device='cpu', show_progress=False)
         for name, path in zip(('U-Net', 'U-Net-BA'), checkpoints)
     }
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_an_error_before_a_model_runs(inferencers, folder, 
     def fail(*args):
         raise AssertionError('a model ran')
 
-    monkeypatch.setattr(FaceParsingInferencer, 'forward', fail)
+    monkeypatch.setattr(SegmentationInferencer, 'forward', fail)
     out = tmp_path / 'out'
 
     def call(**options):
@@ -131,7 +131,7 @@ def test_masks_whose_0_is_ignored(checkpoints, folder, sheets, tmp_path):  # noq
     """As in ADE20K: a data set with ``reduce_zero_label`` stores class c as c + 1."""
     cfg = config()
     cfg.test_dataloader.dataset.reduce_zero_label = True
-    inferencer = FaceParsingInferencer(cfg, checkpoints[0], device='cpu', show_progress=False)
+    inferencer = SegmentationInferencer(cfg, checkpoints[0], device='cpu', show_progress=False)
     labels = np.arange(40 * 56).reshape(40, 56) % 5
     (tmp_path / 'truth').mkdir()
     Image.fromarray(labels.astype(np.uint8)).save(tmp_path / 'truth/even.png')

@@ -12,7 +12,7 @@ from pathlib import Path
 from mmattn.utils.command import run
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import check_not_input, check_writable, input_files, write_text
 from mmattn.visualization import attention_explorer, attention_layers, attention_runs, read_image
@@ -52,7 +52,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     if 'decode_head' not in cfg.get('model', {}):
         raise ValueError(f'{args.config} is not the config of a segmentation model: it has no model.decode_head')
-    inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=str(device))
+    inferencer = SegmentationInferencer(cfg, args.checkpoint, device=str(device))
     attention_layers(inferencer.model, args.layer)
     data = next(inferencer.preprocess([args.image]))
     (sample,) = inferencer.forward(data)

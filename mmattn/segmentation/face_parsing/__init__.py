@@ -1,4 +1,4 @@
-"""Face parsing: the data sets HELEN and LFW-PL, their metric, and an inferencer."""
+"""Face parsing: the data sets HELEN and LFW-PL, and their metric."""
 
 from mmattn.utils.lazy import lazy_names
 
@@ -6,7 +6,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         'datasets': 'HELENDataset LFWPLDataset',
-        'inferencer': 'FaceParsingInferencer',
         'metric': 'FaceParsingMetric',
+        'mmattn.segmentation.inferencer': 'FaceParsingInferencer',
     },
 )

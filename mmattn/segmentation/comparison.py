@@ -11,14 +11,14 @@ from mmattn.utils.files import atomic_write, check_not_input, check_path, check_
 from mmattn.utils.images import open_whole
 from mmattn.visualization.comparison import comparison_sheet
 
-from .inferencer import FaceParsingInferencer, draw_labels
+from .inferencer import SegmentationInferencer, draw_labels
 
 IGNORED = 255
 MANY_CLASSES = 24  # the most that the legend names
 
 
 def compare_segmentations(
-    inferencers: Mapping[str, FaceParsingInferencer],
+    inferencers: Mapping[str, SegmentationInferencer],
     inputs: str | Path | Sequence[str | Path],
     out_dir: str | Path,
     batch_size: int = 1,
@@ -31,8 +31,8 @@ def compare_segmentations(
     The results of a model are in ``out_dir/<name>/pred`` and ``out_dir/<name>/vis``.
 
     Args:
-        inferencers (mapping of str to FaceParsingInferencer): models of the same classes and palette, by name.
-        inputs, batch_size, opacity: as in :class:`FaceParsingInferencer`.
+        inferencers (mapping of str to SegmentationInferencer): models of the same classes and palette, by name.
+        inputs, batch_size, opacity: as in :class:`SegmentationInferencer`.
         out_dir (str or Path): output folder.
         truth (str or Path, optional): folder of masks of the images, ``<name>.png``, with class indices as in the data
             set of the first model's config. 255 is ignored. Defaults to None: no such column.
@@ -71,7 +71,7 @@ def compare_segmentations(
     return out_dir / 'comparison.jpg'
 
 
-def _same_classes(inferencers: Mapping[str, FaceParsingInferencer]) -> tuple[list[str], list[list[int]]]:
+def _same_classes(inferencers: Mapping[str, SegmentationInferencer]) -> tuple[list[str], list[list[int]]]:
     metas = {name: inferencer.model.dataset_meta for name, inferencer in inferencers.items()}
     first = next(iter(metas))
     values = {
@@ -84,7 +84,7 @@ def _same_classes(inferencers: Mapping[str, FaceParsingInferencer]) -> tuple[lis
     return values[first]
 
 
-def _read_mask(inferencer: FaceParsingInferencer, path: str, folder: Path) -> np.ndarray:
+def _read_mask(inferencer: SegmentationInferencer, path: str, folder: Path) -> np.ndarray:
     """Read the mask of an image, uint8 ``(H, W)``: class indices, or 255."""
     mask_path = folder / f'{Path(path).stem}.png'
     with open(mask_path, 'rb') as stream:

@@ -12,8 +12,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image, ImageOps
 
-from mmattn.segmentation.face_parsing import inferencer as module
-from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+from mmattn.segmentation import face_parsing
+from mmattn.segmentation import inferencer as module
+from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils import trained_model
 from mmattn.utils.paths import config_path
 
@@ -95,7 +96,7 @@ def checkpoint(save):
 
 @pytest.fixture
 def inferencer(checkpoint):
-    return FaceParsingInferencer(config(), checkpoint, device='cpu', show_progress=False)
+    return SegmentationInferencer(config(), checkpoint, device='cpu', show_progress=False)
 
 
 def blocks(height, width, channels=3, seed=0):
@@ -190,7 +191,7 @@ def test_a_list_in_its_order_one_file_and_a_path(inferencer, folder, tmp_path):
 def test_a_resized_prediction_has_the_size_of_its_image(checkpoint, folder, tmp_path):
     cfg = config()
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', scale=(32, 32), keep_ratio=True))
-    inferencer = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
     for pred in inferencer(folder, tmp_path / 'out', 4):
         (source,) = folder.glob(f'{pred.stem}.*')
         assert Image.open(pred).size == shown(source).shape[1::-1]
@@ -199,7 +200,9 @@ def test_a_resized_prediction_has_the_size_of_its_image(checkpoint, folder, tmp_
 def test_overlay_and_index_map_ignore_the_orientation_together(checkpoint, folder, tmp_path):
     cfg = config()
     cfg.test_dataloader.dataset.pipeline[0].color_type = 'color_ignore_orientation'
-    (pred,) = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)(folder / 'turned.jpg', tmp_path)
+    (pred,) = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)(
+        folder / 'turned.jpg', tmp_path
+    )
     assert Image.open(pred).size == Image.open(tmp_path / 'vis/turned.png').size == (61, 24)
 
 
@@ -329,7 +332,7 @@ def test_16_bits_that_pillow_would_cut_off_are_refused(checkpoint, tmp_path):
     cfg = config()
     cfg.test_dataloader.dataset.pipeline[0].imdecode_backend = 'pillow'
     Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(tmp_path / 'deep.png')
-    inferencer = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
     with pytest.raises(ValueError, match=r'deep\.png: pictures must have 8 bits per channel'):
         inferencer(tmp_path / 'deep.png', tmp_path / 'out')
 
@@ -359,7 +362,7 @@ def test_a_folder_that_cannot_be_written_to_and_no_such_device(idle, checkpoint,
     with pytest.raises(OSError, match=rf"this folder cannot be written to .*: '{tmp_path}/out/vis'"):
         idle(folder, tmp_path / 'out')
     with pytest.raises(ValueError, match=r"device must be one of cpu.*; got 'cuda:99'"):
-        FaceParsingInferencer(config(), checkpoint, device='cuda:99')
+        SegmentationInferencer(config(), checkpoint, device='cuda:99')
 
 
 @pytest.mark.parametrize(
@@ -411,7 +414,7 @@ def test_models_that_are_no_segmentors(checkpoint, path, name):
     with pytest.raises(
         ValueError, match=rf'the model must be a segmentor; the config has {name} \(.* SST, .* detectors'
     ):
-        FaceParsingInferencer(config_path(path), checkpoint)
+        SegmentationInferencer(config_path(path), checkpoint)
 
 
 def test_another_model_than_trained_is_named(save, monkeypatch):
@@ -421,7 +424,7 @@ def test_another_model_than_trained_is_named(save, monkeypatch):
     other = config()
     other.model.decode_head.align_corners = True
     for cfg in (config(), other):
-        FaceParsingInferencer(cfg, path, 'cpu')
+        SegmentationInferencer(cfg, path, 'cpu')
     assert said == [
         f'{path}: its weights were trained with another model: model.decode_head.align_corners is True '
         '(in training: not set)'
@@ -431,7 +434,7 @@ def test_another_model_than_trained_is_named(save, monkeypatch):
 def test_classes_and_palette_may_be_the_data_sets(save):
     cfg = config()
     cfg.test_dataloader.dataset.metainfo = dict(classes=CLASSES[::-1], palette=PALETTE[::-1])
-    inferencer = FaceParsingInferencer(cfg, save(), device='cpu')
+    inferencer = SegmentationInferencer(cfg, save(), device='cpu')
     assert list(inferencer.model.dataset_meta['classes']) == list(CLASSES[::-1])
     assert inferencer.visualizer.dataset_meta['palette'] == PALETTE[::-1]
 
@@ -450,7 +453,7 @@ def test_classes_and_palette_may_be_the_data_sets(save):
 )
 def test_there_is_no_default_for_the_classes(save, meta, said):
     with pytest.raises(ValueError, match=said):
-        FaceParsingInferencer(config(), save(**meta), device='cpu')
+        SegmentationInferencer(config(), save(**meta), device='cpu')
 
 
 def test_one_class_has_no_colour_for_the_rest(save, model):
@@ -458,7 +461,7 @@ def test_one_class_has_no_colour_for_the_rest(save, model):
     cfg.model.decode_head.num_classes = 1
     weights = {key: value[:1] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
     with pytest.raises(ValueError, match='use num_classes=2 and out_channels=1'):
-        FaceParsingInferencer(
+        SegmentationInferencer(
             cfg, save(weights, dataset_meta=dict(classes=['face'], palette=[[9, 9, 9]])), device='cpu'
         )
 
@@ -467,16 +470,16 @@ def test_a_checkpoint_of_another_model_is_an_error(save, model):
     weights = model.state_dict()
     weights['decode_head.other.weight'] = weights.pop('decode_head.conv_seg.weight')
     with pytest.raises(RuntimeError, match=r'(?s)decode_head\.other\.weight.*decode_head\.conv_seg\.weight'):
-        FaceParsingInferencer(config(), save(weights, dataset_meta=dict(classes=CLASSES, palette=PALETTE)))
+        SegmentationInferencer(config(), save(weights, dataset_meta=dict(classes=CLASSES, palette=PALETTE)))
     with pytest.raises(ValueError, match='weights must be'):
-        FaceParsingInferencer(config(), None)
+        SegmentationInferencer(config(), None)
 
 
 def test_the_config_may_be_a_path(checkpoint, tmp_path):
     config().dump(tmp_path / 'config.py')
-    assert FaceParsingInferencer(tmp_path / 'config.py', checkpoint).model.num_classes == len(CLASSES)
+    assert SegmentationInferencer(tmp_path / 'config.py', checkpoint).model.num_classes == len(CLASSES)
     with pytest.raises(FileNotFoundError, match=r'missing\.py'):
-        FaceParsingInferencer(str(tmp_path / 'missing.py'), checkpoint)
+        SegmentationInferencer(str(tmp_path / 'missing.py'), checkpoint)
 
 
 @pytest.fixture
@@ -509,3 +512,7 @@ def test_the_command_line_says_what_is_wrong_without_a_traceback(demo, folder, t
     (tmp_path / 'checkpoint.pth').unlink()
     with pytest.raises(SystemExit, match=r'checkpoint\.pth'):
         demo(folder)
+
+
+def test_the_name_in_face_parsing_is_the_same_class():
+    assert face_parsing.FaceParsingInferencer is SegmentationInferencer

@@ -24,15 +24,15 @@ from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.images import deep_picture_fault
 from mmattn.utils.trained_model import warn_of_differences
 
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
-MANY = 10  # maximum number of names in a message
 
 
-class FaceParsingInferencer(MMSegInferencer):
+class SegmentationInferencer(MMSegInferencer):
     """mmseg's inferencer for image files of any number and size. It writes each result as soon as it is computed.
 
     Differences from ``MMSegInferencer``:
@@ -58,7 +58,7 @@ class FaceParsingInferencer(MMSegInferencer):
 
     Example::
 
-        inferencer = FaceParsingInferencer('config.py', 'checkpoint.pth')
+        inferencer = SegmentationInferencer('config.py', 'checkpoint.pth')
         index_maps = inferencer(['a.jpg', 'b.jpg'], out_dir='results')
     """
 
@@ -187,8 +187,7 @@ class FaceParsingInferencer(MMSegInferencer):
             paths = [str(path) for path in entries if path.suffix.lower() in SUFFIXES]
             rest = [path.name for path in entries if path.suffix.lower() not in SUFFIXES]
             if rest:
-                more = f' and {len(rest) - MANY} more' if len(rest) > MANY else ''
-                print_log(f'{inputs}: skipped, no suffix of an image: {", ".join(rest[:MANY])}{more}', 'current')
+                print_log(f'{inputs}: skipped, no suffix of an image: {", ".join(shorten(rest, 10))}', 'current')
         else:
             paths = [str(inputs)]
         if not paths:
@@ -225,6 +224,9 @@ class FaceParsingInferencer(MMSegInferencer):
                 return [result for item in batch for result in self._segment([item])]
             height, width = batch[0]['data_samples'].ori_shape
             return [f'the model fails on {width}×{height} pixels: {_reason(error)}']
+
+
+FaceParsingInferencer = SegmentationInferencer  # its name in `mmattn.segmentation.face_parsing`
 
 
 def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opacity: float) -> np.ndarray:
