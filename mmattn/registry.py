@@ -119,9 +119,9 @@ HOOKS = FolderRegistry('HOOKS')
 METRICS = FolderRegistry('METRICS')
 MODELS = FolderRegistry('MODELS')
 OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS')
+PARAM_SCHEDULERS = FolderRegistry('PARAM_SCHEDULERS')
 TRANSFORMS = FolderRegistry('TRANSFORMS')
-# Empty so far, but configs with `_base_ = 'mmattn::…'` are looked up in each of them.
-EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(
-    FolderRegistry,
-    ('EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS', 'VISBACKENDS', 'VISUALIZERS'),
+# These have no names, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
+EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, VISBACKENDS, VISUALIZERS = map(
+    FolderRegistry, ('EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'VISBACKENDS', 'VISUALIZERS')
 )

@@ -13,7 +13,8 @@ from .command_line import (
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .hooks.checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
-from .hooks.checks import CheckpointKeysHook, InvalidLossHook
+from .hooks.checkpoint_keys import CheckpointKeysHook
+from .hooks.invalid_loss import InvalidLossHook
 from .hooks.preemption import PreemptionHook
 from .inference_pipeline import inference_pipeline
 from .mixed_precision import enable_amp

@@ -24,11 +24,11 @@ from mmattn.engine.data_sampling import continue_data, find_sampler
 from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.engine.safe_globals import add_safe_globals
 from mmattn.registry import HOOKS
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
 TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 CHUNK = 2**24  # bytes read at once
-SHOWN = 3  # names in a message
 NUMBER = r'\d+(_iter_\d+)?'  # in the name of a checkpoint
 LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
@@ -231,7 +231,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         pattern = f'(best_.*)?{_name_pattern(self.filename_tmpl)}'
         earlier = [path.name for path in Path(runner.work_dir).iterdir() if re.fullmatch(pattern, path.name)]
         if earlier and runner.iter == 0:
-            names = ', '.join(sorted(earlier)[:SHOWN])
+            names = ', '.join(shorten(sorted(earlier), 3))
             runner.logger.warning(
                 f'{runner.work_dir} holds checkpoints of an earlier run, {names}; new ones replace those of the same '
                 'names. To keep them, choose another --work-dir; to continue the run, use --resume'
@@ -264,7 +264,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
 
 class _Within(int):
-    """An epoch that has not ended: in a name, 'epoch_1_iter_30.pth' is of the second epoch."""
+    """Number of finished epochs within the next one. A file name has it with the iteration: 'epoch_1_iter_30.pth'."""
 
     iteration: int
 
@@ -383,8 +383,7 @@ def _check_content(path: Path) -> None:
     weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else {}
     invalid = [name for name, x in weights.items() if isinstance(x, torch.Tensor) and not _is_finite(x)]
     if invalid:
-        more = f' and {len(invalid) - SHOWN} more' if len(invalid) > SHOWN else ''
-        raise ValueError(f'{path} has NaN or infinite weights: {", ".join(invalid[:SHOWN])}{more}')
+        raise ValueError(f'{path} has NaN or infinite weights: {", ".join(shorten(invalid, 3))}')
 
 
 def _is_finite(x: torch.Tensor) -> bool:
