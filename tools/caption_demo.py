@@ -39,10 +39,10 @@ from mmattn.language.captioning.region_pictures import (
     comparison_figure,
     region_layers,
 )
-from mmattn.language.models.progress_file import check_output, progress_path
+from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import picture_paths, read_picture, same_shape
 from mmattn.language.regions.region_store import RegionStore
-from mmattn.language.text.annotation_files import raise_faults
+from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable
 
@@ -68,12 +68,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--page-images', type=int, metavar='N', default=100, help='images on the page; default: %(default)s'
     )
-    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per image; default: that of the config')
+    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per image; default: as in the config')
     parser.add_argument(
         '--n-best', type=int, metavar='N', help="add the best N captions of each image with their scores, as 'n_best'"
     )
     parser.add_argument(
-        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: that of the config'
+        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: as in the config'
     )
     parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
@@ -113,7 +113,7 @@ def find_pictures(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
 
 
 def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> None:
-    """Raise a ValueError that lists the pictures that cannot be read, or are not those of the store."""
+    """Raise a ValueError that lists the pictures that cannot be read, or that have another shape than in the store."""
     faults = []
     for name, path in paths.items():
         try:

@@ -55,7 +55,7 @@ def write_predictions(cfg: Config, args: argparse.Namespace) -> str:
 
 
 def check_names(dataset: BaseDataset) -> None:
-    """Exit if two images would have the same label map, whose name is that of the image without its folder."""
+    """Exit if two images in different folders have the same name, because their label maps would, too."""
     first: dict[str, str] = {}
     for path in (dataset.get_data_info(i)['img_path'] for i in range(len(dataset))):
         other = first.setdefault(Path(path).stem, path)

@@ -23,7 +23,7 @@ from mmattn.utils.command import describe, run
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.models.progress_file import check_output, progress_path
+from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.text.text_files import decode_lines, read_lines
 from mmattn.language.translation.attention_pictures import attention_parts
 from mmattn.language.translation.inferencer import TranslationInferencer
@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('input', nargs='?', type=Path, help='UTF-8 text file; default: the standard input')
     parser.add_argument('--out', type=Path, metavar='FILE', help='file to write; default: the standard output')
-    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per sentence; default: that of the config')
+    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per sentence; default: as in the config')
     parser.add_argument(
         '--n-best',
         type=int,
@@ -45,7 +45,7 @@ def parse_args() -> argparse.Namespace:
         help='write the best N translations of each sentence: number of the line, score and text, separated by tabs',
     )
     parser.add_argument(
-        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: that of the config'
+        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: as in the config'
     )
     parser.add_argument(
         '--max-source-length',

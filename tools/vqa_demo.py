@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.models.progress_file import check_output, progress_path
+from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text

@@ -15,12 +15,5 @@ __getattr__, __all__ = lazy_names(
         'strided_attention_3d': 'StridedAttention3d',
         'transformer_attention': 'TransformerAttention2d',
         'video_transformer': 'VideoTransformerLayer',
-        # Layers for sentences and regions had these names, too, before they moved.
-        'mmattn.language.layers': (
-            'BilateralMultiheadAttention BilinearAttentionNetwork BilinearLogits CoAttention '
-            'ConcatFusion ConcatLogits DeformConv1d DynamicConv1d EntangledAttention '
-            'GatedBilateralController HadamardFusion MCBFusion ObjectCounter RegionAttention '
-            'TransformerAttention1d UnitaryAttention'
-        ),
     },
 )

@@ -1,23 +1,14 @@
-"""Every shipped config, resolved: each setting once, with the numbers of the configs that have it.
-
-Configs of 0.2.0 that became options of another one are frozen as digests.
-"""
+"""Every shipped config, resolved: each setting once, with the numbers of the configs that have it."""
 
 import json
 import os
 import re
-import shlex
-from argparse import ArgumentParser
 from collections import defaultdict
-from hashlib import sha256
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-from mmengine.fileio import load
 
-from mmattn.engine import add_config_options, load_config
 from mmattn.utils import config_path
 
 from .conftest import FOLDER
@@ -64,26 +55,3 @@ def test_resolved_configs(same_lines):
             having[line].append(number)
     lines = [f'{number} {name}' for number, name in configs.items()]
     same_lines(FILE, lines + [f'{line}    [{spans(numbers)}]' for line, numbers in sorted(having.items())])
-
-
-def test_removed_configs_are_options():
-    """The command of docs/options.md makes the config that was removed, and a metafile has it."""
-    frozen = dict(line.split()[::-1] for line in (FOLDER / 'removed_configs.txt').read_text().splitlines())
-    parser = ArgumentParser()
-    parser.add_argument('config')
-    add_config_options(parser)
-    resolved = {}
-    page = (Path(__file__).parents[2] / 'docs/options.md').read_text(encoding='utf-8')
-    for section in page.split('\n## configs/')[1:]:
-        folder = section.partition('\n')[0]
-        models = {model['Config']: model for model in load(config_path(f'{folder}/metafile.yml'))['Models']}
-        for removed, command in re.findall(r'^\| `(\S+\.py)` \| `(.+)` \|$', section, re.MULTILINE):
-            args = parser.parse_args(shlex.split(command))
-            cfg = load_config(config_path(f'{folder}/{args.config}'), args.cfg_options).to_dict()
-            cfg.pop('attention', None)  # a variable of the file, which nothing else reads
-            lines = '\n'.join(sorted(settings(cfg)))
-            resolved[f'{folder}/{removed}'] = sha256(lines.encode()).hexdigest()[:16]
-            rows = models[f'configs/{folder}/{args.config}']['Tables']
-            assert args.cfg_options in [row.get('Options') for row in rows], command
-            assert not (config_path() / folder / removed).exists()
-    assert resolved == frozen

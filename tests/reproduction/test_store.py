@@ -60,15 +60,6 @@ def test_scores_of_answers_are_digits(tmp_path):
     assert [again.get('ban', seed, 10, 'epochs').samples for seed in (0, 1)] == [dict(a=100, b=0), dict(b=100)]
 
 
-def test_runs_of_0_2_0_are_taken_over(tmp_path):
-    """Its work dirs have a file per run; a results.json of that version has no runs."""
-    run = dict(metrics=dict(F1=50.0), seconds=0.5, memory=9.0, curve=[[10, 50.0]], samples=dict(a=100.0))
-    (tmp_path / 'runs').mkdir()
-    (tmp_path / 'runs/cc_a-1_seed-3.json').write_text(json.dumps(dict(steps=10, **run)))
-    (tmp_path / 'results.json').write_text(json.dumps(dict(table='3.2', rows=[dict(name='CC', seeds={})])))
-    assert Store(tmp_path / 'results.json').get('cc_a-1', 3, 10, 'epochs') == Result(**run)
-
-
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / 'results.json').write_text('{')
     with pytest.raises(ValueError, match=r'results\.json is not JSON'):

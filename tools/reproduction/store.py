@@ -18,8 +18,6 @@ class Store:
     ``samples`` of all runs are listed once; a run has their scores in this order, or null. If all scores are 0 or 100,
     as of questions, they are a text of the digits 0 and 1.
 
-    Runs in the folder ``runs`` of a work dir of version 0.2.0 are taken over.
-
     Args:
         path (Path): the file; it need not exist.
 
@@ -39,10 +37,6 @@ class Store:
             for config, runs in content.get('runs', {}).items()
             for seed, run in runs.items()
         }
-        for file in sorted(path.parent.glob('runs/*_seed-*.json')):
-            config, _, seed = file.stem.rpartition('_seed-')
-            run = _read(file)
-            self._runs.setdefault((config, seed), (run.pop('steps'), _round(Result(**run))))
 
     def get(
         self, config: str, seed: int | str, steps: int, units: str, deviations: list[str] | None = None

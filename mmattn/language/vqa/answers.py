@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 
 from .questions import HUMANS, Question
@@ -90,7 +90,7 @@ def official_score(prediction: str, answers: Sequence[str]) -> float:
 def frequent_answers(
     questions: Iterable[Question], min_answers: int = 1, num_answers: int | None = None, normalize: bool = False
 ) -> list[str]:
-    """List the majority answers of questions, the most frequent first, equals in reversed alphabetical order.
+    """List the majority answers of questions, the most frequent first, ties in reverse alphabetical order.
 
     Args:
         questions (iterable of Question): questions without answers do not count.
@@ -180,7 +180,7 @@ class VQAAccuracy(UniqueMetric):
             ``[{"question_id": 42, "answer": "dog"}, …]``. ``scores.json`` has the scores of each question for paired
             statistics, ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``.
             ``tools/test.py --out`` sets it. Defaults to None, no files.
-        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Example:
         >>> metric = VQAAccuracy()

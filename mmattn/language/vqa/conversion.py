@@ -8,7 +8,6 @@ from mmattn.language.regions.conversion import describe_source, write_images
 from mmattn.language.regions.region_archives import image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
-from mmattn.language.text.annotation_files import SHOWN
 from mmattn.language.vqa.questions import Question, write_questions
 from mmattn.utils.conversion import output_folder, warn_of_test_set
 
@@ -24,12 +23,6 @@ def read_lines(path: Path, faults: list[str]) -> list[str]:
     except ValueError as error:
         faults.append(str(error))
     return []
-
-
-def shortened(path: Path, faults: Sequence[str]) -> list[str]:
-    """List the first faults of a file, and the number of further faults."""
-    more = [f'{path}: … and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
-    return [f'{path}: {fault}' for fault in faults[:SHOWN]] + more
 
 
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:

@@ -24,12 +24,13 @@ from mmattn.language.regions.image_inputs import (
     with_region_faults,
 )
 from mmattn.language.regions.region_store import Regions, RegionStore
-from mmattn.language.text.annotation_files import collect_faults, difference, in_folder, raise_faults
+from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.text.words import find_rule, question_words
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.faults import collect_faults, difference, raise_faults
 from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
 
 from .answers import AnswerIndex, answer_score, frequent_answers

@@ -73,7 +73,7 @@ class QuestionGRU(nn.Module):
         if not question.shape[1]:
             question = F.pad(question, (0, 1), value=PAD)
         positions = torch.arange(1, question.shape[1] + 1, device=question.device)
-        count = ((question != PAD) * positions).amax(1, keepdim=True)  # of words
+        count = ((question != PAD) * positions).amax(1, keepdim=True)  # words per question
         words = self.outputs(self.embedding(question))
         last = (count - 1).clamp(min=0).unsqueeze(-1).expand(-1, -1, self.embed_dim)
         state = words.gather(1, last).squeeze(1).masked_fill(count == 0, 0)

@@ -70,8 +70,8 @@ class BANHead(AnswerHead):
         mask_words (bool): exclude padding after the words from the attention maps and the sum of the words. Defaults to
             False, as in the published code: answers then depend on the length to which questions are padded.
         test_glimpses (int, optional): in evaluation, use only the first glimpses (Fig. 2c). Defaults to all.
-        **network: options of :class:`mmattn.layers.BilinearAttentionNetwork`, such as ``num_glimpses``, ``mode``,
-            ``counter`` and ``recompute``.
+        **network: options of :class:`mmattn.language.layers.BilinearAttentionNetwork`, such as ``num_glimpses``,
+            ``mode``, ``counter`` and ``recompute``.
 
     Example:
         >>> head = BANHead(16, 32, num_answers=5, num_glimpses=2)
@@ -124,7 +124,7 @@ class UnitaryHead(AnswerHead):
     Args:
         question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
         embed_dim (int, optional): channels of the attention. Defaults to ``question_dim``.
-        **attention: ``dropout`` of :class:`mmattn.layers.UnitaryAttention`.
+        **attention: ``dropout`` of :class:`mmattn.language.layers.UnitaryAttention`.
 
     Example:
         >>> head = UnitaryHead(16, 32, num_answers=5)
@@ -167,7 +167,8 @@ class CoAttentionHead(UnitaryHead):
 
     Args:
         mask_words (bool): as in :class:`BANHead`. Defaults to False.
-        ``*args``, ``**kwargs``: as in :class:`UnitaryHead`, with the options of :class:`mmattn.layers.CoAttention`.
+        ``*args``, ``**kwargs``: as in :class:`UnitaryHead`, with the options of
+            :class:`mmattn.language.layers.CoAttention`.
 
     Example:
         >>> head = CoAttentionHead(16, 32, num_answers=5)

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
-from mmattn.language.models.progress_file import digest
+from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
+from mmattn.language.progress_file import digest
 from mmattn.language.regions.image_inputs import Stores, image_inputs, picture_paths, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
-from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
+from mmattn.utils.faults import raise_faults
 
 from .answers import best_answers
 from .datasets import image_faults, read_picture
@@ -45,7 +45,7 @@ class VQAInferencer(LanguageInferencer):
 
     The model is a :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder
     reads pictures, which must have the size of its training pictures. The arguments are as in
-    :class:`mmattn.language.models.inferencer.LanguageInferencer`. ``answers`` are all answers of the model.
+    :class:`mmattn.language.inferencer.LanguageInferencer`. ``answers`` are all answers of the model.
 
     An unknown word is read as in training, as padding or ``<unk>``, and predictions list it. A question without a word
     is answered from the image and the frequencies of the answers.
@@ -78,7 +78,7 @@ class VQAInferencer(LanguageInferencer):
             questions (sequence of tuple[str, str], str or Path): pairs of image id and question, at least one, or a
                 prepared file, see :func:`mmattn.language.vqa.questions.read_questions`.
             top_k (int): number of answers per question, at least 1. Defaults to 5.
-            progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
+            progress_file, resume: as in :class:`mmattn.language.inferencer.LanguageInferencer`.
 
         Returns:
             dict: 'predictions', one dict per question, in their order:

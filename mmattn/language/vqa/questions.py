@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmattn.language.text.annotation_files import check_text, parse_each, raise_faults, read_json
+from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.language.text.words import find_rule
 from mmattn.utils.checks import check_count
+from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import write_text
 
 HUMANS = 10  # answers of a question in VQA 1.0 and 2.0

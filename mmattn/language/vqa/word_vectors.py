@@ -38,7 +38,8 @@ def read_word_vectors(
         {'dog': tensor([1.0000, 0.5000])}
     """
     if (Path(path).suffix == '.npy') != (dictionary is not None):
-        raise ValueError(f'{path}: dictionary must be given for a file .npy, and only then; got {dictionary}')
+        accepted = 'None, because the file has the words' if dictionary is not None else 'the path of the words'
+        raise ValueError(f'{path}: dictionary must be {accepted}; got {dictionary}')
     words = set(words)
     vectors = _from_text(path, words, dim) if dictionary is None else _from_table(path, words, dim, dictionary)
     if not vectors:
@@ -110,7 +111,7 @@ class WordVectorHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Fill the embedding."""
         if has_loaded(runner):
-            print_log(f'word vectors: those of the checkpoint are kept, {self.file} is not read', 'current')
+            print_log(f'word vectors: the checkpoint has them, so {self.file} is not read', 'current')
             return
         model = runner.model
         while is_model_wrapper(model):
