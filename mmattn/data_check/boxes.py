@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
 from mmattn.utils.component_type import type_name
+from mmattn.utils.faults import shorten
 
 from .data_sets import (
     CACHE,
@@ -349,7 +350,4 @@ def _has_area(box: dict) -> bool:
 
 
 def _names(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ', '.join(
-        [*map(repr, listed[:10]), f'… and {len(listed) - 10} more'] if len(listed) > 10 else map(repr, listed)
-    )
+    return ', '.join(shorten(map(repr, names), 10))

@@ -10,6 +10,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmattn.utils.component_type import type_name
+from mmattn.utils.faults import shorten
 
 from .data_sets import Fault, Part, absent_classes, allow_absent_hint, dicts, log
 from .images import CONVERTER
@@ -87,7 +88,7 @@ def _differing_names(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
         if first is None or part.classes == first.classes:
             continue
         if sorted(part.classes) == sorted(first.classes):
-            yield part.where, f'its classes are those of {first.where} in another order: {", ".join(part.classes)}'
+            yield part.where, f'it has the classes of {first.where} in another order: {", ".join(part.classes)}'
         elif len(part.classes) == len(first.classes):
             names = [f'{b} in place of {a}' for a, b in zip(first.classes, part.classes) if a != b]
             log(f'{part.where} names classes otherwise than {first.where}: {", ".join(names)}', WARNING)
@@ -108,7 +109,7 @@ def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> It
 
 
 def _wrong_ignored(cfg: Config, heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
-    # without a data set's default, which only permits that label in masks
+    # A data set has a default, too, but it only allows this label in masks.
     ignored = {f'{where}.ignore_index': head.get('ignore_index', IGNORE_INDEX) for where, head in heads}
     for evaluator in dict.fromkeys(_evaluator(part.loader) for part in parts):
         for metric in dicts(cfg.get(evaluator)):
@@ -195,5 +196,4 @@ def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
 
 
 def _names(classes: Iterable[str]) -> str:
-    names = [*map(str, classes)]
-    return ', '.join([*names[:10], '…'] if len(names) > 10 else names)
+    return ', '.join(shorten(classes, 10))

@@ -18,13 +18,13 @@ from mmengine.runner import Runner
 
 from mmattn._compat import checkpoint_path
 from mmattn.utils.component_type import component_class
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.trained_model import warn_of_differences
 
 from .data_sets import CheckableDataset, Fault, data_sets
 from .metrics import metric_faults
 
-SHOWN = 20
 META_KEYS = ('classes', 'palette')
 
 
@@ -51,7 +51,7 @@ class DataCheckHook(Hook):
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self._checked: set[str] = set()
-        self._classes: list[str] = []  # of the checkpoint
+        self._classes: list[str] = []  # from the checkpoint
 
     @abstractmethod
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
@@ -121,14 +121,12 @@ class DataCheckHook(Hook):
         broadcast_object_list(shared)
         (lines,) = shared
         if lines:
-            more = [f'… and {len(lines) - SHOWN} more'] if len(lines) > SHOWN else []
             raise ValueError(
                 '\n  '.join(
                     [
                         f'The data check found {len(lines)} fault{"s" * (len(lines) > 1)} (listed in {report}; '
                         'default_hooks.data_check.enabled=False disables the check):',
-                        *lines[:SHOWN],
-                        *more,
+                        *shorten(lines),
                     ]
                 )
             )
@@ -148,7 +146,7 @@ def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
 
 
 def meta_faults(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:
-    """Yield keys of ``metainfo`` that look like ``classes`` or ``palette``, under which data sets do not read them."""
+    """Yield keys of ``metainfo`` that are probably meant as ``classes`` or ``palette``, but have another spelling."""
     for where, dataset in data_sets(cfg, loaders, BaseDataset):
         for key in dataset.get('metainfo') or ():
             name = next(iter(get_close_matches(str(key).lower(), META_KEYS, 1, 0.8)), key)

@@ -23,6 +23,7 @@ from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.component_type import type_name
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import check_not_input, check_writable
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
@@ -61,9 +62,8 @@ OLD_SETTINGS = {  # of MMSegmentation 0.x and MMDetection 2.x, which mmengine ig
     'optimizer_config': 'optim_wrapper',
     'resume_from': 'load_from with resume',
 }
-MOST_KEYS = 4  # that a message names
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
-LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
+LAUNCHERS = {  # by name: an environment variable that it sets, and the command that starts it
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
     'slurm': ('SLURM_PROCID', 'srun, or bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG,'),
     'mpi': ('OMPI_COMM_WORLD_RANK', 'mpirun of Open MPI'),
@@ -340,10 +340,9 @@ def _refuse_helper(what: str, cfg: Config, key: str, value: Any) -> None:
         holders = [holder for holder in holders if holder.rpartition('.')[2] == name]
     if holders and value is not None:
         keys = [f'{holder}.{rest}' if rest else holder for holder in holders]
-        more = f' and {len(keys) - MOST_KEYS} more' if len(keys) > MOST_KEYS else ''
         raise ValueError(
             f"{what} has no effect: '{name}' is a helper, whose value the settings have already taken; set "
-            f'{", ".join(keys[:MOST_KEYS])}{more}'
+            f'{", ".join(shorten(keys, 4))}'
         )
 
 

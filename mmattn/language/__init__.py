@@ -16,9 +16,10 @@ __getattr__, __all__ = lazy_names(
         'models.transformer': (
             'DecodingState SequenceDecoder SequenceEncoder TransformerDecoderLayer TransformerEncoderLayer'
         ),
+        'regions.data_preprocessor': 'RegionDataPreprocessor',
         'regions.region_store': 'RegionStore Regions',
         'regions.region_writer': 'RegionWriter',
-        'text.batching': 'RegionDataPreprocessor TextDataPreprocessor TokenBatchSampler pad_collate token_batches',
+        'text.batching': 'TextDataPreprocessor TokenBatchSampler pad_collate token_batches',
         'text.data_check_hook': 'TextDataCheckHook',
         'text.vocabulary': 'Vocabulary',
     },

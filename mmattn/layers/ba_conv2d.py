@@ -36,6 +36,8 @@ class BAConv2d(LocalBilateralAttention):
         Conv2d(16, 32, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1))
     """
 
+    # A `conv_cfg` has one type for all convolutions of a network, and mmcv builds it from a registered name or a class.
+    # A function in place of `__new__` would be an error in a pure-Python config, which has the type itself.
     def __new__(
         cls,
         in_channels: int = 0,

@@ -18,8 +18,8 @@ from .attention_weights import KINDS, AttentionWeights
 # In evaluation, projections that take more bytes than this are computed in strips of rows. Strips of smaller maps would
 # take more time than the map as a whole.
 WHOLE_BYTES = 2**25
-STRIP_BYTES = 2**22  # of a strip
-LEAST_ROWS = 8  # of a strip: the rows around it are projected, too
+STRIP_BYTES = 2**22
+LEAST_ROWS = 8  # per strip, because the rows around it are projected, too
 GROUPED = 'GN', 'GroupNorm', 'LN', 'LayerNorm', 'LN2d'  # norms over several channels
 
 

@@ -7,8 +7,8 @@ from mmengine.registry import init_default_scope
 
 from mmattn.data_check import data_sets
 from mmattn.data_check import images as image_files
-from mmattn.data_check.hook import SHOWN
 from mmattn.segmentation import SegDataCheckHook
+from mmattn.utils.faults import SHOWN
 
 from .image_folders import FakeRunner, add
 

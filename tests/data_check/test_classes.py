@@ -213,7 +213,7 @@ def named(*classes, **meta):
             named('a', 'b'),
             named('b', 'a'),
             'val',
-            'its classes are those of train_dataloader.dataset in another order: b, a',
+            'it has the classes of train_dataloader.dataset in another order: b, a',
         ),
     ],
 )

@@ -15,8 +15,8 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmattn.data_check import images as image_files
-from mmattn.data_check.hook import SHOWN
 from mmattn.segmentation import SegDataCheckHook
+from mmattn.utils.faults import SHOWN
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
 from ..forked_tools import run_command

@@ -226,7 +226,7 @@ def test_vgg_pools_images_of_their_own_size(run, photos, tmp_path):
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     config, checkpoint = write_model(tmp_path, 'mmdet')
     for options, message in (
-        (('--level', 4), 'level must be from -4 to 3, those of the backbone; got 4'),
+        (('--level', 4), 'level must be from -4 to 3, because the backbone has 4 levels; got 4'),
         (('--level', 3), r'grid must be at most the sides of the feature map, (2, 2); got 3'),
         (
             ('--size', 60),

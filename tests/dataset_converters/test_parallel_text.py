@@ -164,7 +164,7 @@ def test_a_test_set_for_a_trained_model(command, fails, out, tmp_path, form):
     assert fails(multi30k, *options, '--source', 'de', '--target', 'en') == [other.format('de to en')]
     assert fails(multi30k, *options, '--target', 'fr') == [other.format('en to fr')]
     assert fails(wmt14, 'en-fr', *options) == [other.format('en to fr')]
-    assert fails(multi30k, *options, '--lowercase') == [f'--merges and --lowercase are those of {prepared}']
+    assert fails(multi30k, *options, '--lowercase') == [f'--merges and --lowercase are already set by {prepared}']
     before = content(prepared)
     code, _, said = command(multi30k, *options, '--overwrite', '--out-dir', prepared, out=None)
     assert code == 1

@@ -157,7 +157,7 @@ def test_many_faults_are_counted_and_images_without_regions_named(fails, tmp_pat
     published(folder, 'train', range(1, 40))
     published(folder, 'val', [1])
     archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
-    assert fails('vqa', folder) == ['train: 36 images without regions: 4, 5, 6, 7, 8, …']
+    assert fails('vqa', folder) == ['train: 36 images without regions: 4, 5, 6, 7, 8, … and 31 more']
     archive(folder / 'features_train.npz', boxes=None)
     assert fails('vqa', folder) == [f'{folder}/features_train.npz: no boxes or boxes in it']
     path = folder / 'v2_mscoco_train2014_annotations.json'

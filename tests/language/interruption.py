@@ -23,7 +23,7 @@ def killing(tool):
     """Return a script that runs a tool with the arguments that follow, and kills it with half of a batch written."""
     return f"""
 import os, runpy, signal, sys
-import mmattn.language.models.progress_file as progress_file
+import mmattn.language.progress_file as progress_file
 
 append, calls = progress_file._append, []
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.layers import BilateralCrissCrossAttention, BilateralMultiheadAttention, BilateralNonLocal2d
+from mmattn.language.layers import BilateralMultiheadAttention
+from mmattn.layers import BilateralCrissCrossAttention, BilateralNonLocal2d
 
 from ..ops import literal
 

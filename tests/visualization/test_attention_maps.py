@@ -15,7 +15,8 @@ from mmengine.runner import Runner
 from PIL import Image
 
 import mmattn.registry  # noqa: F401
-from mmattn.layers import BilateralMultiheadAttention, BilateralNonLocal2d, TransformerAttention2d
+from mmattn.language.layers import BilateralMultiheadAttention
+from mmattn.layers import BilateralNonLocal2d, TransformerAttention2d
 from mmattn.visualization import (
     AttentionMaps,
     attention_layers,

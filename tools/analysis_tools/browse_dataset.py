@@ -1,4 +1,4 @@
-"""Draw the images or clips of a config with their labels: those of training after the pipeline, others as they are.
+"""Draw the images or clips of a config with their labels: training samples after the pipeline, others as they are.
 
 python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split val] [--number 20]
 """

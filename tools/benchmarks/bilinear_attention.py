@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument('--mean-regions', type=int, default=32, help='mean number of regions')
     parser.add_argument('--words', type=int, default=14)
     parser.add_argument('--features', type=int, default=2048, help='channels of a region')
-    parser.add_argument('--width', type=int, help='channels of the words (default: that of the config)')
+    parser.add_argument('--width', type=int, help='channels of the words (default: as in the config)')
     parser.add_argument('--repeats', type=int, default=1)
     args = parser.parse_args()
     for name in args.models:

@@ -53,6 +53,7 @@ from mmattn.segmentation.conversion import (
     save_labels,
 )
 from mmattn.utils.conversion import Fault, convert_all, run_converter
+from mmattn.utils.faults import shorten
 
 IGNORED = 255
 WHITE = 2**16 - 1  # in 16 bits
@@ -132,10 +133,9 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
         )
     labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
     if far and not ignore_unknown:
-        some = '; '.join(list(far)[:5]) + (f'; … ({len(far)} colours)' if len(far) > 5 else '')
         raise Fault(
             f'{path}: {(labels == IGNORED).sum()} pixels have colours that are not in the palette, up to '
-            f'{max(far.values()):.1f} from the nearest: {some}'
+            f'{max(far.values()):.1f} from the nearest: {"; ".join(shorten(far, 5))}'
         )
     return labels
 

@@ -28,8 +28,9 @@ from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.language.text.annotation_files import read_json, split_faults
+from mmattn.language.text.annotation_files import read_json
 from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, warn_of_test_set
+from mmattn.utils.faults import split_faults
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'

@@ -38,9 +38,9 @@ from mmattn.language.regions.conversion import add_arguments, describe_source, w
 from mmattn.language.regions.region_archives import find_archives, image_sizes, read_images
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.language.text.annotation_files import listing
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, unpack, warn_of_test_set
+from mmattn.utils.faults import listing
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track
 
@@ -112,7 +112,7 @@ def read_release(
         splits (dict): the names of the images of each split.
         sizes (dict): width and height of the images with regions, as :func:`read_sizes` returns them.
         where (str): where the regions are.
-        faults (list of str): those of ``splits`` and ``sizes``.
+        faults (list of str): faults of ``splits`` and ``sizes``.
 
     Raises:
         Fault: there are faults, files have faults, or images have no regions, or are of another size there.

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs='?',
         const='',
         metavar='LANDMARKS',
-        help='align the faces by the landmarks in this folder; without a value, by those of the release',
+        help='align the faces by the landmarks in this folder; without a value, by the landmarks of the release',
     )
     add_arguments(parser, size=512)
     return run_converter(convert, parser, argv)

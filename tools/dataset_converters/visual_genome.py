@@ -20,9 +20,10 @@ from typing import Any
 import mmattn.utils.command
 
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
-from mmattn.language.vqa.conversion import Splits, print_counts, shortened
+from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
 from mmattn.utils.conversion import Fault, check_folder, find, run_converter
+from mmattn.utils.faults import shorten
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:
@@ -64,7 +65,7 @@ def convert(args: argparse.Namespace) -> None:
             read.append(parse_each(read_json(path), parse, file_faults, name))  # type: ignore[arg-type]
         except ValueError as error:
             file_faults.append(str(error).removeprefix(f'{path}: '))
-        faults += shortened(path, file_faults)
+        faults += [f'{path}: {fault}' for fault in shorten(file_faults)]
     if faults:
         raise Fault(*faults)
     coco = dict(read[0])

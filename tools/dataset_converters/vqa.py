@@ -31,9 +31,10 @@ import mmattn.utils.command
 from mmattn.language.regions.conversion import add_arguments
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
-from mmattn.language.vqa.conversion import Splits, archive_faults, hold_out, shortened, write_set
+from mmattn.language.vqa.conversion import Splits, archive_faults, hold_out, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
 from mmattn.utils.conversion import Fault, check_folder, run_converter
+from mmattn.utils.faults import shorten
 
 NAME = re.compile(
     r'(v2_)?(OpenEnded_)?mscoco_(?:[a-z]+?)?(train|val|test-dev|test)(?:\d{4})?_(questions|annotations)\.json(?:\.gz)?'
@@ -104,7 +105,7 @@ def read_entries(path: Path, kind: str, faults: list[str]) -> list[Question]:
         file_faults += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
     except ValueError as error:
         file_faults.append(str(error).removeprefix(f'{path}: '))
-    faults += shortened(path, file_faults)
+    faults += [f'{path}: {fault}' for fault in shorten(file_faults)]
     return entries
 
 
@@ -127,7 +128,7 @@ def join(path: Path, questions: list[Question], annotations: list[Question], fau
             wrong.append(f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
         joined.append(annotation._replace(question=question.question))
     wrong += [f'question {number}: an annotation, but no question' for number in by_id]
-    faults += shortened(path, wrong)
+    faults += [f'{path}: {fault}' for fault in shorten(wrong)]
     return joined
 
 

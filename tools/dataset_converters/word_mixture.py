@@ -98,7 +98,7 @@ def convert(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description='Mix word vectors with those of the words of the same sentences.')
+    parser = argparse.ArgumentParser(description='Mix word vectors with the vectors of words in the same sentences.')
     parser.add_argument('vectors', type=Path, help='text file of word vectors, such as GloVe, possibly .gz')
     parser.add_argument('questions', type=Path, nargs='+', help='files of questions, whose words are written')
     parser.add_argument('--more', type=Path, nargs='*', default=[], help='files of further questions')

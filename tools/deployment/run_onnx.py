@@ -2,7 +2,7 @@
 
     python run_onnx.py MODEL.onnx IMAGE [IMAGE …] --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
 
-It requires only onnxruntime, numpy and Pillow: copy it with the model. The preprocessing is that of the config.
+It requires only onnxruntime, numpy and Pillow: copy it with the model. It preprocesses images as in the config.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def target_size(height, width, settings, fixed=None):
     """Return height and width to which an image is scaled.
 
     Args:
-        height, width (int): those of the image.
+        height, width (int): size of the image.
         settings (dict, optional): 'resize' of the metadata.
         fixed (tuple[int, int], optional): height and width of a file's only input; a larger image is made to fit.
     """

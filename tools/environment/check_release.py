@@ -117,9 +117,9 @@ def check_video() -> None:
 
 def check_language() -> None:
     """Compute the loss and the gradients of a small translation model, a translation, and BLEU."""
-    from mmattn.language.text.subwords import import_optional
     from mmattn.language.translation.bleu import tokenized_bleu
     from mmattn.language.translation.transformer import TranslationTransformer
+    from mmattn.utils.optional import import_optional
 
     torch.manual_seed(0)
     attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=5)

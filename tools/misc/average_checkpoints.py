@@ -1,4 +1,4 @@
-"""Average the weights of several checkpoints of a run, such as those of its last epochs.
+"""Average the weights of several checkpoints of a run, such as the last epochs.
 
     python tools/misc/average_checkpoints.py WORK_DIR --last 10 --out average.pth
     python tools/misc/average_checkpoints.py a.pth b.pth c.pth --out average.pth

@@ -1,4 +1,4 @@
-"""Make the checkpoint of a ``mmattn.CaptionEnsemble`` from those of its models.
+"""Merge the checkpoints of captioning models into one for a ``mmattn.CaptionEnsemble``.
 
     python tools/misc/ensemble_checkpoints.py a.pth b.pth c.pth --out ensemble.pth
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from mmattn.engine import check_checkpoint
 from mmattn.utils import config_path
+from mmattn.utils.faults import shorten
 
 from .frozen_backbone import FrozenBackbone
 
 FOLDER = '_base_/backbones'
 READERS = 'neck', 'decode_head', 'auxiliary_head'  # the parts of a model that read the maps of its backbone
 PREFIX = 'backbone.'
-MANY = 10  # the most names of each kind in a message
 
 
 def backbones() -> list[str]:
@@ -122,8 +122,7 @@ def check_weights(backbone: ConfigDict, scope: str) -> None:
     unknown = [key for key in weights if key not in expected]
     for text, keys in (('missing', missing), ('of another shape', shapes), ('unknown', unknown)):
         if keys:
-            more = f' and {len(keys) - MANY} more' if len(keys) > MANY else ''
-            faults.append(f'{text}: {", ".join(keys[:MANY])}{more}')
+            faults.append(f'{text}: {", ".join(shorten(keys, 10))}')
     raise ValueError(f'{file} does not fit the backbone {backbone.type}. Weights {"; ".join(faults)}')
 
 

@@ -1,4 +1,4 @@
-"""Cross-validation: each fold tests some clips or images, and trains on those of the other folds."""
+"""Cross-validation: each fold tests some clips or images, and trains on the others."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -14,6 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
 from mmattn.utils.complexity import count, dicts
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 
 from .backbone import check_weights
@@ -97,7 +98,7 @@ def plan(
 
 
 def follows_source(methods: list[Method], protocol: Protocol, data: Config | None) -> bool:
-    """Whether rows run on the paper's data with the paper's network, so that their settings are those of the paper."""
+    """Whether rows run on the paper's data with the paper's network, so that the source states their settings."""
     rows = [row for method in methods for row in method.rows]
     is_reduced = protocol.small or protocol.tiny or protocol.scale != 1
     return not is_reduced and (data is None or all(is_own(shipped(row.configs[-1]), data) for row in rows))
@@ -115,19 +116,16 @@ def source_words(rows: list[Row]) -> tuple[list[str], list[str]]:
     If the table has other rows, too, a text ends with the names of its own.
     """
     rows = [row for row in rows if not row.members]
-    found: dict[Difference, list[str]] = {}
+    names_by_difference: dict[Difference, list[str]] = {}
     for row in rows:
         for difference in differences(row, shipped(row.configs[-1])):
-            found.setdefault(difference, []).append(row.name + (f', {row.setting}' if row.setting else ''))
+            name = f'{row.name}, {row.setting}' if row.setting else row.name
+            names_by_difference.setdefault(difference, []).append(name)
     texts = {
-        difference: difference.words + ('' if len(names) == len(rows) else f' [{_listed(names)}]')
-        for difference, names in found.items()
+        difference: difference.words + ('' if len(names) == len(rows) else f' [{"; ".join(shorten(names, 3))}]')
+        for difference, names in names_by_difference.items()
     }
     return tuple([text for item, text in texts.items() if item.is_stated is stated] for stated in (True, False))  # type: ignore[return-value]
-
-
-def _listed(names: list[str], most: int = 3) -> str:
-    return '; '.join(names[:most]) + (f' and {len(names) - most} more rows' if len(names) > most else '')
 
 
 def check_backbones(methods: list[Method]) -> None:

@@ -80,7 +80,7 @@ def _pair(image_path: Path, label_path: Path, classes: int, seed: int) -> None:
     labels = np.kron(rng.integers(0, classes, (5, 6)), np.ones((8, 8), int)).astype(np.uint8)
     image = (labels[..., None] * 255 // classes + rng.integers(0, 20, (*labels.shape, 3))).clip(0, 255).astype(np.uint8)
     labels[0, :3] = 255
-    if classes > 30:  # more than there are blocks; the data check wants each class in the training masks
+    if classes > 30:  # more than there are blocks; the data check requires each class in the training masks
         labels[1:6].flat[:classes] = range(classes)
     for path, array in ((image_path, image), (label_path, labels)):
         save(path, array)
@@ -145,7 +145,7 @@ def coco(root: Path) -> None:
             for i, pair in enumerate(boxes)
             for j, (x0, y0, x1, y1) in enumerate(pair)
         ]
-        if part == 'train2017':  # the data check wants a box of each class
+        if part == 'train2017':  # the data check requires a box of each class
             annotations += [dict(annotations[0], id=1000 + i, category_id=i) for i in range(len(categories))]
         content = dict(
             images=[dict(id=i, file_name=f'{i:012}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(count)],
@@ -163,7 +163,7 @@ def voc(root: Path, classes: Sequence[str]) -> None:
             boxes = _boxes(root / 'JPEGImages' / f'{name}.jpg', i)
             if name == 'train_0':
                 boxes.append((5, 5, 5, 9))
-            if name == 'train_1':  # the data check wants a box of each class
+            if name == 'train_1':  # the data check requires a box of each class
                 boxes.append((5, 5, 15, 14))
             objects = ''.join(
                 f'<object><name>{classes[j % len(classes)]}</name><difficult>0</difficult><bndbox><xmin>{x0 + 1}</xmin>'

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from mmengine.logging import print_log
 
-from mmattn.language.text.annotation_files import check_text, parse_each, raise_faults, read_json
-from mmattn.language.text.subwords import normalized
+from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.text.vocabulary import SPECIALS, UNK, Vocabulary
+from mmattn.language.text.words import normalize_unicode
 from mmattn.utils.checks import check_count
+from mmattn.utils.faults import raise_faults
 
 PUNCTUATION = re.compile(r"""[.?!,:;`"(){}\[\]\n]|''|--""")
 
@@ -26,7 +27,7 @@ def caption_words(text: str) -> list[str]:
         >>> caption_words("A man's T-shirt - it is (nearly) white.")
         ['a', "man's", 't-shirt', 'it', 'is', 'nearly', 'white']
     """
-    return [word for word in PUNCTUATION.sub(' ', normalized(text).lower()).split() if word not in ('-', "'")]
+    return [word for word in PUNCTUATION.sub(' ', normalize_unicode(text).lower()).split() if word not in ('-', "'")]
 
 
 SPLITS = ('train', 'restval', 'val', 'test')

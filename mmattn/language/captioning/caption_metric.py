@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from mmengine.logging import print_log
 
-from mmattn.language.models.unique_metric import UniqueMetric
-from mmattn.language.text.subwords import import_optional, normalized
 from mmattn.language.text.vocabulary import Vocabulary
+from mmattn.language.text.words import normalize_unicode
+from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
+from mmattn.utils.optional import import_optional
 
 from .annotations import caption_words
 from .cider import CiderD
@@ -49,7 +50,7 @@ def ptb_words(texts: Sequence[str]) -> list[list[str]]:
     command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
     command += ['edu.stanford.nlp.process.PTBTokenizer', '-preserveLines', '-lowerCase']
     command += ['-encoding', 'UTF-8']
-    lines = [' '.join(normalized(text).split()) for text in texts]  # a line of input is a line of output
+    lines = [' '.join(normalize_unicode(text).split()) for text in texts]  # a line of input is a line of output
     done = subprocess.run(command, input=''.join(f'{line}\n' for line in lines).encode(), capture_output=True)
     outputs = done.stdout.decode(errors='replace').split('\n')[:-1]
     if done.returncode or len(outputs) != len(lines):
@@ -202,7 +203,7 @@ class CaptionMetric(UniqueMetric):
             ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Defaults to None, no files.
         use_spice (bool): compute SPICE, with the tokenizer 'PTB'. An error says what is missing, such as models that
             ``python -m pycocoevalcap.spice.get_stanford_models`` downloads. Defaults to False.
-        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Example:
         >>> metric = CaptionMetric(tokenizer='simple')

@@ -212,8 +212,8 @@ class CaptionEnsemble(SentenceGenerator):
     Example:
         >>> member = dict(type='mmattn.SANCaptioner', vocab_size=100, num_features=32, num_layers=1, embed_dim=16,
         ...               num_heads=4, feedforward_dim=32)
-        >>> found = CaptionEnsemble([member] * 2).eval().describe(dict(features=torch.randn(1, 9, 32)), beam=2)
-        >>> len(found[0])
+        >>> captions = CaptionEnsemble([member] * 2).eval().describe(dict(features=torch.randn(1, 9, 32)), beam=2)
+        >>> len(captions[0])
         2
     """
 

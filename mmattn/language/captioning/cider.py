@@ -55,7 +55,7 @@ class CiderD:
         image = np.repeat(np.arange(self.num_images), counts)
         self._bigrams = text.bigrams
         self._orders: list[_Order] = []
-        number = np.zeros(len(words), np.int64)  # of the n-gram that starts at a position
+        number = np.zeros(len(words), np.int64)  # for each position, the number of the n-gram that starts there
         for n in range(ORDERS):
             positions, last = text.ngrams(n)
             keys, number[positions] = np.unique(number[positions] << BITS | last, return_inverse=True)

@@ -12,11 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
-from mmattn.language.text.annotation_files import collect_faults, in_folder, raise_faults
+from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
+from mmattn.utils.faults import collect_faults, raise_faults
 
 from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations, read_attributes, select_splits
 

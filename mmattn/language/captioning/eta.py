@@ -88,8 +88,9 @@ class ETACaptioner(Captioner):
 
     Example:
         >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
-        >>> found = model.eval().describe(dict(features=torch.randn(1, 9, 32), attributes=torch.tensor([[7, 9, 50]])))
-        >>> len(found[0][0].tokens) <= 20
+        >>> inputs = dict(features=torch.randn(1, 9, 32), attributes=torch.tensor([[7, 9, 50]]))
+        >>> captions = model.eval().describe(inputs)
+        >>> len(captions[0][0].tokens) <= 20
         True
     """
 

@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.generation import Hypothesis
-from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
-from mmattn.language.models.progress_file import digest
+from mmattn.language.progress_file import digest
 from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
+from mmattn.utils.faults import shorten
 
 from .annotations import read_attributes
 from .captioner import CaptionEnsemble, Captioner
@@ -38,7 +39,7 @@ class CaptionInferencer(SentenceInferencer):
     """Caption the images of a region store.
 
     The model is a captioning model or a :class:`CaptionEnsemble`, trained with :class:`COCOCaptionDataset`. Arguments:
-    see :class:`mmattn.language.models.inferencer.LanguageInferencer`.
+    see :class:`mmattn.language.inferencer.LanguageInferencer`.
 
     Example::
 
@@ -73,7 +74,7 @@ class CaptionInferencer(SentenceInferencer):
                 Required if the model reads attributes.
             num_attributes (int): maximum number of attributes per image. Defaults to 20.
             beam, length_penalty, n_best, progress_file, resume: see
-                :class:`mmattn.language.models.inferencer.SentenceInferencer`.
+                :class:`mmattn.language.inferencer.SentenceInferencer`.
 
         Returns:
             dict: 'predictions', one dict per image, in the order of ``image_ids``, with image_id (str), caption (str,
@@ -103,7 +104,7 @@ class CaptionInferencer(SentenceInferencer):
             raise ValueError(f'image_ids must be a sequence of str, not empty; got {image_ids!r}')
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise ValueError(f'image_ids must be different; got {", ".join(twice[:10])} more than once')
+            raise ValueError(f'image_ids must be different; got {", ".join(shorten(twice, 10))} more than once')
         store.check(names, self.model.num_features, features=False)
         kind, reads = type(self.model).__name__, self.model.reads_attributes
         if reads and attributes is None:

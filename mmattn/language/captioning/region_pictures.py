@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from mmattn.language.models.inferencer import record_attention
+from mmattn.language.inferencer import record_attention
 from mmattn.language.regions.region_store import Regions
 
 SIDE = 512  # pixels of a picture on the page
@@ -41,7 +41,7 @@ PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-<p>{shown} The weights are those of the cross-attention of the last decoder layer, the mean over the heads.
+<p>{shown} The weights come from the cross-attention of the last decoder layer, as the mean over its heads.
 Point at a word to see its {strongest} strongest regions.</p>
 <main>
 {figures}

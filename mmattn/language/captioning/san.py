@@ -15,7 +15,7 @@ from mmattn.utils.checks import check_count
 from .captioner import Captioner
 
 PLAIN = dict(type='mmattn.RegionAttention')
-SCALE = 100  # of relative coordinates, before their sinusoids
+SCALE = 100  # multiplies relative coordinates before their sinusoids
 
 
 @MODELS.register_module()
@@ -48,8 +48,8 @@ class SANCaptioner(Captioner):
         >>> model = SANCaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32,
         ...                      encoder_attention=attention).eval()
         >>> boxes = torch.tensor([[[0.0, 0.0, 40.0, 30.0], [5.0, 5.0, 20.0, 20.0]]])
-        >>> found = model.describe(dict(features=torch.randn(1, 2, 32), boxes=boxes))
-        >>> len(found[0][0].tokens) <= 20
+        >>> captions = model.describe(dict(features=torch.randn(1, 2, 32), boxes=boxes))
+        >>> len(captions[0][0].tokens) <= 20
         True
     """
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
-from mmattn.language.text.annotation_files import collect_faults, in_folder, raise_faults
+from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number
+from mmattn.utils.faults import collect_faults, raise_faults
 
 from .entities import Entities, rank_words, read_entities
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from mmattn.language.text.annotation_files import raise_faults, read_json
+from mmattn.language.text.annotation_files import read_json
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.language.text.words import ban_words
+from mmattn.utils.faults import raise_faults
 
 PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
 BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')

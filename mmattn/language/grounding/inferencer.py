@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
-from mmattn.language.models.progress_file import digest
+from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
+from mmattn.language.progress_file import digest
 from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
-from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.checks import check_count
+from mmattn.utils.faults import raise_faults
 
 from .datasets import word_numbers
 from .entities import Caption, parse_phrases
@@ -48,7 +48,7 @@ class GroundingInferencer(LanguageInferencer):
     """Find the regions that phrases of captions describe, in the images of a region store.
 
     The model is a :class:`PhraseGrounder`, trained with :class:`EntitiesDataset`. Words outside its vocabulary are read
-    as padding, and predictions list them. Arguments: see :class:`mmattn.language.models.inferencer.LanguageInferencer`.
+    as padding, and predictions list them. Arguments: see :class:`mmattn.language.inferencer.LanguageInferencer`.
 
     Example::
 
@@ -76,7 +76,7 @@ class GroundingInferencer(LanguageInferencer):
             captions (sequence of tuple[str, str]): at least one pair of an image id and a caption with its phrases in
                 brackets, such as '[a man] rides [a red bike]'.
             top_k (int): number of regions per phrase, at least 1. Defaults to 5.
-            progress_file, resume: see :class:`mmattn.language.models.inferencer.LanguageInferencer`.
+            progress_file, resume: see :class:`mmattn.language.inferencer.LanguageInferencer`.
 
         Returns:
             dict: 'predictions', one dict per caption, in the order of ``captions``:

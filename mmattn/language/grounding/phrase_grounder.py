@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from mmattn.language.text.batching import RegionDataPreprocessor
+from mmattn.language.regions.data_preprocessor import RegionDataPreprocessor
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_counts
 

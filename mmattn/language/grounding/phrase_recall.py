@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmattn.language.layers.object_counter import box_iou
-from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 
 TOP = (1, 5, 10)
@@ -32,7 +32,7 @@ class PhraseRecall(UniqueMetric):
     Args:
         output_dir (str, optional): folder for ``scores.json``, which has scores by caption id and number of the phrase,
             ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults to None, no file.
-        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 8.0]])

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -69,7 +68,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     batch_first = True
     _qkv_same_embed_dim = False
 
-    @deprecated_api_warning(dict(causal='is_causal'), 'BilateralMultiheadAttention')  # until 0.4
     def __init__(
         self,
         embed_dim: int,

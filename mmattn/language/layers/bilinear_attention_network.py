@@ -188,9 +188,10 @@ class BilinearAttentionNetwork(nn.Module):
         check_sequence('regions', regions, self.logits.region_dim)
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
-        if (self.counter is None) != (boxes is None):
-            shape = None if boxes is None else tuple(boxes.shape)
-            raise ValueError(f'boxes must be given with counter, and only then; got {shape}')
+        if self.counter is not None and boxes is None:
+            raise ValueError('boxes must be (B, K, 4), because the network has a counter; got None')
+        if self.counter is None and boxes is not None:
+            raise ValueError(f'boxes must be None, because the network has no counter; got {tuple(boxes.shape)}')
         count = self.num_glimpses if num_glimpses is None else num_glimpses
         check_count('num_glimpses', count)
         if count > self.num_glimpses or (count < self.num_glimpses and self.mode == 'concat'):

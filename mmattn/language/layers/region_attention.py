@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -115,7 +114,6 @@ class RegionAttention(nn.Module):
         torch.Size([2, 10, 16])
     """
 
-    @deprecated_api_warning(dict(causal='is_causal'), 'RegionAttention')  # until 0.4
     def __init__(
         self,
         embed_dim: int,

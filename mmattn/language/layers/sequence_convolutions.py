@@ -1,7 +1,6 @@
 """Dynamic and deformable convolution of a sequence, with the interface of attention."""
 
 import torch
-from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -83,7 +82,6 @@ class DynamicConv1d(SequenceConv):
         torch.Size([2, 10, 16])
     """
 
-    @deprecated_api_warning(dict(causal='is_causal'), 'DynamicConv1d')  # until 0.4
     def __init__(self, embed_dim: int, num_heads: int = 16, kernel_size: int = 31, is_causal: bool = False) -> None:
         super().__init__(embed_dim, is_causal)
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
@@ -157,7 +155,6 @@ class DeformConv1d(SequenceConv):
         True
     """
 
-    @deprecated_api_warning(dict(causal='is_causal'), 'DeformConv1d')  # until 0.4
     def __init__(self, embed_dim: int, num_heads: int = 1, kernel_size: int = 3, is_causal: bool = False) -> None:
         super().__init__(embed_dim, is_causal)
         (k,) = as_window_size(kernel_size, axes=1, name='kernel_size')

@@ -3,7 +3,6 @@
 import math
 
 import torch
-from mmengine.utils import deprecated_api_warning
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
@@ -57,7 +56,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
     operator_weights = staticmethod(global_attention_weights)
 
-    @deprecated_api_warning(dict(causal='is_causal'), 'TransformerAttention1d')  # until 0.4
     def __init__(
         self,
         embed_dim: int,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
-from mmattn.utils.component_type import component_class
 
 # The config of a sub-layer: a layer, several in sequence, or None for no sub-layer.
 LayerConfig = dict | Sequence[dict] | None
@@ -59,7 +56,7 @@ class LayerSequence(nn.ModuleList):
 
     def __init__(self, config: dict | Sequence[dict], **common: Any) -> None:
         configs = [config] if isinstance(config, dict) else config
-        super().__init__(MODELS.build({**_rename_causal(common, layer), **layer}) for layer in configs)
+        super().__init__(MODELS.build({**common, **layer}) for layer in configs)
 
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__()
@@ -81,16 +78,6 @@ class LayerSequence(nn.ModuleList):
             x, state = layer.step(x, state, position)
             new_states.append(state)
         return x, new_states
-
-
-def _rename_causal(common: dict, layer: dict) -> dict:
-    # Until 0.4: a layer or config that was written for 0.2.0 has the argument ``causal``.
-    kind = component_class(layer, MODELS)
-    arguments = () if kind is None else signature(kind).parameters
-    if 'causal' in layer or ('causal' in arguments and 'is_causal' not in arguments):
-        warnings.warn(f'{layer["type"]}: the argument causal is now is_causal', DeprecationWarning, stacklevel=4)
-        common = {'causal' if name == 'is_causal' else name: value for name, value in common.items()}
-    return common
 
 
 class FeedForward(nn.Sequential):
@@ -141,9 +128,9 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.self_attention = None
         if self_attention is not None:
-            is_causal = getattr(self, 'causal', self.is_causal)  # until 0.4: a subclass that was written for 0.2.0
-            common = dict(embed_dim=embed_dim, num_heads=num_heads, is_causal=is_causal)
-            self.self_attention = LayerSequence(self_attention, **common)
+            self.self_attention = LayerSequence(
+                self_attention, embed_dim=embed_dim, num_heads=num_heads, is_causal=self.is_causal
+            )
             self.attention_norm = nn.LayerNorm(embed_dim)
         self.feedforward = FeedForward(embed_dim, feedforward_dim, dropout)
         self.feedforward_norm = nn.LayerNorm(embed_dim)

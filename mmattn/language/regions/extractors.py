@@ -88,7 +88,7 @@ class RegionExtractor:
         self.pipeline = pipeline
         self.min_regions, self.max_regions, self.score_thr = min_regions, max_regions, score_thr
         self.whole_image = whole_image
-        self._extractor: Any = None  # of a one-stage detector
+        self._extractor: Any = None  # only for a one-stage detector
 
     def choose(self, scores: Tensor) -> Tensor:
         """Choose the indices of the boxes that become regions, the highest score first."""
@@ -270,7 +270,8 @@ class GridExtractor:
         maps = [maps] if isinstance(maps, Tensor) else list(maps)
         if not -len(maps) <= self.level < len(maps):
             raise ValueError(
-                f'level must be from {-len(maps)} to {len(maps) - 1}, those of the backbone; got {self.level}'
+                f'level must be from {-len(maps)} to {len(maps) - 1}, because the backbone has {len(maps)} levels; '
+                f'got {self.level}'
             )
         x = maps[self.level]
         if x.dim() != 4 or min(x.shape[2:]) < self.grid:

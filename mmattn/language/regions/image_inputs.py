@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mmattn.language.text.annotation_files import SHOWN, collect_faults, raise_faults
+from mmattn.utils.faults import collect_faults, raise_faults, shorten
 from mmattn.utils.images import open_whole, unreadable
 
 from .region_store import RegionStore
@@ -37,9 +37,7 @@ def region_store(inputs: Stores) -> RegionStore:
         return inputs
     paths = [inputs] if isinstance(inputs, str | Path) else inputs
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
-        raise TypeError(
-            f'inputs must be a RegionStore, or the folder of one or of several; got {type(inputs).__name__}'
-        )
+        raise TypeError(f'inputs must be a RegionStore, or its folder or folders; got {type(inputs).__name__}')
     return RegionStore(paths)
 
 
@@ -74,9 +72,8 @@ def with_region_faults(
             reasons = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
             if num_features not in (None, store.num_features):
                 reasons[0] += f' (--cfg-options model.num_features={store.num_features})'
-            more = [f'… and {len(reasons) - SHOWN:,} more'] * (len(reasons) > SHOWN)
-            source_faults = [fault for wanted in sources.get(path, ()) for fault in store.source_faults(wanted)]
-            faults.setdefault(path, []).extend(source_faults + reasons[:SHOWN] + more)
+            source_faults = [fault for required in sources.get(path, ()) for fault in store.source_faults(required)]
+            faults.setdefault(path, []).extend(source_faults + shorten(reasons))
     return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
 
 
@@ -84,9 +81,11 @@ def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) ->
     """Log a warning if validation images are also training images."""
     evaluated = set(validation)
     if shared := evaluated & set(training):
-        message = f'{len(shared):,} of {len(evaluated):,} validation images are training images, such as {min(shared)}'
         print_log(
-            f'{message}: the best checkpoint is then chosen by what was learned by heart', 'current', logging.WARNING
+            f'{len(shared):,} of {len(evaluated):,} validation images are training images, such as {min(shared)}: the '
+            'best checkpoint is chosen on images that the model was trained on',
+            'current',
+            logging.WARNING,
         )
 
 

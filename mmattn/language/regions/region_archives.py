@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mmattn.utils.conversion import Fault
+from mmattn.utils.faults import shorten
 from mmattn.utils.progress import track
 
 from .region_store import Regions
@@ -66,7 +67,7 @@ def read_archive(path: Path) -> dict[str, Any]:
     if counts.dtype.kind in 'iu' and counts.size and not 0 <= counts.min() <= counts.max() <= regions:
         faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
     if len(rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))):
-        faults.append(f'{path}: sizes must be whole numbers; images {", ".join(map(str, rows[:5]))} have other ones')
+        faults.append(f'{path}: sizes must be whole numbers; images {", ".join(shorten(rows, 5))} have other ones')
     for name, kinds in dict(num_regions='iu', classes='iu', image_ids='iuU').items():
         if name in arrays and arrays[name].dtype.kind not in kinds:
             accepted = 'integers or strings' if 'U' in kinds else 'integers'
@@ -123,5 +124,5 @@ def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{
 def missing_regions(source: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
     """Describe the fault if images of ``source`` have no regions, with the first five ids."""
     missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
-    more = ', …' if len(missing) > 5 else ''
-    return [f'{source}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []
+    names = ', '.join(shorten(missing, 5))
+    return [f'{source}: {len(missing):,} images without regions: {names}'] if missing else []

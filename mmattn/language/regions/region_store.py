@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmattn.language.text.subwords import import_optional
 from mmattn.language.text.text_files import read_lines
+from mmattn.utils.faults import raise_faults, shorten
+from mmattn.utils.optional import import_optional
 
 VERSION = 1
 DTYPES = dict(boxes='float32', classes='int32', scores='float32')  # of the arrays besides the features
-LISTED = 20  # faults in a message
 
 
 class Regions(NamedTuple):
@@ -110,7 +110,8 @@ class RegionStore:
         (torch.Size([2, 8]), (50, 40), 8)
         >>> store.check(['dog.1', 'cat.7'])
         Traceback (most recent call last):
-        ValueError: 1 fault in regions: image cat.7 is not in the store
+        ValueError: regions: 1 fault:
+          image cat.7 is not in the store
     """
 
     def __init__(self, path: str | Path | Sequence[str | Path]) -> None:
@@ -137,7 +138,7 @@ class RegionStore:
                 for files in self._folders
                 if files.width != first.width
             ]
-        _raise(faults, 'the region features')
+        raise_faults(self._name(), faults)
         self.num_features = self._folders[0].width
         self.sources = [files.source for files in self._folders]
 
@@ -208,15 +209,15 @@ class RegionStore:
             faults += [f'image {image_id}: {reason}' for reason in reasons]
         return faults
 
-    def source_faults(self, wanted: str | Sequence[str] | None) -> list[str]:
-        """List the folders whose source, in ``store.json``, lacks one of the ``wanted`` parts, such as 'resnet152'.
+    def source_faults(self, required: str | Sequence[str] | None) -> list[str]:
+        """List the folders whose source, in ``store.json``, lacks one of the ``required`` parts, such as 'resnet152'.
 
         A source is the converter with its options. A folder without source, as your own program may write it, is no
         fault.
         """
-        parts = [wanted] if isinstance(wanted, str) else wanted or ()
+        parts = [required] if isinstance(required, str) else required or ()
         return [
-            f'made by {source!r}, but the config wants {" and ".join(map(repr, parts))} '
+            f'made by {source!r}, but the config requires {" and ".join(map(repr, parts))} '
             "(regions='FOLDER' for another store, region_source=None for any)"
             for source in self.sources
             if source and not all(part in source for part in parts)
@@ -226,7 +227,7 @@ class RegionStore:
         self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
     ) -> None:
         """Raise a ValueError with the number of faults and the first of them, if :meth:`find_faults` finds any."""
-        _raise(self.find_faults(image_ids, num_features, features), self._name())
+        raise_faults(self._name(), self.find_faults(image_ids, num_features, features))
 
     def _name(self) -> str:
         return ', '.join(map(str, self.paths))
@@ -337,17 +338,7 @@ def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any
     if scores is not None:
         wrong['scores are NaN or infinite'] = ~np.isfinite(scores)
     return [
-        f'{text}: region{"s" if where.sum() > 1 else ""} {", ".join(map(str, np.flatnonzero(where)[:5]))}'
-        + (f' and {where.sum() - 5} more' if where.sum() > 5 else '')
+        f'{text}: region{"s" if where.sum() > 1 else ""} {", ".join(shorten(np.flatnonzero(where), 5))}'
         for text, where in wrong.items()
         if where.any()
     ]
-
-
-def _raise(faults: list[str], where: str) -> None:
-    if not faults:
-        return
-    if len(faults) == 1:
-        raise ValueError(f'1 fault in {where}: {faults[0]}')
-    more = [f'and {len(faults) - LISTED:,} more'] if len(faults) > LISTED else []
-    raise ValueError('\n  '.join([f'{len(faults):,} faults in {where}:', *faults[:LISTED], *more]))

@@ -11,8 +11,8 @@ from mmattn.data_check.data_sets import LOADERS, Fault, data_sets
 from mmattn.data_check.hook import DataCheckHook
 from mmattn.language.models.embedding import vocabulary_size
 from mmattn.registry import HOOKS
+from mmattn.utils.faults import difference, split_faults
 
-from .annotation_files import difference, split_faults
 from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
 

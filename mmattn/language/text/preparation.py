@@ -25,12 +25,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import mmattn
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
+from mmattn.utils.optional import import_optional
 from mmattn.utils.progress import progress_stream, track
 
 from .published_text import Pair, iter_pairs
-from .subwords import TextProcessor, import_optional, read_record
-from .text_files import split_symbols
+from .subwords import TextProcessor
+from .text_files import read_record, split_symbols
 from .vocabulary import SPECIALS, Vocabulary
 
 CHUNK = 1000  # pairs that a process gets at a time
@@ -71,7 +73,7 @@ NON_EMPTY = Limits()
 def check_sources(split: str, pairs: Iterable[Pair]) -> None:
     """Check that no source line of an evaluation set is empty, because a model cannot translate it."""
     if empty := [number for number, (source, _) in enumerate(pairs, 1) if not split_symbols(source)]:
-        raise ValueError(f'{split}: empty lines cannot be translated: {", ".join(map(str, empty[:10]))}')
+        raise ValueError(f'{split}: empty lines cannot be translated: {", ".join(shorten(empty, 10))}')
 
 
 def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) -> bool:

@@ -1,32 +1,14 @@
 """From raw text to subword pieces and back, with the Moses tokenizer and byte pair encoding (optional packages)."""
 
 import io
-import json
 import re
-import unicodedata
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-from .text_files import read_lines, split_symbols
+from mmattn.utils.optional import import_optional
 
-
-def import_optional(name: str) -> ModuleType:
-    """Import a module of the extra ``language``. If it is missing, the ImportError gives the command that installs it.
-
-    Example:
-        >>> import_optional('sacremoses').__name__
-        'sacremoses'
-    """
-    package = name.partition('.')[0]
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != package:  # the package is there, but broken
-            raise
-        raise ImportError(f"{package} is not installed: pip install 'mmattn[language]'") from error
+from .text_files import read_lines, read_record, split_symbols
+from .words import normalize_unicode
 
 
 def languages() -> list[str]:
@@ -47,18 +29,6 @@ def undo_bpe(text: str) -> str:
         'a workshop'
     """
     return re.sub(r'(@@ )|(@@ ?$)', '', text)
-
-
-def normalized(text: str) -> str:
-    """Convert text to Unicode's form NFC, in which an accented letter is one character.
-
-    In the form NFD, which macOS uses in file names, no accented letter would be in the vocabulary.
-
-    Example:
-        >>> len('u\u0308'), len(normalized('u\u0308'))
-        (2, 1)
-    """
-    return unicodedata.normalize('NFC', text)
 
 
 class TextProcessor:
@@ -128,7 +98,7 @@ class TextProcessor:
 
     def tokenize(self, line: str) -> str:
         """Split a line of raw text into tokens, normalized to NFC, and join the tokens with single spaces."""
-        line = normalized(line)
+        line = normalize_unicode(line)
         if self._normalizer is not None:
             line = self._normalizer.normalize(line)
             if not line.isprintable():
@@ -150,17 +120,6 @@ class TextProcessor:
     def detokenize(self, tokenized: str) -> str:
         """Join tokens to text."""
         return self._detokenizer.detokenize(tokenized.split(), unescape=self.escape)
-
-
-def read_record(folder: str | Path) -> dict[str, Any]:
-    """Read 'source', 'target', 'lowercase' and 'moses' from ``corpus.json`` in a folder, or raise a ValueError."""
-    path = Path(folder, 'corpus.json')
-    try:
-        record = json.loads(path.read_text(encoding='utf-8'))
-        values = {name: record[name] for name in ('source', 'target', 'lowercase')}
-        return dict(values, moses=dict(record['moses']))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f'{path}: not the record of a corpus: {error!r}') from error
 
 
 def check_codes(codes: Sequence[str]) -> None:

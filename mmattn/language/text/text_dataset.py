@@ -50,7 +50,7 @@ class TextDataset(Dataset):
     @classmethod
     @abstractmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Find the file of the vocabulary, and the settings that decide which of its words count, such as splits."""
+        """Find the vocabulary file, and the settings that select words from it, such as splits."""
 
     @classmethod
     @abstractmethod

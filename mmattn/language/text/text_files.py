@@ -1,9 +1,11 @@
-"""Lines of text files, and the symbols of a line."""
+"""Files of a corpus: lines, the symbols of a line, and the record ``corpus.json``."""
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def split_symbols(line: str) -> list[str]:
@@ -48,3 +50,14 @@ def iter_lines(path: str | Path) -> Iterator[str]:
 def read_lines(path: str | Path) -> list[str]:
     """Read all lines of a UTF-8 text file, as :func:`iter_lines` does."""
     return list(iter_lines(path))
+
+
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """Read 'source', 'target', 'lowercase' and 'moses' from ``corpus.json`` in a folder, or raise a ValueError."""
+    path = Path(folder, 'corpus.json')
+    try:
+        record = json.loads(path.read_text(encoding='utf-8'))
+        values = {name: record[name] for name in ('source', 'target', 'lowercase')}
+        return dict(values, moses=dict(record['moses']))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{path}: not the record of a corpus: {error!r}') from error

@@ -1,13 +1,25 @@
-"""Split questions and captions into words by the rules of published code."""
+"""Unicode's form of a text, and its words by the rules of published code."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from .subwords import normalized
 from .vocabulary import PAD, SPECIALS, UNK
+
+
+def normalize_unicode(text: str) -> str:
+    """Convert text to Unicode's form NFC, in which an accented letter is one character.
+
+    In the form NFD, which macOS uses in file names, no accented letter would be in the vocabulary.
+
+    Example:
+        >>> len('u\u0308'), len(normalize_unicode('u\u0308'))
+        (2, 1)
+    """
+    return unicodedata.normalize('NFC', text)
 
 
 def ban_words(text: str) -> list[str]:
@@ -17,7 +29,7 @@ def ban_words(text: str) -> list[str]:
         >>> ban_words("What is the dog's name, really?")
         ['what', 'is', 'the', 'dog', "'s", 'name', 'really']
     """
-    return normalized(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
+    return normalize_unicode(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
 
 
 def skip_thought_words(text: str) -> list[str]:
@@ -43,7 +55,7 @@ def mcan_words(text: str) -> list[str]:
 def _split_without(text: str, deleted: str) -> list[str]:
     """Split a text at spaces, hyphens and slashes, without some characters."""
     table = {**dict.fromkeys(map(ord, deleted)), ord('-'): ' ', ord('/'): ' '}
-    return normalized(text).lower().translate(table).split()
+    return normalize_unicode(text).lower().translate(table).split()
 
 
 class _Rule(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from mmattn.language.models.inferencer import record_attention
+from mmattn.language.inferencer import record_attention
 from mmattn.visualization.attention_maps import attention_layers
 from mmattn.visualization.figure import COLOURS, rendered
 
@@ -82,11 +82,11 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
         >>> from mmattn.language.translation import TranslationTransformer
         >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=3)
         >>> model = TranslationTransformer(vocab_size=10, size='tiny', encoder_attention=attention).eval()
-        >>> found = sentence_attention(model, torch.tensor([4, 5, 2]), torch.tensor([6, 2]))
-        >>> [(each.part, list(each.weights)) for each in found]
+        >>> rows = sentence_attention(model, torch.tensor([4, 5, 2]), torch.tensor([6, 2]))
+        >>> [(each.part, list(each.weights)) for each in rows]
         [('encoder self-attention', ['content', 'position', 'bilateral']),
         ('decoder self-attention', ['content']), ('cross-attention', ['content'])]
-        >>> found[2].weights['content'].shape
+        >>> rows[2].weights['content'].shape
         torch.Size([4, 2, 3])
     """
     parts = attention_parts(model, layer)

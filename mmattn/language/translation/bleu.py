@@ -9,11 +9,13 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.models.unique_metric import UniqueMetric
-from mmattn.language.text.subwords import TextProcessor, import_optional, normalized, undo_bpe
+from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.vocabulary import SPECIALS
+from mmattn.language.text.words import normalize_unicode
+from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write
+from mmattn.utils.optional import import_optional
 
 UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in references: as in fairseq, <unk> in a translation never matches it
 
@@ -57,7 +59,7 @@ class BLEU(UniqueMetric):
             English–German, which raises the figure. Defaults to False.
         detokenized (bool): compute 'sacreBLEU'. Defaults to True.
         output_dir (str, optional): folder for ``translations.txt`` and ``n-best.txt``, with scores. Defaults to None.
-        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Example:
         >>> metric = BLEU()
@@ -109,7 +111,7 @@ class BLEU(UniqueMetric):
         score = tokenized_bleu(*self.tokenized_pairs(results))
         print_log(f'tokenized: {score}', 'current')
         metrics = dict(BLEU=score.score)
-        raw = [text and normalized(text) for text in (result['raw_target'] for result in results)]
+        raw = [text and normalize_unicode(text) for text in (result['raw_target'] for result in results)]
         texts = [result['n_best'][0][0] for result in results]
         if self.detokenized and None not in raw:
             meta: dict = self.dataset_meta or {}

@@ -9,11 +9,12 @@ from typing import Any
 
 from mmattn.language.text.preparation import prepare_corpus, prepare_test
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, read_segments
-from mmattn.language.text.subwords import TextProcessor, import_optional, read_record
-from mmattn.language.text.text_files import iter_lines
+from mmattn.language.text.subwords import TextProcessor
+from mmattn.language.text.text_files import iter_lines, read_record
 from mmattn.utils.conversion import Fault, output_folder, unpack
+from mmattn.utils.optional import import_optional
 
-LANGUAGES = ('cs', 'de', 'en', 'fr')  # of all converters, for --overwrite
+LANGUAGES = ('cs', 'de', 'en', 'fr')  # that any converter writes; --overwrite removes their files
 WRITTEN = {
     *('bpe.codes', 'vocabulary.txt', 'corpus.json'),
     *(f'{name}.{code}' for name in ('train', 'val', 'test', 'val.raw', 'test.raw') for code in LANGUAGES),
@@ -123,7 +124,7 @@ def convert_test(
     language that the user asks for, or None for the language of ``--vocab-from``.
     """
     if args.merges is not None or args.lowercase is not None:
-        raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')
+        raise Fault(f'--merges and --lowercase are already set by {args.vocab_from}')
     record = read_record(args.vocab_from)
     languages = record['source'], record['target']
     if (direction := tuple(code or language for code, language in zip(chosen, languages))) != languages:

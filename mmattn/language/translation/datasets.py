@@ -10,12 +10,12 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
-from mmattn.language.text.subwords import read_record
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
-from mmattn.language.text.text_files import read_lines, split_symbols
+from mmattn.language.text.text_files import read_lines, read_record, split_symbols
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
+from mmattn.utils.faults import shorten
 
 
 @DATASETS.register_module()
@@ -104,7 +104,7 @@ class ParallelTextDataset(TextDataset):
         else:
             empty = [number + 1 for number in chosen if not split_symbols(texts[0][number])]
             if empty:
-                raise ValueError(f'{paths[0]}: empty lines cannot be translated: {", ".join(map(str, empty[:10]))}')
+                raise ValueError(f'{paths[0]}: empty lines cannot be translated: {", ".join(shorten(empty, 10))}')
         if not len(chosen):
             raise ValueError(f'{paths[0]} and {paths[1]} have no pair of sentences')
         self.lines = list(chosen)

@@ -14,13 +14,14 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 
+from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.generation import Hypothesis
-from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
-from mmattn.language.models.progress_file import MANY, digest
+from mmattn.language.progress_file import digest
 from mmattn.language.text.batching import token_batches
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.checks import check_count
+from mmattn.utils.faults import shorten
 
 from .transformer import TranslationTransformer, longest
 
@@ -34,7 +35,7 @@ class TranslationInferencer(SentenceInferencer):
     Sentences of similar lengths share a batch. The longest come first, so that a lack of memory shows at once.
 
     Args:
-        model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The
+        model, weights, device, show_progress: as in :class:`mmattn.language.inferencer.LanguageInferencer`. The
             model is a :class:`TranslationTransformer`, trained with :class:`ParallelTextDataset`.
         batch_tokens (int): most pieces of a batch, with ``</s>`` and padding. Defaults to 4096.
 
@@ -79,7 +80,7 @@ class TranslationInferencer(SentenceInferencer):
             inputs (str, Path or sequence of str): a sentence, a UTF-8 text file (as ``Path``) with one sentence per
                 line, or sentences.
             beam, length_penalty, n_best, progress_file, resume: as in
-                :class:`mmattn.language.models.inferencer.SentenceInferencer`.
+                :class:`mmattn.language.inferencer.SentenceInferencer`.
             max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
             name (str): name of the input in messages, if it is not a file. Defaults to 'inputs'.
 
@@ -112,7 +113,7 @@ class TranslationInferencer(SentenceInferencer):
         if named:
             print_log(
                 f'{name}: the vocabulary does not have these characters or pieces, which are read as <unk>: '
-                f'{", ".join(named[:MANY])}{f" and {len(named) - MANY:,} more lines" * (len(named) > MANY)}',
+                f'{", ".join(shorten(named, 10))}',
                 'current',
                 logging.WARNING,
             )
@@ -126,7 +127,7 @@ class TranslationInferencer(SentenceInferencer):
         if long:
             print_log(
                 f'{name}: the translations of {len(long):,} lines have the most pieces that test_cfg.max_length of the '
-                f'model allows, and may be cut: {", ".join(map(str, sorted(long)[:MANY]))}{", …" * (len(long) > MANY)}',
+                f'model allows, and may be cut: {", ".join(shorten(sorted(long), 10))}',
                 'current',
                 logging.WARNING,
             )

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from mmattn.language.layers import BilinearAttentionNetwork, BilinearLogits, CoAttention, ConcatLogits, UnitaryAttention
 from mmattn.language.layers.bilinear_attention_network import MODES, attention_entropy
 from mmattn.language.layers.linear_layers import weight_norm_linear
-from mmattn.layers import BilinearAttentionNetwork, BilinearLogits, CoAttention, ConcatLogits, UnitaryAttention
 from mmattn.utils.profiling import extra_memory
 
 from ...ops import literal
@@ -337,7 +337,7 @@ WRONG = {
     'region mask': (
         lambda: network()(WORDS, REGIONS, None, REGION_MASK.long()), TypeError, 'region_padding_mask must be bool'
     ),
-    'boxes': (lambda: network()(WORDS, REGIONS, boxes=REGIONS[..., :4]), ValueError, 'boxes must be given'),
+    'boxes': (lambda: network()(WORDS, REGIONS, boxes=REGIONS[..., :4]), ValueError, 'boxes must be None'),
     'no boxes': (
         lambda: network(counter=dict(type='mmattn.ObjectCounter'))(WORDS, REGIONS), ValueError, 'boxes .* got None'
     ),

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from mmattn.language.layers import BilateralMultiheadAttention, EntangledAttention, GatedBilateralController
 from mmattn.language.layers.entangled_attention import MODES
 from mmattn.language.models.transformer import FeedForward
-from mmattn.layers import BilateralMultiheadAttention, EntangledAttention, GatedBilateralController
 
 from ...ops import literal
 from .sequences import assert_same_with_gradients, build, padding

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from mmattn.language.layers import ConcatFusion, HadamardFusion, MCBFusion
 from mmattn.language.layers.fusion import PostFusionNetwork
-from mmattn.layers import ConcatFusion, HadamardFusion, MCBFusion
 
 from ...ops import literal
 from .sequences import assert_same_with_gradients, build

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from mmattn.language.layers import ObjectCounter
 from mmattn.language.layers.object_counter import PiecewiseLinear, box_iou
-from mmattn.layers import ObjectCounter
 
 from ...ops import literal
 from .sequences import build

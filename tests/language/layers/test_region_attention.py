@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from mmattn.language.layers import RegionAttention
 from mmattn.language.layers.position_encodings import relative_geometry
 from mmattn.language.layers.region_attention import NORMS, TERMS, normalize_queries
-from mmattn.layers import RegionAttention
 
 from ...ops import literal
 from .sequences import assert_same_with_gradients, build, padding

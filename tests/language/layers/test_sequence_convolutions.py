@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.layers import DeformConv1d, DynamicConv1d, TransformerAttention1d
+from mmattn.language.layers import DeformConv1d, DynamicConv1d, TransformerAttention1d
 
 from ...ops import literal
 from .sequences import (

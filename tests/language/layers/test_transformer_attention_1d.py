@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmattn.layers import TransformerAttention1d
+from mmattn.language.layers import TransformerAttention1d
 from mmattn.visualization import attention_layers
 
 from ...ops import literal

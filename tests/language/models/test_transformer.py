@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from mmattn.language import DecodingState, SequenceDecoder, SequenceEncoder
 from mmattn.language.layers.region_attention import normalize_queries
-from mmattn.language.models.transformer import TransformerDecoderLayer, TransformerEncoderLayer
-from mmattn.registry import MODELS
+from mmattn.language.models.transformer import TransformerDecoderLayer
 
 BATCH, SOURCE, TARGET, CHANNELS, HEADS, HIDDEN = 3, 5, 6, 8, 2, 12
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
@@ -314,39 +313,6 @@ def test_errors():
         plain.self_attention[0].start(None, torch.zeros(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match='is_causal must be True'):
         SequenceEncoder(1, layer()).layers[0].self_attention[0].start()
-
-
-@pytest.mark.parametrize(
-    'name', ['BilateralMultiheadAttention', 'TransformerAttention1d', 'DynamicConv1d', 'DeformConv1d']
-)
-def test_the_argument_of_0_2_0_is_accepted(name):
-    """`causal` of a layer, and in the config of a decoder, is `is_causal`, with a warning."""
-    settings = dict(type=f'mmattn.{name}', causal=True)
-    with pytest.warns(DeprecationWarning, match=f'"causal" is deprecated in `{name}'):
-        assert MODELS.build(dict(settings, embed_dim=8, num_heads=2)).is_causal
-    with pytest.warns(DeprecationWarning, match='is now is_causal'):
-        (attention,) = TransformerDecoderLayer(8, 2, 8, self_attention=settings).self_attention
-    assert attention.is_causal
-
-
-def test_a_layer_that_was_written_for_0_2_0_is_accepted():
-    """It has the argument `causal`, and no other."""
-
-    class Own(nn.Identity):
-        def __init__(self, embed_dim, num_heads, causal):
-            super().__init__()
-            self.settings = embed_dim, num_heads, causal
-
-    with pytest.warns(DeprecationWarning, match='is now is_causal'):
-        (attention,) = TransformerDecoderLayer(8, 2, 8, self_attention=dict(type=Own)).self_attention
-    assert attention.settings == (8, 2, True)
-
-    class OwnEncoderLayer(TransformerEncoderLayer):
-        causal = True
-
-    assert OwnEncoderLayer(8, 2, 8).self_attention[0].is_causal
-    (attention,) = TransformerEncoderLayer(8, 2, 8, self_attention=dict(type='mmattn.DeformConv1d')).self_attention
-    assert not attention.is_causal
 
 
 def test_a_state_of_another_position_is_an_error():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mmattn.language.models.progress_file import progress_path
+from mmattn.language.progress_file import progress_path
 from mmattn.language.regions.image_inputs import picture_paths
 
 

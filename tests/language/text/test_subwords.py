@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmattn.language.text.subwords import TextProcessor, check_codes, import_optional, languages, undo_bpe
+from mmattn.language.text.subwords import TextProcessor, check_codes, languages, undo_bpe
+from mmattn.utils.optional import import_optional
 
 CODES = ['#version: 0.2', 't h', 'th e</w>', 'a b', 'ab a', 'a b</w>', 'e r', 'b a</w>']
 

@@ -70,7 +70,7 @@ def test_store_of_another_backbone_is_a_fault(check, data):
             loader.dataset.regions = 'regions'
 
     [fault] = check('vqa2_fusion', change=read_boxes)[boxes]
-    assert fault.startswith("made by 'bottom_up_features.py, trainval.tsv', but the config wants 'resnet152' and ")
+    assert fault.startswith("made by 'bottom_up_features.py, trainval.tsv', but the config requires 'resnet152' and ")
     cfg = Config.fromfile(config_path('_base_/datasets/vqa2_fusion.py'))
     with pytest.raises(ValueError, match=f'{boxes}: 1 fault:\n  made by'):
         DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions'))

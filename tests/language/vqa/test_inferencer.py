@@ -172,7 +172,7 @@ def test_errors_come_before_the_model_runs(folder, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match='questions must be pairs of image id and question, at least one; got '):
             ask(regions, wrong)
     for wrong in (None, torch.zeros(3, 6), [regions, 3]):
-        with pytest.raises(TypeError, match='inputs must be a RegionStore, or the folder of one or of several; got '):
+        with pytest.raises(TypeError, match='inputs must be a RegionStore, or its folder or folders; got '):
             ask(wrong, QUESTIONS)
     with pytest.raises(ValueError, match='5 features per region, but the model has 6'):
         ask(write_store(tmp_path / 'narrow', width=5), QUESTIONS)

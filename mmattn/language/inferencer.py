@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
-from mmattn.language.text.vocabulary import SPECIALS, Vocabulary
 from mmattn.utils import config_path
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
 from mmattn.utils.trained_model import warn_of_differences
 
-from .embedding import vocabulary_size
-from .generation import LengthPenalty
+from .models.embedding import vocabulary_size
+from .models.generation import LengthPenalty
 from .progress_file import digest, open_progress
+from .text.vocabulary import SPECIALS, Vocabulary
 
 Rows = tuple[str, dict[str, Tensor]]
 
@@ -41,7 +41,7 @@ def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
     ``(heads, queries, keys)`` on the CPU, for the first sample of the batch, and their rows sum to 1.
 
     Example:
-        >>> from mmattn.layers import BilateralMultiheadAttention
+        >>> from mmattn.language.layers import BilateralMultiheadAttention
         >>> layer, x = BilateralMultiheadAttention(16, num_heads=4, position='none'), torch.randn(1, 7, 16)
         >>> with record_attention({'attention': layer}) as rows:
         ...     _ = layer(x, x, x)

@@ -10,9 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import check_writable, lock
-
-MANY = 10  # the most names that a message lists
 
 
 def digest(value: Any) -> str:
@@ -106,7 +105,7 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
             raise ValueError(f'{path}, line {number}: not a file of finished predictions ({error!r})') from error
         differing = [key for key in settings if records[0].get(key) != settings[key]]
         if differing:
-            names = ', '.join(differing[:MANY])
+            names = ', '.join(shorten(differing, 10))
             raise ValueError(f'{path} has the finished predictions of another run, which differs in {names}')
     file.truncate()  # removes an incomplete last line
     return {record.pop('index'): record for record in records[1:]}
