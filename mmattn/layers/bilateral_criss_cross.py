@@ -39,6 +39,9 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
         content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d, d the channels of q,
             and with 'none' to 1, as in mmcv.
+        zero_init (bool): with positions, start as the stock layer: position logits are 0, and content logits have the
+            factor of mmcv's layer. Load its weights to continue a trained network. Not with 'neg_inf', which leaves
+            out keys. Defaults to False.
 
     Example:
         >>> layer = BilateralCrissCrossAttention(16, window_size=5)
@@ -58,6 +61,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         smoothing: str | float = 'zscore',
         max_offset: int = 96,
         content_smoothing: float | None = None,
+        zero_init: bool = False,
     ) -> None:
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
@@ -67,7 +71,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         channels = max(in_channels // reduction, 1)
         self.in_channels = in_channels
         self.position = position
-        self.scale = 1.0 if position == 'none' else channels**-0.5
+        self.scale = 1.0 if position == 'none' or zero_init else channels**-0.5
         if content_smoothing is not None:
             check_positive('content_smoothing', content_smoothing)
             self.scale = 1 / content_smoothing
@@ -81,10 +85,24 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
             self.window_position = WindowPosition(
-                2, in_channels, channels, sizes, sum(sizes) - 1, channels, padding, smoothing, support='grid'
+                2,
+                in_channels,
+                channels,
+                sizes,
+                sum(sizes) - 1,
+                channels,
+                padding,
+                smoothing,
+                support='grid',
+                zero_init=zero_init,
             )
         elif position == 'relative':
-            self.relative_position = RelativePosition(2, channels, max_offset)
+            self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)
+
+    def init_weights(self) -> None:
+        """Initialise the position logits again, after the ``init_cfg`` of a backbone."""
+        if self.position == 'bilateral':
+            self.window_position.init_weights()
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend along the row and the column of each position, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""

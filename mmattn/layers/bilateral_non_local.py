@@ -32,8 +32,9 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         conv_cfg, norm_cfg (dict, optional): as in mmcv. The norm applies to the output projection only.
         mode (str): pairwise function of mmcv, 'embedded_gaussian' (default) unless ``position='none'``.
         use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
-            they are always divided. Defaults to True.
+            they are always divided, except with ``zero_init``. Defaults to True.
         content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d, as above.
+        zero_init (bool): as in :class:`~mmattn.layers.BilateralCrissCrossAttention`. Defaults to False.
 
     Example:
         >>> layer = BilateralNonLocal2d(16, window_size=5)
@@ -57,6 +58,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         mode: str = 'embedded_gaussian',
         use_scale: bool = True,
         content_smoothing: float | None = None,
+        zero_init: bool = False,
     ) -> None:
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
@@ -74,7 +76,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             raise ValueError(f"position={position!r} requires mode='embedded_gaussian'; got {mode!r}")
         channels = self.inter_channels
         self.position = position
-        self.scale = channels**-0.5 if use_scale or position != 'none' else 1.0
+        self.scale = channels**-0.5 if use_scale or not (position == 'none' or zero_init) else 1.0
         if content_smoothing is not None:
             if mode != 'embedded_gaussian':
                 raise ValueError(f"content_smoothing requires mode='embedded_gaussian'; got {mode!r}")
@@ -83,10 +85,24 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
             self.window_position = WindowPosition(
-                2, in_channels, channels, sizes, window_entries(sizes), channels, padding, smoothing
+                2,
+                in_channels,
+                channels,
+                sizes,
+                window_entries(sizes),
+                channels,
+                padding,
+                smoothing,
+                zero_init=zero_init,
             )
         elif position == 'relative':
-            self.relative_position = RelativePosition(2, channels, max_offset)
+            self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)
+
+    def init_weights(self, std: float = 0.01, zeros_init: bool = True) -> None:
+        """Initialise as mmcv does, and the position logits again, after the ``init_cfg`` of a backbone."""
+        super().init_weights(std, zeros_init)
+        if hasattr(self, 'window_position'):  # mmcv's constructor calls this, too
+            self.window_position.init_weights()
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ class RelativePosition(nn.Module):
             vectors of D channels. Defaults to False.
         clip_offset (int or tuple[int, ...], optional): 0 to ``max_offset``, for all axes, or one number for each of the
             last axes. Vectors of larger offsets are not used. Defaults to None, ``max_offset``.
+        zero_init (bool): the vectors are 0 at the start. Defaults to False.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class RelativePosition(nn.Module):
         max_offset: int,
         concatenated: bool = False,
         clip_offset: int | Sequence[int] | None = None,
+        zero_init: bool = False,
     ) -> None:
         super().__init__()
         check_count('max_offset', max_offset, least=0)
@@ -44,7 +46,8 @@ class RelativePosition(nn.Module):
         self.clip_offset = tuple(limits)
         shares = [(channels + axis) // axes if concatenated else channels for axis in range(axes)]
         self.tables = nn.ParameterList(
-            nn.Parameter(torch.randn(2 * max_offset + 1, share) * channels**-0.5) for share in shares
+            nn.Parameter(torch.randn(2 * max_offset + 1, share) * (0 if zero_init else channels**-0.5))
+            for share in shares
         )
 
     def _vectors(self, axis: int, offsets: Tensor, step: int = 1) -> Tensor:

@@ -33,6 +33,7 @@ class WindowPosition(nn.Module):
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
         support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
+        zero_init (bool): all logits are 0 at the start, so not with 'neg_inf'. Defaults to False.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class WindowPosition(nn.Module):
         num_heads: int = 1,
         support: str = 'global',
         is_causal: bool = False,
+        zero_init: bool = False,
     ) -> None:
         super().__init__()
         if padding not in PADDINGS:
@@ -58,6 +60,10 @@ class WindowPosition(nn.Module):
             check_positive('smoothing', smoothing)
         if smoothing == 'zscore' and padding == 'neg_inf':
             raise ValueError("smoothing='zscore' is undefined with padding='neg_inf'; use smoothing='sqrt_dim'")
+        if zero_init and padding == 'neg_inf':
+            raise ValueError(
+                "zero_init=True is impossible with padding='neg_inf', which leaves out keys from the start"
+            )
         self.window_size = window_size
         self.padding = padding
         self.num_heads = num_heads
@@ -66,6 +72,14 @@ class WindowPosition(nn.Module):
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)
         self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)
+        self.zero_init = zero_init
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Set the logits to 0 with ``zero_init``, also after the ``init_cfg`` of a backbone has set them."""
+        if self.zero_init:
+            nn.init.zeros_(self.logits.weight)
+            nn.init.zeros_(self.logits.bias)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> dict:
         """Compute the position arguments of the operator: ``window_bias``, ``window_size`` and ``outside_bias``.

@@ -130,6 +130,60 @@ def test_smoothing_factors_are_numbers(kind, options):
     torch.testing.assert_close(torch.cat(steps, 1), expected)
 
 
+ZERO_INIT = [
+    *(dict(padding=p, smoothing=s) for p in PADDINGS if p != 'neg_inf' for s in ('zscore', 'sqrt_dim')),
+    dict(position='relative', max_offset=2),
+]
+
+
+@pytest.mark.parametrize('use_scale', [True, False])
+@pytest.mark.parametrize('options', ZERO_INIT, ids=lambda o: '-'.join(map(str, o.values())))
+@pytest.mark.parametrize('kind', ['nl', 'cc'])
+def test_zero_init_starts_as_the_stock_layer(kind, options, use_scale):
+    """With the stock layer's weights, it has its output and its gradients, and the position logits have gradients."""
+    if kind == 'nl':
+        options = dict(options, use_scale=use_scale)
+    stock = build(kind, position='none', **({'use_scale': use_scale} if kind == 'nl' else {}))
+    torch.manual_seed(1)
+    layer = LAYERS[kind](8, reduction=2, window_size=3, zero_init=True, **options).double()
+    missing, unexpected = layer.load_state_dict(stock.state_dict(), strict=False)
+    assert not unexpected
+    assert all(name.startswith(('window_position.', 'relative_position.')) for name in missing)
+    x, cotangent = literal.randn(2, 8, 4, 5).requires_grad_(), literal.randn(2, 8, 4, 5, seed=7)
+    output, expected = layer(x), stock(x)
+    torch.testing.assert_close(output, expected, atol=1e-12, rtol=1e-12)
+    shared = dict(stock.named_parameters())
+    found = torch.autograd.grad(output, [x, *layer.parameters()], cotangent)
+    grads = dict(zip(['x', *dict(layer.named_parameters())], found))
+    for name, grad in zip(['x', *shared], torch.autograd.grad(expected, [x, *shared.values()], cotangent)):
+        torch.testing.assert_close(grads[name], grad, atol=1e-10, rtol=1e-10)
+    first = 'window_position.logits.weight' if 'padding' in options else 'relative_position.tables.1'
+    assert all(grad.isfinite().all() for grad in found)
+    assert grads[first].abs().max() > 1e-6
+
+
+def test_zero_init_cannot_leave_out_keys():
+    for kind in ('nl', 'cc'):
+        with pytest.raises(ValueError, match=r'zero_init.*neg_inf'):
+            LAYERS[kind](8, padding='neg_inf', smoothing='sqrt_dim', zero_init=True)
+
+
+@pytest.mark.parametrize('kind', ['nl', 'cc'])
+def test_zero_init_survives_the_initialisation_of_a_backbone(kind):
+    """The ``init_cfg`` of mmseg's ResNet sets all convolutions, those of plugins, too."""
+    from mmseg.models.backbones import ResNet
+
+    attention = dict(type=f'mmattn.{LAYERS[kind].__name__}', window_size=3, zero_init=True)
+    plugins = [dict(cfg=attention, stages=(False, False, False, True), position='after_conv2')]
+    backbone = ResNet(50, base_channels=8, plugins=plugins)
+    backbone.init_weights()
+    layers = [module for module in backbone.modules() if isinstance(module, LAYERS[kind])]
+    assert len(layers) == 3
+    for layer in layers:
+        assert not layer.window_position.logits.weight.any()
+        assert layer.window_position.embedding.weight.any()
+
+
 def test_default_windows_are_those_of_the_thesis():
     assert LAYERS['nl'](8).window_position.logits.out_channels == 31 * 31 + 1
     assert LAYERS['cc'](8).window_position.logits.out_channels == 31 + 30 + 1
