@@ -1,11 +1,13 @@
 """A hook that stops a run whose checkpoint does not fit the model. mmengine would only warn."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import Runner
+from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmattn._compat import checkpoint_path, copy_versions
@@ -15,6 +17,8 @@ from mmattn.registry import HOOKS
 @HOOKS.register_module()
 class CheckpointKeysHook(Hook):
     """Raise an error that lists all mismatched keys if a checkpoint does not fit the model. mmengine only warns.
+
+    The error has the patterns that would allow them. The log, also in its file, names the modules of allowed keys.
 
     The RuntimeError covers ``load_from``, testing and resuming, but not ``pretrained`` or ``init_cfg`` of a part of the
     model. The check uses ``load_state_dict`` of the modules, because some modules convert older keys and shapes.
@@ -53,11 +57,36 @@ class CheckpointKeysHook(Hook):
         expected = type(weights)((key, value) for key, value in stripped.items() if not self.allow.search(key))
         expected.update((key, value) for key, value in model.state_dict().items() if self.allow.search(key))
         copy_versions(weights, expected)
+        own = model.state_dict()
+        name = checkpoint_path(runner) or f'of {runner.work_dir}'
+        new, unused = _differing(own, stripped), _differing(stripped, own)
         try:
             model.load_state_dict(expected)
         except RuntimeError as error:
-            name = checkpoint_path(runner) or f'of {runner.work_dir}'
+            refused = {key: part for key, part in {**new, **unused}.items() if not self.allow.search(key)}
+            patterns = [f'^{re.escape(part)}' for part in dict.fromkeys(refused.values())]
             raise RuntimeError(
-                f'The checkpoint {name} does not fit the model (to allow different keys, add their patterns to '
-                f'default_hooks.checkpoint_keys.allow). {error}'
+                f'The checkpoint {name} does not fit the model. {error}\nTo start these modules anew, and to leave out '
+                f'what only the checkpoint has: default_hooks.checkpoint_keys.allow={patterns}'
             ) from None
+        for text, parts in ('starts anew', {*new.values()}), ('is not used', {*unused.values()} - {*new.values()}):
+            if parts:
+                print_log(f'Of the model and the checkpoint {name}, this {text}: {", ".join(sorted(parts))}', 'current')
+
+
+def _differing(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, str]:
+    """Map the keys that ``others`` lacks, or has in another shape, to the largest module of which it has nothing.
+
+    Without such a module, a key is mapped to itself. Counters of batch norms are left out.
+    """
+    modules = {module for key in others for module in _containing(key)}
+    return {
+        key: next((module for module in _containing(key) if module not in modules), key)
+        for key, value in weights.items()
+        if not key.endswith('.num_batches_tracked') and (key not in others or others[key].shape != value.shape)
+    }
+
+
+def _containing(key: str) -> Iterable[str]:
+    parts = key.split('.')
+    return ('.'.join(parts[:count]) + '.' for count in range(1, len(parts)))

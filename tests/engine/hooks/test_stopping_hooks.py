@@ -1,5 +1,6 @@
 """Losses that are NaN, checkpoints that do not fit and options that are wrong, in hooks and as a user meets them."""
 
+import ast
 import os
 import re
 import sys
@@ -85,6 +86,20 @@ def test_allowed_keys_may_differ_and_the_rest_is_still_checked(state_dict):
         load(CheckpointKeysHook(allow=r'^(conv|neck)\.'), Net(), state_dict)
     assert 'conv' not in str(caught.value)
     assert 'neck' not in str(caught.value)
+
+
+def test_the_patterns_of_the_error_allow_what_differs(state_dict):
+    """They name whole modules that are new or unknown, and weights of another shape."""
+    checkpoint = faulty(state_dict)
+    with pytest.raises(RuntimeError) as caught:
+        load(CheckpointKeysHook(), Net(), checkpoint)
+    allow = ast.literal_eval(str(caught.value).rpartition('allow=')[2])
+    assert allow == [r'^conv\.', r'^head\.weight', r'^neck\.']
+    net = Net()
+    before = net.conv.weight.clone()
+    load(CheckpointKeysHook(allow=allow), net, checkpoint)
+    torch.testing.assert_close(net.conv.weight, before)
+    torch.testing.assert_close(net.head.bias, checkpoint['head.bias'])
 
 
 def test_checkpoint_keys_may_be_left_to_mmengine(state_dict):
