@@ -79,7 +79,7 @@ class WindowPosition(nn.Module):
         """Set the logits to 0 with ``zero_init``, also after the ``init_cfg`` of a backbone has set them."""
         if self.zero_init:
             nn.init.zeros_(self.logits.weight)
-            nn.init.zeros_(self.logits.bias)
+            nn.init.zeros_(self.logits.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> dict:
         """Compute the position arguments of the operator: ``window_bias``, ``window_size`` and ``outside_bias``.

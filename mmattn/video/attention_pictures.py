@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmattn.visualization.attention_maps import attention_layers
 from mmattn.visualization.figure import COLOURS, rendered
@@ -61,7 +62,8 @@ def clip_attention(
             all kinds of the layer.
     """
     name, module = [*attention_layers(model, layer, kinds).items()][-1]
-    kinds = kinds or [kind for kind in ('bilateral',) if kind in module.attention_kinds] or module.attention_kinds
+    existing: Sequence[str] = module.attention_kinds  # type: ignore[assignment]
+    shown = kinds or [kind for kind in ('bilateral',) if kind in existing] or existing
     session = ClipSession(model, scale=model.test_cfg.get('scale'))  # type: ignore[union-attr, operator]
     height, width = session.resize(frames[0].image).shape[:2]
     pad = model.data_preprocessor.pad_size_divisor
@@ -69,13 +71,13 @@ def clip_attention(
     time, x, y = query
     results: list[ClipAttention] = []
 
-    def before(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict) -> None:
+    def before(module: Any, args: tuple[Tensor, ...], kwargs: dict) -> None:
         if results:  # of the first object
             return
         size = args[0].shape[1:4]
         at = time, int(y / extent[1] * size[1]), int(x / extent[0] * size[2])
         weights = {}
-        for kind in kinds:
+        for kind in shown:
             row = module.attention_weights(*args, **kwargs, queries=torch.tensor([at]), kind=kind)[0, :, 0].mean(0)
             weights[kind] = row[: size[0], : size[1], : size[2]].float().cpu()  # without the padding to whole cubes
         voxels = torch.zeros(size, dtype=torch.bool)

@@ -40,6 +40,9 @@ def comparison_sheet(
     for column, axis in zip(columns, axes[0]):
         axis.set_title(column, fontsize=9, wrap=True)
     if colours:
-        patches = [Patch(color=np.array(colour) / 255, label=name) for name, colour in colours.items()]
+        patches = [
+            Patch(color=tuple(x / 255 for x in colour), label=name)  # type: ignore[arg-type]
+            for name, colour in colours.items()
+        ]
         figure.legend(handles=patches, loc='outside lower center', ncols=2 * len(columns), fontsize=8, frameon=False)
     return rendered(figure)
