@@ -1,4 +1,4 @@
-"""What every operator promises, over all calls of ``tests/golden/operator_calls.py``."""
+"""What every operator promises, over all calls of ``operator_calls.py``."""
 
 import inspect
 
@@ -12,9 +12,9 @@ from mmattn.ops import dispatch, library
 from mmattn.ops.dispatch import OPERATORS
 from mmattn.utils.profiling import extra_memory
 
-from ..golden.operator_calls import calls
 from . import literal, zscored
 from .literal import LAYOUTS, Calls, assert_same, evaluate, low_precision, randn
+from .operator_calls import calls
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 LISTED = ('axis_bias', 'offset_bias')
@@ -32,7 +32,7 @@ rich = pytest.mark.parametrize('name', RICH)
 
 
 def given(call, dtype=torch.float64):
-    """Tensors and settings of a golden call, as :func:`literal.evaluate` takes them."""
+    """Tensors and settings of a call, as :func:`literal.evaluate` takes them."""
     tensors = {name: x.to(dtype) for name, x in call.tensors.items()}
     for listed in LISTED:
         if parts := [name for name in tensors if name.startswith(listed)]:

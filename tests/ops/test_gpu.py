@@ -13,8 +13,8 @@ from mmattn.ops.gpu import cases
 from mmattn.ops.gpu.cases import Case
 from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, compare_all, evaluate, kernels_of
 
-from ..golden.operator_calls import calls
 from .literal import low_precision
+from .operator_calls import calls
 
 if not torch.cuda.is_available():
     pytest.skip('there is no GPU', allow_module_level=True)

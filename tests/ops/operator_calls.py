@@ -9,7 +9,6 @@ from mmattn import ops
 
 MAPS = {'1d': (5,), '2d': (3, 4), '3d': (2, 3, 3)}
 HEADS, CHANNELS, VALUES = 2, 3, 2
-QUERIES = {1: [[0], [4]], 2: [[0, 0], [2, 1]], 3: [[0, 0, 0], [1, 2, 1]]}  # of the functions that return weights
 PATTERNS = ('block', 'centred', 'forward', 'strided')
 
 
@@ -34,34 +33,6 @@ class Call:
 
     def value(self, size) -> 'Call':
         return self.draw('value', 1, HEADS, *size, VALUES)
-
-    def evaluate(self, dtype: torch.dtype) -> dict[str, np.ndarray]:
-        """Return the output, the gradients of all tensors, and attention weights where the operator has them."""
-        leaves = {name: x.to(dtype).requires_grad_() for name, x in self.tensors.items()}
-        tensors = dict(leaves)
-        for listed in ('axis_bias', 'offset_bias'):
-            if parts := [name for name in leaves if name.startswith(listed)]:
-                tensors[listed] = [tensors.pop(name) for name in parts]
-        function, settings = getattr(ops, self.operator), dict(self.settings)
-        if settings.pop('zscore', False):
-            shared = {name: settings[name] for name in ('key_mask', 'is_causal') if name in settings}
-            tensors['window_bias'], settings['outside_bias'] = ops.window_zscore(
-                tensors['window_bias'],
-                settings['window_size'],
-                tensors.pop('outside_bias', settings.get('outside_bias', 0.0)),
-                support=self.operator.removesuffix('_attention'),
-                **shared,
-            )
-        out = function(**tensors, **settings)
-        towards = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape)
-        grads = torch.autograd.grad((out * towards).sum(), list(leaves.values()))
-        found = {'output': out, **{f'gradient of {name}': x for name, x in zip(leaves, grads)}}
-        weights = getattr(ops, f'{self.operator}_weights', None)
-        if weights:
-            tensors.pop('value')
-            positions = torch.tensor(QUERIES[out.dim() - 3])
-            found['weights'] = weights(**tensors, queries=positions, **settings)
-        return {name: x.detach().double().numpy() for name, x in found.items()}
 
 
 def calls() -> dict[str, Call]:
