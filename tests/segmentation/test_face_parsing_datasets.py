@@ -50,6 +50,15 @@ def test_colours_can_be_told_apart(dataset):
     assert min(np.linalg.norm(a - b) for a, b in combinations(palette, 2)) > 60
 
 
+def test_classes_are_the_labels_of_the_releases():
+    """Smith et al. number their labels, Kae et al. paint theirs."""
+    helen = 'background skin left_brow right_brow left_eye right_eye nose upper_lip inner_mouth lower_lip hair'
+    assert HELENDataset.METAINFO['classes'] == (*helen.split(),)
+    red, green, blue = np.diag([255] * 3).tolist()
+    lfw_pl = LFWPLDataset.METAINFO
+    assert dict(zip(lfw_pl['classes'], lfw_pl['palette'])) == dict(hair=red, skin=green, background=blue)
+
+
 @pytest.mark.parametrize('name', SETS)
 def test_configs_load_batches(config, name):
     """Every loader of its own folder, through the whole pipeline and the collate function."""

@@ -23,6 +23,7 @@ from mmattn.language import (
     TokenOptimWrapper,
     label_smoothed_loss,
 )
+from mmattn.language.models import training
 from mmattn.language.text.vocabulary import PAD
 
 TRAIN = Path(__file__).parents[3] / 'tools/train.py'
@@ -190,6 +191,19 @@ dist.destroy_process_group()
 if rank == 0:
     assert os.wait()[1] == 0
 """
+
+
+def test_the_mean_over_processes_is_the_mean_over_their_tokens(monkeypatch):
+    """DDP averages the gradients of two processes, of 3 and of 5 tokens, whatever their numbers."""
+    monkeypatch.setattr(training, 'get_world_size', lambda: 2)
+    monkeypatch.setattr(training, 'all_reduce', lambda count: count.fill_(3 + 5))
+    scaled = []
+    for mean, tokens in ((0.7, 3), (0.2, 5)):
+        loss = torch.tensor(mean, dtype=torch.float64)
+        loss.num_tokens = torch.tensor(tokens)
+        wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0))
+        scaled.append(wrapper.scale_loss(loss))
+    assert sum(scaled).item() / 2 == pytest.approx((3 * 0.7 + 5 * 0.2) / 8, abs=1e-15)
 
 
 @pytest.mark.slow
