@@ -111,9 +111,9 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
 
     def operands(self, x: Tensor) -> dict:
         """Compute the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""
-        query, key, value = (
-            conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.query_conv, self.key_conv, self.value_conv)
-        )
+        query = self.query_conv(x).movedim(1, -1).unsqueeze(1)  # (B, 1, H, W, C / reduction)
+        key = self.key_conv(x).movedim(1, -1).unsqueeze(1)  # (B, 1, H, W, C / reduction)
+        value = self.value_conv(x).movedim(1, -1).unsqueeze(1)  # (B, 1, H, W, C)
         position = {}
         if self.position == 'bilateral':
             position = self.window_position(x)

@@ -120,7 +120,9 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         """Compute the arguments of ``global_attention`` for a map ``x`` of ``(B, C, H, W)``."""
         if self.mode != 'embedded_gaussian':
             raise ValueError(f"attention weights require mode='embedded_gaussian'; this layer has {self.mode!r}")
-        query, key, value = (conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.theta, self.phi, self.g))
+        query = self.theta(x).movedim(1, -1).unsqueeze(1)  # (B, 1, H, W, C / reduction), as key and value
+        key = self.phi(x).movedim(1, -1).unsqueeze(1)
+        value = self.g(x).movedim(1, -1).unsqueeze(1)
         position = {}
         if self.position == 'bilateral':
             position = self.window_position(x)

@@ -1,16 +1,16 @@
 """Decode head with bilateral criss-cross attention (Bi-CC)."""
 
-from mmseg.models.decode_heads import CCHead, FCNHead
+import torch
+from mmseg.models.decode_heads import FCNHead
+from torch import Tensor
 
 from mmattn.layers import BilateralCrissCrossAttention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
-from .blocks import take_position_options
-
 
 @MODELS.register_module()
-class BiCCHead(CCHead):
+class BiCCHead(FCNHead):
     """mmseg's ``CCHead`` with bilateral criss-cross attention (Bi-CC) in place of criss-cross attention.
 
     The layers are conv → Bi-CC (``recurrence`` times, shared weights) → conv → classifier, as in chapter 3 of *The
@@ -29,9 +29,37 @@ class BiCCHead(CCHead):
         torch.Size([2, 3, 6, 9])
     """
 
-    def __init__(self, recurrence: int = 2, **kwargs) -> None:
+    def __init__(
+        self,
+        recurrence: int = 2,
+        window_size: int | tuple[int, int] = 31,
+        position: str = 'bilateral',
+        padding: str = 'learned',
+        smoothing: str | float = 'zscore',
+        max_offset: int = 96,
+        content_smoothing: float | None = None,
+        **kwargs,
+    ) -> None:
         check_count('recurrence', recurrence)
-        options = take_position_options(kwargs)
-        FCNHead.__init__(self, num_convs=2, **kwargs)  # CCHead's requires mmcv's compiled operators
+        super().__init__(num_convs=2, **kwargs)
         self.recurrence = recurrence
-        self.cca = BilateralCrissCrossAttention(self.channels, **options)
+        self.cca = BilateralCrissCrossAttention(
+            self.channels,
+            window_size=window_size,
+            position=position,
+            padding=padding,
+            smoothing=smoothing,
+            max_offset=max_offset,
+            content_smoothing=content_smoothing,
+        )
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the logits ``(B, classes, H, W)`` of the backbone's maps, of which ``in_index`` selects one."""
+        x = self._transform_inputs(inputs)
+        y = self.convs[0](x)
+        for _ in range(self.recurrence):
+            y = self.cca(y)
+        y = self.convs[1](y)
+        if self.concat_input:
+            y = self.conv_cat(torch.cat([x, y], 1))
+        return self.cls_seg(y)

@@ -1,15 +1,15 @@
 """Decode head with bilateral non-local attention (Bi-NL)."""
 
-from mmseg.models.decode_heads import FCNHead, NLHead
+import torch
+from mmseg.models.decode_heads import FCNHead
+from torch import Tensor
 
 from mmattn.layers import BilateralNonLocal2d
 from mmattn.registry import MODELS
 
-from .blocks import take_position_options
-
 
 @MODELS.register_module()
-class BiNLHead(NLHead):
+class BiNLHead(FCNHead):
     """mmseg's ``NLHead`` with bilateral non-local attention (Bi-NL) in place of the non-local block.
 
     The layers are conv → Bi-NL → conv → classifier, as in chapter 3 of *The Attention Mechanism in Vision and Language
@@ -33,13 +33,15 @@ class BiNLHead(NLHead):
         reduction: int = 2,
         use_scale: bool = True,
         mode: str = 'embedded_gaussian',
+        window_size: int | tuple[int, int] = 31,
+        position: str = 'bilateral',
+        padding: str = 'learned',
+        smoothing: str | float = 'zscore',
+        max_offset: int = 96,
+        content_smoothing: float | None = None,
         **kwargs,
     ) -> None:
-        options = take_position_options(kwargs)
-        FCNHead.__init__(self, num_convs=2, **kwargs)  # NLHead's builds the stock block
-        self.reduction = reduction
-        self.use_scale = use_scale
-        self.mode = mode
+        super().__init__(num_convs=2, **kwargs)
         self.nl_block = BilateralNonLocal2d(
             self.channels,
             reduction=reduction,
@@ -47,5 +49,18 @@ class BiNLHead(NLHead):
             norm_cfg=self.norm_cfg,
             mode=mode,
             use_scale=use_scale,
-            **options,
+            window_size=window_size,
+            position=position,
+            padding=padding,
+            smoothing=smoothing,
+            max_offset=max_offset,
+            content_smoothing=content_smoothing,
         )
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the logits ``(B, classes, H, W)`` of the backbone's maps, of which ``in_index`` selects one."""
+        x = self._transform_inputs(inputs)
+        y = self.convs[1](self.nl_block(self.convs[0](x)))
+        if self.concat_input:
+            y = self.conv_cat(torch.cat([x, y], 1))
+        return self.cls_seg(y)

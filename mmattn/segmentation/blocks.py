@@ -1,4 +1,4 @@
-"""Parts of decode heads: configurable fusion blocks, and the options of position-aware attention."""
+"""Configurable fusion blocks of decode heads."""
 
 from inspect import signature
 
@@ -7,19 +7,6 @@ from torch import nn
 
 from mmattn.registry import MODELS
 from mmattn.utils.component_type import component_class
-
-POSITION_OPTIONS = ('window_size', 'position', 'padding', 'smoothing', 'max_offset', 'content_smoothing')
-
-
-def take_position_options(kwargs: dict) -> dict:
-    """Remove the options of position-aware attention from the arguments of a head, and return them.
-
-    Example:
-        >>> kwargs = dict(in_channels=16, window_size=5)
-        >>> take_position_options(kwargs), kwargs
-        ({'window_size': 5}, {'in_channels': 16})
-    """
-    return {name: kwargs.pop(name) for name in POSITION_OPTIONS if name in kwargs}
 
 
 def build_block(head: BaseDecodeHead, cfg: dict, in_channels: int, out_channels: int) -> nn.Module:
