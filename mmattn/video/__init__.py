@@ -6,7 +6,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         'aggregation': 'aggregate',
-        'clip_files': 'read_frame',
+        'frame_files': 'read_frame',
         'data_preprocessor': 'ClipDataPreprocessor',
         'datasets': 'DAVISDataset VideoFolderDataset YouTubeVOSDataset',
         'expand_mask_project': 'AppearanceModel ExpandMaskProject shrink_masks',

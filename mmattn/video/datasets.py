@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 
 from mmattn.registry import DATASETS
 
-from .clip_files import find_faults, find_files, find_gaps
+from .frame_files import find_faults, find_files, find_gaps
 from .masks import object_ids, read_mask
 
 THREADS = 4  # more threads would wait for the global interpreter lock

@@ -10,8 +10,8 @@ from mmengine.logging import print_log
 
 from mmattn.utils.files import check_path
 
-from .clip_files import find_images, natural_order, numbers_in_names, raise_for
-from .clips import Clip
+from .clip_readers import Clip
+from .frame_files import find_images, natural_order, numbers_in_names, raise_for
 from .masks import black_objects, keep_objects, object_ids, read_mask
 
 MANY_OBJECTS = 30  # more ids in one mask are probably smoothed edges

@@ -26,7 +26,7 @@ from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, exclusive, remove_temporary_files, write_text
 from mmattn.utils.trained_model import warn_of_differences
 
-from .clips import Clip, FrameFolder, VideoFile
+from .clip_readers import Clip, FrameFolder, VideoFile
 from .given_masks import Masks, find_masks, read_masks
 from .masks import draw_overlay, read_mask, write_mask
 from .session import ClipSession, Frame

@@ -64,7 +64,7 @@ class LabelPropagation(BaseModel):
         """Add ``pred_masks`` to samples of whole clips, as :class:`~mmattn.video.SST` does. ``mode`` is 'predict'."""
         if mode != 'predict':
             raise ValueError(f"label propagation is not trained: mode must be 'predict'; got {mode!r}")
-        return segment_clips(self, data_samples)
+        return segment_clips(self, self.test_cfg, data_samples)
 
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, None]:
         """Extract unit vectors ``(N, h, w, C)`` from normalised frames ``(N, 3, H, W)``. The second result is None."""

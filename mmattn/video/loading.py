@@ -12,7 +12,8 @@ from mmengine.structures import BaseDataElement, PixelData
 
 from mmattn.registry import TRANSFORMS
 
-from .clip_files import ClipFrames, read_frame
+from .clip_readers import ClipFrames
+from .frame_files import read_frame
 from .masks import keep_objects, object_ids, read_mask
 
 META_KEYS = (
@@ -168,7 +169,7 @@ class PackClip(BaseTransform):
 
       * ``given``: a dict from positions to uint8 ``(H, W)`` tensors, with the ids of the objects that begin there, and
         0. In training, its only key is 0.
-      * ``frames``, in a test: :class:`~mmattn.video.clip_files.ClipFrames`, a sequence that reads a frame on access.
+      * ``frames``, in a test: :class:`~mmattn.video.clip_readers.ClipFrames`, a sequence that reads a frame on access.
       * ``gt_masks``, in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, hold the ids of the given objects,
         0, and 255 for ignored pixels outside the image.
       * meta information: ``first_frames`` and ``ori_shape`` as in :class:`LoadGivenMasks`, and the keys of an item of

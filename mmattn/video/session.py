@@ -1,22 +1,58 @@
-"""Follow objects through a clip whose frames arrive one by one, in memory that does not grow with the clip."""
+"""Follow objects through a clip whose frames arrive one by one, in memory that does not grow with the clip.
+
+A session is the only loop over the frames of a clip, for the test of a data set and for the inferencer. It knows a
+model by three functions, :class:`ClipNetwork`, and never calls its ``forward``.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any, NamedTuple, Protocol
 
 import mmcv
 import numpy as np
 import torch
 from mmengine.structures import BaseDataElement, PixelData
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .aggregation import aggregate
 from .expand_mask_project import shrink_masks
 from .masks import VOID, object_ids, to_ids
-from .network import SSTNetwork
 
 SAMPLINGS = ('dense', 'sparse')
 FRAMES_AT_ONCE = 4  # batch size of the backbone, which processes frames separately
+
+
+class ClipNetwork(Protocol):
+    """What a session requires of a model. :class:`~mmattn.video.SST` and ``LabelPropagation`` have it.
+
+    B clips of T frames have features of h × w cells with C channels, and O objects in all clips together.
+    """
+
+    aggregation: str  # as in `aggregate`
+    data_preprocessor: Any  # with `normalize` and `pad_size_divisor`, as ClipDataPreprocessor
+
+    def extract_feat(self, frames: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Extract ``(N, h, w, C)``, and finer maps ``(N, C', h', w')`` or None, from ``(N, 3, H, W)``."""
+
+    def object_streams(
+        self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
+    ) -> Tensor:
+        """Follow objects through clips: ``(O, T, h, w, C')``.
+
+        Args:
+            features (Tensor): ``(B, T, h, w, C)``, from ``extract_feat``.
+            frame_numbers (Tensor): int64 ``(B, T)``, counted from the reference frame.
+            reference (Tensor): ``(O, h, w, C)``, features of each object's reference frame.
+            masks (Tensor): float ``(O, h, w)``, each object's mask in its reference frame, see :func:`shrink_masks`.
+            clip (Tensor): int64 ``(O)``, index of each object's clip, 0 to B − 1.
+        """
+
+    def head(self, stream: Tensor, fine: Tensor | None, size: Sequence[int]) -> Tensor:
+        """Compute logits of background and foreground ``(N, 2, *size)`` of an object's stream ``(N, h, w, C')``."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters, which are on the device of the session."""
 
 
 class Frame(NamedTuple):
@@ -35,9 +71,9 @@ class Frame(NamedTuple):
 
 class _Reference(NamedTuple):
     features: Tensor  # (h, w, C)
-    ids: list[int]
-    masks: Tensor  # (O, h, w)
-    mask: np.ndarray  # (H, W)
+    ids: list[int]  # of the O objects that begin here
+    masks: Tensor  # float (O, h, w)
+    mask: np.ndarray  # (H, W) of the ids
 
 
 class ClipSession:
@@ -48,7 +84,7 @@ class ClipSession:
     count from it. If a clip is processed in parts, the model receives a part together with the reference frame.
 
     Args:
-        model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
+        model (ClipNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
         scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`. Only :meth:`segment_clip` uses
             ``sampling``.
 
@@ -61,7 +97,7 @@ class ClipSession:
 
     def __init__(
         self,
-        model: SSTNetwork,
+        model: ClipNetwork,
         scale: tuple[int, int] | None = None,
         max_frames: int | None = None,
         sampling: str = 'dense',
@@ -84,12 +120,39 @@ class ClipSession:
     ) -> Iterator[tuple[Frame, np.ndarray]]:
         """Yield each frame with its ids, uint8 ``(H, W)``. Frames are processed in parts of at most ``max_frames``.
 
+        No more frames are held than those of a part.
+
         Args:
             frames (iterable of Frame): in the order of their numbers, and all of one size. A mask may only show objects
                 that have not begun yet.
             skip (Callable): receives the frame numbers of a part, and returns whether its results are not required. It
                 does not change where parts begin. Defaults to never.
         """
+        for part in self._consecutive(frames):
+            if not skip([frame.number for frame in part]):
+                yield from self._segment_part(part)
+
+    @torch.no_grad()
+    def segment_clip(self, sample: BaseDataElement) -> np.ndarray:
+        """Segment a whole clip, as made by ``PackClip``: ids, uint8 ``(T, H, W)``.
+
+        No more frames are held than those of a part, and the next ones, which are decoded meanwhile. A frame that
+        cannot be read, or has another size than the masks, raises an error that names its file.
+        """
+        count = len(sample.frames)
+        ids = np.zeros((count, *sample.ori_shape), np.uint8)
+        position = {number: i for i, number in enumerate(sample.frame_numbers)}
+        if self.sampling == 'sparse' and self.max_frames is not None and count > self.max_frames:
+            parts = self._from_whole_clip(sample, self.max_frames)
+        else:
+            parts = self._consecutive(_frames(sample, range(count)))
+        for part in parts:
+            for frame, frame_ids in self._segment_part(part):
+                ids[position[frame.number]] = frame_ids
+        return ids
+
+    def _consecutive(self, frames: Iterable[Frame]) -> Iterator[list[Frame]]:
+        """Cut a clip into parts, and add the references in it on the way."""
         part: list[Frame] = []
         last = None
         for frame in frames:
@@ -102,35 +165,21 @@ class ClipSession:
             part.append(frame._replace(image=frame.image.copy()))  # the caller may reuse the buffer
             outside = bool(self._references.keys() - {frame.number for frame in part})
             if self.max_frames is not None and len(part) + outside >= self.max_frames:
-                if not skip([frame.number for frame in part]):
-                    yield from self._segment_part(part)
+                yield part
                 part = []
-        if part and not skip([frame.number for frame in part]):
-            yield from self._segment_part(part)
+        if part:
+            yield part
 
-    def segment_clip(self, sample: BaseDataElement) -> np.ndarray:
-        """Segment a whole clip, as made by ``PackClip``: ids, uint8 ``(T, H, W)``.
-
-        At most ``max_frames`` + 1 frames are held in memory. A frame that cannot be read, or has another size than the
-        masks, raises an error that names its file.
-        """
+    def _from_whole_clip(self, sample: BaseDataElement, max_frames: int) -> Iterator[list[Frame]]:
+        """Add all references of a clip, then deal its frames to parts like cards."""
+        for frame in _frames(sample, sample.given):
+            self.add(frame)
         count = len(sample.frames)
-        ids = np.zeros((count, *sample.ori_shape), np.uint8)
-        position = {number: i for i, number in enumerate(sample.frame_numbers)}
-        if self.sampling == 'sparse' and self.max_frames is not None and count > self.max_frames:
-            for at in sample.given:
-                self.add(_frame(sample, at, True))
-            parts = -(-count // (self.max_frames - 1))  # a reference comes with each part
-            results: Iterable[tuple[Frame, np.ndarray]] = (
-                result
-                for start in range(parts)
-                for result in self._segment_part([_frame(sample, at) for at in range(start, count, parts)])
-            )
-        else:
-            results = self.segment(_frame(sample, at, at in sample.given) for at in range(count))
-        for frame, frame_ids in results:
-            ids[position[frame.number]] = frame_ids
-        return ids
+        parts = -(-count // (max_frames - 1))  # a reference comes with each part
+        hands = [range(start, count, parts) for start in range(parts)]
+        frames = _frames(sample, chain(*hands))
+        for hand in hands:
+            yield [*islice(frames, len(hand))]
 
     @torch.no_grad()
     def add(self, frame: Frame) -> None:
@@ -164,11 +213,12 @@ class ClipSession:
 
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
         part = sorted(part, key=lambda frame: frame.number)
-        features, fine, size = self._features(part)
+        features, fine, size = self._features(part)  # (T, h, w, C), (T, 1, C', H/4, W/4) or None
         streams: list[dict[int, Tensor]] = [{} for _ in part]  # per frame, (h, w, C) by object
         for number in self._references:
             later = [at for at, frame in enumerate(part) if frame.number > number]
             if later:
+                # (O, T', h, w, C) of the objects that begin at `number`, in the T' later frames
                 followed = self._follow(number, [part[at].number for at in later], features[later])
                 for id_, stream in zip(self._references[number].ids, followed):
                     for at, frame_stream in zip(later, stream):
@@ -181,13 +231,13 @@ class ClipSession:
         reference = self._references[number]
         count = len(reference.ids)
         streams = self.model.object_streams(
-            torch.cat([reference.features[None], features]).unsqueeze(0),
-            torch.tensor([[0, *(later - number for later in numbers)]], device=features.device),
-            reference.features.expand(count, -1, -1, -1),
-            reference.masks,
-            torch.zeros(count, dtype=torch.long, device=features.device),
+            torch.cat([reference.features[None], features]).unsqueeze(0),  # (1, 1 + T, h, w, C)
+            torch.tensor([[0, *(later - number for later in numbers)]], device=features.device),  # (1, 1 + T)
+            reference.features.expand(count, -1, -1, -1),  # (O, h, w, C)
+            reference.masks,  # (O, h, w)
+            torch.zeros(count, dtype=torch.long, device=features.device),  # (O)
         )
-        return streams[:, 1:]
+        return streams[:, 1:]  # (O, T, h, w, C)
 
     def _labels(
         self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None, size: tuple[int, int]
@@ -196,7 +246,7 @@ class ClipSession:
         labels = np.zeros(frame.image.shape[:2], np.uint8)
         if ids:
             scale = self.resize(frame.image).shape[:2]
-            foreground = torch.cat(
+            foreground = torch.cat(  # (O, H, W)
                 [
                     F.interpolate(
                         self.model.head(streams[i][None], fine, size)[:, :, : scale[0], : scale[1]].float(),
@@ -207,7 +257,7 @@ class ClipSession:
                     for i in ids
                 ]
             )
-            winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()
+            winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()  # (H, W), 0 to O
             labels = np.array([0, *ids], np.uint8)[winner]
         if frame.number in self._references:
             reference = self._references[frame.number]
@@ -246,16 +296,26 @@ def _check_frame(frame: Any) -> None:
         raise ValueError(f'the image of frame {frame.number} must be uint8 of shape (H, W, 3), BGR; got {kind}')
 
 
-def _frame(sample: BaseDataElement, position: int, with_mask: bool = False) -> Frame:
-    mask = sample.given[position].cpu().numpy() if with_mask else None
-    return Frame(sample.frame_numbers[position], sample.frames[position], mask)
+def _frames(sample: BaseDataElement, positions: Iterable[int]) -> Iterator[Frame]:
+    positions = list(positions)
+    for position, image in zip(positions, sample.frames.read(positions)):
+        mask = sample.given[position].cpu().numpy() if position in sample.given else None
+        yield Frame(sample.frame_numbers[position], image, mask)
 
 
 @torch.no_grad()
-def segment_clips(model: Any, samples: list[BaseDataElement]) -> list[BaseDataElement]:
-    """Add ``pred_masks`` to samples of whole clips: ``data``, the predicted ids, uint8 ``(T, H, W)``."""
+def segment_clips(model: ClipNetwork, settings: dict, samples: list[BaseDataElement]) -> list[BaseDataElement]:
+    """Add ``pred_masks`` to samples of whole clips: ``data``, the predicted ids, uint8 ``(T, H, W)``.
+
+    mmengine's loops know a test as ``model.test_step``, so the models that they call enter here.
+
+    Args:
+        model (ClipNetwork): in eval mode.
+        settings (dict): of :class:`ClipSession`.
+        samples (list of BaseDataElement): whole clips, as made by ``PackClip``.
+    """
     for sample in samples:
-        session = ClipSession(model, **model.test_cfg)
+        session = ClipSession(model, **settings)
         sample.pred_masks = PixelData(data=torch.from_numpy(session.segment_clip(sample)))
     return samples
 

@@ -100,7 +100,7 @@ class SST(SSTNetwork):
 
         Frames are read as in :meth:`~mmattn.video.ClipSession.segment_clip`.
         """
-        return segment_clips(self, data_samples)
+        return segment_clips(self, self.test_cfg, data_samples)
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
         batch, frames = inputs.shape[:2]

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from mmattn.engine.data_sampling import InfiniteSampler, SeedAugmentation
 from mmattn.video import datasets as module
-from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
+from mmattn.video.frame_files import read_frame
 from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
 from mmattn.video.masks import write_mask
 

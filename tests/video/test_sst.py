@@ -1,5 +1,6 @@
 """The model: Expand-Mask-Project, appearance, aggregation by hand; what must hold of whole clips and their parts."""
 
+import gc
 import itertools
 import weakref
 
@@ -11,11 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
-from mmattn.video import clip_files
+from mmattn.video import clip_readers
 from mmattn.video.aggregation import aggregate
-from mmattn.video.clip_files import ClipFrames, read_frame
+from mmattn.video.clip_readers import AHEAD, ClipFrames
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
 from mmattn.video.expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
+from mmattn.video.frame_files import read_frame
 from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
 from mmattn.video.masks import write_mask
 from mmattn.video.session import ClipSession, Frame
@@ -397,7 +399,10 @@ def test_frames_before_any_object_are_background():
 
 @pytest.mark.parametrize('sampling', ['dense', 'sparse'])
 def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, sampling):
-    """The frames alive at once are those of a part and the one taken last, in a clip of 50 frames and of 500."""
+    """The frames alive at once are those of a part, and those read ahead, in a clip of 54 frames and of 504.
+
+    The bytes of all tensors are equal when the first parts and when the last ones are processed.
+    """
     clips.clip(tmp_path, 'a', [squares(0, 1, size=(16, 24))])
     (item,) = VideoFolderDataset(data_root=str(tmp_path))
     alive = most = 0
@@ -414,19 +419,30 @@ def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, sampling)
         nonlocal alive
         alive -= 1
 
-    monkeypatch.setattr(clip_files, 'read_frame', read)
+    monkeypatch.setattr(clip_readers, 'read_frame', read)
     model = build(decoder_layers=1, test_cfg=dict(max_frames=10, sampling=sampling))
-    peaks = []
-    for length in (50, 500):
+    streams, tensors = model.object_streams, []
+
+    def watched(*arguments):
+        if len(arguments[0][0]) == 10:  # a full part and its reference
+            calls.append(calls[-1] + 1)
+            if calls[-1] in (2, 3) or calls[-1] > last:  # the first part has one frame more, which is the reference
+                gc.collect()  # other tests leave tensors behind
+                tensors.append(sum(x.nbytes for x in gc.get_objects() if type(x) in (torch.Tensor, nn.Parameter)))
+        return streams(*arguments)
+
+    monkeypatch.setattr(model, 'object_streams', watched)
+    for length in (54, 504):
         long = dict(item, frame_paths=item['frame_paths'] * length, frame_numbers=range(length))
         sample = PackClip()(LoadGivenMasks()(long))['data_samples']
         assert alive == 0  # packing reads none
-        most = 0
+        most, calls, last = 0, [0], length // 9 - 4
         assert predict(model, sample).shape == (length, 16, 24)
-        peaks.append(most)
-    assert peaks[0] == peaks[1] <= 11
+        assert 0 < most <= 11 + AHEAD
+    assert len(tensors) == 9
+    assert len(set(tensors)) == 1
     held = [*sample.frames]
-    assert alive == len(held) == 500  # what is held counts
+    assert alive == len(held) == 504  # what is held counts
 
 
 def test_what_is_wrong_is_named(root, sample, tmp_path):

@@ -14,8 +14,8 @@ from mmengine.structures import PixelData
 from mmengine.visualization import Visualizer
 
 from mmattn.registry import HOOKS
-from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import VideoFolderDataset
+from mmattn.video.frame_files import read_frame
 from mmattn.video.loading import LoadGivenMasks, PackClip
 from mmattn.video.masks import draw_overlay, read_mask
 

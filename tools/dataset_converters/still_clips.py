@@ -22,14 +22,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-
 import cv2
 import numpy as np
 
+import mmattn.utils.command
 from mmattn.segmentation.conversion import copy_image, find_pairs
 from mmattn.utils.conversion import Fault, convert_all, output_folder, run_converter
-from mmattn.video.clip_files import SUFFIXES, read_frame
+from mmattn.video.frame_files import SUFFIXES, read_frame
 from mmattn.video.masks import VOID, read_mask, write_mask
 
 FOLDERS = 'JPEGImages', 'Annotations'

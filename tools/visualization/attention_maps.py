@@ -143,7 +143,7 @@ def draw_clip(args: argparse.Namespace, cfg: Config, device: torch.device) -> np
     """Draw the attention of a query in the frames of a clip."""
     from mmattn.video import SST, Frame
     from mmattn.video.attention_pictures import clip_attention, draw_clip_attention
-    from mmattn.video.clips import FrameFolder, VideoFile
+    from mmattn.video.clip_readers import FrameFolder, VideoFile
     from mmattn.video.given_masks import read_masks
 
     check_model(cfg, SST, 'an SST')

@@ -1,22 +1,79 @@
-"""A clip: a folder of frames or a video file, read frame by frame."""
+"""Readers of clips, which yield one frame after another: of a data set, of a folder of frames, of a video file."""
 
 import logging
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
-from .clip_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, raise_for, read_frame
+from .frame_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, raise_for, read_frame
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
 ANIMATIONS = 'GIF', 'PNG'  # image formats that OpenCV decodes as videos; of a TIFF, it decodes only the first page
 MANY_FILES = 10  # the most files that a message lists
+AHEAD = 4  # frames that are decoded while the model computes
+T = TypeVar('T')
+R = TypeVar('R')
+
+
+def read_ahead(read: Callable[[T], R], items: Iterable[T], ahead: int = AHEAD) -> Iterator[R]:
+    """Yield ``read(item)`` for each item, in order, while a thread reads up to ``ahead`` further items.
+
+    An error of ``read`` is raised when its item is due. If the iterator is closed, nothing more is read.
+
+    Example:
+        >>> [*read_ahead(str.upper, ['a', 'b', 'c'])]
+        ['A', 'B', 'C']
+    """
+    pool, due = ThreadPoolExecutor(1), deque[Future[R]]()
+    try:
+        for item in items:
+            due.append(pool.submit(read, item))
+            if len(due) > ahead:
+                yield due.popleft().result()
+        while due:
+            yield due.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class ClipFrames:
+    """Read the frames of a data set's clip on access, as a sequence. No frame is kept in memory.
+
+    Args:
+        paths (sequence of str): the files. An error on access names the file.
+        size (tuple[int, int]): height and width of the clip's masks, which every frame must have.
+    """
+
+    def __init__(self, paths: Sequence[str], size: tuple[int, int]) -> None:
+        self.paths = paths
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        path = self.paths[position]
+        image = read_frame(path)
+        if image.shape[:2] != tuple(self.size):
+            raise ValueError(
+                f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
+                f'{self.size[1]}×{self.size[0]} (width×height)'
+            )
+        return image
+
+    def read(self, positions: Iterable[int]) -> Iterator[np.ndarray]:
+        """Yield the frames at these positions, uint8 ``(H, W, 3)``, BGR. The next ones are decoded meanwhile."""
+        return read_ahead(self.__getitem__, positions)
 
 
 class FrameFolder:
@@ -55,7 +112,7 @@ class FrameFolder:
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
-        yield from zip(self._numbers, map(read_frame, self.files))
+        return zip(self._numbers, read_ahead(read_frame, self.files))
 
     def name(self, number: int) -> str:
         """Look up the name of a frame."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.video import clip_files
-from mmattn.video.clip_files import find_files, find_gaps
+from mmattn.video import frame_files
+from mmattn.video.frame_files import find_files, find_gaps
 
 # Names in the order of time, and their numbers.
 ORDERS = {
@@ -50,8 +50,8 @@ def test_a_gap_is_named_like_the_frames(folder):
 
 def test_an_order_by_several_numbers_is_told_once_a_folder(folder, monkeypatch):
     said = []
-    clip_files._say_order.cache_clear()
-    monkeypatch.setattr(clip_files, 'print_log', lambda message, logger: said.append(message))
+    frame_files._say_order.cache_clear()
+    monkeypatch.setattr(frame_files, 'print_log', lambda message, logger: said.append(message))
     path = folder(ORDERS['a date and a time'][0])
     for _ in range(2):
         find_files(path, path / 'none')

@@ -1,4 +1,4 @@
-"""Find the frames and masks of a clip, order them, and check them before any work begins."""
+"""The image files of a clip: find frames and masks, order them, check them before any work begins, read a frame."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -37,32 +37,6 @@ def read_frame(path: str | Path) -> np.ndarray:
         raise
     except Exception as error:
         raise ValueError(f'{path}: {unreadable(error)}') from error
-
-
-class ClipFrames:
-    """Read the frames of a clip on access, as a sequence. No frame is kept in memory.
-
-    Args:
-        paths (sequence of str): the files. An error on access names the file.
-        size (tuple[int, int]): height and width of the clip's masks, which every frame must have.
-    """
-
-    def __init__(self, paths: Sequence[str], size: tuple[int, int]) -> None:
-        self.paths = paths
-        self.size = size
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, position: int) -> np.ndarray:
-        path = self.paths[position]
-        image = read_frame(path)
-        if image.shape[:2] != tuple(self.size):
-            raise ValueError(
-                f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
-                f'{self.size[1]}×{self.size[0]} (width×height)'
-            )
-        return image
 
 
 def orientation(path: Path) -> int:
