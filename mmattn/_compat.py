@@ -5,7 +5,8 @@ mmattn.registry imports this module, so it imports only mmengine's registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mmengine.registry import DefaultScope
@@ -84,6 +85,23 @@ def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
 def process_store(distributed: Any) -> Any:
     """Get the store that the processes of a group share. torch has no public function for it."""
     return distributed.distributed_c10d._get_default_store()
+
+
+@contextmanager
+def resize_without_warning() -> Iterator[None]:
+    """Switch off the check in mmseg's ``resize`` of whether sizes fit ``align_corners``, within the block.
+
+    It converts the sides of the map to ``int``, which ``torch.export`` takes for a condition on the size of the image.
+    Heads call ``resize`` without its argument ``warning``, so its default is changed.
+    """
+    from mmseg.models.utils import resize  # lazy: it imports mmcv
+
+    defaults = resize.__defaults__
+    resize.__defaults__ = *defaults[:-1], False
+    try:
+        yield
+    finally:
+        resize.__defaults__ = defaults
 
 
 def loads_masks_as(transform: object, stock: Any) -> bool:

@@ -13,8 +13,9 @@ from mmengine.registry import Registry
 
 from ._compat import default_scopes
 
-# `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` of mmengine locate the package by this table. With a module name
-# instead of a distribution name, Python locates it, including editable installs, which mmengine 0.10.7 does not find.
+# `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` of mmengine locate the package by this table, as a registry is
+# found by its scope. With a module name instead of a distribution name, Python locates it, including editable installs,
+# which mmengine 0.10.7 does not find.
 MODULE2PACKAGE['mmattn'] = 'mmattn.registry'
 
 # Distributions by import name: the maintained continuation, the original.
@@ -61,11 +62,39 @@ def _missing(folder: str) -> list[str]:
     return [package for package in FOLDERS[folder] if find_spec(package) is None]
 
 
-class FolderRegistry(Registry):
-    """A registry that imports the module of a name when the name is first looked up.
+def import_registered(name: str) -> None:
+    """Import the module that registers ``name``, and no other. Do nothing for an unknown name.
 
-    Other modules are not imported. A missing package affects only the folders that require it. A package that is
-    installed but broken raises its own ImportError. The parent is ``name`` of ``mmengine.registry``.
+    If a package that the folder of ``name`` requires is missing, the ImportError gives the command that installs it. A
+    package that is installed but broken raises its own ImportError.
+    """
+    folder = find_folder(name)
+    if folder is None:
+        return
+    missing = _missing(folder)
+    if missing:
+        continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
+        raise ImportError(
+            f"'mmattn.{name}' requires {' and '.join(missing)}, not installed here: "
+            f'pip install {continued} (maintained) or pip install {original} (original)'
+        )
+    getattr(import_module(folder), name)
+
+
+def config_scope() -> str:
+    """Find the scope of a name without one in a config with ``_base_ = 'mmattn::…'``: its default scope, '' if none.
+
+    mmengine builds such a config in the scope ``mmattn``, although its ``default_scope`` is mmseg or mmdet, whose
+    ``LoadAnnotations``, for example, differs from mmengine's.
+    """
+    scopes = (scope for scope in (*default_scopes(), 'mmseg', 'mmdet') if scope not in ('mmattn', 'mmengine'))
+    return next((scope for scope in scopes if find_spec(scope) is not None), '')
+
+
+class FolderRegistry(Registry):
+    """The child of scope ``mmattn`` of a registry of mmengine, with modules that are imported when a name is looked up.
+
+    mmengine's ``locations`` would import all of mmattn for one name, and call a name whose package is missing unknown.
     """
 
     def __init__(self, name: str) -> None:
@@ -81,35 +110,15 @@ class FolderRegistry(Registry):
                     getattr(module, name)
 
     def get(self, key: str) -> type | None:
-        """Look up the class that is registered as ``key`` here or in the scope of the config.
-
-        The second lookup is for configs with ``_base_ = 'mmattn::…'``: mmengine builds these in the scope ``mmattn``,
-        but their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, for example, differs from mmengine's.
-
-        If a package that the folder of ``key`` requires is missing, the ImportError gives the command that installs it.
-        """
+        """Look up ``Name`` or ``mmattn.Name`` here, and every other key in mmengine's registry, the parent."""
         scope, _, name = key.rpartition('.')
         if scope in ('', 'mmattn'):
-            if name not in self.module_dict and (folder := find_folder(name)):
-                _import_from(folder, name)
+            if name not in self.module_dict:
+                import_registered(name)
             if name in self.module_dict:
                 return self.module_dict[name]
-        if not scope:
-            for sibling in dict.fromkeys([*default_scopes(), 'mmseg', 'mmdet']):
-                if sibling not in ('mmattn', 'mmengine') and find_spec(sibling) is not None:
-                    return self.parent.get(f'{sibling}.{name}')
-        return self.parent.get(key)  # super().get(key) would import all folders
-
-
-def _import_from(folder: str, name: str) -> None:
-    missing = _missing(folder)
-    if missing:
-        continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
-        raise ImportError(
-            f"'mmattn.{name}' requires {' and '.join(missing)}, not installed here: "
-            f'pip install {continued} (maintained) or pip install {original} (original)'
-        )
-    getattr(import_module(folder), name)
+        scope = scope or config_scope()
+        return self.parent.get(f'{scope}.{name}' if scope else name)
 
 
 DATASETS = FolderRegistry('DATASETS')

@@ -4,13 +4,12 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from mmseg.models.utils import resize
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
+from mmattn._compat import resize_without_warning
 from mmattn.ops.compositions.export import COMPOSITIONS
 from mmattn.utils.files import atomic_write
 
@@ -61,9 +60,7 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
         }
     else:
         shape, dynamic = (1, 3, *input_size), None
-    # mmseg's resize would compare symbolic sizes, only to warn of sizes that do not fit align_corners.
-    without_warning = patch.object(resize, '__defaults__', (*resize.__defaults__[:-1], False))
-    with torch.no_grad(), without_warning, quiet():
+    with torch.no_grad(), resize_without_warning(), quiet():
         return torch.export.export(
             network,
             (torch.zeros(shape),),

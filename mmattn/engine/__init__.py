@@ -47,5 +47,3 @@ __all__ = [
     'prepare_for_cpu',
     'trained_models',
 ]
-
-add_safe_globals()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.config import Config, DictAction
+from mmengine.fileio import load
 from mmengine.hub import get_config
 from mmengine.logging import print_log
 from mmengine.runner import FlexibleRunner, Runner
@@ -24,7 +25,7 @@ from torch import distributed
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.component_type import type_name
 from mmattn.utils.faults import shorten
-from mmattn.utils.files import check_not_input, check_writable
+from mmattn.utils.files import check_not_input, check_writable, config_files
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 # The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.
@@ -288,15 +289,21 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
 
 
 def _fault(path: Path, error: Exception) -> str:
-    where, line = str(path), None
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name in ('_is_lazy_import', '_file2dict', '_parse_lazy_import'):  # includes base configs
-            read = str(frame.f_locals['filename'])
-            where = read if Path(read).exists() else where
-        line = number if frame.f_code.co_filename == where else line
-    line = getattr(error, 'lineno', line)
+    files = config_files(path.resolve())
+    # mmengine runs the code of a config under the name of its file, but does not name a file that it cannot parse
+    ran = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() in files]
+    line = ran[-1].lineno if ran else getattr(error, 'lineno', None)
+    where = ran[-1].filename if ran else next((file for file in files if not _parses(file)), path)
     message = error.args[0] if isinstance(error, KeyError) and error.args else getattr(error, 'msg', error)
     return f'{where}{"" if line is None else f", line {line}"}: {type(error).__name__}: {message}'
+
+
+def _parses(path: Path) -> bool:
+    try:
+        ast.parse(path.read_bytes()) if path.suffix == '.py' else load(path)
+    except Exception:  # parsers of YAML have errors of their own
+        return False
+    return True
 
 
 def _check_names(path: Path, cfg: Config) -> None:

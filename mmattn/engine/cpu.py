@@ -56,7 +56,7 @@ class CPUAmpOptimWrapper(OptimWrapper):
                 'current',
                 logging.WARNING,
             )
-        _mmcv_in_float32()
+        run_mmcv_in_float32()
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
@@ -75,8 +75,13 @@ def _product_time(dtype: torch.dtype) -> float:
 
 
 @cache
-def _mmcv_in_float32() -> None:
-    # operators of detectors, which do not support bfloat16 on a CPU
+def run_mmcv_in_float32() -> None:
+    """Make the operators of mmcv that detectors use accept bfloat16 and float16 on a CPU, in the whole process.
+
+    They compute in float32. :class:`CPUAmpOptimWrapper` calls this function when it is built, so only a run in mixed
+    precision is affected. Without it, the first detector raises "not implemented for 'BFloat16'". mmcv binds the
+    operators to names in many modules, so ``forward`` and ``backward`` are the only place to convert their tensors.
+    """
     if find_spec('mmcv') is None or find_spec('mmcv._ext') is None:
         return
     for module, name in (

@@ -24,7 +24,11 @@ from mmattn.registry import DATA_SAMPLERS, TRANSFORMS
 class SampleIndex(int):
     """An index into a data set, with the sample's position in the sampler's stream and the sampler's seed.
 
-    ``RepeatDataset`` and ``ConcatDataset`` compute with an index. Their arithmetic preserves position and seed.
+    It is an ``int`` because an index is all that a ``DataLoader`` passes from the sampler to a worker, and all that
+    ``BaseDataset`` passes to its pipeline, as ``sample_idx``. As a tuple, it could not index the data sets of other
+    packages, and without position and seed, augmentation would depend on the number of workers, and a resumed run
+    would draw other images. ``RepeatDataset`` and ``ConcatDataset`` compute with an index, so ``%`` and ``-`` preserve
+    position and seed.
     """
 
     position: int

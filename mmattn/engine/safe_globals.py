@@ -9,9 +9,12 @@ from mmengine.logging import HistoryBuffer
 
 
 def add_safe_globals() -> None:
-    """Register the types in mmengine's checkpoints, other than tensors, as safe.
+    """Register the types in mmengine's checkpoints, other than tensors, as safe to load, in the whole process.
 
-    The original mmengine does not do this, and cannot load its own checkpoints with torch ≥ 2.6. The list is
+    The original mmengine does not do this, and cannot load its own checkpoints with torch ≥ 2.6. Importing mmattn does
+    not do it either. ``mmattn.CheckpointHook`` calls this function when a Runner builds it, and
+    :func:`check_checkpoint`, which the tools and inferencers call, when it checks a file. In a script with neither,
+    call it once before you load a checkpoint. The list is
     ``get_torch_safe_globals`` of the continued mmengine, plus all number types of NumPy: float32, the type of the best
     mIoU of mmseg, is missing there. ``getattr``, which reaches every function of Python, is replaced by a function for
     the methods of ``HistoryBuffer``. Checkpoints written with NumPy 1 or 2 are loaded with both.

@@ -1,7 +1,6 @@
-"""Behaviour that all command lines share: quiet imports, output in any encoding, and one message per error.
+"""Behaviour that all command lines share: quiet packages, output in any encoding, and one message per error.
 
-A tool imports this module first, because importing it silences irrelevant messages of other imports. The tool ends with
-``run(main)``.
+A tool ends with ``run(main)``. It imports packages that print at import, such as mmseg, in ``main``.
 """
 
 import io
@@ -13,12 +12,11 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
-from types import FrameType
 from typing import Any, NoReturn
 from urllib.error import URLError
 
@@ -54,6 +52,7 @@ def run(main: Callable[[], int | None]) -> None:
     cause is printed. If several processes fail, the first prints its message.
     """
     use_utf8()
+    silence()
     logging.raiseExceptions = os.environ.get(DEBUG, '0') not in ('', '0')  # of a log file on a full disk
     trace = ''
     try:
@@ -102,8 +101,7 @@ def describe(error: BaseException) -> str:
     if 'Original Traceback (most recent call last)' in message:  # raised in a worker of a data loader
         message = re.split(r'\n[\w.]+(?:Error|Exception): ', message)[-1].strip()
     if isinstance(error, OSError) and error.strerror:
-        path = error.filename if error.filename is not None else _open_file(error)
-        message = error.strerror if path is None else f'{_text(path)}: {error.strerror}'
+        message = error.strerror if error.filename is None else f'{_text(error.filename)}: {error.strerror}'
     component = _component(error)
     if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
         return (
@@ -112,15 +110,14 @@ def describe(error: BaseException) -> str:
             '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
         )
     if isinstance(error, URLError):
-        url = next((frame.f_locals['url'] for frame in _frames(error) if 'url' in frame.f_locals), 'a file')
         message = (
-            f'{url} cannot be downloaded ({error.reason}). Copy the file to ~/.cache/torch/hub/checkpoints, or train '
-            'without pretrained weights, for example with --cfg-options model.pretrained=None'
+            f'the file named above cannot be downloaded ({error.reason}). Copy it to ~/.cache/torch/hub/checkpoints, '
+            'or train without pretrained weights, for example with --cfg-options model.pretrained=None'
         )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f'{type(error).__name__}: {message or frame.line} ({frame.filename}:{frame.lineno})'
-    return f'building {component!r}: {message}' if component is not None and component not in message else message
+    return f'building {component}: {message}' if component and component not in message else message
 
 
 def has_mmcv_operators() -> bool:
@@ -135,23 +132,13 @@ def _is_expected(error: BaseException) -> bool:
 
 
 def _component(error: BaseException) -> str | None:
-    cfgs = [frame.f_locals.get('cfg') for frame in _frames(error) if frame.f_code.co_name == 'build_from_cfg']
-    kind = cfgs[-1].get('type') if cfgs and isinstance(cfgs[-1], dict) else None
-    return kind if kind is None or isinstance(kind, str) else getattr(kind, '__name__', str(kind))
-
-
-def _open_file(error: BaseException) -> Any:
-    # a failed write does not name its file: take the file that the innermost function has open
-    for frame in reversed([*_frames(error)]):
-        for value in frame.f_locals.values():
-            name = getattr(value, 'name', None) if isinstance(value, io.IOBase) else None
-            if isinstance(name, str | bytes):
-                return name
-    return None
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Name the class whose constructor, called by mmengine, failed. '' if mmengine did not come to call it."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    builds = [i for i, code in enumerate(codes) if code.co_name == 'build_from_cfg']
+    if not builds:
+        return None
+    constructor = next((code for code in codes[builds[-1] :] if code.co_name == '__init__'), None)
+    return getattr(constructor, 'co_qualname', '').rpartition('.')[0]  # Python 3.10 has no qualified names
 
 
 def _text(path: Any) -> str:
@@ -197,7 +184,13 @@ def _exit(code: int, message: str) -> NoReturn:
     os._exit(code)  # a normal exit would abort in gloo, and might wait for other processes in NCCL
 
 
-def _silence() -> None:
+def silence() -> None:
+    """Silence messages of other packages that users cannot act on, in this process, which is a command line's.
+
+    ``IRRELEVANT``, ``SWITCHED_OFF`` and ``WITHOUT_OPERATORS`` list them. mmseg and mmdet print some of them when they
+    are imported, with a ``print_log`` that they look up just before. A Runner logs others to a logger that it creates.
+    There is no object yet to which a filter could be added, so the functions are replaced.
+    """
     warnings.filterwarnings('ignore', WITHOUT_OPERATORS)
     warnings.filterwarnings('ignore', SWITCHED_OFF)
     if find_spec('mmengine') is None:
@@ -213,8 +206,5 @@ def _silence() -> None:
     def is_relevant(logger: logging.Logger, record: logging.LogRecord) -> Any:
         return not IRRELEVANT.match(record.getMessage()) and logging.Logger.filter(logger, record)
 
-    mmengine.logging.print_log = filtered  # for printed messages: the packages import the name just before they print
-    mmengine.logging.MMLogger.filter = is_relevant  # for logged messages
-
-
-_silence()
+    mmengine.logging.print_log = filtered
+    mmengine.logging.MMLogger.filter = is_relevant

@@ -123,6 +123,12 @@ def input_files(args: Namespace) -> list[Path]:
     values = [value for name, value in vars(args).items() if name != 'out']
     items = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
     files = [Path(item) for item in items if isinstance(item, str | Path) and os.path.isfile(item)]
+    return list(dict.fromkeys(file for path in files for file in config_files(path)))
+
+
+def config_files(path: Path) -> list[Path]:
+    """List a file and, if it is a config, its base files and theirs. Bases of a package, ``mmseg::…``, are left out."""
+    files = [path]
     for file in files:  # grows with the base files
         files += [base for base in _base_files(file) if base not in files]
     return files

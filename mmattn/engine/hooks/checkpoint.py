@@ -74,6 +74,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        add_safe_globals()  # here, because a FlexibleRunner loads its checkpoint before it calls a hook
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
         self._position: dict[str, int] = {}
@@ -157,16 +158,17 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         """
         count = runner.epoch if self.by_epoch else runner.iter
         within = self.by_epoch and self._batches_done > 0
-        step = _Within(count, runner.iter) if within else count
         regular = not within and self.interval > 0 and count % self.interval == 0
-        kept = self.max_keep_ckpts
+        kept, template = self.max_keep_ckpts, self.filename_tmpl
         if not regular:
             self.max_keep_ckpts = -1  # no older checkpoint is removed for it
+        if within:  # 'epoch_1_iter_30.pth' is saved in the second epoch, after iteration 30
+            self.filename_tmpl = template.replace('}', f'}}_iter_{runner.iter}')
         try:
             meta = dict(epoch=runner.epoch, iter=runner.iter)
-            self._save_checkpoint_with_step(runner, step, meta, validating, extra=not regular and kept > 0)
+            self._save_checkpoint_with_step(runner, count, meta, validating, extra=not regular and kept > 0)
         finally:
-            self.max_keep_ckpts = kept
+            self.max_keep_ckpts, self.filename_tmpl = kept, template
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Correct the position of FlexibleRunner, which also counts an unfinished iteration."""
@@ -263,20 +265,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._extra = to_resume.get('extra', '')
 
 
-class _Within(int):
-    """Number of finished epochs within the next one. A file name has it with the iteration: 'epoch_1_iter_30.pth'."""
-
-    iteration: int
-
-    def __new__(cls, epoch: int, iteration: int) -> '_Within':
-        number = super().__new__(cls, epoch)
-        number.iteration = iteration
-        return number
-
-    def __format__(self, spec: str) -> str:
-        return f'{int(self):{spec}}_iter_{self.iteration}'
-
-
 def _name_pattern(filename_tmpl: str) -> str:
     # a template may have a format, such as 'iter_{:06d}.pth'
     return re.sub(r'\\\{[^}]*\\\}', lambda _: NUMBER, re.escape(filename_tmpl))
@@ -343,7 +331,8 @@ def check_checkpoint(path: str | Path) -> None:
 
     The continued mmengine would also load other files. A folder is accepted if it holds the parts that DeepSpeed or
     PyTorch writes for several processes. URLs are not checked. With ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`` in the
-    environment, the objects in the file are not checked, as in ``torch.load``.
+    environment, the objects in the file are not checked, as in ``torch.load``. The types that mmengine stores in its
+    checkpoints are registered as safe, see :func:`add_safe_globals`.
 
     Raises:
         OSError: the file does not exist (FileNotFoundError) or cannot be read.
@@ -356,6 +345,7 @@ def check_checkpoint(path: str | Path) -> None:
         Traceback (most recent call last):
         ValueError: notes.txt is not a checkpoint (torch.save did not write it)
     """
+    add_safe_globals()  # also for a URL, which is loaded next
     if '://' in str(path):
         return
     path = Path(path).expanduser()
@@ -369,7 +359,6 @@ def check_checkpoint(path: str | Path) -> None:
 
 
 def _check_content(path: Path) -> None:
-    add_safe_globals()  # mmengine removes some of them after each load
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
     except UnpicklingError as error:

@@ -4,7 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -77,7 +78,7 @@ class PreemptionHook(Hook):
             return
         for number in self.signals:
             self._earlier[number] = signal.signal(number, self._note)
-        _kept_from_children.update(self.signals)
+        keep_from_children(self.signals)
 
     before_train = before_loops
 
@@ -156,6 +157,18 @@ _kept_from_children: set[int] = set()
 _mask = threading.local()
 
 
+def keep_from_children(signals: Iterable[int]) -> None:
+    """Make the processes that are forked from now on ignore these signals, until the set is emptied."""
+    _call_at_fork()
+    _kept_from_children.update(signals)
+
+
+@cache  # once: Python has no way to unregister what it calls at a fork, which does nothing while the set is empty
+def _call_at_fork() -> None:
+    # The signals are blocked before a fork, so that the new process blocks them from its start.
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_ignore_unless_from_parent)
+
+
 def _block() -> None:
     _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _kept_from_children)
 
@@ -176,7 +189,3 @@ def _end_with_the_parent(numbers: set[int]) -> None:
         received = signal.sigwaitinfo(numbers)
         if received.si_signo == signal.SIGTERM and received.si_pid == os.getppid():
             os._exit(0)
-
-
-# The signals are blocked before a fork, so that the new process blocks them from its start.
-os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_ignore_unless_from_parent)

@@ -340,7 +340,7 @@ os.register_at_fork(after_in_child=lambda: time.sleep(.3))  # comes before what 
 from mmattn.engine.hooks import preemption
 faulthandler.dump_traceback_later(30, exit=True)
 signal.signal(signal.SIGTERM, lambda *_: None)
-preemption._kept_from_children.add(signal.SIGTERM)
+preemption.keep_from_children([signal.SIGTERM])
 worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=[60])
 worker.start()
 worker.terminate()
