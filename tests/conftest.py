@@ -7,10 +7,10 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from mmattn.utils.command import has_mmcv_operators
-
 import pytest
 from mmengine.registry import DefaultScope
+
+from mmattn.utils.command import has_mmcv_operators
 
 from . import tiny_data as tiny_data_sets
 from .covering import left_out

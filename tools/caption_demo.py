@@ -23,8 +23,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from PIL import ExifTags
 from rich.progress import track
 
@@ -42,6 +40,7 @@ from mmattn.language.captioning.region_pictures import (
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import picture_paths, read_picture, same_shape
 from mmattn.language.regions.region_store import RegionStore
+from mmattn.utils.command import run
 from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable

@@ -21,8 +21,6 @@ import argparse
 import json
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
@@ -31,6 +29,7 @@ from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.text.text_files import read_lines
+from mmattn.utils.command import run
 from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
 

@@ -13,11 +13,10 @@ and a column per model, beside the image and its mask in the folder MASKS.
 import argparse
 from pathlib import Path
 
-from mmattn.utils.command import describe, run
-
 from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
 from mmattn.segmentation.comparison import compare_segmentations
 from mmattn.segmentation.inferencer import SegmentationInferencer
+from mmattn.utils.command import describe, run
 
 
 def parse_args() -> argparse.Namespace:

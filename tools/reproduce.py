@@ -31,10 +31,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mmattn.utils.command import run
-
 import torch
 
+from mmattn.utils.command import run
 from reproduction.backbone import backbones
 from reproduction.plan import select
 from reproduction.plots import COSTS

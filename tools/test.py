@@ -4,8 +4,6 @@ import argparse
 from inspect import signature
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import METRICS, RUNNERS
@@ -20,6 +18,7 @@ from mmattn.engine import (
     log_operators,
     prepare_for_cpu,
 )
+from mmattn.utils.command import run
 from mmattn.utils.component_type import component_class, type_name
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable

@@ -2,13 +2,12 @@
 
 import argparse
 
-from mmattn.utils.command import run
-
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from mmattn.engine import (
     add_common_arguments,
+    add_safe_globals,
     check_checkpoint,
     config_from,
     enable_amp,
@@ -17,6 +16,7 @@ from mmattn.engine import (
     log_operators,
     prepare_for_cpu,
 )
+from mmattn.utils.command import run
 
 
 def parse_args() -> argparse.Namespace:
@@ -64,6 +64,7 @@ def main() -> None:
         cfg.resume, cfg.load_from = True, None
     if cfg.get('load_from'):
         check_checkpoint(cfg.load_from)
+    add_safe_globals()  # for a checkpoint that --resume finds
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)

@@ -18,8 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from mmattn.utils.command import describe, run
-
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
@@ -27,6 +25,7 @@ from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.text.text_files import decode_lines, read_lines
 from mmattn.language.translation.attention_pictures import attention_parts
 from mmattn.language.translation.inferencer import TranslationInferencer
+from mmattn.utils.command import describe, run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
 
 

@@ -7,9 +7,8 @@ writes DIR/masks/*.png and DIR/overlay.mp4. The same command resumes an interrup
 
 import argparse
 
-from mmattn.utils.command import describe, run
-
 from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.utils.command import describe, run
 from mmattn.video import VOSInferencer
 
 

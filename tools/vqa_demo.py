@@ -20,8 +20,6 @@ import argparse
 import json
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 import numpy as np
 from PIL import Image
 
@@ -29,6 +27,7 @@ from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
+from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
 
 

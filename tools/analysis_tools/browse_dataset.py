@@ -6,8 +6,6 @@ python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split v
 import argparse
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 import mmcv
 import numpy as np
 from mmengine.registry import init_default_scope
@@ -15,6 +13,7 @@ from mmseg.registry import DATASETS, VISUALIZERS
 from rich.progress import track
 
 from mmattn.engine import add_config_options, data_paths, load_config
+from mmattn.utils.command import run
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.video.masks import draw_overlay

@@ -10,9 +10,8 @@ metafile.yml is counted. For a config, and options, the entry in metafile.yml is
 import argparse
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from mmattn.engine import add_config_options, load_config
+from mmattn.utils.command import run
 from mmattn.utils.complexity import input_size, table_by_module, table_with_paper
 
 

@@ -10,8 +10,6 @@ import argparse
 import json
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -22,6 +20,7 @@ from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
 
 from mmattn.engine import load_config
+from mmattn.utils.command import run
 from mmattn.utils.files import check_not_input, check_writable, write_text
 
 

@@ -25,13 +25,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import mmattn.utils.command
-
 import torch
 from mmengine.config import Config
 from torch import Tensor
 from translation import seconds
 
+import mmattn.utils.command
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
 from mmattn.utils.profiling import extra_memory

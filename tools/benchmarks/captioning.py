@@ -17,14 +17,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import mmattn.utils.command
-
 import torch
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 from translation import copy_stacks, seconds
 
+import mmattn.utils.command
 from mmattn.language.captioning import Captioner, CiderReward
 from mmattn.registry import MODELS
 from mmattn.utils import config_path

@@ -17,10 +17,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-import mmattn.utils.command
-
 import torch
 
+import mmattn.utils.command
 from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors

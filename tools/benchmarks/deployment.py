@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mmattn.utils.command import run
-
 import numpy as np
 import torch
 from mmengine.model import revert_sync_batchnorm
@@ -24,6 +22,7 @@ from mmattn.deployment.pt2 import load_pt2, write_pt2
 from mmattn.deployment.verification import compare, run_onnx, run_torch
 from mmattn.engine import load_config
 from mmattn.utils import config_path
+from mmattn.utils.command import run
 
 RESIDUAL = 'attended_residual/fcn_r50-d8-{}_8xb1-60k_cityscapes-769x769.py'
 NETWORKS = {

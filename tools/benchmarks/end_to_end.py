@@ -23,8 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
-import mmattn.utils.command
-
 import cv2
 import numpy as np
 import torch
@@ -35,6 +33,7 @@ from mmengine.runner import Runner
 from rich.progress import track
 from torch import Tensor
 
+import mmattn.utils.command
 from mmattn.ops import dispatch, library
 from mmattn.registry import MODELS
 from mmattn.utils.profiling import extra_memory

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import mmattn.utils.command
-
 import alternatives
 import torch
 from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
+import mmattn.utils.command
 from mmattn import layers
 from mmattn.ops import dispatch
 from mmattn.utils.profiling import extra_memory

@@ -19,14 +19,13 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import mmattn.utils.command
-
 import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_calls
 
+import mmattn.utils.command
 from mmattn.ops import dispatch
 from mmattn.ops.gpu.collect_env import collect_env
 from mmattn.utils.files import write_text

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import mmattn.utils.command
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import mmattn.utils.command
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.translation.transformer import SIZES
 

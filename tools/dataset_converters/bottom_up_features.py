@@ -21,12 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import mmattn.utils.command
-
 import numpy as np
 import rich.progress
 import torch
 
+import mmattn.utils.command
 from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.conversion import Fault, run_converter

@@ -28,12 +28,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+import mmattn.utils.command
 from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.checks import check_count

@@ -35,11 +35,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import mmattn.utils.command
-
 import numpy as np
 from PIL import Image
 
+import mmattn.utils.command
 from mmattn.segmentation.conversion import (
     PARTS,
     choose_validation,

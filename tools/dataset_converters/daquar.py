@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.regions.conversion import add_arguments
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.vqa.conversion import archive_faults, hold_out, missing_splits, read_lines, write_set

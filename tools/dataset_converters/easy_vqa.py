@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.vqa.conversion import hold_out, missing_splits, write_set
 from mmattn.language.vqa.questions import Question

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images

@@ -29,10 +29,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-
 import numpy as np
 
+import mmattn.utils.command
 from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
 from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, read_images

@@ -19,11 +19,10 @@ together, on stderr, with exit code 1.
 import argparse
 from collections.abc import Sequence
 
-import mmattn.utils.command
-
 import torch
 from mmengine.registry import init_default_scope
 
+import mmattn.utils.command
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.regions.conversion import (
     add_image_arguments,

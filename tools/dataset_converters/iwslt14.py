@@ -29,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.text.preparation import Limits
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
 from mmattn.language.translation.conversion import (

@@ -27,10 +27,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-
 import numpy as np
 
+import mmattn.utils.command
 from mmattn.segmentation.conversion import label_folder, read_image
 from mmattn.segmentation.face_parsing import LFWPLDataset
 from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists

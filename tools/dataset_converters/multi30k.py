@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.text.published_text import check_pairs, find_pairs, iter_pairs
 from mmattn.language.translation.conversion import (
     LANGUAGES,

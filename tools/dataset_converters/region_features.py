@@ -16,9 +16,6 @@ every image a region.
 import argparse
 from collections.abc import Sequence
 
-import mmattn.utils.command
-from mmattn.utils.command import has_mmcv_operators
-
 import torch
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
@@ -26,6 +23,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 from torch import nn
 
+import mmattn.utils.command
 from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
 from mmattn.language.regions.conversion import (
     add_image_arguments,
@@ -35,6 +33,7 @@ from mmattn.language.regions.conversion import (
     write_store,
 )
 from mmattn.language.regions.extractors import RegionExtractor, prepare_config
+from mmattn.utils.command import has_mmcv_operators
 from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.devices import check_device
 

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, describe_source, write_store
 from mmattn.language.regions.region_archives import image_sizes, read_images
 from mmattn.utils.conversion import Fault, run_converter

@@ -48,11 +48,10 @@ from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
-import mmattn.utils.command
-
 import numpy as np
 from PIL import Image
 
+import mmattn.utils.command
 from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.files import replace_folder
 

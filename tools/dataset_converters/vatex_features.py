@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import mmattn.utils.command
-
 import numpy as np
 import torch
 
+import mmattn.utils.command
 from mmattn.language.regions.conversion import add_arguments, write_store
 from mmattn.language.regions.region_store import Regions, grid_boxes
 from mmattn.utils.conversion import Fault, files_below, run_converter

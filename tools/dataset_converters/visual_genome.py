@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import mmattn.utils.command
-
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, read_questions, write_questions

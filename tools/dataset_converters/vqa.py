@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import mmattn.utils.command
-
 from mmattn.language.regions.conversion import add_arguments
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json

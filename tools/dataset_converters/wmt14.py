@@ -42,7 +42,6 @@ from itertools import chain
 from pathlib import Path
 
 import mmattn.utils.command
-
 from mmattn.language.text.preparation import CorpusWriter, Limits, check_sources, map_pairs
 from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe

@@ -20,11 +20,10 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-
 import torch
 from torch import Tensor
 
+import mmattn.utils.command
 from mmattn.language.captioning.annotations import read_annotations
 from mmattn.language.text.text_files import iter_lines
 from mmattn.language.text.words import ban_words, question_words

@@ -10,8 +10,6 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from mmattn.utils.command import describe, run
-
 import numpy as np
 import run_onnx as runner
 import torch
@@ -26,6 +24,7 @@ from mmattn.deployment.network import LogitsNetwork, load_segmentor
 from mmattn.deployment.pt2 import load_pt2, write_pt2
 from mmattn.deployment.verification import compare, run_onnx, run_torch
 from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.utils.command import describe, run
 from mmattn.utils.files import check_writable
 
 

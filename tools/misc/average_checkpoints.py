@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 import torch
 
 from mmattn.engine import check_checkpoint
+from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.trained_model import model_differences, trained_model
 

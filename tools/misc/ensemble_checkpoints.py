@@ -10,11 +10,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from average_checkpoints import read_checkpoint, write_checkpoint
 
 import mmattn.engine  # noqa: F401  (registers the types in checkpoints)
+from mmattn.utils.command import run
 
 
 def ensemble(paths: Sequence[Path]) -> dict:

@@ -11,11 +11,10 @@ import hashlib
 import io
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 import torch
 
 from mmattn.engine import check_checkpoint
+from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 
 

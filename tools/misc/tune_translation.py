@@ -13,14 +13,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from average_checkpoints import average, last_checkpoints, write_checkpoint
 from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
 from mmattn.language.translation.transformer import TranslationTransformer
+from mmattn.utils.command import run
 from mmattn.utils.files import check_writable
 
 

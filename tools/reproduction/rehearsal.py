@@ -20,12 +20,11 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, NamedTuple
 
-from mmattn.utils.command import describe
-
 import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS, init_default_scope
 
+from mmattn.utils.command import describe
 from mmattn.utils.files import check_writable, exclusive, write_text
 
 from . import rehearsal_data

@@ -9,10 +9,9 @@ a grid of queries by content, by position, and bilateral, for each layer and hea
 import argparse
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.segmentation.inferencer import SegmentationInferencer
+from mmattn.utils.command import run
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import check_not_input, check_writable, input_files, write_text
 from mmattn.visualization import attention_explorer, attention_layers, attention_runs, read_image

@@ -17,8 +17,6 @@ No image: the geometric weights of a captioning model with geometry='content_ind
 import argparse
 from pathlib import Path
 
-from mmattn.utils.command import run
-
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -29,6 +27,7 @@ from PIL import Image
 from torch import nn
 
 from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
+from mmattn.utils.command import run
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files

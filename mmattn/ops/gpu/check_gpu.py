@@ -16,12 +16,11 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-import mmattn.utils.command
-
 import torch
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
+import mmattn.utils.command
 from mmattn.ops import dispatch, library, triton
 from mmattn.ops.dispatch import HALF, PASSES
 

@@ -7,9 +7,9 @@ import argparse
 import time
 from importlib import import_module
 
-import mmattn.utils.command
-
 from findings import guarded, record
+
+import mmattn.utils.command
 
 MODULES = {
     'environment': ('env',),
