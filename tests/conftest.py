@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from mmengine.registry import DefaultScope
 
-from mmattn.utils.command import has_mmcv_operators
+from mmattn.utils.command import has_mmcv_operators, silence
 
 from . import tiny_data as tiny_data_sets
 from .covering import left_out
 from .forked_tools import run_command
+
+silence()
 
 
 def pytest_addoption(parser):

@@ -15,7 +15,7 @@ from reproduction.forks import run_script
 SERVER = multiprocessing.get_context('forkserver')
 SERVER.set_forkserver_preload(
     [
-        'mmattn.utils.command',  # first, as in a tool: it silences what the others print at import
+        'tests.silent',  # first: it silences what the others print when they are imported
         'torch',
         'mmseg.models',
         'mmseg.datasets',

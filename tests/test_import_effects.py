@@ -12,6 +12,7 @@ import json, pkgutil, sys
 from importlib import import_module
 from importlib.util import find_spec
 import mmattn
+import torch  # _C requires it
 
 def import_everything():
     for module in pkgutil.walk_packages(mmattn.__path__, 'mmattn.'):
@@ -121,6 +122,7 @@ def state():
 before = state()
 before_modules = set(sys.modules)
 import mmattn
+import torch  # _C requires it
 import_everything()
 after = state()
 changed = {{}}

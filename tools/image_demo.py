@@ -14,8 +14,6 @@ import argparse
 from pathlib import Path
 
 from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
-from mmattn.segmentation.comparison import compare_segmentations
-from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils.command import describe, run
 
 
@@ -52,6 +50,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     """Segment the images and print the folders of the results."""
+
     args = parse_args()
     try:
         models = trained_models(args)

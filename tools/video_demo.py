@@ -9,7 +9,6 @@ import argparse
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.utils.command import describe, run
-from mmattn.video import VOSInferencer
 
 
 def parse_args() -> argparse.Namespace:
@@ -48,6 +47,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     """Segment the video and print the paths of the results."""
+    from mmattn.video import VOSInferencer  # late: it imports packages that print
+
     args = parse_args()
     try:
         check_checkpoint(args.checkpoint)

@@ -1,12 +1,16 @@
 """Metadata for a runtime without mmseg: how images become the input of a network, and what its labels mean."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import torch
 from mmengine.config import Config
-from mmseg.models.segmentors import EncoderDecoder
 
 from mmattn.utils.component_type import type_name
+
+if TYPE_CHECKING:
+    from mmseg.models.segmentors import EncoderDecoder
 
 KEY = 'mmattn'  # of the JSON text in the file's metadata
 LOADERS = ('LoadImageFromFile', 'LoadAnnotations', 'PackSegInputs', 'Resize')

@@ -24,13 +24,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-try:
-    from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
-except ImportError:  # mmcv without its operators: no model has a deformable convolution
-    DEFORMABLE: Any = ()
-else:
-    DEFORMABLE = DeformConv2dPack, ModulatedDeformConv2dPack
-
 
 def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = '') -> tuple[int, float]:
     """Count parameters and multiply-accumulates of a config's model in inference, without auxiliary heads.
@@ -183,8 +176,12 @@ def _build(cfg: Config) -> nn.Module:
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
     model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
+    try:
+        from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
+    except ImportError:  # mmcv without its operators: no model has a deformable convolution
+        return model
     for module in model.modules():
-        if isinstance(module, DEFORMABLE):  # mmcv's operator has no fake tensors
+        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack):  # mmcv's operator has no fake tensors
             module.forward = partial(_as_convolution, module)
     return model
 

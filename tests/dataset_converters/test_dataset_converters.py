@@ -97,7 +97,7 @@ def test_helen(command, helen_release, out, tmp_path, form):
             soft = np.stack(
                 [np.array(Image.open(helen_release / f'labels/{name}/{name}_lbl{i:02}.png')) for i in range(11)]
             )
-            labels = written_labels(out / f'ann_dir/{part}/{name}.png', helen.PALETTE)
+            labels = written_labels(out / f'ann_dir/{part}/{name}.png', HELENDataset.METAINFO['palette'])
             np.testing.assert_array_equal(labels, soft.argmax(0))
             assert labels[0, :2].tolist() == [0, 0]
             image = out / f'img_dir/{part}/{name}.jpg'

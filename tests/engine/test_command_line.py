@@ -301,7 +301,7 @@ def test_an_error_of_the_config_names_the_component_and_the_log_has_the_tracebac
     assert code == 1
     said = said[said.index('train.py: error: ') :]  # warnings come before
     message, where = said.splitlines()
-    assert message.startswith("train.py: error: building 'mmattn.BiCCHead': ")
+    assert message.startswith('train.py: error: building BiCCHead: ')
     assert message.endswith("got an unexpected keyword argument 'chanels'")
     (log,) = tmp_path.glob('*/*.log')
     assert where == f'(the traceback is in {log})'

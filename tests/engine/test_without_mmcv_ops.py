@@ -48,7 +48,8 @@ def test_a_component_that_needs_operators_is_an_error_that_names_the_command(con
 
 STEP = """
 import sys
-import mmattn.utils.command
+from mmattn.utils.command import silence
+silence()
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope

@@ -17,7 +17,6 @@ from mmseg.registry import MODELS
 from torch import nn
 
 from mmattn.deployment.exporter import check_requirements, export_network, write_onnx
-from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import load_pt2, write_pt2
 from mmattn.deployment.verification import compare, run_onnx, run_torch
 from mmattn.engine import load_config
@@ -38,6 +37,8 @@ NETWORKS = {
 
 def build(config: str) -> nn.Module:
     """Return the network of a config, with random weights, residual scalars and statistics of norms."""
+    from mmattn.deployment.network import LogitsNetwork  # late: mmseg prints when it is imported
+
     init_default_scope('mmseg')
     cfg = load_config(config_path(config)).model
     cfg.pretrained = cfg.backbone.init_cfg = None

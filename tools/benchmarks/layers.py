@@ -13,7 +13,6 @@ from contextlib import nullcontext
 
 import alternatives
 import torch
-from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
 import mmattn.utils.command
@@ -53,6 +52,8 @@ class OfClip(nn.Module):
 
 def pairs(small: bool) -> dict[str, tuple[list[tuple[str, nn.Module]], tuple[int, ...]]]:
     """Return the layers of each comparison, the stock layer last, and the shape of their input."""
+    from mmcv.cnn import NonLocal2d  # late: without compiled operators, mmcv warns
+
     channels, side, batch = (32, 9, 1) if small else (512, 97, 2)
     clip = (1, 2, 4, 4, 16) if small else (1, 8, 32, 56, 256)
     return {

@@ -10,12 +10,9 @@ from functools import partial
 
 import alternatives
 import torch
-from mmcv.cnn import ConvModule, fuse_conv_bn
-from mmcv.cnn.bricks import GeneralizedAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.layers import LocalBilateralAttention, TransformerAttention2d
 from mmattn.ops import (
     dynamic_conv,
     global_attention,
@@ -230,6 +227,10 @@ def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int,
 @workload('P4 i', row=dict(share=True, iterations=3), evaluation=0.6, training=0.8)
 def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float, training: float) -> Workload:
     """The block compared with the convolution that it replaces, with norm and ReLU, folded for evaluation."""
+    from mmcv.cnn import ConvModule, fuse_conv_bn  # late: without compiled operators, mmcv warns
+
+    from mmattn.layers import LocalBilateralAttention
+
     side, channels = (96, 256) if full else (9, 32)
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device)
 
@@ -326,6 +327,10 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
 @workload('P7 0010', terms='0010')
 def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Workload:
     """The whole block of mmcv, including its projections, and ours with the same weights."""
+    from mmcv.cnn.bricks import GeneralizedAttention  # late: without compiled operators, mmcv warns
+
+    from mmattn.layers import TransformerAttention2d
+
     channels, side = (512, 96) if full else (64, 11)
     stock = GeneralizedAttention(channels, num_heads=8, kv_stride=1, attention_type=terms).to(device, dtype)
     nn.init.ones_(stock.gamma)  # the initial 0 would make the block the identity

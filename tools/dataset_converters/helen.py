@@ -31,12 +31,10 @@ import numpy as np
 
 import mmattn.utils.command
 from mmattn.segmentation.conversion import label_folder, read_image
-from mmattn.segmentation.face_parsing import HELENDataset
 from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
 from mmattn.utils.conversion import Fault, find, run_converter, unpack
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
-CLASSES, PALETTE = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
 
 
 def read_name(line: str) -> str | None:
@@ -55,6 +53,9 @@ def read_probability(path: Path) -> np.ndarray:
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
+    from mmattn.segmentation.face_parsing import HELENDataset  # late: mmseg prints when it is imported
+
+    classes, palette = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
     fill_in(args)
     landmarks = [Path(args.align)] if args.align else []
     with label_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
@@ -66,12 +67,12 @@ def convert(args: argparse.Namespace) -> None:
                 name,
                 location,
                 root / 'images' / f'{name}.jpg',
-                tuple(root / 'labels' / name / f'{name}_lbl{i:02}.png' for i in range(len(CLASSES))),
+                tuple(root / 'labels' / name / f'{name}_lbl{i:02}.png' for i in range(len(classes))),
             )
             for split, name, location in listed
         ]
         points = None if args.align is None else Path(args.align or root / 'points')
-        convert_faces(faces, faults, read_probability, PALETTE, scratch / 'new', points, args)
+        convert_faces(faces, faults, read_probability, palette, scratch / 'new', points, args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -31,7 +31,6 @@ import numpy as np
 
 import mmattn.utils.command
 from mmattn.segmentation.conversion import label_folder, read_image
-from mmattn.segmentation.face_parsing import LFWPLDataset
 from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
 from mmattn.utils.conversion import Fault, find, run_converter, unpack
 
@@ -58,6 +57,8 @@ def read_colors(path: Path) -> np.ndarray:
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
+    from mmattn.segmentation.face_parsing import LFWPLDataset  # late: mmseg prints when it is imported
+
     fill_in(args)
     sources = [args.images, args.labels, args.lists, *([args.align] if args.align else [])]
     with label_folder(args.out_dir, args.overwrite, sources) as scratch:

@@ -20,7 +20,6 @@ from torch import nn
 
 from mmattn.deployment.exporter import MIN_SIDE, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
-from mmattn.deployment.network import LogitsNetwork, load_segmentor
 from mmattn.deployment.pt2 import load_pt2, write_pt2
 from mmattn.deployment.verification import compare, run_onnx, run_torch
 from mmattn.engine import add_config_options, check_checkpoint, load_config
@@ -54,6 +53,8 @@ def parse_args() -> argparse.Namespace:
 
 def build(cfg: Config, checkpoint: str) -> nn.Module:
     """Return the network in PyTorch; in a new process, where the config was not read."""
+    from mmattn.deployment.network import LogitsNetwork, load_segmentor  # late: mmseg prints when it is imported
+
     if cfg.get('custom_imports'):
         import_modules_from_strings(**cfg.custom_imports)
     return LogitsNetwork(load_segmentor(cfg, checkpoint)).eval()
@@ -119,6 +120,8 @@ def verify(args: argparse.Namespace, cfg: Config, about: dict, inputs: list[np.n
 
 def main() -> None:
     """Write the file, and print what it holds."""
+    from mmattn.deployment.network import LogitsNetwork, load_segmentor  # late: mmseg prints when it is imported
+
     args = parse_args()
     try:
         check_requirements(*(('onnx', 'onnxscript') if args.format == 'onnx' else ()))

@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils.command import run
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import check_not_input, check_writable, input_files, write_text
@@ -42,6 +41,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     """Compute the maps and write the page."""
+
     args = parse_args()
     check_not_input('--out', args.out, input_files(args))
     check_writable(args.out.parent)
