@@ -57,15 +57,14 @@ def callables():
         if module_name.partition('.')[0] not in WATCHED or not isinstance(module, types.ModuleType):
             continue
         for name, value in list(vars(module).items()):
-            if isinstance(value, CALLABLE):
+            if issubclass(type(value), CALLABLE):  # isinstance would ask proxies, which warn
                 yield f'{{module_name}}.{{name}}', value
-            if isinstance(value, type) and value.__module__ == module_name:
+            if issubclass(type(value), type) and value.__module__ == module_name:
                 for method, function in list(vars(value).items()):
                     if isinstance(function, CALLABLE):
                         yield f'{{module_name}}.{{name}}.{{method}}', function
-            defaults = getattr(value, '__defaults__', None)
-            if isinstance(value, types.FunctionType) and defaults:
-                yield f'{{module_name}}.{{name}}.__defaults__', defaults
+            if type(value) is types.FunctionType and value.__defaults__:
+                yield f'{{module_name}}.{{name}}.__defaults__', value.__defaults__
 
 def registries():
     for root in vars(mmengine.registry).values():
