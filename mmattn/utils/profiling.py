@@ -13,7 +13,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 MIB = 2**20
-os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # at its default, the profiler prints two lines per call
 
 
 def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -27,6 +26,7 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
+    os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # at its default, the profiler prints two lines per call
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, 'trace.json')
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
