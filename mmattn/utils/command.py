@@ -111,8 +111,9 @@ def describe(error: BaseException) -> str:
         )
     if isinstance(error, URLError):
         message = (
-            f'the file named above cannot be downloaded ({error.reason}). Copy it to ~/.cache/torch/hub/checkpoints, '
-            'or train without pretrained weights, for example with --cfg-options model.pretrained=None'
+            f'a file cannot be downloaded ({error.reason}). Copy it from the address that the output names after '
+            "'Downloading' to ~/.cache/torch/hub/checkpoints, or train without pretrained weights, for example with "
+            '--cfg-options model.pretrained=None'
         )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
