@@ -50,6 +50,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     """Segment the images and print the folders of the results."""
+    from mmattn.segmentation.comparison import compare_segmentations  # late: mmseg prints at import
+    from mmattn.segmentation.inferencer import SegmentationInferencer
 
     args = parse_args()
     try:

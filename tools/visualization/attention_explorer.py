@@ -41,6 +41,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     """Compute the maps and write the page."""
+    from mmattn.segmentation.inferencer import SegmentationInferencer  # late: mmseg prints at import
 
     args = parse_args()
     check_not_input('--out', args.out, input_files(args))
