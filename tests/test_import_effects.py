@@ -130,7 +130,10 @@ for kind, values in before.items():
         new = after[kind].get(name)
         if new is not value and (kind == 'callables' or new != value):
             changed.setdefault(kind, {{}})[name] = f'{{value}} -> {{new}}'[:400]
-    if kind != 'callables' and (added := after[kind].keys() - values.keys()):
+    added = after[kind].keys() - values.keys()
+    if kind == 'callables':  # a module may have new names, as submodules are imported; a class may not
+        added = {{name for name in added if name.rpartition('.')[0] in values}}
+    if added:
         changed.setdefault(kind, {{}})['added'] = sorted(added)
 print(json.dumps(dict(changed=changed, compared=len(before['callables']), late=[
     name for name in sys.modules.keys() - before_modules if not name.startswith('mmattn')])))

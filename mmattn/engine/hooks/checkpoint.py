@@ -70,6 +70,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     backend_args: dict | None
     best_ckpt_path: str | None
     file_backend: Any
+    filename_tmpl: str
     max_keep_ckpts: int
 
     def __init__(self, *args, **kwargs) -> None:
