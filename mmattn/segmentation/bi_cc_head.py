@@ -19,7 +19,7 @@ class BiCCHead(FCNHead):
 
     Args:
         recurrence (int): number of passes through the attention layer. Defaults to 2.
-        window_size, position, padding, smoothing, max_offset, content_smoothing: see
+        window_size, position, padding, smoothing, max_offset, content_smoothing, zero_init: see
             :class:`~mmattn.layers.BilateralCrissCrossAttention`.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
@@ -38,6 +38,7 @@ class BiCCHead(FCNHead):
         smoothing: str | float = 'zscore',
         max_offset: int = 96,
         content_smoothing: float | None = None,
+        zero_init: bool = False,
         **kwargs,
     ) -> None:
         check_count('recurrence', recurrence)
@@ -51,6 +52,7 @@ class BiCCHead(FCNHead):
             smoothing=smoothing,
             max_offset=max_offset,
             content_smoothing=content_smoothing,
+            zero_init=zero_init,
         )
 
     def forward(self, inputs: list[Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ class BiNLHead(FCNHead):
 
     Args:
         reduction, use_scale, mode: as in mmseg's ``NLHead``.
-        window_size, position, padding, smoothing, max_offset, content_smoothing: as in
+        window_size, position, padding, smoothing, max_offset, content_smoothing, zero_init: as in
             :class:`~mmattn.layers.BilateralNonLocal2d`.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
@@ -39,6 +39,7 @@ class BiNLHead(FCNHead):
         smoothing: str | float = 'zscore',
         max_offset: int = 96,
         content_smoothing: float | None = None,
+        zero_init: bool = False,
         **kwargs,
     ) -> None:
         super().__init__(num_convs=2, **kwargs)
@@ -55,6 +56,7 @@ class BiNLHead(FCNHead):
             smoothing=smoothing,
             max_offset=max_offset,
             content_smoothing=content_smoothing,
+            zero_init=zero_init,
         )
 
     def forward(self, inputs: list[Tensor]) -> Tensor:

@@ -64,7 +64,9 @@ class QueryNorm(nn.Module):
         if self.kind == 'layer':
             return self.norm(x)
         if self.kind == 'batch':
-            valid = x.new_ones(x.shape[:-1], dtype=torch.bool) if padding_mask is None else ~padding_mask
+            if padding_mask is None:
+                return self.norm(x.flatten(0, 1)).view(x.shape)
+            valid = ~padding_mask
             rows = self.norm(x[valid])
             return rows.new_zeros(x.shape).index_put((valid,), rows)
         x = normalize_queries(x, padding_mask)
