@@ -131,6 +131,7 @@ class ClipSession:
         for part in self._consecutive(frames):
             if not skip([frame.number for frame in part]):
                 yield from self._segment_part(part)
+            part.clear()  # before the next one is read
 
     @torch.no_grad()
     def segment_clip(self, sample: BaseDataElement) -> np.ndarray:
@@ -149,6 +150,7 @@ class ClipSession:
         for part in parts:
             for frame, frame_ids in self._segment_part(part):
                 ids[position[frame.number]] = frame_ids
+            part.clear()  # before the next one is read
         return ids
 
     def _consecutive(self, frames: Iterable[Frame]) -> Iterator[list[Frame]]:
