@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from mmattn.data_check import data_sets
 from mmattn.detection import DetDataCheckHook
 
 from ..engine.test_tools import ROOT
+from .image_folders import cut
 
 SIZE = (48, 40)  # width, height
 BOX = (5, 5, 20, 20)  # left, top, right, bottom
@@ -117,24 +119,22 @@ def test_data_without_a_fault(check, tmp_path, layout):
 @pytest.mark.parametrize(
     ('boxes', 'said'),
     [
-        ([('cell', BOX), ('cell', (5, 5, 5, 20))], '2 without an area'),
-        ([('cell', BOX), ('cell', (30, 30, 10, 10))], '2 without an area'),
-        ([('cell', BOX), ('cell', (60, 5, 90, 20))], '2 outside the image'),
-        ([('cell', BOX), ('dog', BOX)], 'among the classes'),
+        ([(5, 5, 5, 20)], 'boxes are not used: 2 without an area'),
+        ([(30, 30, 10, 10)], 'boxes are not used: 2 without an area'),
+        ([(60, 5, 90, 20)], 'boxes are not used: 2 outside the image'),
+        *(
+            ([box], '2 boxes reach beyond their images')
+            for box in ((5, 5, 900, 20), (5, 5, 20, 900), (-5, 5, 20, 20), (5, -5, 20, 20))
+        ),
+        ([], 'among the classes'),
     ],
 )
 @pytest.mark.parametrize('layout', [coco, voc])
-def test_boxes_that_are_not_used_are_a_warning(check, tmp_path, layout, boxes, said):
-    (message,) = check(layout(tmp_path, [*boxes, ('plate', BOX)]))
-    assert 'train_dataloader.dataset: boxes are not used: ' in message
+def test_boxes_that_are_not_used_or_clipped_are_a_warning(check, tmp_path, layout, boxes, said):
+    boxes = [('cell', box) for box in boxes] or [('dog', BOX)]
+    (message,) = check(layout(tmp_path, [('cell', BOX), *boxes, ('plate', BOX)]))
+    assert 'train_dataloader.dataset: ' in message
     assert said in message
-
-
-@pytest.mark.parametrize('box', [(5, 5, 900, 20), (5, 5, 20, 900), (-5, 5, 20, 20), (5, -5, 20, 20)])
-@pytest.mark.parametrize('layout', [coco, voc])
-def test_boxes_beyond_their_images_are_a_warning(check, tmp_path, layout, box):
-    (message,) = check(layout(tmp_path, [('cell', BOX), ('cell', box), ('plate', BOX)]))
-    assert 'train_dataloader.dataset: 2 boxes reach beyond their images' in message
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,10 @@ def test_a_class_without_a_box_in_validation_is_a_warning(check, tmp_path):
 
 @pytest.mark.parametrize(('categories', 'classes'), [(CLASSES, CLASSES[::-1]), (CLASSES, ('dog', *CLASSES))])
 def test_categories_in_another_order_than_the_classes(check, tmp_path, categories, classes):
-    with pytest.raises(ValueError, match=r"order of the file's categories, which is \['cell', 'plate'\]"):
+    """Those that are no class do not count; data sets that are concatenated have one order."""
+    with pytest.raises(ValueError, match=r"\['cell', 'plate'\]"):
         check(coco(tmp_path, categories=categories, classes=classes), allow_absent=['dog'])
-
-
-def test_categories_that_are_no_class_do_not_matter_to_the_order(check, tmp_path):
     check(coco(tmp_path, categories=('dog', 'cell', 'cat', 'plate')))
-
-
-def test_data_sets_that_are_concatenated_have_one_order(check, tmp_path):
     parts = [coco(tmp_path / 'a'), coco(tmp_path / 'b', categories=CLASSES[::-1])]
     with pytest.raises(ValueError, match=r'found 1 fault .*\n.*train_dataloader.dataset.datasets.1.metainfo.classes'):
         check(dict(type='ConcatDataset', datasets=parts))
@@ -179,23 +174,21 @@ def test_data_sets_that_are_concatenated_have_one_order(check, tmp_path):
 
 @pytest.mark.parametrize('layout', [coco, voc])
 def test_images_that_are_missing_broken_or_of_another_size(check, tmp_path, layout):
+    """One that its EXIF orientation turns is of the size that is loaded."""
     data_set = layout(tmp_path)
-    images(tmp_path, 1, (24, 20))
-    (tmp_path / 'JPEGImages/1.jpg').unlink()
-    with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations have 48×40(.|\n)*1.jpg: no such file'):
-        check(data_set)
-    (tmp_path / 'JPEGImages/1.jpg').write_text('none')
-    with pytest.raises(ValueError, match=r'1.jpg: unreadable: cv2 cannot decode it'):
-        check(data_set)
-    check(data_set, enabled=False)
-
-
-def test_an_image_that_is_turned_is_of_the_size_that_is_loaded(check, tmp_path):
-    data_set = coco(tmp_path)
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new('RGB', SIZE[::-1]).save(tmp_path / 'JPEGImages/0.jpg', exif=exif)
     check(data_set)
+    images(tmp_path, 1, (24, 20))
+    (tmp_path / 'JPEGImages/1.jpg').unlink()
+    with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations have 48×40(.|\n)*1.jpg: no such file'):
+        check(data_set)
+    Image.effect_noise(SIZE, 90).save(tmp_path / 'JPEGImages/1.jpg')
+    cut(tmp_path / 'JPEGImages/1.jpg', 0.7)
+    with pytest.raises(ValueError, match=r'1.jpg: unreadable'):
+        check(data_set)
+    check(data_set, enabled=False)
 
 
 @pytest.mark.parametrize('layout', [coco, voc])
@@ -207,21 +200,21 @@ def test_a_data_set_without_an_image_says_why(check, tmp_path, layout):
 
 
 def test_annotations_that_are_missing_or_broken(check, tmp_path):
+    """All of them are named at once."""
     data_set = voc(tmp_path)
-    (tmp_path / 'list.txt').write_text('0\n1\n2\n3\n')
-    with pytest.raises(ValueError, match=r'no annotation file .*2.xml; no annotation file .*3.xml'):
-        check(data_set)
-    (tmp_path / 'list.txt').write_text('0\n1\n')
     whole = (tmp_path / 'Annotations/1.xml').read_text()
-    for name, text, reason in (
-        ('1', '<annotation>', 'cannot be parsed: no element found'),
-        ('0', whole.replace('<xmin>', '<x>').replace('</xmin>', '</x>'), 'object without bndbox/xmin'),
-        ('1', re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole), "bndbox/ymax must be a number; got 'many'"),
+    for name, text in (
+        ('2', '<annotation>'),
+        ('3', whole.replace('<xmin>', '<x>').replace('</xmin>', '</x>')),
+        ('4', re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole)),
     ):
         (tmp_path / f'Annotations/{name}.xml').write_text(text)
-        with pytest.raises(ValueError, match=f'{name}.xml: {reason}'):
-            check(data_set)
-    with pytest.raises(ValueError, match=r'(?s)0.xml: object without.*1.xml: bndbox'):  # both
+    (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(6)))
+    said = '(?s).*'.join(('2.xml: cannot be parsed', '3.xml: .*xmin', "4.xml: .*ymax .*'many'"))
+    with pytest.raises(ValueError, match=r'no annotation file .*5.xml'):
+        check(data_set)
+    (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(5)))
+    with pytest.raises(ValueError, match=said):
         check(data_set)
     with pytest.raises(ValueError, match=r'no\.json'):
         check(coco(tmp_path) | dict(ann_file='no.json'))
@@ -237,83 +230,48 @@ def change(root, **changes):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'said'),
+    ('changes', 'names'),
     [
-        (
-            dict(bbox=lambda box: [30, 20, 46, 38]),
-            r'4 of 4 boxes reach beyond .*COCO.s are \[left, top, width, height\]: such as \[30, 20, 46, 38\] in 0',
-        ),
-        (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 1]), '4 of 4 boxes reach beyond .* read as corners'),
-        (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes have an area of 0 in the file'),
-        (
-            dict(bbox=lambda box: [0.1, 0.2, 0.5, 0.5] if box['id'] < 3 else box['bbox']),
-            '3 of 4 boxes are given in 0…1',
-        ),
-        (
-            dict(bbox=lambda box: box['bbox'][:3]),
-            r'4 of 4 boxes are not four finite numbers, such as \[\d+, \d+, \d+\]',
-        ),
-        (
-            dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']),
-            '1 of 4 boxes are not four',
-        ),
-        (dict(bbox=lambda box: None), '4 of 4 boxes are not four finite numbers, such as None'),
-        (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes belong to no image, .* with image_id '0'"),
+        (dict(bbox=lambda box: [30, 20, 46, 38]), r'4 of 4 boxes .*\[left, top, width, height\].*\[30, 20, 46, 38\]'),
+        (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 1]), '4 of 4 boxes .* corners'),
+        (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes .*area'),
+        (dict(bbox=lambda box: [0.1, 0.2, 0.5, 0.5] if box['id'] < 3 else box['bbox']), '3 of 4 boxes .*0…1'),
+        (dict(bbox=lambda box: box['bbox'][:3]), r'4 of 4 boxes .*\[\d+, \d+, \d+\]'),
+        (dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']), '1 of 4 boxes .*finite'),
+        (dict(bbox=lambda box: None), '4 of 4 boxes .*None'),
+        (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),
+        (dict(area=lambda box: '9'), 'CocoDataset'),
+        (dict(image_id=lambda box: [1]), 'CocoDataset'),
+        (dict(bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox']), None),  # one pixel
+        (dict(bbox=lambda box: [40, 30, 20, 20]), None),  # clipped, and no corners
     ],
 )
-def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, changes, said):
+def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, changes, names):
     data_set = coco(tmp_path)
     change(tmp_path, **changes)
-    with pytest.raises(ValueError, match=rf'boxes.json: {said}'):
+    with nullcontext() if names is None else pytest.raises(ValueError, match=rf'boxes\.json.*{names}'):
         check(data_set)
 
 
 @pytest.mark.parametrize(
-    ('key', 'value', 'said'),
-    [('area', '9', "not in the format of CocoDataset: '<=' not supported"), ('image_id', [1], 'unhashable type')],
-)
-def test_annotations_of_other_types_are_a_fault(check, tmp_path, key, value, said):
-    data_set = coco(tmp_path)
-    change(tmp_path, **{key: lambda box: value})
-    with pytest.raises(ValueError, match=f'train_dataloader.dataset: the annotations boxes.json are .*{said}'):
-        check(data_set)
-
-
-def test_a_box_of_one_pixel_is_no_share(check, tmp_path):
-    data_set = coco(tmp_path)
-    change(tmp_path, bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox'])
-    check(data_set)
-
-
-def test_boxes_that_leave_the_image_and_are_no_corners_are_clipped_as_ever(check, tmp_path):
-    data_set = coco(tmp_path)
-    change(tmp_path, bbox=lambda box: [40, 30, 20, 20])
-    check(data_set)
-
-
-def test_repeated_image_ids_are_a_fault(check, tmp_path):
-    data_set = coco(tmp_path)
-    content = json.loads((tmp_path / 'boxes.json').read_text())
-    content['images'].append(dict(content['images'][0], file_name='other.jpg'))
-    (tmp_path / 'boxes.json').write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r'boxes.json: 1 image ids are repeated, such as 0 \(0.jpg, other.jpg\)'):
-        check(data_set)
-
-
-@pytest.mark.parametrize(
-    ('content', 'said'),
+    ('content', 'names'),
     [
-        ('', 'is not JSON'),
-        ('{"images": [', 'is not JSON'),
-        ('\ufeff{}', 'is not JSON: Unexpected UTF-8 BOM'),
-        ('[]', 'it is of type list'),
-        ('{"boxes": 1}', "it is an object with 'boxes', not an object with a list 'images'"),
+        ('{"images": [', 'JSON'),
+        ('\ufeff{}', 'BOM'),
+        ('[]', 'list'),
+        ('{"boxes": 1}', "'images'"),
+        ('repeated', r'0 \(0.jpg, other.jpg\)'),
     ],
 )
-def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, said):
+def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, names):
     data_set = coco(tmp_path)
-    (tmp_path / 'boxes.json').write_text(content, encoding='utf-8')
-    with pytest.raises(ValueError, match=f'boxes.json .*{said}'):
+    path = tmp_path / 'boxes.json'
+    if content == 'repeated':  # the id of an image
+        whole = json.loads(path.read_text())
+        whole['images'].append(dict(whole['images'][0], file_name='other.jpg'))
+        content = json.dumps(whole)
+    path.write_text(content, encoding='utf-8')
+    with pytest.raises(ValueError, match=f'boxes.json.*{names}'):
         check(data_set)
 
 
@@ -324,23 +282,6 @@ def test_a_metric_compares_with_the_file_that_its_data_set_reads(check, tmp_path
         check(coco(tmp_path), val, evaluator=dict(type='CocoMetric', ann_file=str(path)))
     path.write_bytes((tmp_path / 'a/boxes.json').read_bytes())  # a copy
     check(other, val, evaluator=dict(type='CocoMetric', ann_file=str(path)))
-
-
-def test_a_truncated_jpeg_is_found_before_training(check, tmp_path):
-    data_set = coco(tmp_path)
-    path = tmp_path / 'JPEGImages/1.jpg'
-    Image.effect_noise(SIZE, 90).save(path)
-    path.write_bytes(path.read_bytes()[:-400])
-    with pytest.raises(ValueError, match=r'1.jpg: unreadable: image file is truncated'):
-        check(data_set)
-
-
-@pytest.mark.parametrize('key', ['CLASSES', 'clases', 'Palette'])
-def test_keys_of_metainfo_that_are_not_read_are_faults(check, tmp_path, key):
-    data_set = coco(tmp_path)
-    data_set['metainfo'][key] = CLASSES
-    with pytest.raises(ValueError, match=rf'train_dataloader.dataset.metainfo: {key!r} is not read: write '):
-        check(data_set)
 
 
 @pytest.mark.mmcv_operators

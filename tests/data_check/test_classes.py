@@ -1,6 +1,7 @@
 """Classes of data sets, masks, heads and metrics that do not agree."""
 
 import logging
+import re
 import shlex
 import subprocess
 import sys
@@ -84,15 +85,15 @@ def test_masks_of_0_and_255_are_refused_with_the_command_that_converts_them(chec
 def test_one_data_set_of_0_and_255_among_others(check, root):
     """Its class is in the other data sets, but a score on it would count nothing as a building."""
     labels(root, 0, 255, part='val')
-    for sets in [
-        (data_set(root), data_set(root, 'val')),
-        (dict(type='ConcatDataset', datasets=[data_set(root), data_set(root, 'val')]),),
-    ]:
+    train, val = data_set(root), data_set(root, 'val')
+    for sets in [(train, val), (dict(type='ConcatDataset', datasets=[train, val]),)]:
         (reason,) = check(*sets).values()
         assert 'contain only 0 and 255' in reason
-    found = check(data_set(root), None, data_set(root, 'val'), stage='before_test')
-    assert set(found) == {'test_dataloader.dataset'}
-    assert check(data_set(root), data_set(root, 'val'), allow_absent=['class 1']) == {}
+    assert set(check(train, None, val, stage='before_test')) == {'test_dataloader.dataset'}
+    assert check(train, val, allow_absent=['class 1']) == {}
+
+
+PAIR = dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'car']), reduce_zero_label=False)
 
 
 @pytest.mark.parametrize(
@@ -102,19 +103,19 @@ def test_one_data_set_of_0_and_255_among_others(check, root):
         ((1, 255), {}, 'class 0'),
         ((0, 1), dict(reduce_zero_label=True), 'class 1'),
         ((1, 2), dict(reduce_zero_label=True), ''),
-        ((3,), dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'car']), reduce_zero_label=False), 'car'),
-        ((3, 4), dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'car']), reduce_zero_label=False), ''),
+        ((3,), PAIR, 'car'),
+        ((3, 4), PAIR, ''),
         ((0, 7), dict(metainfo=None), ''),
         ((0, 2, 254), dict(metainfo=dict(classes=['a', 'b', 'c']), ignore_index=254), 'b'),
+        ((0,), dict(metainfo=dict(classes=[*'abc'])), 'b,c'),
     ],
 )
 def test_a_class_without_a_pixel_in_training(check, root, values, options, absent):
     labels(root, *values)
     found = check(data_set(root, **options))
     assert set(found) == ({'train_dataloader'} if absent else set())
-    assert all(f'no mask has a pixel of {absent}; ' in reason for reason in found.values())
     assert all(f"allow_absent='[{absent}]'" in reason for reason in found.values())
-    assert not absent or check(data_set(root, **options), allow_absent=[absent]) == {}
+    assert not absent or check(data_set(root, **options), allow_absent=absent.split(',')) == {}
 
 
 def test_classes_count_over_all_training_sets(check, root):
@@ -143,14 +144,6 @@ def test_a_class_that_only_validation_or_test_lacks_is_a_warning(check, root, wa
     assert {level for level, _ in warned} == {logging.INFO}
 
 
-def test_the_suggested_option_names_every_absent_class(check, root):
-    names = [f'c{i}' for i in range(15)]
-    labels(root, 0)
-    (reason,) = check(data_set(root, metainfo=dict(classes=names))).values()
-    assert f"allow_absent='[{','.join(names[1:])}]'" in reason
-    assert check(data_set(root, metainfo=dict(classes=names)), allow_absent=names[1:]) == {}
-
-
 def test_names_of_absent_classes_must_be_classes(check, root):
     assert check(data_set(root), allow_absent=['class 1', 'clas 1']) == {
         'allow_absent': 'clas 1: not among the classes class 0, class 1'
@@ -172,25 +165,25 @@ def test_nothing_is_said_of_classes_where_masks_are_not_read(check, root):
     [
         (dict(decode_head=dict(num_classes=2), auxiliary_head=dict(num_classes=2)), {}),
         (dict(decode_head=dict(num_classes=2, out_channels=1), backbone=dict(num_classes=1000)), {}),
-        (dict(decode_head=dict(num_classes=5)), {'model.decode_head.num_classes': 5}),
-        (dict(decode_head=dict(type='mmattn.UNetBAHead', num_classes=1)), {'model.decode_head.num_classes': 1}),
+        (dict(decode_head=dict(type='mmattn.UNetBAHead', num_classes=1)), {'decode_head': 1}),
         (
             dict(decode_head=[dict(num_classes=2), dict(num_classes=3)], auxiliary_head=[dict(num_classes=4)]),
-            {'model.decode_head.1.num_classes': 3, 'model.auxiliary_head.0.num_classes': 4},
+            {'decode_head.1': 3, 'auxiliary_head.0': 4},
         ),
         (
             dict(module=dict(decode_head=dict(num_classes=2, kernel_generate_head=dict(num_classes=150)))),
-            {'model.module.decode_head.kernel_generate_head.num_classes': 150},
+            {'module.decode_head.kernel_generate_head': 150},
         ),
     ],
 )
 def test_heads_have_the_classes_of_the_data(check, root, model, expected):
-    found = check(data_set(root), data_set(root, 'val'), model=model)
-    assert found == {
-        where: f'{count}, but train_dataloader.dataset has 2 classes: class 0, class 1'
-        for where, count in expected.items()
-    }
-    assert set(check(data_set(root), None, data_set(root), model=model, stage='before_test')) == set(expected)
+    expected = {f'model.{where}.num_classes': f'{count}, but' for where, count in expected.items()}
+    for sets, stage in (
+        ((data_set(root), data_set(root, 'val')), 'before_loops'),
+        ((data_set(root), None, data_set(root)), 'before_test'),
+    ):
+        found = check(*sets, model=model, stage=stage)
+        assert {where: reason[: reason.find(' train')] for where, reason in found.items()} == expected
     assert check(data_set(root, metainfo=None), model=model) == {}
 
 
@@ -199,54 +192,41 @@ def named(*classes, **meta):
 
 
 @pytest.mark.parametrize(
-    ('train', 'val', 'where', 'reason'),
+    ('train', 'val', 'where', 'names'),
     [
-        (named('a', 'a'), {}, 'train', 'classes must have distinct names; duplicates: a'),
-        (dict(metainfo=dict(classes='ab')), {}, 'train', "classes must be a list of names; got 'ab'"),
-        (
-            named('a', 'b', palette=[[0, 0, 300], [0, 0, 0]]),
-            {},
-            'train',
-            'colours of the palette must be three values from 0 to 255; got [0, 0, 300]',
-        ),
-        (
-            named('a', 'b'),
-            named('b', 'a'),
-            'val',
-            'it has the classes of train_dataloader.dataset in another order: b, a',
-        ),
+        (named('a', 'a'), {}, 'train', ': a'),
+        (dict(metainfo=dict(classes='ab')), {}, 'train', "'ab'"),
+        (named('a', 'b', palette=[[0, 0, 300], [0, 0, 0]]), {}, 'train', '[0, 0, 300]'),
+        (named('a', 'b'), named('b', 'a'), 'val', 'order: b, a'),
     ],
 )
-def test_names_and_colours_of_classes(check, root, train, val, where, reason):
-    assert check(data_set(root, **train), data_set(root, 'val', **val)) == {f'{where}_dataloader.dataset': reason}
+def test_names_and_colours_of_classes(check, root, train, val, where, names):
+    ((found, reason),) = check(data_set(root, **train), data_set(root, 'val', **val)).items()
+    assert found == f'{where}_dataloader.dataset'
+    assert reason.endswith(names)
 
 
 @pytest.mark.parametrize(
-    ('head', 'options', 'expected'),
+    ('head', 'options', 'where', 'names'),
     [
-        (dict(loss_decode=dict(class_weight=[1.0, 2.0])), {}, {}),
+        (dict(loss_decode=dict(class_weight=[1.0, 2.0])), {}, None, ''),
         (
             dict(loss_decode=[dict(type='DiceLoss'), dict(class_weight=[1.0])]),
             {},
-            {'model.decode_head.loss_decode.class_weight': '1 weights, but the head has 2 classes'},
+            'model.decode_head.loss_decode.class_weight',
+            '1 weights, .*2 classes',
         ),
-        (dict(ignore_index=7), dict(ignore_index=7), {}),
-        (
-            dict(ignore_index=7),
-            {},
-            {'model.auxiliary_head.ignore_index': '255, but model.decode_head.ignore_index is 7'},
-        ),
-        (
-            {},
-            dict(ignore_index=7),
-            {'train_dataloader.dataset.ignore_index': '7, but model.decode_head.ignore_index is 255'},
-        ),
+        (dict(ignore_index=7), dict(ignore_index=7), None, ''),
+        (dict(ignore_index=7), {}, 'model.auxiliary_head.ignore_index', '255, .* 7'),
+        ({}, dict(ignore_index=7), 'train_dataloader.dataset.ignore_index', '7, .* 255'),
     ],
 )
-def test_weights_and_ignored_labels_of_heads(check, root, head, options, expected):
+def test_weights_and_ignored_labels_of_heads(check, root, head, options, where, names):
     other = dict(num_classes=2, ignore_index=head.get('ignore_index', 255) if options or not head else 255)
     model = dict(decode_head=dict(num_classes=2, **head), auxiliary_head=other)
-    assert check(data_set(root, **options), model=model) == expected
+    found = check(data_set(root, **options), model=model)
+    assert list(found) == [where] * (where is not None)
+    assert all(re.match(names, reason) for reason in found.values())
 
 
 def test_metrics_ignore_what_heads_ignore(check, root):
@@ -256,8 +236,3 @@ def test_metrics_ignore_what_heads_ignore(check, root):
     assert check(*sets, model=model, val_evaluator=[dict(type='IoUMetric')]) == {
         'val_evaluator.ignore_index': '255, but model.decode_head.ignore_index is 0'
     }
-
-
-def test_reduce_zero_label_is_named_where_a_class_is_absent(check, root):
-    (reason,) = check(data_set(root, reduce_zero_label=True), allow_ignored=True).values()
-    assert 'no mask has a pixel of class 1; reduce_zero_label=True ignores label 0' in reason

@@ -12,19 +12,17 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
-from PIL import Image
 
-from mmattn.data_check import images as image_files
 from mmattn.segmentation import SegDataCheckHook
 from mmattn.utils.faults import SHOWN
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
 from ..forked_tools import run_command
-from .image_folders import SIZE, FakeRunner, add, cut, data_set, labels, write
+from .image_folders import SIZE, FakeRunner, add, cut, data_set, write
 
 
 def spoil(root):
-    """Add a file with each fault; return the reason to expect for each, by path in the root."""
+    """Add a file with each fault; return words of the reason to expect for each, by path in the root."""
     add(root, 'label', labels=[3, 7, 8, 9])
     add(root, 'sixteen', labels=[256])
     add(root, 'smaller', image_size=(SIZE[0], SIZE[1] - 1))
@@ -38,18 +36,24 @@ def spoil(root):
     (root / 'img_dir/train/empty_image.png').write_bytes(b'')
     (root / 'ann_dir/train/empty_mask.png').write_bytes(b'')
     (root / 'ann_dir/train/text.png').write_text('not an image')
+    for kind, shape in (('img_dir', (1, 40, 3)), ('ann_dir', (1, 40))):
+        write(root / kind / 'train/line.png', np.zeros(shape, np.uint8))
+    add(root, 'lossy')
+    write(root / 'ann_dir/train/lossy.png', np.zeros(SIZE, np.uint8), format='JPEG')
     return {
-        'ann_dir/train/label.png': r'labels 3, 7…9 are not among 0…1, 255$',
-        'ann_dir/train/sixteen.png': r'labels 256 are not among',
-        'ann_dir/train/smaller.png': r'48×40, but its image .*/img_dir/train/smaller\.png 47×40$',
-        'img_dir/train/no_mask.png': r'no mask .*/ann_dir/train/no_mask\.png$',
+        'ann_dir/train/label.png': r'labels 3, 7…9 .* 0…1, 255$',
+        'ann_dir/train/sixteen.png': r'labels 256 ',
+        'ann_dir/train/smaller.png': r'48×40, .*/img_dir/train/smaller\.png 47×40$',
+        'img_dir/train/no_mask.png': r'.*/ann_dir/train/no_mask\.png$',
         'img_dir/train/cut_image.png': r'unreadable: .*truncated',
         'img_dir/train/cut_header.png': r'unreadable: ',
         'ann_dir/train/cut_mask.png': r'unreadable: .*truncated',
-        'ann_dir/train/colours.png': r'a mask of shape \(40, 48, 3\)',
-        'img_dir/train/empty_image.png': r'unreadable: the file is empty$',
-        'ann_dir/train/empty_mask.png': r'unreadable: the file is empty$',
+        'ann_dir/train/colours.png': r'.*\(40, 48, 3\)',
+        'img_dir/train/empty_image.png': r'unreadable: .*empty$',
+        'ann_dir/train/empty_mask.png': r'unreadable: .*empty$',
         'ann_dir/train/text.png': r'unreadable: ',
+        'ann_dir/train/line.png': r'.* 40 pixels',
+        'ann_dir/train/lossy.png': r'.*JPEG',
     }
 
 
@@ -64,27 +68,23 @@ def test_sound_data_pass_and_leave_no_report(check, root):
     assert check(data_set(root), data_set(root, 'val')) == {}
 
 
-def test_every_fault_is_named_and_nothing_else(check, root):
-    expected = spoil(root)
-    add(root, 'elsewhere', labels=[4], part='val')
-    expected['ann_dir/val/elsewhere.png'] = 'labels 4 '
-    assert_faults(check(data_set(root), data_set(root, 'val')), expected, root)
-
-
 @pytest.mark.parametrize(
     'wrap',
     [
+        lambda cfg: cfg,
         lambda cfg: dict(type='RepeatDataset', times=2, dataset=cfg),
         lambda cfg: dict(type='ConcatDataset', datasets=[data_set(cfg['data_root'], 'val'), cfg]),
         lambda cfg: dict(type='MultiImageMixDataset', pipeline=[], dataset=dict(type='ConcatDataset', datasets=[cfg])),
         lambda cfg: {**cfg, 'ann_file': str(Path(cfg['data_root'], 'list.txt'))},
     ],
-    ids=['repeat', 'concat', 'mix', 'list'],
+    ids=['plain', 'repeat', 'concat', 'mix', 'list'],
 )
-def test_wrappers_and_lists(check, root, wrap):
+def test_every_fault_is_named_and_nothing_else(check, root, wrap):
     expected = spoil(root)
     (root / 'list.txt').write_text(''.join(f'{path.stem}\n' for path in (root / 'img_dir/train').iterdir()))
-    assert_faults(check(wrap(data_set(root))), expected, root)
+    add(root, 'elsewhere', labels=[4], part='val')
+    expected['ann_dir/val/elsewhere.png'] = 'labels 4 '
+    assert_faults(check(wrap(data_set(root)), data_set(root, 'val')), expected, root)
 
 
 def test_only_some_of_many_are_shown(check, root):
@@ -101,48 +101,36 @@ def test_empty_and_missing_are_named_together(check, root):
     (root / 'img_dir/none').mkdir()
     (root / 'list.txt').write_text('')
     add(root, 'label', labels=[5], part='val')
-    found = check(
-        dict(
-            type='ConcatDataset',
-            datasets=[
-                data_set(root, 'none'),
-                data_set(root, ann_file='list.txt'),
-                data_set(root, 'nowhere'),
-                data_set(root, data_prefix=dict(img_path='img_dir/train')),
-                data_set(root, ann_file='no_list.txt'),
-            ],
-        ),
-        data_set(root, 'val'),
-    )
-    where = 'train_dataloader.dataset.datasets'
-    expected = {
-        f'{where}.0': 'no image .*png in .*/img_dir/none$',
-        f'{where}.1': '.*/list.txt lists no image',
-        f'{where}.2': '.*/img_dir/nowhere',
-        f'{where}.3': '.*no seg_map_path',
-        f'{where}.4': '.*/no_list.txt',
-        str(root / 'ann_dir/val/label.png'): 'labels 5 ',
-    }
+    cases = [
+        (data_set(root, 'none'), '.*/img_dir/none$'),
+        (data_set(root, ann_file='list.txt'), '.*/list.txt'),
+        (data_set(root, 'nowhere'), '.*/img_dir/nowhere'),
+        (data_set(root, data_prefix=dict(img_path='img_dir/train')), '.*seg_map_path'),
+        (data_set(root, ann_file='no_list.txt'), '.*/no_list.txt'),
+        (data_set(root, img_suffix='.jpg'), r'.*\*\.jpg .* 3 \*\.png: set img_suffix$'),
+    ]
+    found = check(dict(type='ConcatDataset', datasets=[cfg for cfg, _ in cases]), data_set(root, 'val'))
+    expected = {f'train_dataloader.dataset.datasets.{i}': reason for i, (_, reason) in enumerate(cases)}
+    expected[str(root / 'ann_dir/val/label.png')] = 'labels 5 '
     assert set(found) == set(expected)
     for path, reason in expected.items():
         assert re.match(reason, found[path]), (path, found[path])
 
 
-def test_a_listed_image_that_is_not_there(check, root):
-    (root / 'list.txt').write_text('sound_0\ngone\n')
-    found = check(data_set(root, ann_file='list.txt'))
-    listed = f"{root}/list.txt lists 'gone' (a line is a name in data_prefix.img_path without .png)"
-    expected = f'no such file, but {listed}; no mask {root / "ann_dir/train/gone.png"}'
-    assert found == {str(root / 'img_dir/train/gone.png'): expected}
-
-
 @pytest.mark.parametrize(
-    ('line', 'shown'), [('\ufeffsound_0', r"'\ufeffsound_0'"), ('sound_0.png', "'sound_0.png'"), ('  ', "''")]
+    ('line', 'shown'),
+    [
+        ('gone', "'gone'"),
+        ('\ufeffsound_0', r"'\ufeffsound_0'"),
+        ('sound_0.png', "'sound_0.png'"),
+        ('  ', "''"),
+    ],
 )
-def test_what_a_list_has_is_shown_with_its_odd_characters(check, root, line, shown):
+def test_a_listed_image_that_is_not_there(check, root, line, shown):
+    """Odd characters are shown, too."""
     (root / 'list.txt').write_text(f'{line}\nsound_1\n', encoding='utf-8')
     (reason,) = check(data_set(root, ann_file='list.txt'), allow_absent=['class 1']).values()
-    assert f'list.txt lists {shown} (' in reason
+    assert f'{root}/list.txt lists {shown} (' in reason
 
 
 def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings(check, root, warned):
@@ -153,16 +141,6 @@ def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings
         f'Data check: train_dataloader.dataset lists 1 images more than once, such as {images}/sound_0.png',
         f'Data check: 2 of the 3 images of val_dataloader.dataset are training images, such as {images}/sound_0.png',
     ]
-
-
-def test_a_mask_in_the_shape_of_an_image_that_is_turned(check, root):
-    add(root, 'turned')
-    exif = Image.Exif()
-    exif[image_files.ORIENTATION] = 6
-    path = root / 'img_dir/train/turned.png'
-    Image.open(path).save(path, exif=exif)
-    (reason,) = check(data_set(root)).values()
-    assert reason.endswith('after rotation by its EXIF orientation, if any')
 
 
 def test_images_of_12_bits_in_16(check, root):
@@ -176,13 +154,6 @@ def test_images_of_12_bits_in_16(check, root):
         'dark': '16 bits per channel with values up to 4095, which loading reduces to at most 15 of 255',
         'colours': '16 bits per channel with values up to 1000, which loading reduces to at most 3 of 255',
     }
-
-
-def test_a_mask_of_one_line(check, root):
-    for kind, shape in (('img_dir', (1, 40, 3)), ('ann_dir', (1, 40))):
-        write(root / kind / 'train/line.png', np.zeros(shape, np.uint8))
-    (reason,) = check(data_set(root)).values()
-    assert reason.startswith('one row or column of 40 pixels')
 
 
 def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
@@ -254,14 +225,6 @@ def test_the_hook_checks_once(check, root, looked):
     assert len(looked) == 6
 
 
-def test_turned_off(check, root, looked):
-    add(root, 'label', labels=[5])
-    hook = SegDataCheckHook(enabled=False)
-    hook.before_loops(FakeRunner(check.work_dir, data_set(root)))
-    hook.before_train(FakeRunner(check.work_dir, data_set(root)))
-    assert looked == []
-
-
 def test_other_readers_and_remote_files_are_left_out(check, root, looked):
     spoil(root)
     other = [dict(type='LoadBiomedicalImageFromFile'), dict(type='LoadBiomedicalAnnotation')]
@@ -289,15 +252,6 @@ def test_a_mask_that_is_ignored_in_all_its_pixels(check, root, warned):
         f'Data check: 1 masks of {part}_dataloader.dataset have only ignored pixels'
         for part in ('train', 'val', 'test')
     ]
-
-
-@pytest.mark.parametrize('kind', ['JPEG', 'WEBP'])
-def test_lossy_masks_are_refused(check, root, kind):
-    """Whatever this one holds: compression changes labels."""
-    write(root / 'ann_dir/train/sound_1.png', np.zeros(SIZE, np.uint8), format=kind)
-    assert_faults(
-        check(data_set(root)), {'ann_dir/train/sound_1.png': f'masks must be lossless, such as PNG; {kind}'}, root
-    )
 
 
 def test_what_lies_with_the_data_and_is_not_read(check, root):
@@ -361,13 +315,6 @@ def test_images_and_masks_in_one_folder_and_long_suffixes(check, root):
     assert_faults(check(data_set(root, **cfg)), expected, root)
 
 
-def test_no_image_of_the_suffix_but_of_others(check, root):
-    found = check(data_set(root, img_suffix='.jpg'))
-    assert found == {
-        'train_dataloader.dataset': f'no image *.jpg in {root}/img_dir/train; it contains 3 *.png: set img_suffix'
-    }
-
-
 def test_names_that_are_no_text(check, root):
     """A file's name is bytes: the report shows those that are not UTF-8 escaped."""
     name = os.fsencode(root) + b'/img_dir/train/caf\xe9.jpg'
@@ -393,19 +340,14 @@ def test_train_stops_before_training_and_names_all(root, tmp_path, processes):
     """An empty folder for validation, over which mmengine itself would stumble, and faults in the training data."""
     expected = spoil(root)
     (root / 'img_dir/val/sound.png').unlink()
-    tool = (
-        [sys.executable, ROOT / 'tools/train.py', CONFIG]
-        if processes == 1
-        else ['bash', ROOT / 'tools/dist_train.sh', CONFIG, 2]
-    )
-    arguments, env = command(tool, root, tmp_path / 'work')
-    done = run_command(arguments, env)
+    train = [sys.executable, ROOT / 'tools/train.py', CONFIG]
+    distributed = ['bash', ROOT / 'tools/dist_train.sh', CONFIG, 2]
+    done = run_command(*command(train if processes == 1 else distributed, root, tmp_path / 'work'))
     assert done.returncode != 0
     assert done.stderr.count('train.py: error: The data check found') == 1  # of both processes, the first says it
     assert 'Traceback' not in done.stderr
-    for path in expected:
-        assert f'  {root / path}: ' in done.stderr
-    assert f'val_dataloader.dataset: no image *.png in {root / "img_dir/val"}' in done.stderr
+    for path in [*expected, 'img_dir/val']:
+        assert str(root / path) in done.stderr
     assert 'Iter(train)' not in done.stdout
 
 
@@ -433,13 +375,6 @@ def test_other_tools_check_before_the_first_batch(root, tmp_path, monkeypatch, e
         runner.train()
 
 
-def error_of(arguments, env):
-    done = run_command(arguments, env)
-    assert done.returncode != 0
-    assert 'Iter(' not in done.stdout
-    return done.stderr
-
-
 @pytest.mark.e2e
 def test_test_stops_before_testing_and_names_all(root, tmp_path):
     """A missing mask used to be a traceback midway, and a folder without images numpy's."""
@@ -447,11 +382,11 @@ def test_test_stops_before_testing_and_names_all(root, tmp_path):
     (root / 'ann_dir/val/no_mask.png').unlink()
     torch.save(dict(state_dict={}), tmp_path / 'some.pth')
     tool = [sys.executable, ROOT / 'tools/test.py', CONFIG, tmp_path / 'some.pth']
-    arguments, env = command(tool, root, tmp_path / 'work')
-    said = error_of(arguments, env)
-    assert f'  {root}/img_dir/val/no_mask.png: no mask {root}/ann_dir/val/no_mask.png' in said
-    said = error_of([*arguments, 'test_dataloader.dataset.img_suffix=.jpg'], env)
-    assert f'test_dataloader.dataset: no image *.jpg in {root}/img_dir/val; it contains 2 *.png' in said
+    for option, said in ((), 'ann_dir/val/no_mask.png'), (['test_dataloader.dataset.img_suffix=.jpg'], 'img_dir/val'):
+        done = run_command(*command(tool, root, tmp_path / 'work', *option))
+        assert done.returncode != 0
+        assert 'Iter(' not in done.stdout
+        assert f'{root}/{said}' in done.stderr
 
 
 def test_testing_with_augmentation_looks_at_masks(check, root):
@@ -469,14 +404,3 @@ def test_only_validating_checks_what_validates(check, root):
     assert set(check(data_set(root), data_set(root, 'val'), stage='before_val')) == {
         str(root / 'ann_dir/val/label.png')
     }
-
-
-@pytest.mark.e2e
-def test_train_takes_allow_absent_and_refuses_other_heads(root, tmp_path):
-    labels(root, 0)
-    tool = [sys.executable, ROOT / 'tools/train.py', CONFIG]
-    options = ['default_hooks.data_check.allow_absent=[building]', 'model.auxiliary_head.num_classes=5']
-    said = error_of(*command(tool, root, tmp_path / 'work', *options))
-    head = 'model.auxiliary_head.num_classes: 5, but train_dataloader.dataset has 2 classes: background, building'
-    assert 'found 1 fault ' in said
-    assert head in said
