@@ -186,25 +186,23 @@ def test_other_weights_or_another_pipeline_have_other_features(change, whole, we
 def test_a_cache_that_lacks_a_sample_is_an_error(whole, tmp_path):
     dataset = dict(on_cached_features(whole, tmp_path, 2).train_dataloader.dataset)
     dataset.pop('type')
-    with pytest.raises(FileNotFoundError, match=r'00002\.pt: the cache does not have 3 samples'):
+    with pytest.raises(FileNotFoundError, match=r'00002\.pt.* 3 samples'):
         CachedFeaturesDataset(**{**dataset, 'num_samples': 3})
     (path,) = tmp_path.glob('crops-*/00001.pt')
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r'00001\.pt cannot be read .*; remove it to compute'):
+    with pytest.raises(ValueError, match=r'00001\.pt'):
         CachedFeaturesDataset(**dataset)[1]
 
 
-def test_features_that_are_not_finite_in_half_precision_are_an_error(whole, tmp_path):
-    whole.model.data_preprocessor.std = [1e-9] * 3
-    whole.model.backbone.backbone.act_cfg = dict(type='ReLU')
-    with pytest.raises(ValueError, match=r'\.jpg: the features are not finite as torch\.float16'):
-        on_cached_features(whole, tmp_path, 2)
-    assert not list(tmp_path.glob('*/*.pt'))
-
-
-def test_masks_are_checked_before_features_are_computed(whole, tmp_path):
-    whole.model.decode_head.num_classes = 7
-    with pytest.raises(ValueError, match='The data check found'):
+@pytest.mark.parametrize('fault', ['features', 'masks'])
+def test_nothing_is_stored_of_faulty_data(whole, tmp_path, fault):
+    """Features that are not finite in half precision, and masks with other labels than the head's."""
+    if fault == 'features':
+        whole.model.data_preprocessor.std = [1e-9] * 3
+        whole.model.backbone.backbone.act_cfg = dict(type='ReLU')
+    else:
+        whole.model.decode_head.num_classes = 7
+    with pytest.raises(ValueError, match='data check' if fault == 'masks' else r'\.jpg.*float16'):
         on_cached_features(whole, tmp_path, 2)
     assert not list(tmp_path.glob('*/*.pt'))
 

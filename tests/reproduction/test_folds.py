@@ -11,7 +11,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from mmattn.video import read_mask, write_mask
 from reproduction.folds import fold_lists, list_folds
-from reproduction.plan import check_data, plan
+from reproduction.plan import plan
 from reproduction.protocol import Protocol, read_data
 from reproduction.reproduce import Machine, Scope, reproduce
 from reproduction.runs import scalars
@@ -75,39 +75,52 @@ def test_photographs_are_trained_on_in_every_fold(data, tmp_path, monkeypatch):
             assert [test.get_data_info(i)['clip'] for i in range(len(test))] == [test_clip]
 
 
-def test_a_missing_folder_of_photographs_is_named(data, tmp_path, monkeypatch):
-    monkeypatch.setenv('STILLS_ROOT', str(tmp_path / 'absent'))
-    source = read_data('davis_240p_stills', data['davis_240p_stills'])
-    methods = plan(ROWS, Protocol('davis_240p_stills', 2, 1.0, True), source, ['SST (Grid)'])
-    with pytest.raises(ProtocolError, match=f'there is no folder {tmp_path}/absent '):
-        check_data(methods)
-
-
 def test_other_folds_in_a_work_dir_are_an_error_and_change_nothing(tmp_path):
     for _ in range(2):
         with fold_lists(FOLDS, tmp_path):
             pass
     before = {path: path.read_text() for path in tmp_path.iterdir()}
     assert before[tmp_path / 'fold-1_train.txt'] == 'goat\n'
-    with pytest.raises(ProtocolError, match='lists other names'), fold_lists([['goat'], ['bear']], tmp_path):
+    with pytest.raises(ProtocolError, match='other names'), fold_lists([['goat'], ['bear']], tmp_path):
         pass
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before
-    for names in ([['bear', 'goat']], [['bear'], ['goat', 'bear']]):
-        with pytest.raises(ProtocolError, match='two folds or more without common names'):
-            list_folds(names, tmp_path)
 
 
-def test_missing_clips_are_an_error_and_leave_no_lists(data, weights, tmp_path):  # noqa: F811
-    scope = Scope(seeds=[0], folds=[['cow', 'bear'], ['dog']])
-    with pytest.raises(ProtocolError, match=r'(?s)the data are not in .*dog'):
-        reproduce(ROWS, protocol(weights), tmp_path, scope, Machine(), data['davis_240p'])
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda folder, data: list_folds([['bear', 'goat']], folder), 'two folds'),
+        (lambda folder, data: list_folds([['bear'], ['goat', 'bear']], folder), 'common names'),
+        (
+            lambda folder, data: plan(
+                read_tables()['3.2'],
+                Protocol('camvid', 2, fold=list_folds(FOLDS, folder)[0]),
+                read_data('camvid', data['camvid']),
+            ),
+            'lists of names',
+        ),
+        (
+            lambda folder, data: reproduce(
+                ROWS,
+                protocol(None, frozen=False),
+                folder,
+                Scope(seeds=[0], folds=[['cow', 'bear'], ['dog']]),
+                Machine(),
+                data['davis_240p'],
+            ),
+            '(?s)not in .*dog',
+        ),
+        (
+            lambda folder, data: check_untrained(['label propagation'], configs(data, None, frozen=False)[0]),
+            '--pretrained',
+        ),
+    ],
+    ids=['one fold', 'common', 'images', 'missing clips', 'untrained'],
+)
+def test_folds_that_cannot_be_made(data, tmp_path, call, names):
+    with pytest.raises(ProtocolError, match=names):
+        call(tmp_path, data)
     assert not [path for path in tmp_path.rglob('*') if path.is_file()]
-
-
-def test_folds_are_for_lists_of_names(data, tmp_path):
-    (fold, _) = list_folds(FOLDS, tmp_path)
-    with pytest.raises(ProtocolError, match='splits are lists of names, such as davis_240p'):
-        plan(read_tables()['3.2'], Protocol('camvid', 2, fold=fold), read_data('camvid', data['camvid']))
 
 
 def test_label_propagation_has_the_features_from_which_the_rows_start(data, weights):  # noqa: F811
@@ -128,13 +141,6 @@ def test_label_propagation_has_the_features_from_which_the_rows_start(data, weig
         expected = expected / (expected**2).sum(-1, keepdim=True).sqrt()
         maps, _ = model.extract_feat(model.data_preprocessor.normalize(frames))
         torch.testing.assert_close(maps.double(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_rows_without_training_require_a_pretrained_backbone(data):
-    cfg = configs(data, None, frozen=False)[0]
-    check_untrained(['first mask'], cfg)
-    with pytest.raises(ProtocolError, match='label propagation requires --pretrained'):
-        check_untrained(['label propagation'], cfg)
 
 
 def test_a_frozen_backbone_keeps_its_weights_and_the_rest_is_trained(data, weights):  # noqa: F811
@@ -194,21 +200,6 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     assert cfg.model.backbone.type == 'mmattn.FrozenBackbone'
     assert cfg.custom_imports.imports == ['reproduction.mobilenet_v2_stride8', 'reproduction.frozen_backbone']
     assert content['rows'][1]['configs'] == [f'first mask, {stem}_fold-1', f'first mask, {stem}_fold-2']
-
-
-def test_only_models_that_read_the_last_map_fit_the_backbone_for_clips(data, weights):  # noqa: F811
-    with pytest.raises(ValueError, match=r'mobilenet-v2-d8 does not fit: the model mmattn\.SST reads its last map'):
-        configs(data, weights, backbone='mobilenet-v2-d8')
-    with pytest.raises(ValueError, match=r's8_video does not fit: decode_head of the row reads 256 channels, .* None'):
-        plan(
-            read_tables()['3.2'],
-            Protocol('camvid', 2, 0.1, True, backbone='mobilenet-v2-s8_video'),
-            read_data('camvid', data['camvid']),
-        )
-    with pytest.raises(ProtocolError, match='--frozen requires --pretrained'):
-        configs(data, None)
-    with pytest.raises(ProtocolError, match='--cached-crops is for segmentation; --frozen freezes any'):
-        configs(data, weights, crops=4)
 
 
 def test_the_backbone_for_clips_is_the_first_part_of_the_whole(weights):  # noqa: F811

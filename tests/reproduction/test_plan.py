@@ -154,22 +154,24 @@ def test_rows_of_questions_have_the_targets_of_their_loss(table, data):
             assert (inputs in words([method], Protocol(name), read_data(name, data[name]))) == (not own)
 
 
-def test_questions_whose_answers_are_not_published_or_have_other_targets(data):
-    methods = plan(TABLES['fusion-3.2'], Protocol(), None)
-    with pytest.raises(ProtocolError, match=r'the answers of questions_test\.json are not published: choose another'):
-        check_data(methods)
-    with pytest.raises(ProtocolError, match='have the targets of the fusion networks: choose another --dataset'):
-        plan(TABLES['ban-1'], *small('vqa1', data))
-    with pytest.raises(ProtocolError, match='--scale is for images, and table ban-1 is on text'):
-        plan(TABLES['ban-1'], Protocol('coco_qa', scale=0.5), read_data('coco_qa', data['coco_qa']))
+@pytest.mark.parametrize(
+    ('table', 'dataset', 'options', 'names'),
+    [
+        ('fusion-3.2', None, {}, r'questions_test\.json'),
+        ('ban-1', 'vqa1', {}, 'targets .*--dataset'),
+        ('ban-1', 'coco_qa', dict(scale=0.5), '--scale .*ban-1'),
+    ],
+)
+def test_questions_whose_answers_are_not_published_or_have_other_targets(data, table, dataset, options, names):
+    protocol = Protocol(dataset, 2, small=dataset is not None, **options)
+    with pytest.raises(ProtocolError, match=names):
+        check_data(plan(TABLES[table], protocol, dataset and read_data(dataset, data[dataset])))
 
 
 def test_the_oracle_has_the_attributes_of_the_references(data):
     methods = plan(TABLES['2.2'], *small('flickr8k_attributes', data))
     check_data(methods)
-    configs = {method.name: method.configs[0].to_dict() for method in methods}
-    ours, oracle = configs['ETA'], configs['ETA, oracle']
-    assert oracle['model'] == ours['model']
+    ours, oracle = ({m.name: m.configs[0].to_dict() for m in methods}[name] for name in ('ETA', 'ETA, oracle'))
     assert oracle['test_dataloader']['dataset'].pop('attributes') is None
     assert oracle['test_dataloader']['dataset'].pop('oracle_attributes')
     assert ours['test_dataloader']['dataset'].pop('attributes') == 'attributes.json'
@@ -225,17 +227,21 @@ def test_validations_are_evenly_spaced(number, interval, of_questions, data):
 
 
 def test_rows_that_become_the_same_are_run_once(data):
+    """Baselines are added unless they are left out."""
     methods = plan(TABLES['3.2'], *small('camvid', data))
-    assert [method.name for method in methods] == ['NL', 'NL + RPE', 'Bi-NL', 'CC', 'CC + RPE', 'Bi-CC']
+    assert [(method.name, method.baseline) for method in methods] == [
+        *(('NL', None), ('NL + RPE', 'NL'), ('Bi-NL', 'NL')),
+        *(('CC', None), ('CC + RPE', 'CC'), ('Bi-CC', 'CC')),
+    ]
     assert [[row.setting for row in method.rows] for method in methods] == [['R50', 'R101']] * 6
-    assert [method.baseline for method in methods] == [None, 'NL', 'NL', None, 'CC', 'CC']
     apart = plan(TABLES['3.2'], Protocol('camvid', 2), read_data('camvid', data['camvid']), ['Bi-CC'])
     assert [(method.name, method.baseline) for method in apart] == [
-        ('CC, R50', None),
-        ('Bi-CC, R50', 'CC, R50'),
-        ('CC, R101', None),
-        ('Bi-CC, R101', 'CC, R101'),
+        *(('CC, R50', None), ('Bi-CC, R50', 'CC, R50'), ('CC, R101', None), ('Bi-CC, R101', 'CC, R101'))
     ]
+    text = Protocol('multi30k_en-de', 2), read_data('multi30k_en-de', data['multi30k_en-de'])
+    both, one = (plan(TABLES['multi30k'], *text, ['SA', 'SA-RPE'], with_baselines) for with_baselines in (True, False))
+    assert [method.name for method in both] == ['nn.Transformer', 'SA', 'SA-RPE']
+    assert [(method.name, method.baseline) for method in one] == [('SA', None), ('SA-RPE', 'SA')]
 
 
 def test_a_variant_may_have_a_layer_of_the_user(data, tmp_path, monkeypatch):
@@ -284,8 +290,11 @@ def test_iterations_shorten_the_schedule_in_proportion(data):
 
 
 def test_scale_makes_images_crops_and_tests_smaller(data):
-    (method,) = plan(TABLES['3.2'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[:1]
-    cfg = method.configs[0]
+    def config(table, dataset, names=None):
+        source = dataset and read_data(dataset, None)
+        return plan(TABLES[table], Protocol(dataset, 2, 0.5), source, names)[0].configs[0]
+
+    cfg = config('3.2', 'camvid', ['NL'])
     train, test = (loader.dataset.pipeline for loader in (cfg.train_dataloader, cfg.test_dataloader))
     assert [step.scale for step in train + test if 'scale' in step] == [(240, 180), (240, 180)]
     assert cfg.model.data_preprocessor.size == (180, 180)
@@ -293,28 +302,16 @@ def test_scale_makes_images_crops_and_tests_smaller(data):
     assert not cfg.model.decode_head.align_corners
     assert cfg.model.decode_head.num_classes == cfg.model.auxiliary_head.num_classes == 11
     # Images that are tested as they are, are resized.
-    cfg = plan(TABLES['4.3'], Protocol('fasseg', 2, 0.5), read_data('fasseg', None))[0].configs[0]
-    assert [step.type for step in cfg.test_dataloader.dataset.pipeline] == [
-        'LoadImageFromFile',
-        'Resize',
-        'LoadAnnotations',
-        'PackSegInputs',
-    ]
-    cfg = plan(TABLES['3.1'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[0].configs[0]
-    assert [step.scale_factor for step in cfg.tta_pipeline[1].transforms[0]] == [0.375, 0.5, 0.625, 0.75]
+    steps = [step.type for step in config('4.3', 'fasseg').test_dataloader.dataset.pipeline]
+    assert steps == ['LoadImageFromFile', 'Resize', 'LoadAnnotations', 'PackSegInputs']
+    tta = config('3.1', 'camvid', ['NL']).tta_pipeline[1].transforms[0]
+    assert [step.scale_factor for step in tta] == [0.375, 0.5, 0.625, 0.75]
     # The crop of the paper is 8·k + 1, and stays so.
-    cfg = plan(TABLES['3.2'], Protocol(scale=0.5), None, ['NL'])[0].configs[0]
+    cfg = config('3.2', None, ['NL'])
     assert cfg.model.data_preprocessor.size == (385, 385)
     assert cfg.model.decode_head.align_corners
-
-
-def test_classes_are_those_of_the_data(data):
-    """Also where the data set's class, not its config, has them."""
-    (method,) = plan(TABLES['3.2'], Protocol('ade20k', 2), read_data('ade20k', None), ['NL'])[:1]
-    assert method.configs[0].model.decode_head.num_classes == 150
-    coco = Protocol('coco_detection', 2, small=True), read_data('coco_detection', None)
-    (method,) = plan(TABLES['2'], *coco, ['w/o'])[:1]
-    assert method.configs[0].model.roi_head.bbox_head.num_classes == 80
+    # Classes are those of the data, also where the data set's class, not its config, has them.
+    assert config('3.2', 'ade20k', ['NL']).model.decode_head.num_classes == 150
 
 
 def test_stages_are_one_on_another_data_set(data):
@@ -342,24 +339,19 @@ def test_steps_and_offsets_of_sst_are_those_of_the_training(data):
 
 def test_text_keeps_its_vocabulary_batches_and_schedule(data):
     """The symbols are those of the data; only the small network has the batches of the data set."""
-    protocol = Protocol('multi30k_en-de', 600)
     source = read_data('multi30k_en-de', data['multi30k_en-de'])
     rows = [row for row in TABLES['3.5'] if row.data == "WMT'14 En-De"]
-    (method,) = plan(rows, protocol, source, ['Transformer'])
+    (method,) = plan(rows, protocol := Protocol('multi30k_en-de', 600), source, ['Transformer'])
     cfg = method.configs[0]
     assert cfg.model.vocab_size == 10
-    assert cfg.train_dataloader.batch_sampler == dict(
-        type='mmattn.TokenBatchSampler', max_tokens=8 * 3584, infinite=True
-    )
+    batches = dict(type='mmattn.TokenBatchSampler', max_tokens=8 * 3584, infinite=True)
+    assert cfg.train_dataloader.batch_sampler == batches
     assert cfg.train_dataloader.sampler.type == 'mmattn.DefaultSampler'
     warm_up, cosine = cfg.param_scheduler
     assert (warm_up.end, cosine.begin, cosine.end) == (200, 200, 600)
-    assert words([method], protocol, source) == [
-        "multi30k_en-de in place of WMT'14 En-De",
-        '600 iterations of 480,000',
-    ]
-    protocol = Protocol('multi30k_en-de', 750, small=True, amp=True)
-    (method,) = plan(rows, protocol, source, ['Transformer'])
+    expected = ["multi30k_en-de in place of WMT'14 En-De", '600 iterations of 480,000']
+    assert words([method], protocol, source) == expected
+    (method,) = plan(rows, Protocol('multi30k_en-de', 750, small=True, amp=True), source, ['Transformer'])
     cfg = method.configs[0]
     assert cfg.train_dataloader.batch_sampler.max_tokens == 4096
     schedule = Config.fromfile(config_path('_base_/schedules/inverse_root_tiny.py'))
@@ -440,16 +432,3 @@ def test_a_row_trains_and_is_scored(table, dataset, name, data, tmp_path):
     parameters, macs = method.counts()
     assert parameters > 1e4
     assert macs > 1e5
-
-
-def test_baselines_are_added_unless_they_are_left_out(data):
-    protocol, source = Protocol('multi30k_en-de', 2), read_data('multi30k_en-de', data['multi30k_en-de'])
-    both, one = (
-        plan(TABLES['multi30k'], protocol, source, ['SA', 'SA-RPE'], with_baselines) for with_baselines in (True, False)
-    )
-    assert [(method.name, method.baseline) for method in both] == [
-        ('nn.Transformer', None),
-        ('SA', 'nn.Transformer'),
-        ('SA-RPE', 'SA'),
-    ]
-    assert [(method.name, method.baseline) for method in one] == [('SA', None), ('SA-RPE', 'SA')]

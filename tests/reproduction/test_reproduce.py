@@ -19,7 +19,7 @@ from PIL import Image
 
 from reproduction import reproduce, runs
 from reproduction.plan import plan, write_configs
-from reproduction.protocol import Protocol, adapt, shipped
+from reproduction.protocol import Protocol, adapt
 from reproduction.reproduce import Machine, Scope
 from reproduction.results import Result, difference
 from reproduction.store import Store
@@ -59,43 +59,42 @@ def test_list_names_tables_rows_and_data_sets(call):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    ('arguments', 'names'),
     [
-        ((), 'a table, or --list'),
-        (('9.9',), r"table must be one of 2, 2\.1.*; got '9\.9'"),
-        (('3.2', '--seeds', -1), r'different numbers, 0 or more; got \[-1\]'),
-        (('3.2', '--seeds', 0, 1, 0), r'different numbers.*\[0, 1, 0\]'),
-        (('3.2', '--scale', 1.5), 'got 1.5'),
-        (('3.2', '--iters', 0), '--iters must be 1 or more'),
-        (('3.2', '--jobs', 0), '--jobs must be 1 or more'),
-        (('3.2', '--family', 0), '--family must be 1 or more'),
-        (('3.2', '--cfg-options', 'a.b'), r"--cfg-options KEY=VALUE …; got 'a\.b'"),
-        (('3.2', '--units', '('), r"--units must be a regular expression; got '\('"),
-        (('3.2', '--variant', 'new', 'NL'), "'new' has none"),
-        (('3.2', '--variant', 'NL', 'NL', 'a=1'), "there is a row 'NL' already"),
-        (('3.2', '--variant', 'new', 'XL', 'a=1'), "the table has no row 'XL', only NL; NL.*"),
-        (('3.2', '--dataset', 'camvid', '--contrasts', 'NL'), "must be 'OURS - BASELINE' of NL, R50; .*; got 'NL'"),
-        (('3.2', '--dataset', 'camvid', '--folds', 'a'), '--folds requires two folds or more'),
-        (('3.2', '--dataset', 'camvid', '--untrained', 'first mask'), 'is for video object segmentation'),
-        (('2', '--dataset', 'bccd', '--units'), '--units is for IoUMetric.*; VOCMetric is not a sum'),
-        (('3.2', '--gpus', '0,99'), '--gpus must be different numbers below'),
-        (('3.2', '--data-root', '.'), '--data-root requires --dataset'),
-        (('3.2', '--dataset', 'nowhere'), "--dataset must be one of ade20k, bccd.*; got 'nowhere'"),
-        (('3.2', '--dataset', 'bccd'), "'bccd' does not fit table 3.2, which is on Cityscapes"),
-        (('5.2', '--dataset', 'camvid'), "'camvid' does not fit table 5.2"),
-        (('3.2', '--dataset', 'camvid', '--rows', 'XL'), "--rows must be one of NL; NL.*; got 'XL'"),
-        (('3.2', '--dataset', 'camvid', '--data-root', 'missing'), 'there is no folder .*missing'),
-        (('3.2', '--dataset', 'camvid', '--data-root', '.'), 'the data are not in .*(No such file|nothing)'),
-        (('5.2', '--dataset', 'multi30k_en-de'), "'multi30k_en-de' does not fit table 5.2"),
-        (('3.6', '--dataset', 'multi30k_en-de', '--scale', 0.5), '--scale is for images, and table 3.6 is on text'),
-        (('5.1',), 'not public: .*choose another --dataset'),
-        (('2',), 'table 2 is on COCO and Cityscapes, which have different metrics: choose one by --dataset'),
+        ('', 'table, or --list'),
+        ('9.9', r"table .*'9\.9'"),
+        ('3.2 --seeds -1', r'\[-1\]'),
+        ('3.2 --seeds 0 1 0', r'\[0, 1, 0\]'),
+        ('3.2 --scale 1.5', 'got 1.5'),
+        ('3.2 --iters 0', '--iters'),
+        ('3.2 --jobs 0', '--jobs'),
+        ('3.2 --family 0', '--family'),
+        ('3.2 --cfg-options a.b', r"--cfg-options .*'a\.b'"),
+        ('3.2 --units (', r"--units .*'\('"),
+        ('3.2 --variant new NL', "'new'"),
+        ('3.2 --variant NL NL a=1', "'NL' already"),
+        ('3.2 --variant new XL a=1', "'XL', only NL; NL"),
+        ('3.2 --dataset camvid --contrasts NL', "OURS - BASELINE.* NL, R50; .*'NL'"),
+        ('3.2 --dataset camvid --folds a', '--folds'),
+        ('3.2 --dataset camvid --untrained first', '--untrained'),
+        ('2 --dataset bccd --units', '--units .*VOCMetric'),
+        ('3.2 --gpus 0,99', '--gpus'),
+        ('3.2 --data-root .', '--data-root requires --dataset'),
+        ('3.2 --dataset nowhere', "--dataset .*'nowhere'"),
+        ('3.2 --dataset bccd', "'bccd' .*3.2"),
+        ('5.2 --dataset camvid', "'camvid' .*5.2"),
+        ('3.2 --dataset camvid --rows XL', "--rows .* NL; NL.*'XL'"),
+        ('3.2 --dataset camvid --data-root missing', 'missing'),
+        ('3.2 --dataset camvid --data-root .', 'the data are not in'),
+        ('3.6 --dataset multi30k_en-de --scale 0.5', '--scale .*3.6'),
+        ('5.1', 'not public: .*--dataset'),
+        ('2', 'COCO and Cityscapes, .*--dataset'),
     ],
 )
-def test_bad_input_is_an_error_before_work_starts(arguments, message, call, data, tmp_path, monkeypatch):
+def test_bad_input_is_an_error_before_work_starts(arguments, names, call, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=message):
-        call(*arguments)
+    with pytest.raises(SystemExit, match=names):
+        call(*arguments.split())
     assert not list(tmp_path.iterdir())
 
 
@@ -111,32 +110,13 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
     """The runs are not trained here; their results are drawn."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
-    said = call(
-        '4.2',
-        '--dataset',
-        'camvid',
-        '--scale',
-        0.1,
-        '--gpus',
-        '0,1',
-        '--jobs',
-        2,
-        '--seeds',
-        3,
-        5,
-        '--work-dir',
-        tmp_path,
-    )
+    machine = ['--gpus', '0,1', '--jobs', 2, '--work-dir', tmp_path]
+    said = call('4.2', '--dataset', 'camvid', '--scale', 0.1, '--seeds', 3, 5, *machine)
     assert len(run.calls) == 20
     assert set(run.calls) == {('0', 4), ('1', 4)}
     assert run.most == 2
     found = json.loads((tmp_path / 'results.json').read_text())
-    assert found['setup']['deviations'] == [
-        'camvid in place of Cityscapes',
-        '160 iterations of 40,000',
-        'ResNet-18 of half the width and a decoder of 64 channels, trained from scratch by AdamW 0.003',
-        'inputs of 36×36',
-    ]
+    assert found['setup']['deviations'][:2] == ['camvid in place of Cityscapes', '160 iterations of 40,000']
     rows = {row['name']: row for row in found['rows']}
     assert len(rows) == 10
     assert rows['j: 3×3 convolution']['difference'] is None
@@ -151,30 +131,20 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
             assert list(row['difference'].values()) == pytest.approx(list(difference(ours, baseline)))
         line = next(line for line in said.splitlines() if line.startswith(f'| {name} |'))
         assert f'{statistics.mean(ours):.2f} ± {statistics.stdev(ours):.2f}' in line
-    assert "**Not the paper's protocol**: camvid in place of Cityscapes; 160 iterations of 40,000;" in said
     assert (tmp_path / 'table.md').read_text() in said
     with Image.open(tmp_path / 'plot.png') as plot:
-        assert plot.size[0] > 400
         assert len(set(plot.convert('RGB').getdata())) > 20
     assert not list(tmp_path.glob('*part*'))
 
 
-def test_metrics_are_those_of_the_test_where_it_is_not_the_validation():
-    """Parts of faces are validated on another split; the validation of street scenes is the test of the papers."""
-    faces, streets = (next(row for row in read_tables()[table] if not row.test) for table in ('4.3', '4.2'))
-    assert has_own_test(shipped(faces.configs[-1]))
-    assert not has_own_test(shipped(streets.configs[-1]))
-
-
 def test_the_best_checkpoint_is_tested_if_the_training_saves_it(tmp_path):
-    faces, streets = (next(row for row in read_tables()[table] if not row.test) for table in ('4.3', '4.2'))
+    """Parts of faces are validated on another split; the validation of street scenes is the test of the papers."""
     last = tmp_path / 'epoch_9.pth'
     for name, expected in (('epoch_9.pth', last), ('best_CIDEr-D_epoch_4.pth', tmp_path / 'best_CIDEr-D_epoch_4.pth')):
         (tmp_path / name).touch()
-        for row in (faces, streets):
-            (cfg,) = adapt(row, Protocol(), None)
-            saves = has_own_test(cfg)
-            assert bool(cfg.default_hooks.checkpoint.save_best) == saves
+        for table, saves in (('4.3', True), ('4.2', False)):
+            (cfg,) = adapt(next(row for row in read_tables()[table] if not row.test), Protocol(), None)
+            assert bool(cfg.default_hooks.checkpoint.save_best) == has_own_test(cfg) == saves
             assert reproduce.chosen(tmp_path, cfg, last) == (expected if saves else last)
 
 
@@ -281,24 +251,8 @@ class Recorder:
 @pytest.mark.e2e
 def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     """Through the real tools: killed in the second run, and again without; other settings; a lost validation."""
-    arguments = [
-        '3.2',
-        '--dataset',
-        'camvid',
-        '--data-root',
-        data['camvid'],
-        '--rows',
-        'NL',
-        '--seeds',
-        '0',
-        '1',
-        '--scale',
-        '0.1',
-        '--workers',
-        '0',
-        '--work-dir',
-        tmp_path,
-    ]
+    arguments = ['3.2', '--dataset', 'camvid', '--rows', 'NL', '--seeds', '0', '1', '--scale', '0.1', '--workers', '0']
+    arguments += ['--data-root', data['camvid'], '--work-dir', tmp_path]
     killed = subprocess.Popen(
         [sys.executable, TOOL, *arguments, '--iters', '12'],
         env={**os.environ, 'OMP_NUM_THREADS': '1'},

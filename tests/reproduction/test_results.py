@@ -250,20 +250,15 @@ def test_plot_over_numbers_of_questions(tmp_path):
     """Each method has its three numbers in ascending order; the settings of other tables are not numbers."""
 
     def measured(table):
-        return [
-            Measured(f'{row.name}, {row.setting}', [row], None, [], 0, 0.0, {0: Result(dict(accuracy=50.0), 1.0, None)})
-            for row in read_tables()[table]
-        ]
+        result = {0: Result(dict(accuracy=50.0), 1.0, None)}
+        rows = read_tables()[table]
+        return [Measured(f'{row.name}, {row.setting}', [row], None, [], 0, 0.0, result) for row in rows]
 
-    methods = measured('easy-vqa')
-    found = by_number(methods)
+    found = by_number(measured('easy-vqa'))
     assert list(found) == ['Concat', 'BAN-2', 'MUTAN', 'FG']
-    for name, by_questions in found.items():
-        assert [(number, method.name) for number, method in by_questions.items()] == [
-            (number, f'{name}, {number:,} questions') for number in (2410, 9643, 38575)
-        ]
+    assert all(list(by_questions) == [2410, 9643, 38575] for by_questions in found.values())
     assert by_number(measured('2')) == by_number(measured('coco-qa')) == {}
-    plot_numbers(methods, 'title', tmp_path / 'numbers.svg')
+    plot_numbers(measured('easy-vqa'), 'title', tmp_path / 'numbers.svg')
     drawn = (tmp_path / 'numbers.svg').read_text(encoding='utf-8')
     for text in ('9,643', 'FG', 'questions in training', 'title'):
         assert drawn.count(f'<!-- {text} -->') == 1
