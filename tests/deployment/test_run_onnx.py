@@ -1,6 +1,8 @@
 """The tool without PyTorch prepares images, and resizes logits, as mmseg does."""
 
 import importlib.util
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -128,35 +130,33 @@ def run(monkeypatch, *arguments):
     runner.main()
 
 
-def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_path):
-    out = '--out-dir', tmp_path / 'out'
-    with pytest.raises(FileNotFoundError, match=r'no such file: absent\.onnx'):
-        run(monkeypatch, 'absent.onnx', photograph, *out)
-    with pytest.raises(SystemExit):
-        run(monkeypatch, 'absent.onnx', photograph, 'other/photograph.jpg', *out)
-    assert 'images must have distinct names, without suffix and folder' in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run(monkeypatch, 'absent.onnx', photograph, *out, '--opacity', '2')
-    assert '--opacity must be from 0 to 1; got 2.0' in capsys.readouterr().err
-    deep = tmp_path / 'deep.png'
-    Image.fromarray(np.zeros((4, 5), np.uint16)).save(deep)
-    with pytest.raises(ValueError, match=r'deep\.png: images must have 8 bits per channel; this one is of mode I;16'):
-        runner.read(deep)
+@pytest.mark.parametrize(
+    ('arguments', 'names'),
+    [
+        ('absent.onnx IMAGE', r'absent\.onnx'),
+        ('absent.onnx IMAGE other/photograph.jpg', 'images must have distinct names'),
+        ('absent.onnx IMAGE --opacity 2', '--opacity'),
+        ('broken.onnx IMAGE', r'broken\.onnx: '),
+        ('broken.onnx vis/photograph.png --out-dir .', 'would replace images: .*photograph'),
+    ],
+)
+def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_path, arguments, names):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / 'broken.onnx').write_bytes(b'half of a file')
-    with pytest.raises(RuntimeError, match=r'broken\.onnx: '):
-        run(monkeypatch, tmp_path / 'broken.onnx', photograph, *out)
-    assert not (tmp_path / 'out').exists()
-
-
-def test_results_never_replace_images(monkeypatch, capsys, photograph, tmp_path):
     (tmp_path / 'vis').mkdir()
-    image = photograph.rename(tmp_path / 'vis' / photograph.name)
-    (tmp_path / 'model.onnx').touch()
-    before = image.read_bytes()
-    with pytest.raises(SystemExit):
-        run(monkeypatch, tmp_path / 'model.onnx', image, '--out-dir', tmp_path)
-    assert f'--out-dir: the results would replace images: {image}' in capsys.readouterr().err
-    assert image.read_bytes() == before
+    copy = shutil.copy(photograph, tmp_path / 'vis')
+    words = arguments.replace('IMAGE', str(photograph)).split()
+    with pytest.raises((FileNotFoundError, RuntimeError, SystemExit)) as error:
+        run(monkeypatch, *words, *(() if '--out-dir' in words else ('--out-dir', 'out')))
+    assert re.search(names, f'{error.value} {capsys.readouterr().err}')
+    assert not Path('out').exists()
+    assert Path(copy).read_bytes() == photograph.read_bytes()
+
+
+def test_16_bits_are_refused(tmp_path):
+    Image.fromarray(np.zeros((4, 5), np.uint16)).save(tmp_path / 'deep.png')
+    with pytest.raises(ValueError, match=r'deep\.png: .*I;16'):
+        runner.read(tmp_path / 'deep.png')
 
 
 class Brightness:

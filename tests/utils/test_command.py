@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,92 +61,83 @@ def test_the_variable_shows_the_traceback(fail):
     assert code == 1
     assert 'Traceback' in said
     assert said.endswith('ValueError: too small\n')
-
-
-def test_the_variable_can_be_zero(fail):
-    assert fail('raise ValueError("too small")', MMATTN_DEBUG='0')[2] == f'tool.py: error: too small\n{HINT}'
+    assert 'Traceback' not in fail('raise ValueError("too small")', MMATTN_DEBUG='0')[2]
 
 
 def test_an_error_that_no_user_causes_keeps_its_traceback(fail):
     code, _, said = fail('return [][3]')
     assert code == 1
     assert 'Traceback (most recent call last)' in said
-    last = said.splitlines()[-1]
-    assert last.startswith('tool.py: error: IndexError: list index out of range (')
-    assert last.endswith('tool.py:3)')
+    assert re.match(r'tool.py: error: IndexError: .*tool.py:3\)$', said.splitlines()[-1])
 
 
 def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
-    logger = f'from mmengine.logging import MMLogger; MMLogger.get_instance("x", log_file={str(tmp_path / "x.log")!r})'
+    log = tmp_path / 'x.log'
+    logger = f'from mmengine.logging import MMLogger; MMLogger.get_instance("x", log_file={str(log)!r})'
     for body, message in (('raise ValueError("small")', 'small'), ('return [][3]', 'IndexError: list index')):
         code, _, said = fail(logger, body)
         assert code == 1
         assert said.startswith(f'tool.py: error: {message}')
-        assert said.endswith(f'(the traceback is in {tmp_path}/x.log)\n')
+        assert str(log) in said
         assert 'Traceback' not in said
-        assert f'tool.py", line 4, in main\n    {body}' in (tmp_path / 'x.log').read_text('utf-8')
+        assert f'tool.py", line 4, in main\n    {body}' in log.read_text('utf-8')
 
 
-def test_a_component_of_the_config_is_named(fail):
-    build = 'import mmengine.hooks; mmengine.registry.HOOKS.build(dict(type={!r}, {}))'
-    cases = {
-        build.format(
-            'LoggerHook', 'intervall=2'
-        ): "LoggerHook.__init__() got an unexpected keyword argument 'intervall'",
-        build.format('LogerHook', ''): 'LogerHook is not in the',
-        'from mmengine import Config; Config(dict(a=1)).b': "'ConfigDict' object has no attribute 'b'",
-    }
-    for body, said in cases.items():
-        code, _, message = fail(body)
-        assert code == 1
-        assert said in message
-        assert message.endswith(HINT)
-
-
-def test_the_error_of_a_data_loaders_worker_is_its_message_alone(fail):
-    code, _, said = fail(
-        'from torch.utils.data import DataLoader',
-        'class Data:',
-        '    def __len__(self): return 1',
-        '    def __getitem__(self, i): raise ValueError("no mask:\\n  a.png")',
-        'next(iter(DataLoader(Data(), num_workers=1)))',
-    )
-    assert (code, said) == (1, f'tool.py: error: no mask:\n  a.png\n{HINT}')
-
-
-def test_weights_that_cannot_be_downloaded(fail, tmp_path):
-    """The message says where to put the file; nothing listens at this address."""
-    url = 'http://127.0.0.1:9/resnet50.pth'
-    code, out, said = fail(
-        'from torch.hub import load_state_dict_from_url', f'load_state_dict_from_url("{url}", "{tmp_path}")'
-    )
+@pytest.mark.parametrize(
+    ('lines', 'names'),
+    [
+        # In a worker of a data loader: the message alone.
+        (
+            [
+                'from torch.utils.data import DataLoader',
+                'class Data:',
+                '    def __len__(self): return 1',
+                '    def __getitem__(self, i): raise ValueError("no mask:\\n  a.png")',
+                'next(iter(DataLoader(Data(), num_workers=1)))',
+            ],
+            ['no mask:\n  a.png\n'],
+        ),
+        # A component of a config.
+        (
+            ['import mmengine.hooks as h; h.hook.HOOKS.build(dict(type="LoggerHook", intervall=2))'],
+            ['LoggerHook', "'intervall'"],
+        ),
+        # Weights that cannot be downloaded: nothing listens at this address.
+        (
+            ['from torch.hub import load_state_dict_from_url as load', 'load("http://127.0.0.1:9/r50.pth", "{tmp}")'],
+            ['a file cannot be downloaded', '~/.cache/torch/hub/checkpoints'],
+        ),
+        # A file on a full disk.
+        (
+            [
+                'import resource, signal',
+                'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)',
+                'resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))',
+                'from mmattn.utils.files import write_text',
+                'write_text("{tmp}/scores.json", "x" * 1000)',
+            ],
+            ['/scores.json: File too large'],
+        ),
+        # A log file on a full disk: the error of what the user waits for says so.
+        (
+            [
+                'import logging',
+                'logging.getLogger("x").addHandler(logging.FileHandler("/dev/full"))',
+                'logging.getLogger("x").error("a line")',
+                'raise OSError(28, "No space left on device", "epoch_1.pth")',
+            ],
+            ['epoch_1.pth: No space left on device'],
+        ),
+    ],
+    ids=['worker', 'component', 'download', 'full disk', 'log'],
+)
+def test_errors_of_other_packages_are_one_message(fail, tmp_path, lines, names):
+    code, _, said = fail(*(line.replace('{tmp}', str(tmp_path)) for line in lines))
     assert code == 1
-    assert f'Downloading: "{url}"' in out
-    assert said.splitlines()[-2].startswith('tool.py: error: a file cannot be downloaded (')
-    assert '~/.cache/torch/hub/checkpoints' in said
-
-
-def test_a_full_disk_is_named_by_the_file(fail, tmp_path):
-    path = tmp_path / 'scores.json'
-    code, _, said = fail(
-        'import resource, signal',
-        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)',
-        'resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))',
-        'from mmattn.utils.files import write_text',
-        f'write_text({str(path)!r}, "x" * 1000)',
-    )
-    assert (code, said) == (1, f'tool.py: error: {path}: File too large\n{HINT}')
-
-
-def test_a_log_file_on_a_full_disk_prints_no_traceback(fail):
-    """The error of what the user waits for says that the disk is full."""
-    code, _, said = fail(
-        'import logging',
-        'logging.getLogger("x").addHandler(logging.FileHandler("/dev/full"))',
-        'logging.getLogger("x").error("a line")',
-        'raise OSError(28, "No space left on device", "epoch_1.pth")',
-    )
-    assert (code, said) == (1, f'tool.py: error: epoch_1.pth: No space left on device\n{HINT}')
+    assert said.startswith('tool.py: error: ')
+    assert said.endswith(HINT)
+    assert 'Traceback' not in said
+    assert all(name in said for name in names)
 
 
 @pytest.mark.parametrize('env', [ASCII, {**ASCII, 'PYTHONIOENCODING': 'latin-1'}], ids=['ascii', 'latin-1'])

