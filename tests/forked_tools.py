@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reproduction.forks import run_script
 
+ROOT = Path(__file__).parents[1]
 SERVER = multiprocessing.get_context('forkserver')
 SERVER.set_forkserver_preload(
     [
@@ -24,6 +25,11 @@ SERVER.set_forkserver_preload(
         'mmattn.engine',
     ]
 )
+
+
+def tool(name, *arguments):
+    """The command that runs one of the tools, such as 'train.py' or 'dist_train.sh'."""
+    return [sys.executable if name.endswith('.py') else 'bash', ROOT / 'tools' / name, *arguments]
 
 
 def run_command(command, env=None, merged=False, timeout=300):

@@ -1,8 +1,6 @@
 """What the image files promise that needs no engine to see; ``docker/prove.sh`` builds and runs one."""
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import mmattn
@@ -32,19 +30,3 @@ def test_nothing_that_git_ignores_travels():
         return {line.removeprefix('**/').rstrip('/') for line in lines if line and not line.startswith('#')}
 
     assert names('.gitignore') <= names('.dockerignore')
-
-
-def test_an_unknown_accelerator_is_an_error_before_any_work(tmp_path):
-    folder = tmp_path / 'tools/environment'
-    folder.mkdir(parents=True)
-    for name in 'dependencies.sh', 'steps.sh', 'lock.txt':
-        (folder / name).write_text((ROOT / 'tools/environment' / name).read_text())
-    done = subprocess.run(
-        ['bash', folder / 'dependencies.sh'],
-        env={**os.environ, 'MMATTN_ACCELERATOR': 'gpu'},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert done.stderr == "[mmattn] error: MMATTN_ACCELERATOR is 'gpu': set it to cpu or cuda\n"
-    assert not (tmp_path / '.venv').exists()

@@ -14,6 +14,8 @@ import torch
 from mmattn.ops import library
 from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, kernels_of
 
+from .forked_tools import tool
+
 ROOT = Path(__file__).parents[1]
 GPU_RUN = ROOT / 'tools/misc/gpu_run'
 
@@ -156,12 +158,9 @@ def test_failures_of_tests_are_written_once(processes, tmp_path):
 
 
 def test_layers_are_measured_beside_stock_layers(run):
-    output = run(
-        sys.executable, ROOT / 'tools/benchmarks/layers.py', '--device', 'cpu', '--small', '--repeats', '1',
-        '--backend', 'composition', '--dtypes', 'bfloat16',
-    )  # fmt: skip
+    options = '--device cpu --small --repeats 1 --backend composition --dtypes bfloat16'
+    output = run(*tool('benchmarks/layers.py', *options.split()))
     rows = [line.split(' | ') for line in output.splitlines() if line.startswith('| ')]
     names = {row[0].removeprefix('| ') for row in rows}
     assert {'Bi-NL', 'NonLocal2d', 'Bi-CC', 'BA', '3×3 convolution', 'SST (Grid)', 'SST (Strided)'} <= names
-    stock = [row for row in rows if row[0] == '| NonLocal2d']
-    assert [row[4] for row in stock] == ['1.00'] * 2
+    assert [row[4] for row in rows if row[0] == '| NonLocal2d'] == ['1.00'] * 2

@@ -2,13 +2,19 @@
 
 import re
 import subprocess
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+import mmattn.layers
+import mmattn.ops
+from mmattn import registry
 
 from . import tiny_data
+from .forked_tools import tool
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()
@@ -23,70 +29,36 @@ def test_the_config_for_own_data_trains(tmp_path):
     (snippet,) = (text for text in SNIPPETS if 'data/mine' in text)
     (tmp_path / 'my_config.py').write_text(snippet)
     tiny_data.folders(tmp_path / 'data/mine', '.jpg', 2)
-    small = [
-        'train_cfg.max_iters=1',
-        'train_cfg.val_interval=1',
-        'model.backbone.base_channels=8',
-        'model.decode_head.in_channels=64',
-        'model.decode_head.channels=16',
-        'model.auxiliary_head.in_channels=32',
-        'model.auxiliary_head.channels=16',
-        'train_dataloader.batch_size=2',
-    ]
-    done = subprocess.run(
-        [sys.executable, ROOT / 'tools/train.py', 'my_config.py', '--cfg-options', *small],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    channels = ('backbone.base_', 8), ('decode_head.in_', 64), ('decode_head.', 16), ('auxiliary_head.in_', 32)
+    small = [f'model.{part}channels={number}' for part, number in (*channels, ('auxiliary_head.', 16))]
+    small += ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.batch_size=2']
+    command = tool('train.py', 'my_config.py', '--cfg-options', *small)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r'\|\s+road\s+\|', done.stdout + done.stderr)  # the table of classes
     assert list((tmp_path / 'work_dirs/my_config').glob('*/vis_data/scalars.json'))
 
 
-def test_a_stock_config_with_our_head_builds(tmp_path):
-    import mmseg
-    from mmengine.registry import MODELS, init_default_scope
-
-    (snippet,) = (text for text in SNIPPETS if 'ccnet_r50' in text)
-    stock = Path(mmseg.__file__).parent / '.mim/configs'
-    (tmp_path / 'user.py').write_text(snippet.replace('../ccnet', str(stock / 'ccnet')))
+@pytest.mark.parametrize(
+    ('stock', 'part', 'layer', 'count'),
+    [
+        ('mmseg/ccnet/ccnet_r50', 'decode_head', 'BilateralCrissCrossAttention', 1),
+        ('mmseg/upernet/upernet_r50', 'decode_head', 'BAConv2d', 5),  # pyramid, three levels, fusion
+        pytest.param(
+            *('mmdet/faster_rcnn/faster-rcnn_r50', 'backbone', 'TransformerAttention2d', 6 + 3),
+            marks=pytest.mark.mmcv_operators,
+        ),
+    ],
+)
+def test_a_stock_config_with_our_layers_builds(tmp_path, stock, part, layer, count):
+    package, folder, name = stock.split('/')
+    (snippet,) = (text for text in SNIPPETS if name in text)
+    configs = Path(find_spec(package).origin).parent / '.mim/configs'
+    (tmp_path / 'user.py').write_text(snippet.replace(f'../{folder}', str(configs / folder)))
     cfg = Config.fromfile(tmp_path / 'user.py')
-    init_default_scope('mmseg')
-    model = MODELS.build({**cfg.model, 'pretrained': None})
-    assert type(model.decode_head).__module__ == 'mmattn.segmentation.bi_cc_head'
-    assert model.decode_head.cca.window_position.window_size == (31, 31)
-
-
-def test_a_stock_config_with_attention_for_convolutions_builds(tmp_path):
-    import mmseg
-    from mmengine.registry import MODELS, init_default_scope
-
-    from mmattn.layers import BAConv2d
-
-    (snippet,) = (text for text in SNIPPETS if 'upernet_r50' in text)
-    stock = Path(mmseg.__file__).parent / '.mim/configs'
-    (tmp_path / 'user.py').write_text(snippet.replace('../upernet', str(stock / 'upernet')))
-    cfg = Config.fromfile(tmp_path / 'user.py')
-    init_default_scope('mmseg')
-    head = MODELS.build(cfg.model.decode_head)
-    assert sum(isinstance(module, BAConv2d) for module in head.modules()) == 5  # pyramid, three levels, fusion
-
-
-@pytest.mark.mmcv_operators
-def test_a_stock_detector_with_attention_in_its_backbone_builds(tmp_path):
-    import mmdet
-    from mmengine.registry import MODELS, init_default_scope
-
-    from mmattn.layers import TransformerAttention2d
-
-    (snippet,) = (text for text in SNIPPETS if 'faster-rcnn_r50' in text)
-    stock = Path(mmdet.__file__).parent / '.mim/configs'
-    (tmp_path / 'user.py').write_text(snippet.replace('../faster_rcnn', str(stock / 'faster_rcnn')))
-    cfg = Config.fromfile(tmp_path / 'user.py')
-    init_default_scope('mmdet')
-    backbone = MODELS.build(cfg.model.backbone)
-    assert sum(isinstance(module, TransformerAttention2d) for module in backbone.modules()) == 6 + 3
+    init_default_scope(package)
+    built = MODELS.build(cfg.model[part])
+    assert sum(isinstance(module, getattr(mmattn.layers, layer)) for module in built.modules()) == count
 
 
 PAGES = sorted(
@@ -163,13 +135,6 @@ def test_options_of_commands_are_those_of_the_tools():
     ]
 
 
-def test_as_many_checkpoints_are_averaged_as_are_kept():
-    page = (ROOT / 'docs/translation.md').read_text(encoding='utf-8')
-    (config,), numbers = re.findall(r'^CONFIG=(\S+)', page, re.MULTILINE), re.findall(r'--last (?:\d+ )*(\d+)', page)
-    kept = Config.fromfile(ROOT / config).default_hooks.checkpoint.max_keep_ckpts
-    assert [int(number) for number in numbers] == [kept] * 2
-
-
 def test_every_page_is_reached_from_the_readme():
     index = {path for path, _ in links('README.md')}
     assert not [str(path) for path in ROOT.glob('docs/*.md') if path not in index]
@@ -196,19 +161,16 @@ def test_the_first_lines_of_python_run():
 
 
 def test_components_lists_what_is_registered_and_what_is_public():
-    import mmattn.ops
-    from mmattn import registry
-
     registries = [value for value in vars(registry).values() if isinstance(value, registry.FolderRegistry)]
     registries[0].import_from_location()
-    registered = [
+    registered = {
         f'mmattn.{name}'
         for child in registries
         for name, component in child.module_dict.items()
         if component.__module__.startswith('mmattn.')  # the components of tools/reproduce.py are its own
-    ]
+    }
     text = (ROOT / 'docs/components.md').read_text()
     functions = {name for name in registered if name.split('.')[1].islower()}
-    assert set(re.findall(r'\bmmattn\.[A-Z]\w+', text)) == set(registered) - functions
+    assert set(re.findall(r'\bmmattn\.[A-Z]\w+', text)) == registered - functions
     assert not [name for name in functions if f'`{name}`' not in text]
     assert not [name for name in mmattn.ops.__all__ if not re.search(rf'\b{name}`', text)]

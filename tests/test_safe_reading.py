@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import json
 import re
 import stat
 import sys
@@ -86,24 +87,15 @@ def test_plain_entries_are_extracted(kind, tmp_path, scratch):
 
 @pytest.mark.parametrize('kind', WRITE)
 def test_unsafe_entries_are_all_reported_before_anything_is_extracted(kind, tmp_path, scratch):
+    """An entry below a symbolic link would be written to its target."""
     unsafe = {**dict.fromkeys(OUTSIDE, b'x'), **LINKS[kind]}
-    archive = WRITE[kind](tmp_path / f'x.{kind}', {**PLAIN, **unsafe})
+    archive = WRITE[kind](tmp_path / f'x.{kind}', {**PLAIN, **unsafe, 'link/x': b'x'})
     with pytest.raises(Fault) as raised:
         unpack(archive, scratch)
-    assert raised.value.args == (
-        *(f'{archive}: the entry {name!r} is outside of the folder of the archive' for name in OUTSIDE),
-        *(f'{archive}: the entry {name!r} is a link or a device' for name in LINKS[kind]),
-    )
+    named = [re.search(r"entry '(.*?)' ", text)[1] for text in raised.value.args]
+    assert named == [*OUTSIDE, *LINKS[kind]]
+    assert all(str(archive) in text for text in raised.value.args)
     assert files(tmp_path).keys() == {archive.name}
-
-
-def test_nothing_is_written_through_a_link(tmp_path, scratch):
-    """An entry below a symbolic link would be written to its target."""
-    (tmp_path / 'elsewhere').mkdir()
-    entries = {'link': (tarfile.SYMTYPE, str(tmp_path / 'elsewhere')), 'link/x': b'x'}
-    with pytest.raises(Fault, match="the entry 'link' is a link"):
-        unpack(write_tar(tmp_path / 'x.tar', entries, 'w'), scratch)
-    assert not files(tmp_path / 'elsewhere')
 
 
 # --- objects in arrays and checkpoints
@@ -132,28 +124,23 @@ def objects(ran):
 def test_objects_in_arrays_are_not_unpickled(ran, tmp_path):
     np.save(tmp_path / 'vectors.npy', objects(ran), allow_pickle=True)
     (tmp_path / 'words.txt').write_text('a\nb\nc\n', encoding='utf-8')
-    with pytest.raises(ValueError, match=r'vectors\.npy: not an array'):
-        read_word_vectors(tmp_path / 'vectors.npy', ['a'], 1, tmp_path / 'words.txt')
     np.savez(tmp_path / 'gru.npz', **dict.fromkeys(GRU_WEIGHTS, objects(ran)))
-    with pytest.raises(ValueError, match=r'gru\.npz: not the weights of Skip-Thought'):
-        read_skip_thought(tmp_path / 'gru.npz')
     np.savez(tmp_path / 'regions.npz', **dict.fromkeys(REQUIRED, objects(ran)))
-    with pytest.raises(Fault, match=r'regions\.npz: not a NumPy archive'):
-        read_archive(tmp_path / 'regions.npz')
+    for name in ('features', 'boxes', 'offsets', 'sizes', 'image_ids'):
+        np.save(tmp_path / f'{name}.npy', objects(ran), allow_pickle=True)
+    store = dict(version=1, arrays=['features', 'boxes'], num_features=1, dtype='float32')
+    (tmp_path / 'store.json').write_text(json.dumps(store), encoding='utf-8')
+    for call, names in (
+        (lambda: read_word_vectors(tmp_path / 'vectors.npy', ['a'], 1, tmp_path / 'words.txt'), r'vectors\.npy'),
+        (lambda: read_skip_thought(tmp_path / 'gru.npz'), r'gru\.npz'),
+        (lambda: read_archive(tmp_path / 'regions.npz'), r'regions\.npz'),
+        (lambda: RegionStore(tmp_path), r'boxes\.npy: .*[Oo]bject'),
+    ):
+        with pytest.raises((ValueError, Fault), match=names):
+            call()
     assert not ran.exists()
     np.load(tmp_path / 'vectors.npy', allow_pickle=True)
     assert ran.exists()
-
-
-def test_objects_in_a_region_store_are_not_unpickled(ran, tmp_path):
-    for name in ('features', 'boxes', 'offsets', 'sizes', 'image_ids'):
-        np.save(tmp_path / f'{name}.npy', objects(ran), allow_pickle=True)
-    (tmp_path / 'store.json').write_text(
-        '{"version": 1, "arrays": ["features", "boxes"], "num_features": 1, "dtype": "float32"}', encoding='utf-8'
-    )
-    with pytest.raises(ValueError, match=r'boxes\.npy: truncated, or not a NumPy array: .*[Oo]bject'):
-        RegionStore(tmp_path)
-    assert not ran.exists()
 
 
 @pytest.fixture(params=[True, False], ids=['zip', 'legacy'])
@@ -164,23 +151,20 @@ def checkpoint(request, ran, tmp_path):
     return path
 
 
-def test_a_checkpoint_with_code_is_refused(checkpoint, ran):
-    said = f'^{re.escape(str(checkpoint))} contains \\S*Path\\S*, which may run code .* set .* {TRUST}=1$'
+def test_a_checkpoint_with_code_is_refused(checkpoint, ran, monkeypatch):
+    """A user may trust it."""
+    out = checkpoint.with_name('out.pth')
     for read in (
         check_checkpoint,
-        lambda path: publish_model.publish(path, path.with_name('out.pth')),
-        lambda path: average_checkpoints.write_checkpoint(path.with_name('out.pth'), [path], lambda _: {}),
+        lambda path: publish_model.publish(path, out),
+        lambda path: average_checkpoints.write_checkpoint(out, [path], lambda _: {}),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=rf'^{re.escape(str(checkpoint))} contains \S*Path\S*, .*{TRUST}=1$'):
             read(checkpoint)
-    assert not ran.exists()
-    assert not checkpoint.with_name('out.pth').exists()
-
-
-def test_a_user_may_trust_a_checkpoint(checkpoint, ran, monkeypatch):
     monkeypatch.setenv(TRUST, '1')
     check_checkpoint(checkpoint)
     assert not ran.exists()  # not even then
+    assert not out.exists()
 
 
 def test_other_attributes_than_methods_of_the_log_are_not_reached(tmp_path):
