@@ -169,7 +169,6 @@ def test_the_recommended_config_divides_content_logits_by_the_root_of_the_channe
         (dict(block=[CONV]), 'block'),
         (dict(in_channels=(4, 8)), 'up_channels'),
     ],
-    ids=str,
 )
 def test_maps_and_blocks_must_fit(wrong, name):
     with pytest.raises(ValueError, match=name):
@@ -203,7 +202,7 @@ def test_resnet_with_stem_is_resnet(options):
 
 
 def test_conv_cfg_of_the_head_is_that_of_its_convolutions():
-    head = UNetBAHead(**UNET, block=dict(CONV), conv_cfg=dict(type='mmattn.BAConv2d', num_heads=1))
-    assert all(isinstance(block.conv, LocalBilateralAttention) for block in head.up_blocks)
-    head = UNetBAHead(**UNET, block=dict(CONV, conv_cfg=None), conv_cfg=dict(type='mmattn.BAConv2d', num_heads=1))
-    assert all(type(block.conv) is nn.Conv2d for block in head.up_blocks)
+    attention = dict(type='mmattn.BAConv2d', num_heads=1)
+    for block, kind in ((dict(CONV), LocalBilateralAttention), (dict(CONV, conv_cfg=None), nn.Conv2d)):
+        head = UNetBAHead(**UNET, block=block, conv_cfg=attention)
+        assert all(isinstance(block.conv, kind) for block in head.up_blocks)

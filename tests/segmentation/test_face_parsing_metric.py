@@ -129,72 +129,52 @@ def test_the_columns_are_those_asked_for_in_their_order(monkeypatch):
     columns = ('mouth', 'hair', 'brows', 'overall')
     found = score(list(images()), **HELEN, columns=columns)
     assert list(found) == ['F1.mouth', 'F1.hair', 'F1.brows', 'overall']
-    header, row = (line.split('|')[1:-1] for line in printed[0].splitlines() if '|' in line)
-    assert [cell.strip() for cell in header] == list(columns)
-    assert [cell.strip() for cell in row] == [
-        f'{found["F1.mouth"]:.2f}',
-        '-',
-        f'{found["F1.brows"]:.2f}',
-        f'{found["overall"]:.2f}',
-    ]
+    header, row = ([c.strip() for c in line.split('|')[1:-1]] for line in printed[0].splitlines() if '|' in line)
+    assert header == list(columns)
+    assert row == ['-' if isnan(value) else f'{value:.2f}' for value in found.values()]
 
 
-def test_a_component_that_is_nowhere_changes_nothing():
+def test_components(monkeypatch):
+    """One that is nowhere changes nothing; without them there is no overall; without images nothing is known."""
     pairs = list(images())
-    assert (
-        score(pairs, **HELEN)['overall']
-        == score(pairs, groups=HELEN['groups'], overall=('brows', 'mouth', 'hair'))['overall']
-    )
-
-
-def test_without_components_there_is_no_overall_and_without_images_nothing_is_known():
-    assert list(score(list(images()), columns=None)) == [*(f'F1.{name}' for name in CLASSES), 'accuracy']
+    with_hair = score(pairs, groups=HELEN['groups'], overall=('brows', 'mouth', 'hair'))
+    assert score(pairs, **HELEN)['overall'] == with_hair['overall']
+    assert list(score(pairs, columns=None)) == [*(f'F1.{name}' for name in CLASSES), 'accuracy']
     assert all(map(isnan, score([], **HELEN).values()))
+    assert score([([[0, 1, 6]], [[0, 0, 5]])], ignore_index=6, columns=['accuracy']) == {'accuracy': 50}
 
 
 @pytest.mark.parametrize(
-    ('options', 'said'),
+    ('options', 'names'),
     [
-        (dict(overall_mode='mean'), r"overall_mode must be 'sum' or 'union'; got 'mean'"),
-        (dict(format_only=True), 'format_only needs output_dir'),
-        (
-            dict(groups=dict(brows=['left_brow', 'brow'])),
-            r"groups\['brows'\] must be among background, .*hair; got 'brow'",
-        ),
-        (dict(groups=dict(hair=['hair'])), r"groups must not have the name of a class.*\['hair'\]"),
-        (dict(groups=dict(accuracy=['hair'])), r"groups must not have the name of a class.*\['accuracy'\]"),
-        (dict(groups=dict(brows=BROWS), overall=['eyes', 'brows']), r"overall must be among .*, brows; got 'eyes'"),
-        (dict(groups=dict(brows=BROWS), overall=['brows', 'left_brow']), 'overall must name components without common'),
-        (dict(columns=['hair', 'overall']), r"columns must be among .*hair, accuracy; got 'overall'"),
-        (dict(columns=['face'], overall=['hair']), r"columns must be among .*hair, overall, accuracy; got 'face'"),
+        (dict(overall_mode='mean'), "overall_mode .*'mean'"),
+        (dict(format_only=True), 'output_dir'),
+        (dict(groups=dict(brows=['left_brow', 'brow'])), r"groups\['brows'\] .*'brow'"),
+        (dict(groups=dict(hair=['hair'])), r"groups .*\['hair'\]"),
+        (dict(groups=dict(accuracy=['hair'])), r"groups .*\['accuracy'\]"),
+        (dict(groups=dict(brows=BROWS), overall=['eyes', 'brows']), "overall .*'eyes'"),
+        (dict(groups=dict(brows=BROWS), overall=['brows', 'left_brow']), 'overall'),
+        (dict(columns=['hair', 'overall']), "columns .*'overall'"),
+        (dict(columns=['face'], overall=['hair']), "columns .*'face'"),
         (dict(classes=None), r"metainfo\['classes'\]"),
     ],
 )
-def test_wrong_names_are_told_before_the_first_batch(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_names_are_told_before_the_first_batch(options, names):
+    with pytest.raises(ValueError, match=names):
         metric(**options)
 
 
-def test_other_arguments_are_unknown():
-    with pytest.raises(TypeError, match='iou_metrics'):
-        FaceParsingMetric(iou_metrics=['mIoU'])
-
-
 @pytest.mark.parametrize(
-    ('truth', 'predicted', 'said'),
+    ('truth', 'predicted', 'names'),
     [
-        ([[0, 7]], [[0, 0]], r'folder/face.jpg: the ground truth has labels \[7\]; classes are 0…6, and 255'),
-        ([[0, 255]], [[9, 8]], r'folder/face.jpg: the prediction has labels \[9\]'),
-        ([[0, 1]], [[0], [1]], r'folder/face.jpg: .* \(1, 1, 2\), the prediction \(1, 2, 1\)'),
+        ([[0, 7]], [[0, 0]], r'ground truth .*\[7\]; .*0…6, and 255'),
+        ([[0, 255]], [[9, 8]], r'prediction .*\[9\]'),
+        ([[0, 1]], [[0], [1]], r'\(1, 1, 2\), .*\(1, 2, 1\)'),
     ],
 )
-def test_what_cannot_be_scored_is_named(truth, predicted, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_scored_is_named(truth, predicted, names):
+    with pytest.raises(ValueError, match=f'folder/face.jpg: .*{names}'):
         metric().process(None, [sample(truth, predicted)])
-
-
-def test_another_ignored_label():
-    assert score([([[0, 1, 6]], [[0, 0, 5]])], ignore_index=6, columns=['accuracy']) == {'accuracy': 50}
 
 
 def test_predictions_without_ground_truth(tmp_path):
@@ -294,37 +274,23 @@ def trained(tmp_path_factory):
     return folder / 'best_overall_iter_1.pth', folder / 'data'
 
 
-@pytest.mark.parametrize('tool', [ROOT / 'tools/test.py', Path(mmseg.__file__).parent / '.mim/tools/test.py'])
-def test_tools_write_index_maps_and_metrics(trained, tmp_path, monkeypatch, tool):
+@pytest.mark.parametrize('path', [ROOT / 'tools/test.py', Path(mmseg.__file__).parent / '.mim/tools/test.py'])
+def test_tools_write_index_maps_and_metrics(trained, tmp_path, monkeypatch, path):
     checkpoint, data = trained
     monkeypatch.setenv('BUILDINGS_ROOT', str(data))
-    cfg = config(tmp_path, tool.parent)
+    cfg = config(tmp_path, path.parent)
     cfg.dump(tmp_path / 'config.py')
-    monkeypatch.setattr(
-        sys,
-        'argv',
-        [
-            str(tool),
-            str(tmp_path / 'config.py'),
-            str(checkpoint),
-            '--work-dir',
-            str(tmp_path / 'work'),
-            '--out',
-            str(tmp_path / 'out'),
-        ],
-    )
-    runpy.run_path(str(tool), run_name='__main__')
+    folders = '--work-dir', tmp_path / 'work', '--out', tmp_path / 'out'
+    monkeypatch.setattr(sys, 'argv', [*map(str, (path, tmp_path / 'config.py', checkpoint, *folders))])
+    runpy.run_path(str(path), run_name='__main__')
     (metrics,) = (tmp_path / 'work').glob('*/*.json')
     found = json.loads(metrics.read_text())
-    names = sorted(path.stem for path in (data / 'img_dir/val').iterdir())
-    assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == [f'{name}.png' for name in names]
+    names = sorted(path.name for path in (data / 'img_dir/val').iterdir())
+    assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == names
     evaluator = Evaluator(dict(cfg.test_evaluator))
     evaluator.dataset_meta = dict(classes=('background', 'building'))
     for name in names:
-        truth, predicted = (
-            np.array(Image.open(folder / f'{name}.png')) for folder in (data / 'ann_dir/val', tmp_path / 'out')
-        )
-        evaluator.process([sample(truth, predicted)])
+        evaluator.process([sample(*(Image.open(folder / name) for folder in (data / 'ann_dir/val', tmp_path / 'out')))])
     expected = evaluator.evaluate(len(names))
     assert list(expected) == ['F1.building', 'F1.both', 'overall', 'accuracy']
     assert {name: found[name] for name in expected} == expected
@@ -336,12 +302,9 @@ def test_predictions_are_whole_and_of_one_image_each(tmp_path):
     with full_disk(100), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/out/face\.png'"):
         scored.process(None, [sample(labels, labels)])
     assert not list((tmp_path / 'out').iterdir())
-    scored.process(None, [sample(labels, labels)])
-    scored.process(None, [sample(labels, labels)])  # the sampler's padding gives an image twice
-    with pytest.raises(ValueError, match=r'out/face\.png is the prediction of both folder/face\.jpg and b/face\.jpg'):
+    for _ in range(2):  # the sampler's padding gives an image twice
+        scored.process(None, [sample(labels, labels)])
+    with pytest.raises(ValueError, match=r'out/face\.png .*folder/face\.jpg .*b/face\.jpg'):
         scored.process(None, [sample(labels, labels, 'b/face.jpg')])
-    with pytest.raises(ValueError, match='label 305 does not fit into 8 bits'):
+    with pytest.raises(ValueError, match='label 305'):
         metric(output_dir=str(tmp_path), format_only=True).process(None, [sample(labels, labels + 300)])
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(OSError, match='this folder cannot be written to'):
-        metric(output_dir=str(tmp_path / 'file/out'))

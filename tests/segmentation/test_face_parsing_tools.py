@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
+from ..forked_tools import ROOT, tool
 from ..tiny_data import SIZE
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/unet_ba/unet-ba_r18-d8-half_1xb8-480_fasseg-192x160.py'
 SMALL = [
     '--cfg-options',
@@ -43,7 +42,7 @@ def percent(said):
 @pytest.fixture(scope='module')
 def trained(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp('trained')
-    return folder, run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', folder, *SMALL)
+    return folder, run(*tool('train.py', CONFIG, '--work-dir', folder, *SMALL))
 
 
 @pytest.fixture(scope='module')
@@ -60,20 +59,8 @@ def checkpoint(trained, tmp_path_factory):
 @pytest.fixture(scope='module')
 def tested(run, checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp('tested')
-    said = run(
-        sys.executable,
-        ROOT / 'tools/test.py',
-        CONFIG,
-        checkpoint,
-        '--work-dir',
-        folder,
-        '--out',
-        folder / 'out',
-        '--show-dir',
-        folder / 'shown',
-        *SMALL[:-3],
-    )
-    return folder, said
+    folders = '--work-dir', folder, '--out', folder / 'out', '--show-dir', folder / 'shown'
+    return folder, run(*tool('test.py', CONFIG, checkpoint, *folders, *SMALL[:-3]))
 
 
 def test_training_scores_every_class(trained):
@@ -107,19 +94,8 @@ def test_test_agrees_with_its_files(tested, tiny_data):
 
 def test_demo_predicts_what_test_did(run, checkpoint, tested, tiny_data, tmp_path):
     images = Path(tiny_data['FASSEG_ROOT'], 'img_dir/val')
-    run(
-        sys.executable,
-        ROOT / 'tools/image_demo.py',
-        images,
-        CONFIG,
-        checkpoint,
-        '--out-dir',
-        tmp_path,
-        '--device',
-        'cpu',
-        *SMALL[:1],
-        'model.data_preprocessor.size=(32,32)',
-    )
+    options = '--out-dir', tmp_path, '--device', 'cpu', '--cfg-options', 'model.data_preprocessor.size=(32,32)'
+    run(*tool('image_demo.py', images, CONFIG, checkpoint, *options))
     for path in images.iterdir():
         labels = Image.open(tmp_path / 'pred' / f'{path.stem}.png')
         assert labels.size == Image.open(tmp_path / 'vis' / f'{path.stem}.png').size == SIZE

@@ -12,58 +12,33 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image, ImageOps
 
-from mmattn.segmentation import face_parsing
 from mmattn.segmentation import inferencer as module
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils import trained_model
 from mmattn.utils.paths import config_path
 
+from ..forked_tools import tool
 from ..full_disk import full_disk
 
-ROOT = Path(__file__).parents[2]
 CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
 MEAN, STD = [120.0, 110.0, 100.0], [60.0, 55.0, 50.0]
 ORIENTATION = 0x0112
 TURNED_LEFT = 6  # to be shown a quarter turn to the right
 
 
-def config(**options):
-    return Config(
-        dict(
-            model=dict(
-                type='EncoderDecoder',
-                data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
-                backbone=dict(
-                    type='ResNet',
-                    depth=18,
-                    base_channels=4,
-                    out_indices=(0,),
-                    num_stages=1,
-                    strides=(1,),
-                    dilations=(1,),
-                    norm_cfg=dict(type='SyncBN'),
-                ),
-                decode_head=dict(
-                    type='FCNHead',
-                    num_convs=1,
-                    concat_input=False,
-                    in_channels=4,
-                    in_index=0,
-                    channels=8,
-                    num_classes=len(CLASSES),
-                    norm_cfg=dict(type='SyncBN'),
-                ),
-                test_cfg=dict(mode='whole'),
-            ),
-            test_dataloader=dict(
-                dataset=dict(
-                    type='BaseSegDataset',
-                    pipeline=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')],
-                )
-            ),
-            **options,
-        )
+def config():
+    norm = dict(type='SyncBN')
+    stage = dict(depth=18, base_channels=4, num_stages=1, out_indices=(0,), strides=(1,), dilations=(1,))
+    head = dict(type='FCNHead', num_convs=1, concat_input=False, in_channels=4, in_index=0, channels=8, norm_cfg=norm)
+    model = dict(
+        type='EncoderDecoder',
+        data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
+        backbone=dict(type='ResNet', norm_cfg=norm, **stage),
+        decode_head=dict(head, num_classes=len(CLASSES)),
+        test_cfg=dict(mode='whole'),
     )
+    pipeline = [dict(type=name) for name in ('LoadImageFromFile', 'LoadAnnotations', 'PackSegInputs')]
+    return Config(dict(model=model, test_dataloader=dict(dataset=dict(type='BaseSegDataset', pipeline=pipeline))))
 
 
 @pytest.fixture(scope='module')
@@ -164,13 +139,6 @@ def test_every_file_has_its_index_map_and_overlay(model, inferencer, folder, tmp
         assert difference.max() < (1 if path.suffix != '.jpg' else 10)
 
 
-def test_a_folder_may_hold_other_files(inferencer, folder, tmp_path):
-    (folder / 'notes.txt').write_text('no image')
-    names = {path.stem for path in inferencer(folder, tmp_path / 'out')}
-    assert 'notes' not in names
-    assert len(names) > 3
-
-
 def test_neighbours_of_the_same_size_go_together(inferencer, folder, tmp_path, monkeypatch):
     sizes = []
     forward = inferencer.forward
@@ -188,16 +156,15 @@ def test_a_list_in_its_order_one_file_and_a_path(inferencer, folder, tmp_path):
     assert len(list(out.glob('pred/*'))) == len(list(out.glob('vis/*'))) == 3
 
 
-def test_a_resized_prediction_has_the_size_of_its_image(checkpoint, folder, tmp_path):
+def test_results_have_the_size_of_the_image(checkpoint, folder, tmp_path):
+    """If it is resized, and if its orientation is ignored."""
     cfg = config()
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', scale=(32, 32), keep_ratio=True))
-    inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    cfg.dump(tmp_path / 'config.py')
+    inferencer = SegmentationInferencer(tmp_path / 'config.py', checkpoint, device='cpu', show_progress=False)
     for pred in inferencer(folder, tmp_path / 'out', 4):
         (source,) = folder.glob(f'{pred.stem}.*')
         assert Image.open(pred).size == shown(source).shape[1::-1]
-
-
-def test_overlay_and_index_map_ignore_the_orientation_together(checkpoint, folder, tmp_path):
     cfg = config()
     cfg.test_dataloader.dataset.pipeline[0].color_type = 'color_ignore_orientation'
     (pred,) = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)(
@@ -250,11 +217,8 @@ def spoil(folder):
     (folder / 'damaged.png').write_bytes(damaged)
     (folder / 'folder.png').mkdir()
     (folder / 'link.png').symlink_to(folder / 'nowhere.png')
-    (folder / 'float.tif').write_bytes(b'')
     Image.fromarray(np.ones((4, 4), np.float32)).save(folder / 'float.tif')
-    return sorted(
-        ['notes', 'empty', 'cut_even', 'cut_turned', 'cut_odd', 'damaged', 'folder', 'link', 'float'],
-    )
+    return ['cut_even', 'cut_odd', 'cut_turned', 'damaged', 'empty', 'float', 'folder', 'link', 'notes']
 
 
 @pytest.mark.parametrize('batch_size', [1, 3])
@@ -283,8 +247,7 @@ def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, monkeyp
         return forward(batch)
 
     monkeypatch.setattr(inferencer, 'forward', failing)
-    message = r'1 of 8 images .*\n  .*/even\.png: the model fails on 56×40 pixels: Expected more than 1 value$'
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r'1 of 8 images .*\n  .*/even\.png: .*Expected more than 1 value$'):
         inferencer(folder, tmp_path / 'out', batch_size)
     assert len(list((tmp_path / 'out/pred').iterdir())) == len(list((tmp_path / 'out/vis').iterdir())) == 7
 
@@ -292,18 +255,9 @@ def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, monkeyp
 def test_nothing_is_created_if_no_image_can_be_read(idle, folder, tmp_path):
     bad = spoil(folder)
     paths = [path for path in folder.iterdir() if path.stem in bad] + [folder / 'missing.png', folder / 'deeper']
-    with pytest.raises(ValueError, match=r'^11 of 11 images cannot be segmented:\n') as raised:
+    with pytest.raises(ValueError, match=r'^11 of 11 images') as raised:
         idle(paths, tmp_path / 'out')
-    assert (
-        len(
-            re.findall(
-                r'^  /.*?: (?:unreadable: |a TIFF of 32-bit floating point|cv2 cannot decode it).',
-                str(raised.value),
-                re.MULTILINE,
-            )
-        )
-        == 11
-    )
+    assert re.findall(r'^  (.*?): ', str(raised.value), re.MULTILINE) == [*map(str, paths)]
     assert not (tmp_path / 'out').exists()
 
 
@@ -328,15 +282,6 @@ def test_kinds_of_pixels(inferencer, folder, tmp_path):
         np.testing.assert_array_equal(labels, found['grey'])
 
 
-def test_16_bits_that_pillow_would_cut_off_are_refused(checkpoint, tmp_path):
-    cfg = config()
-    cfg.test_dataloader.dataset.pipeline[0].imdecode_backend = 'pillow'
-    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(tmp_path / 'deep.png')
-    inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
-    with pytest.raises(ValueError, match=r'deep\.png: pictures must have 8 bits per channel'):
-        inferencer(tmp_path / 'deep.png', tmp_path / 'out')
-
-
 def test_what_is_left_out_of_a_folder_is_named(inferencer, folder, tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
@@ -356,79 +301,84 @@ def test_a_full_disk_ends_the_run_and_names_the_file(inferencer, tmp_path):
         assert not list((tmp_path / 'out').rglob('.*'))
 
 
-def test_a_folder_that_cannot_be_written_to_and_no_such_device(idle, checkpoint, folder, tmp_path):
-    (tmp_path / 'out').mkdir()
-    (tmp_path / 'out/vis').write_text('')
-    with pytest.raises(OSError, match=rf"this folder cannot be written to .*: '{tmp_path}/out/vis'"):
-        idle(folder, tmp_path / 'out')
-    with pytest.raises(ValueError, match=r"device must be one of cpu.*; got 'cuda:99'"):
-        SegmentationInferencer(config(), checkpoint, device='cuda:99')
+@pytest.mark.parametrize(
+    ('inputs', 'options', 'names'),
+    [
+        ('deeper', {}, 'inputs'),
+        ((), {}, 'inputs'),
+        (('even.png', 'other/even.ppm'), {}, r'even.png .*other/even.ppm'),
+        (('even.png', 'even.png'), {}, r'inputs .*even\.png'),
+        (('out/pred/a.png',), {}, r'out/pred/a\.png'),
+        ('even.png', dict(out_dir='file/out'), 'cannot be written to .*file/out'),
+        ('even.png', dict(batch_size=0), 'batch_size .* 0'),
+        ('even.png', dict(batch_size=1.5), r'batch_size .* 1\.5'),
+        ('even.png', dict(opacity=1.5), r'opacity .* 1\.5'),
+        (None, {}, 'inputs .*NoneType'),
+        ([np.zeros((4, 4, 3))], {}, 'inputs .*ndarray'),
+        ('even.png', dict(out_dir=b'out'), 'out_dir .*bytes'),
+    ],
+)
+def test_wrong_arguments(idle, folder, inputs, options, names):
+    (folder / 'file').write_text('')
+    if isinstance(inputs, str):
+        inputs = folder / inputs
+    elif isinstance(inputs, tuple):
+        inputs = [folder / name for name in inputs]
+    out = options.get('out_dir', 'out')
+    options = {
+        'out_dir': folder / out if isinstance(out, str) else out,
+        **{k: options[k] for k in {*options} - {'out_dir'}},
+    }
+    with pytest.raises((ValueError, TypeError, OSError), match=f'(?s){names}'):
+        idle(inputs, **options)
+
+
+META = dict(classes=CLASSES, palette=PALETTE)
+RENAMED = {'decode_head.conv_seg.weight': 'decode_head.other.weight'}
+DETECTOR = config_path('attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py')
+VIDEO = config_path('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py')
 
 
 @pytest.mark.parametrize(
-    ('inputs', 'said'),
+    ('cfg', 'meta', 'names'),
     [
-        ('deeper', 'inputs contain no image'),
-        ((), 'inputs contain no image'),
-        (('even.png', 'other/even.ppm'), r'even\.png from .*even.png and .*other/even.ppm'),
-        (('even.png', 'even.png'), r'inputs must have distinct names'),
-        (('out/pred/a.png',), r'overwrite inputs.*\n.*out/pred/a\.png'),
+        (None, {}, 'classes and palette'),
+        (None, dict(META, palette=None), 'classes and palette'),
+        (None, dict(classes=CLASSES[1:], palette=PALETTE[1:]), '4 classes, .* 3'),
+        (None, dict(META, palette=[[0, 0, 300]] * 4), '0 to 255'),
+        ('one class', dict(classes=['face'], palette=[[9, 9, 9]]), 'num_classes=2 and out_channels=1'),
+        ('renamed', META, r'(?s)decode_head\.other\.weight.*decode_head\.conv_seg\.weight'),
+        pytest.param(DETECTOR, META, 'FasterRCNN', marks=pytest.mark.mmcv_operators),
+        (VIDEO, META, r'mmattn\.SST'),
+        ('missing.py', META, r'missing\.py'),
     ],
 )
-def test_wrong_inputs(idle, folder, inputs, said):
-    paths = folder / inputs if isinstance(inputs, str) else [folder / name for name in inputs]
-    with pytest.raises(ValueError, match=said):
-        idle(paths, folder / 'out')
-
-
-@pytest.mark.parametrize('options', [dict(batch_size=0), dict(batch_size=1.5), dict(opacity=1.5)])
-def test_wrong_options(idle, folder, tmp_path, options):
-    with pytest.raises(ValueError, match=f'{next(iter(options))} must be .*; got {next(iter(options.values()))}'):
-        idle(folder, tmp_path / 'out', **options)
-
-
-@pytest.mark.parametrize('value', [b'a.png', np.zeros((4, 4, 3)), Image.new('RGB', (4, 4)), None])
-def test_what_is_no_path(idle, tmp_path, value):
-    name = type(value).__name__
-    for argument, inputs, out_dir in (
-        ('inputs', value, tmp_path),
-        ('inputs', [value], tmp_path),
-        ('out_dir', 'a', value),
-    ):
-        with pytest.raises(TypeError, match=rf'{argument} must be a path \(str or Path\); got {name}'):
-            idle(inputs, out_dir)
-
-
-@pytest.mark.parametrize(
-    ('path', 'name'),
-    [
-        pytest.param(
-            'attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py',
-            'FasterRCNN',
-            marks=pytest.mark.mmcv_operators,
-        ),
-        ('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', 'mmattn.SST'),
-    ],
-)
-def test_models_that_are_no_segmentors(checkpoint, path, name):
-    with pytest.raises(
-        ValueError, match=rf'the model must be a segmentor; the config has {name} \(.* SST, .* detectors'
-    ):
-        SegmentationInferencer(config_path(path), checkpoint)
+def test_a_model_that_cannot_segment(save, model, cfg, meta, names):
+    """There is no default for the classes; one class has no colour for the rest."""
+    weights = model.state_dict()
+    if cfg == 'renamed':
+        weights = {RENAMED.get(key, key): value for key, value in weights.items()}
+    elif cfg == 'one class':
+        weights = {key: value[:1] if 'conv_seg' in key else value for key, value in weights.items()}
+    own = config()
+    own.model.decode_head.num_classes = 1 if cfg == 'one class' else len(CLASSES)
+    with pytest.raises((ValueError, RuntimeError, FileNotFoundError), match=names):
+        SegmentationInferencer(
+            own if cfg in (None, 'one class', 'renamed') else cfg, save(weights, dataset_meta=meta), device='cpu'
+        )
 
 
 def test_another_model_than_trained_is_named(save, monkeypatch):
     said = []
     monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
-    path = save(cfg=config().pretty_text, dataset_meta=dict(classes=CLASSES, palette=PALETTE))
+    path = save(cfg=config().pretty_text, dataset_meta=META)
     other = config()
     other.model.decode_head.align_corners = True
     for cfg in (config(), other):
         SegmentationInferencer(cfg, path, 'cpu')
-    assert said == [
-        f'{path}: its weights were trained with another model: model.decode_head.align_corners is True '
-        '(in training: not set)'
-    ]
+    (message,) = said
+    assert path in message
+    assert 'model.decode_head.align_corners is True' in message
 
 
 def test_classes_and_palette_may_be_the_data_sets(save):
@@ -439,80 +389,29 @@ def test_classes_and_palette_may_be_the_data_sets(save):
     assert inferencer.visualizer.dataset_meta['palette'] == PALETTE[::-1]
 
 
-@pytest.mark.parametrize(
-    ('meta', 'said'),
-    [
-        ({}, 'classes and palette are not in'),
-        (dict(dataset_meta=dict(classes=CLASSES, palette=None)), 'classes and palette are not in'),
-        (
-            dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])),
-            'the model has 4 classes, but the metainfo has 3',
-        ),
-        (dict(dataset_meta=dict(classes=CLASSES, palette=[[0, 0, 300]] * 4)), 'three values from 0 to 255'),
-    ],
-)
-def test_there_is_no_default_for_the_classes(save, meta, said):
-    with pytest.raises(ValueError, match=said):
-        SegmentationInferencer(config(), save(**meta), device='cpu')
-
-
-def test_one_class_has_no_colour_for_the_rest(save, model):
-    cfg = config()
-    cfg.model.decode_head.num_classes = 1
-    weights = {key: value[:1] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match='use num_classes=2 and out_channels=1'):
-        SegmentationInferencer(
-            cfg, save(weights, dataset_meta=dict(classes=['face'], palette=[[9, 9, 9]])), device='cpu'
-        )
-
-
-def test_a_checkpoint_of_another_model_is_an_error(save, model):
-    weights = model.state_dict()
-    weights['decode_head.other.weight'] = weights.pop('decode_head.conv_seg.weight')
-    with pytest.raises(RuntimeError, match=r'(?s)decode_head\.other\.weight.*decode_head\.conv_seg\.weight'):
-        SegmentationInferencer(config(), save(weights, dataset_meta=dict(classes=CLASSES, palette=PALETTE)))
-    with pytest.raises(ValueError, match='weights must be'):
-        SegmentationInferencer(config(), None)
-
-
-def test_the_config_may_be_a_path(checkpoint, tmp_path):
-    config().dump(tmp_path / 'config.py')
-    assert SegmentationInferencer(tmp_path / 'config.py', checkpoint).model.num_classes == len(CLASSES)
-    with pytest.raises(FileNotFoundError, match=r'missing\.py'):
-        SegmentationInferencer(str(tmp_path / 'missing.py'), checkpoint)
-
-
 @pytest.fixture
 def demo(monkeypatch, tmp_path, checkpoint):
     """Run the command line on an image or a folder; return the folder of the results."""
     config().dump(tmp_path / 'config.py')
 
-    def demo(image, *options, positional=False):
-        tool = str(ROOT / 'tools/image_demo.py')
-        words, out = [tool, str(image), str(tmp_path / 'config.py'), checkpoint], ['--out-dir', str(tmp_path / 'out')]
-        monkeypatch.setattr(sys, 'argv', [*words, *options, *out] if positional else [*words, *out, *options])
-        runpy.run_path(tool, run_name='__main__')
+    def demo(image, *options):
+        command = tool(
+            'image_demo.py', image, tmp_path / 'config.py', checkpoint, '--out-dir', tmp_path / 'out', *options
+        )
+        monkeypatch.setattr(sys, 'argv', [*map(str, command[1:])])
+        runpy.run_path(sys.argv[0], run_name='__main__')
         return tmp_path / 'out'
 
     return demo
 
 
 def test_the_command_line(demo, model, folder, capsys):
+    """What is wrong is said without a traceback."""
     out = demo(folder, '--device', 'cpu', '--opacity', '1', '--batch-size', '2')
     assert '8 index maps and overlays are in' in capsys.readouterr().out
     labels = np.array(Image.open(out / 'pred/even.png'))
     np.testing.assert_array_equal(labels, argmax(model, shown(folder / 'even.png')))
     np.testing.assert_array_equal(np.array(Image.open(out / 'vis/even.png')), np.array(PALETTE)[labels])
-
-
-def test_the_command_line_says_what_is_wrong_without_a_traceback(demo, folder, tmp_path):
     (folder / 'notes.png').write_text('no image')
-    with pytest.raises(SystemExit, match=r'1 of 9 images cannot be segmented; .*:\n  .*notes\.png: '):
+    with pytest.raises(SystemExit, match=r'1 of 9 images .*:\n  .*notes\.png: '):
         demo(folder)
-    (tmp_path / 'checkpoint.pth').unlink()
-    with pytest.raises(SystemExit, match=r'checkpoint\.pth'):
-        demo(folder)
-
-
-def test_the_name_in_face_parsing_is_the_same_class():
-    assert face_parsing.FaceParsingInferencer is SegmentationInferencer
