@@ -4,7 +4,6 @@ import re
 import runpy
 import sys
 from pathlib import Path
-from pathlib import Path
 
 import numpy as np
 import pytest
