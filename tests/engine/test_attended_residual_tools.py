@@ -1,38 +1,28 @@
 """Networks with attended residual blocks through the tools: in one process, in mixed precision, in two processes."""
 
 import re
-import socket
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from ..forked_tools import tool
+from .test_tools import ROOT, free_port, losses
+
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'
 SMALL = [
+    *(f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test')),
+    *(f'{part}_dataloader.persistent_workers=False' for part in ('train', 'val', 'test')),
     'train_dataloader.batch_size=2',
-    'train_dataloader.num_workers=0',
-    'train_dataloader.persistent_workers=False',
-    'val_dataloader.num_workers=0',
-    'val_dataloader.persistent_workers=False',
-    'test_dataloader.num_workers=0',
-    'test_dataloader.persistent_workers=False',
     'train_dataloader.dataset.pipeline.4.scale=(144,120)',
-    'val_dataloader.dataset.pipeline.1.scale=(144,120)',
-    'test_dataloader.dataset.pipeline.1.scale=(144,120)',
+    *(f'{part}_dataloader.dataset.pipeline.1.scale=(144,120)' for part in ('val', 'test')),
     'model.test_cfg.rcnn.score_thr=0.0',
     'train_cfg.max_iters=3',
     'train_cfg.val_interval=3',
     'default_hooks.checkpoint.interval=3',
     'default_hooks.logger.interval=1',
 ]
-
-
-def losses(log):
-    return [float(loss) for loss in re.findall(r'  loss: (\S+)', log)]
 
 
 def weights(folder):
@@ -42,7 +32,7 @@ def weights(folder):
 @pytest.fixture(scope='module')
 def trained(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp('trained')
-    return folder, run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', folder, '--cfg-options', *SMALL)
+    return folder, run(*tool('train.py', CONFIG, '--work-dir', folder, '--cfg-options', *SMALL))
 
 
 def test_the_blocks_learn(trained):
@@ -55,18 +45,8 @@ def test_the_blocks_learn(trained):
 
 
 def test_testing_agrees_with_validation_and_draws(run, trained, tmp_path):
-    log = run(
-        sys.executable,
-        ROOT / 'tools/test.py',
-        CONFIG,
-        trained[0] / 'iter_3.pth',
-        '--work-dir',
-        tmp_path,
-        '--show-dir',
-        tmp_path / 'shown',
-        '--cfg-options',
-        *SMALL,
-    )
+    folders = '--work-dir', tmp_path, '--show-dir', tmp_path / 'shown'
+    log = run(*tool('test.py', CONFIG, trained[0] / 'iter_3.pth', *folders, '--cfg-options', *SMALL))
     scores = [re.findall(r'pascal_voc/AP50: (\S+)', said)[-1] for said in (log, trained[1])]
     assert scores[0] == scores[1]
     assert sorted(path.name for path in (tmp_path / 'shown').iterdir()) == ['val_0.png', 'val_1.png']
@@ -97,20 +77,8 @@ def test_mixed_precision_of_a_segmentor(run, tmp_path):
         'val_dataloader.dataset.pipeline.1.scale=(48,40)',
         'model.test_cfg.mode=whole',
     ]
-    logs = [
-        run(
-            sys.executable,
-            ROOT / 'tools/train.py',
-            config,
-            '--work-dir',
-            tmp_path / str(len(amp)),
-            *amp,
-            '--cfg-options',
-            *small,
-            CUDA_VISIBLE_DEVICES='',
-        )
-        for amp in ([], ['--amp'])
-    ]
+    commands = [('--work-dir', tmp_path / str(len(amp)), *amp, '--cfg-options', *small) for amp in ([], ['--amp'])]
+    logs = [run(*tool('train.py', config, *command), CUDA_VISIBLE_DEVICES='') for command in commands]
     assert 'autocast to bfloat16' in logs[1]
     full, mixed = map(losses, logs)
     assert mixed == pytest.approx(full, rel=0.05)  # the same images and weights, in 8 bits
@@ -121,21 +89,8 @@ def test_mixed_precision_of_a_segmentor(run, tmp_path):
 
 
 def test_two_processes(run, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = str(probe.getsockname()[1])
-    log = run(
-        'bash',
-        ROOT / 'tools/dist_train.sh',
-        CONFIG,
-        2,
-        '--work-dir',
-        tmp_path,
-        '--cfg-options',
-        *SMALL,
-        CUDA_VISIBLE_DEVICES='',
-        PORT=port,
-    )
+    command = tool('dist_train.sh', CONFIG, 2, '--work-dir', tmp_path, '--cfg-options', *SMALL)
+    log = run(*command, CUDA_VISIBLE_DEVICES='', PORT=free_port())
     assert 'GPU number: 2' in log
     assert len(losses(log)) == 3
     assert all(x.isfinite().all() for x in weights(tmp_path).values())

@@ -24,11 +24,6 @@ def test_mixed_precision(wrapper, expected):
     assert wrapper == dict(type=expected, loss_scale=scale)
 
 
-def test_other_wrappers_are_named():
-    with pytest.raises(ValueError, match='ApexOptimWrapper'):
-        enable_amp(dict(type='ApexOptimWrapper'))
-
-
 def test_classes_are_replaced_on_a_cpu(monkeypatch):
     monkeypatch.setattr('torch.cuda.is_available', lambda: False)
     cfg = Config(

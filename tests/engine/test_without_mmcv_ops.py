@@ -17,13 +17,21 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope='module')
 def without_operators(tmp_path_factory):
-    """A folder with mmcv but for its compiled operators, and the environment in which Python finds it first."""
+    """Run Python with mmcv but for its compiled operators; return its exit code, stdout and stderr."""
     folder = tmp_path_factory.mktemp('mmcv_without_operators')
     (folder / 'mmcv').mkdir()
     for entry in Path(find_spec('mmcv').origin).parent.iterdir():
         if not entry.name.startswith(('_ext', '__pycache__')):
             (folder / 'mmcv' / entry.name).symlink_to(entry)
-    return {**os.environ, 'PYTHONPATH': os.pathsep.join([str(folder), str(ROOT)]), 'PYTHONDONTWRITEBYTECODE': '1'}
+    env = {**os.environ, 'PYTHONPATH': f'{folder}{os.pathsep}{ROOT}', 'PYTHONDONTWRITEBYTECODE': '1'}
+
+    def run(*arguments):
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    run.folder = folder
+    return run
 
 
 @pytest.mark.parametrize(
@@ -35,15 +43,10 @@ def without_operators(tmp_path_factory):
     ],
 )
 def test_a_component_that_needs_operators_is_an_error_that_names_the_command(config, without_operators, tmp_path):
-    done = subprocess.run(
-        [sys.executable, ROOT / 'tools/train.py', config_path(config), '--work-dir', tmp_path],
-        env=without_operators,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert 'train.py: error: The config requires the operators of mmcv, which is installed without them.' in done.stderr
-    assert 'bash tools/environment/setup.sh --with-mmcv-ops' in done.stderr
+    code, _, said = without_operators(ROOT / 'tools/train.py', config_path(config), '--work-dir', tmp_path)
+    assert code == 1
+    assert 'train.py: error: The config requires the operators of mmcv' in said
+    assert 'bash tools/environment/setup.sh --with-mmcv-ops' in said
 
 
 STEP = """
@@ -65,16 +68,9 @@ print('mmcv._ext' in sys.modules, end='')
 """
 
 
-def test_segmentation_and_video_need_none(without_operators, tmp_path):
+def test_segmentation_and_video_need_none(without_operators):
     """Nothing is printed either: a warning about what is not used would be noise."""
-    done = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', STEP],
-        env=without_operators,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, 'True\nFalse', '')
+    assert without_operators('-W', 'ignore', '-c', STEP) == (0, 'True\nFalse', '')
 
 
 AGREEMENT = """
@@ -91,26 +87,18 @@ for dtype, tolerance in ops.TOLERANCES.items():
 
 def test_the_benchmark_of_operators_has_the_criss_cross_attention_of_mmcv(without_operators):
     """Its values and gradients are those of ``grid_attention`` without positions."""
-    done = subprocess.run(
-        [sys.executable, '-c', AGREEMENT, ROOT / 'tools/benchmarks'],
-        env=without_operators,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    file, *peers = done.stdout.splitlines()
-    mmcv = Path(without_operators['PYTHONPATH'].split(os.pathsep)[0], 'mmcv')
-    assert Path(file) == mmcv / 'ops/cc_attention.py'
+    code, out, said = without_operators('-c', AGREEMENT, ROOT / 'tools/benchmarks')
+    assert code == 0, said
+    file, *peers = out.splitlines()
+    assert Path(file) == without_operators.folder / 'mmcv/ops/cc_attention.py'
     assert peers == ['mmcv CrissCrossAttention, content only'] * 3
 
 
 def test_the_benchmark_of_layers_compares_bi_cc_with_mmcv(without_operators):
-    command = [sys.executable, ROOT / 'tools/benchmarks/layers.py', '--device', 'cpu', '--small', '--repeats', '1']
-    done = subprocess.run(
-        [*command, '--only', 'Bi-CC', '--dtypes', 'float32'], env=without_operators, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [line.strip('| ').split(' | ') for line in done.stdout.splitlines()[2:]]
+    options = '--device cpu --small --repeats 1 --only Bi-CC --dtypes float32'
+    code, out, said = without_operators(ROOT / 'tools/benchmarks/layers.py', *options.split())
+    assert code == 0, said
+    rows = [line.strip('| ').split(' | ') for line in out.splitlines()[2:]]
     assert [row[0] for row in rows] == ['Bi-CC'] * 2 + ['CrissCrossAttention'] * 2
     assert [row[4] for row in rows[2:]] == ['1.00'] * 2
     for ours, stock in zip(rows, rows[2:]):

@@ -1,7 +1,6 @@
 """A run that is told to stop saves, exits with code 75, and ends when resumed as if nothing had happened."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -40,16 +39,48 @@ def checkpoints(folder):
     return {path.name for path in folder.glob('*_[0-9]*.pth') if not path.name.startswith('best')}
 
 
-@pytest.mark.parametrize(('signals', 'workers'), [('SIGTERM SIGTERM', 3), ('SIGUSR1', 0)])
-def test_stopped_and_resumed(train, whole, tmp_path, signals, workers):
-    """The workers, which get the signals, too, do not take the run with them."""
-    assert train(tmp_path, kill='step 3', signals=signals, workers=workers) == [STOPPED], train.log
-    assert f'{signals.split()[0]}: saved {tmp_path}/iter_3.pth' in train.log
+WAITING = 'optim_wrapper.accumulative_counts=2'
+KEPT = 'default_hooks.checkpoint.interval=2 default_hooks.checkpoint.max_keep_ckpts=2'
+EPOCHS = dict(config='epochs.py')
+
+
+@pytest.mark.parametrize(
+    ('options', 'settings', 'kill', 'signals', 'left'),
+    [
+        # The workers, which get the signals, too, do not take the run with them.
+        ('', dict(workers=3), 'step 3', 'SIGTERM SIGTERM', 'iter_3'),
+        ('', {}, 'step 3', 'SIGUSR1', 'iter_3'),
+        # The second epoch goes on behind its first batch, then comes the third.
+        ('log_processor.by_epoch=True', EPOCHS, 'step 3', 'SIGTERM', 'epoch_1 epoch_1_iter_3'),
+        ('log_processor.by_epoch=True', dict(EPOCHS, workers=3), 'step 3', 'SIGTERM', 'epoch_1 epoch_1_iter_3'),
+        # One of two processes gets the signal.
+        ('', dict(processes=2, workers=1, signalled='1'), 'step 3', 'SIGUSR1', 'iter_3'),
+        # Accumulated gradients are waited for, also in a validation, which is then completed.
+        (WAITING, {}, 'step 1', 'SIGTERM', 'iter_2'),
+        (f'{WAITING} train_cfg.val_interval=1', {}, 'validation 3', 'SIGTERM', 'iter_4'),
+        # An interruption leaves the same checkpoints.
+        (KEPT, {}, 'step 5', 'SIGTERM', 'iter_2 iter_4 iter_5'),
+        # mmengine's Runner of strategies.
+        ('runner_type=FlexibleRunner strategy.type=SingleDeviceStrategy', {}, 'validation 4', 'SIGUSR1', 'iter_4'),
+    ],
+)
+def test_stopped_and_resumed(train, tmp_path, options, settings, kill, signals, left):
+    options, processes = options.split(), settings.get('processes', 1)
+    again = {key: value for key, value in settings.items() if key != 'signalled'}
+    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
+    assert train(whole, *options, **again) == [0] * processes, train.log
+    assert train(stopped, *options, kill=kill, signals=signals, **settings) == [STOPPED] * processes, train.log
+    assert f'{signals.split()[0]}: saved {stopped}/' in train.log
     assert 'Traceback' not in train.log
-    assert checkpoints(tmp_path) == {'iter_3.pth'}
-    assert train(tmp_path, workers=workers, resume=True) == [0], train.log
-    assert 'Iter(train) [3/6]' not in train.log
-    assert_same_end(tmp_path, whole)
+    assert checkpoints(stopped) == {f'{name}.pth' for name in left.split()}
+    assert train(stopped, *options, resume=True, **again) == [0] * processes, train.log
+    assert 'Iter(train) [1/6]' not in train.log
+    assert checkpoints(whole) <= checkpoints(stopped)
+    if options == KEPT.split():
+        assert checkpoints(whole) == checkpoints(stopped) == {'iter_4.pth', 'iter_6.pth'}
+    if 'config' in settings:
+        assert sorted(int(position) for position, _ in train.samples) == list(range(6, 12))
+    assert_same_end(stopped, whole, 'epoch_3.pth' if 'config' in settings else 'iter_6.pth')
 
 
 def test_stopped_in_validation(train, tmp_path):
@@ -58,25 +89,24 @@ def test_stopped_in_validation(train, tmp_path):
     EMAHook exchanges the weights for their averages while it lasts.
     """
     ema = 'default_hooks.ema.type=EMAHook'
-    assert train(tmp_path / 'whole', ema) == [0], train.log
-    stopped = tmp_path / 'stopped'
+    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
+    assert train(whole, ema) == [0], train.log
     assert train(stopped, ema, kill='validation 4', signals='SIGTERM') == [STOPPED], train.log
     assert 'Iter(val) [1/2]' not in train.log.partition('[4/6]')[2]
     assert train(stopped, ema, resume=True) == [0], train.log
     before, _, after = train.log.partition('Iter(train) [5/6]')
     assert before.count('[2/2]    aAcc') == after.count('[2/2]    aAcc') == 1
-    assert_same_end(stopped, tmp_path / 'whole')
-    ends = [load(folder / 'iter_6.pth') for folder in (stopped, tmp_path / 'whole')]
-    hubs = [end['message_hub']['runtime_info'] for end in ends]
-    assert hubs[0]['best_score'] == hubs[1]['best_score']
-    for folder in (stopped, tmp_path / 'whole'):
+    assert_same_end(stopped, whole)
+    ends = [load(folder / 'iter_6.pth') for folder in (stopped, whole)]
+    scores = [end['message_hub']['runtime_info']['best_score'] for end in ends]
+    assert scores[0] == scores[1]
+    for folder in (stopped, whole):
         (best,) = folder.glob('best_*.pth')
         assert 'to_resume' not in load(best)['message_hub']['runtime_info']
-    assert any(
-        (x != ends[0]['state_dict'][name.removeprefix('module.')]).any()
-        for name, x in ends[0]['ema_state_dict'].items()
-        if name.startswith('module.')
-    )
+    averages = {
+        name.removeprefix('module.'): x for name, x in ends[0]['ema_state_dict'].items() if name[:7] == 'module.'
+    }
+    assert any((x != ends[0]['state_dict'][name]).any() for name, x in averages.items())
 
 
 def test_stopped_in_the_last_validation(train, whole, tmp_path):
@@ -86,65 +116,6 @@ def test_stopped_in_the_last_validation(train, whole, tmp_path):
     assert 'Iter(train)' not in train.log
     assert 'Iter(val) [2/2]' in train.log
     assert_same_end(tmp_path, whole)
-
-
-@pytest.mark.parametrize('workers', [0, 3])
-def test_stopped_within_an_epoch(train, tmp_path, workers):
-    """The second epoch goes on behind its first batch, then comes the third."""
-    options = ('log_processor.by_epoch=True',)
-    assert train(tmp_path / 'whole', *options, config='epochs.py') == [0], train.log
-    stopped = tmp_path / 'stopped'
-    assert train(stopped, *options, config='epochs.py', kill='step 3', signals='SIGTERM', workers=workers) == [
-        STOPPED
-    ], train.log
-    assert checkpoints(stopped) == {'epoch_1.pth', 'epoch_1_iter_3.pth'}
-    assert train(stopped, *options, config='epochs.py', workers=workers, resume=True) == [0], train.log
-    assert sorted(int(position) for position, _ in train.samples) == list(range(6, 12))
-    assert re.findall(r'Epoch\(train\) +(\S+)', train.log) == ['[2][2/2]', '[3][1/2]', '[3][2/2]']
-    assert_same_end(stopped, tmp_path / 'whole', 'epoch_3.pth')
-
-
-def test_one_of_two_processes_gets_the_signal(train, tmp_path):
-    options = dict(processes=2, workers=1)
-    assert train(tmp_path / 'whole', **options) == [0, 0], train.log
-    stopped = tmp_path / 'stopped'
-    assert train(stopped, kill='step 3', signals='SIGUSR1', signalled='1', **options) == [STOPPED] * 2, train.log
-    assert checkpoints(stopped) == {'iter_3.pth'}
-    assert 'Traceback' not in train.log
-    assert train(stopped, resume=True, **options) == [0, 0], train.log
-    assert_same_end(stopped, tmp_path / 'whole')
-
-
-def test_accumulated_gradients_are_waited_for(train, tmp_path):
-    option = 'optim_wrapper.accumulative_counts=2'
-    assert train(tmp_path / 'whole', option) == [0], train.log
-    stopped = tmp_path / 'stopped'
-    assert train(stopped, option, kill='step 1', signals='SIGTERM') == [STOPPED], train.log
-    assert checkpoints(stopped) == {'iter_2.pth'}
-    assert train(stopped, option, resume=True) == [0], train.log
-    assert_same_end(stopped, tmp_path / 'whole')
-
-
-def test_accumulated_gradients_are_waited_for_in_a_validation(train, tmp_path):
-    """Which is then completed."""
-    options = 'optim_wrapper.accumulative_counts=2', 'train_cfg.val_interval=1'
-    assert train(tmp_path / 'whole', *options) == [0], train.log
-    stopped = tmp_path / 'stopped'
-    assert train(stopped, *options, kill='validation 3', signals='SIGTERM') == [STOPPED], train.log
-    assert checkpoints(stopped) == {'iter_4.pth'}
-    assert train(stopped, *options, resume=True) == [0], train.log
-    assert_same_end(stopped, tmp_path / 'whole')
-
-
-def test_an_interruption_leaves_the_same_checkpoints(train, tmp_path):
-    options = [f'default_hooks.checkpoint.{option}' for option in ('interval=2', 'max_keep_ckpts=2')]
-    assert train(tmp_path / 'whole', *options) == [0], train.log
-    stopped = tmp_path / 'stopped'
-    assert train(stopped, *options, kill='step 5', signals='SIGTERM') == [STOPPED], train.log
-    assert checkpoints(stopped) == {'iter_2.pth', 'iter_4.pth', 'iter_5.pth'}
-    assert train(stopped, *options, resume=True) == [0], train.log
-    assert checkpoints(stopped) == checkpoints(tmp_path / 'whole') == {'iter_4.pth', 'iter_6.pth'}
-    assert_same_end(stopped, tmp_path / 'whole')
 
 
 def test_stopped_in_the_last_validation_by_epoch(train, tmp_path):
@@ -274,15 +245,10 @@ def test_a_signal_that_another_process_got_first_does_not_end_this_one(listening
     monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: tensor.fill_(signal.SIGTERM))
     assert listening._agreed()
     os.kill(os.getpid(), signal.SIGUSR1)
+    runner = runner_with(listening)
+    runner.iter, runner.call_hook = 0, lambda name: getattr(listening, name)(None)
     with pytest.raises(SystemExit):
-        listening._exit(
-            SimpleNamespace(
-                hooks=[listening],
-                iter=0,
-                logger=MMLogger.get_current_instance(),
-                call_hook=lambda name: getattr(listening, name)(None),
-            )
-        )
+        listening._exit(runner)
     os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end the process
 
 
@@ -293,45 +259,24 @@ def test_a_signal_amid_the_agreement_is_told_the_next_time(listening, monkeypatc
     assert listening._agreed()
 
 
-def test_unknown_signals_are_named():
-    with pytest.raises(ValueError, match="such as 'SIGTERM'; got 'TERM'"):
-        PreemptionHook(signals=['SIGUSR1', 'TERM'])
-
-
-@pytest.mark.parametrize(('seconds', 'code'), [('5.0', 0), ('0.0', -signal.SIGTERM)])
-def test_a_second_signal_ends_the_process(seconds, code):
-    """Unless it is the first one again, passed on by a launcher."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            '-c',
-            f"""
+SIGNALLED_TWICE = """
 import os, signal
 from types import SimpleNamespace
 from mmattn.engine import CheckpointHook, PreemptionHook
 from mmattn.engine.hooks import preemption
-preemption.SAME_SIGNAL = {seconds}
+preemption.SAME_SIGNAL = {}
 hook = PreemptionHook()
 hook.before_loops(SimpleNamespace(hooks=[CheckpointHook()]))
 for _ in range(2):
     os.kill(os.getpid(), signal.SIGTERM)
 assert hook._agreed()
-""",
-        ]
-    )
-    assert done.returncode == code
+"""
 
 
-def test_the_flexible_runner(train, tmp_path):
-    """mmengine's Runner of strategies ends with the same weights if it was stopped in validation."""
-    flexible = ('runner_type=FlexibleRunner', 'strategy.type=SingleDeviceStrategy')
-    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
-    assert train(whole, *flexible) == [0], train.log
-    assert train(stopped, *flexible, kill='validation 4', signals='SIGUSR1') == [STOPPED], train.log
-    assert load(stopped / 'iter_4.pth')['meta']['iter'] == 4
-    assert train(stopped, *flexible, resume=True) == [0], train.log
-    assert 'Iter(train) [4/6]' not in train.log
-    assert_same_end(stopped, whole)
+@pytest.mark.parametrize(('seconds', 'code'), [(5.0, 0), (0.0, -signal.SIGTERM)])
+def test_a_second_signal_ends_the_process(seconds, code):
+    """Unless it is the first one again, passed on by a launcher."""
+    assert subprocess.run([sys.executable, '-c', SIGNALLED_TWICE.format(seconds)]).returncode == code
 
 
 ENDED_AT_ONCE = """

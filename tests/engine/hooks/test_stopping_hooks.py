@@ -3,7 +3,6 @@
 import ast
 import os
 import re
-import sys
 from argparse import ArgumentParser
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -20,8 +19,8 @@ from torch.utils.data import DataLoader
 from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_arguments, config_from, load_config
 from mmattn.layers import BilateralCrissCrossAttention
 
-from ...forked_tools import run_command
-from ..test_tools import CONFIG, ROOT, SMALL
+from ...forked_tools import run_command, tool
+from ..test_tools import CONFIG, SMALL
 
 
 class Net(BaseModel):
@@ -56,9 +55,11 @@ def state_dict():
 @pytest.mark.parametrize('wrap', [lambda net: net, Wrapped, lambda net: Wrapped(Wrapped(net))])
 @pytest.mark.parametrize('prefix', ['', 'module.'])
 def test_keys_that_fit_are_loaded(state_dict, wrap, prefix):
+    """A bare state dict is a checkpoint, too."""
     net = Net()
     load(CheckpointKeysHook(), wrap(net), type(state_dict)((prefix + key, x) for key, x in state_dict.items()))
     assert all(torch.equal(tensor, state_dict[name]) for name, tensor in net.state_dict().items())
+    CheckpointKeysHook().after_load_checkpoint(runner_of(wrap(Net())), state_dict)
 
 
 def faulty(state_dict):
@@ -70,22 +71,21 @@ def faulty(state_dict):
 
 @pytest.mark.parametrize('wrap', [lambda net: net, Wrapped])
 def test_all_keys_that_do_not_fit_are_named(state_dict, wrap):
-    with pytest.raises(RuntimeError, match=r'some\.pth does not fit') as caught:
+    with pytest.raises(RuntimeError, match=r'some\.pth') as caught:
         load(CheckpointKeysHook(), wrap(Net()), faulty(state_dict))
     said = str(caught.value)
-    assert re.search(r'Missing key.*"conv\.weight", "conv\.bias"', said)
-    assert re.search(r'Unexpected key.*"neck\.weight", "neck\.bias"', said)
-    assert re.search(r'size mismatch for head\.weight.*\[3, 4, 1, 1\].*\[2, 4, 1, 1\]', said)
+    assert re.search(r'Missing.*"conv\.weight", "conv\.bias"(?s:.)*Unexpected.*"neck\.weight", "neck\.bias"', said)
+    assert re.search(r'head\.weight.*\[3, 4, 1, 1\].*\[2, 4, 1, 1\]', said)
     assert 'norm' not in said
     assert 'head.bias' not in said
 
 
 def test_allowed_keys_may_differ_and_the_rest_is_still_checked(state_dict):
-    load(CheckpointKeysHook(allow=[r'^(conv|neck)\.', r'head\.weight']), Net(), faulty(state_dict))
+    load(CheckpointKeysHook(enabled=False), Net(), faulty(state_dict))
+    load(CheckpointKeysHook(allow=[r'^(conv|neck)\.', r'head\.weight']), Net(), state_dict)
     with pytest.raises(RuntimeError) as caught:
         load(CheckpointKeysHook(allow=r'^(conv|neck)\.'), Net(), state_dict)
-    assert 'conv' not in str(caught.value)
-    assert 'neck' not in str(caught.value)
+    assert not re.search('conv|neck', str(caught.value))
 
 
 def test_the_patterns_of_the_error_allow_what_differs(state_dict):
@@ -100,10 +100,6 @@ def test_the_patterns_of_the_error_allow_what_differs(state_dict):
     load(CheckpointKeysHook(allow=allow), net, checkpoint)
     torch.testing.assert_close(net.conv.weight, before)
     torch.testing.assert_close(net.head.bias, checkpoint['head.bias'])
-
-
-def test_checkpoint_keys_may_be_left_to_mmengine(state_dict):
-    load(CheckpointKeysHook(enabled=False), Net(), faulty(state_dict))
 
 
 def test_what_modules_convert_fits(state_dict):
@@ -134,12 +130,6 @@ def test_modules_see_the_version_that_they_convert_from():
     load(CheckpointKeysHook(), Versioned(), dict(gain=torch.zeros(())))
 
 
-def test_a_bare_state_dict_is_a_checkpoint_too(state_dict):
-    CheckpointKeysHook().after_load_checkpoint(runner_of(Net()), state_dict)
-    with pytest.raises(RuntimeError, match='neck'):
-        CheckpointKeysHook().after_load_checkpoint(runner_of(Net()), faulty(state_dict))
-
-
 def batch(*paths):
     samples = [BaseDataElement(metainfo=dict(img_path=path)) for path in paths]
     return dict(inputs=[torch.zeros(3, 2, 2)] * len(paths), data_samples=samples)
@@ -151,13 +141,9 @@ def test_a_loss_that_is_not_finite_names_iteration_and_images(value, nested):
     outputs = dict(loss=torch.tensor(value), loss_ce=torch.tensor(value), loss_aux=torch.tensor(1.0), acc=torch.nan)
     with pytest.raises(FloatingPointError) as caught:
         InvalidLossHook().after_train_iter(runner_of(None, 6), 6, nested(batch('a.png', 'b.png')), outputs)
-    said = str(caught.value)
-    assert said.startswith(f'Iteration 7: loss = {value}, loss_ce = {value}, for a batch of\n  a.png\n  b.png')
-
-
-def test_finite_losses_pass_whatever_the_metrics():
-    InvalidLossHook().after_train_iter(runner_of(None), 0, batch('a'), dict(loss=torch.tensor(1.0), acc=torch.nan))
-    InvalidLossHook().after_train_iter(runner_of(None), 0)
+    assert re.match(f'Iteration 7: loss = {value}, loss_ce = {value},.*\n  a.png\n  b.png', str(caught.value))
+    finite = dict(loss=torch.tensor(1.0), acc=torch.nan)  # whatever the metrics
+    InvalidLossHook().after_train_iter(runner_of(None), 0, nested(batch('a')), finite)
 
 
 def test_interval_of_the_loss_check():
@@ -166,8 +152,6 @@ def test_interval_of_the_loss_check():
         hook.after_train_iter(runner_of(None, iteration), iteration, batch('a'), invalid)
     with pytest.raises(FloatingPointError, match='Iteration 6'):
         hook.after_train_iter(runner_of(None, 5), 5, batch('a'), invalid)
-    with pytest.raises(ValueError, match='interval must be at least 1; got 0'):
-        InvalidLossHook(interval=0)
 
 
 @pytest.mark.parametrize(
@@ -188,52 +172,31 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
         InvalidLossHook().before_train(SimpleNamespace(train_dataloader=loader))
 
 
+SLIDING = dict(mode='slide', crop_size=(16, 16))
+CROP = 'train_dataloader.dataset.pipeline.3'
+
+
 @pytest.mark.parametrize(
-    ('change', 'said'),
+    ('change', 'names'),
     [
-        ({'train_cfg.max_iters': 0}, 'train_cfg.max_iters must be at least 1; got 0'),
-        ({'train_cfg.val_interval': -1}, 'train_cfg.val_interval must be at least 1; got -1'),
-        ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler an epoch never ends'),
-        (
-            {'model.test_cfg': dict(mode='slide', stride=(24, 8), crop_size=(16, 16))},
-            'got stride (24, 8), crop_size (16',
-        ),
-        ({'model.test_cfg': dict(mode='slide', stride=(0, 8), crop_size=(16, 16))}, 'got stride (0, 8), crop_size (16'),
-        ({'model.test_cfg': dict(mode='slide', crop_size=(16, 16))}, 'got stride None, crop_size (16, 16)'),
-        (
-            {'train_dataloader.dataset.pipeline.3.crop_size': (24.0, 24.0)},
-            'pipeline.3.crop_size must be in whole pixels',
-        ),
-        ({'train_dataloader.dataset.pipeline.3.crop_size': 24.0}, 'pipeline.3.crop_size must be in whole pixels'),
-        ({'train_dataloader.dataset.pipeline.3.crop_size': 24}, None),
-        ({'randomness': dict(seed='abc')}, "randomness.seed must be an integer; got 'abc'"),
-        (
-            {
-                'train_dataloader.dataset.pipeline.3': dict(
-                    type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5)
-                )
-            },
-            None,
-        ),
-        ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'got stride 8, crop_size 16'),
-        ({'model.test_cfg': dict(mode='slide', stride=(16, 8), crop_size=(16, 16))}, None),
+        ({'train_cfg.max_iters': 0}, 'train_cfg.max_iters .* 0'),
+        ({'train_cfg.val_interval': -1}, 'train_cfg.val_interval .* -1'),
+        ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler'),
+        ({'model.test_cfg': dict(SLIDING, stride=(24, 8))}, r'stride \(24, 8\), crop_size \(16'),
+        ({'model.test_cfg': dict(SLIDING, stride=(0, 8))}, r'stride \(0, 8\)'),
+        ({'model.test_cfg': SLIDING}, 'stride None'),
+        ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'stride 8, crop_size 16'),
+        ({'model.test_cfg': dict(SLIDING, stride=(16, 8))}, None),
+        ({f'{CROP}.crop_size': (24.0, 24.0)}, r'pipeline\.3\.crop_size'),
+        ({f'{CROP}.crop_size': 24.0}, r'pipeline\.3\.crop_size'),
+        ({f'{CROP}.crop_size': 24}, None),
+        ({CROP: dict(type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5))}, None),
+        ({'randomness': dict(seed='abc')}, r"randomness\.seed .*'abc'"),
     ],
 )
-def test_lengths_without_which_a_run_is_none(change, said):
-    with nullcontext() if said is None else pytest.raises(ValueError, match=re.escape(said)):
+def test_lengths_without_which_a_run_is_none(change, names):
+    with nullcontext() if names is None else pytest.raises(ValueError, match=names):
         load_config(CONFIG, change)
-
-
-@pytest.fixture(scope='module')
-def fails(tiny_data):
-    """Run a command that must fail; return its message and all that it said."""
-
-    def fails(*command):
-        done = run_command(command, {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'}, merged=True)
-        assert done.returncode != 0, done.stdout
-        return done.stdout.rpartition('.py: error: ')[2], done.stdout
-
-    return fails
 
 
 @pytest.fixture(scope='module')
@@ -251,52 +214,41 @@ def renamed(tiny_data, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope='module')
+def fails(tiny_data):
+    """Run a tool that must fail; return its message and all that it said."""
+
+    def fails(*command, options=()):
+        words = [*tool(*command), '--cfg-options', *SMALL, *options]
+        done = run_command(words, {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'}, merged=True)
+        assert done.returncode != 0, done.stdout
+        return done.stdout.rpartition('.py: error: ')[2], done.stdout
+
+    return fails
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize('flags', [[], ['--tta']])
 def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, flags):
-    error, log = fails(
-        sys.executable, ROOT / 'tools/test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags, '--cfg-options', *SMALL
-    )
-    assert re.search(r'^The checkpoint \S+/renamed\.pth does not fit', error)
+    error, log = fails('test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags)
+    assert 'renamed.pth' in error
     assert re.findall(r'decode_head\.[\w.]+', error) == ['decode_head.conv_seg.weight', 'decode_head.other.weight']
     assert 'Iter(test)' not in log
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    ('option', 'said'),
-    [('window_size=4', r'window_size.*4'), ('no_such_option=1', r"'no_such_option'")],
-)
-def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option, said):
-    error, log = fails(
-        sys.executable,
-        ROOT / 'tools/train.py',
-        CONFIG,
-        '--work-dir',
-        tmp_path,
-        '--cfg-options',
-        *SMALL,
-        f'model.decode_head.{option}',
-        'train_dataloader.dataset.data_root=/no/such/folder',
-    )
-    assert re.search(said, error.splitlines()[0])
+@pytest.mark.parametrize('option', ['window_size=4', 'no_such_option=1'])
+def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option):
+    options = f'model.decode_head.{option}', 'train_dataloader.dataset.data_root=/no/such/folder'
+    error, log = fails('train.py', CONFIG, '--work-dir', tmp_path, options=options)
+    assert option.partition('=')[0] in error.splitlines()[0]
     assert 'FileNotFoundError' not in log
 
 
 @pytest.mark.e2e
 def test_a_nan_loss_stops_train(fails, tmp_path):
-    error, log = fails(
-        sys.executable,
-        ROOT / 'tools/train.py',
-        CONFIG,
-        '--work-dir',
-        tmp_path,
-        '--cfg-options',
-        *SMALL,
-        'train_cfg.max_iters=9',
-        'default_hooks.checkpoint.interval=1',
-        'optim_wrapper.optimizer.lr=1e30',
-    )
+    options = 'train_cfg.max_iters=9', 'default_hooks.checkpoint.interval=1', 'optim_wrapper.optimizer.lr=1e30'
+    error, log = fails('train.py', CONFIG, '--work-dir', tmp_path, options=options)
     found = re.search(r'^Iteration (\d): loss = nan', error)
     assert found, log
     assert len(re.findall(r'img_dir/train/tile_\d\.png$', error, re.MULTILINE)) == 2
