@@ -152,20 +152,15 @@ def test_a_video_file_is_the_folder_of_its_frames(loaded, folder, masks, tmp_pat
         assert (len(found), said) == (LENGTH, rate)
 
 
-def test_a_clip_of_one_frame(loaded, tmp_path):
-    clips.clip(tmp_path, '', [squares(0, 3, size=(31, 45))])
-    (written,) = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
-    np.testing.assert_array_equal(read_mask(written), squares(0, 3, size=(31, 45)))
-    frames, _ = video_frames(tmp_path / 'out/overlay.mp4')
-    assert [frame.shape for frame in frames] == [(32, 46, 3)]  # MPEG-4 has no odd sides
-
-
-def test_frames_without_numbers_and_a_config_of_every_kind(small_sst, masks, tmp_path):
+def test_frames_without_numbers_and_of_odd_sides(small_sst, tmp_path):
     for i, name in enumerate(('one', 'three', 'two')):
-        Image.fromarray(clips.frame(squares(i, 1, 5), i)).save(tmp_path / f'{name}.png')
+        Image.fromarray(clips.frame(squares(i, 1, 5, size=(31, 45)), i)).save(tmp_path / f'{name}.png')
+    write_mask(tmp_path / 'mask', squares(0, 1, size=(31, 45)))
     inferencer = VOSInferencer(Config.fromfile(small_sst.config), str(small_sst.checkpoint), show_progress=False)
-    written = inferencer(str(tmp_path), f'{masks[0]}@0', str(tmp_path / 'out'), overlay=False)
+    written = inferencer(str(tmp_path), f'{tmp_path}/mask@0', str(tmp_path / 'out'))
     assert [path.name for path in written] == ['one.png', 'three.png', 'two.png']
+    frames, _ = video_frames(tmp_path / 'out/overlay.mp4')
+    assert [frame.shape for frame in frames] == [(32, 46, 3)] * 3  # MPEG-4 has no odd sides
 
 
 # overlay
@@ -199,35 +194,38 @@ def test_the_overlay_shows_frames_and_masks(whole, folder):
 # whose mask is it?
 
 
+def begins(written, i):
+    """The first frame whose mask shows object ``i``, and that mask."""
+    return next((number, ids == i) for number, ids in enumerate(map(read_mask, written)) if (ids == i).any())
+
+
 @pytest.mark.parametrize(
     ('names', 'frames'),
     [
         (['any name.png'], [0]),
+        (['2.png'], [0]),  # no frame is called exactly so
         (['00003.png'], [3]),
         (['any name.png@3', 'x/00000.png'], [3, 0]),
         (['any name.png@00003'], [3]),
-        (['x'], [0, 4]),
+        (['x/00000.png', 'x/00004.png'], [0, 4]),  # the folder, in which an empty mask may lie
     ],
 )
 def test_whose_mask_is_it(loaded, folder, tmp_path, names, frames):
-    (tmp_path / 'x').mkdir()
-    ids = {'any name.png': 1, '00003.png': 3, 'x/00000.png': 5, 'x/00004.png': 7}
-    for name, i in ids.items():
-        write_mask(tmp_path / name, squares(0, i))
-    loaded(folder, [tmp_path / name for name in names], tmp_path / 'out', overlay=False)
-    shown = [ids[name.partition('@')[0]] for name in names] if names != ['x'] else [5, 7]
-    for frame, i in zip(frames, shown, strict=True):
-        found = [read_mask(path) == i for path in sorted((tmp_path / 'out/masks').iterdir())]
-        assert not np.any(found[:frame])
-        np.testing.assert_array_equal(found[frame], squares(0, i) == i)
+    for i, name in enumerate(names, 1):
+        write_mask(tmp_path / name.partition('@')[0], squares(0, i))
+    write_mask(tmp_path / 'x/00001.png', squares(0))
+    given = tmp_path / 'x' if names[0].startswith('x/') else [tmp_path / name for name in names]
+    written = loaded(folder, given, tmp_path / 'out', overlay=False)
+    for i, frame in enumerate(frames, 1):
+        number, shown = begins(written, i)
+        assert number == frame
+        np.testing.assert_array_equal(shown, squares(0, i) == i)
 
 
 @pytest.mark.parametrize(
     ('names', 'frames'),
     [
-        (['bear.png'], [0]),
         (['bear2.png'], [0]),  # a single one of any name
-        (['bear_2024.png'], [0]),
         (['00002.png'], [0]),
         (['bear.png@3'], [3]),
         (['bear2.png', 'other.png@3'], [0, 3]),
@@ -242,38 +240,24 @@ def test_whose_mask_is_it_in_a_video(loaded, folder, tmp_path, names, frames):
     for i, name in enumerate(names, 1):
         write_mask(tmp_path / name.partition('@')[0], squares(0, i))
     given = tmp_path / 'x' if names[0].startswith('x/') else [tmp_path / name for name in names]
-    found = [read_mask(path) for path in loaded(video, given, tmp_path / 'out', overlay=False)]
+    written = loaded(video, given, tmp_path / 'out', overlay=False)
     for i, frame in enumerate(frames, 1):
-        assert not any((mask == i).any() for mask in found[:frame])
-        np.testing.assert_array_equal(found[frame] == i, squares(0, i) == i)
+        number, shown = begins(written, i)
+        assert number == frame
+        np.testing.assert_array_equal(shown, squares(0, i) == i)
 
 
-def test_a_single_mask_of_any_name_is_of_the_first_frame_of_a_folder(loaded, folder, tmp_path):
-    for name in ('2.png', 'dog2.png', '2024.png'):  # no frame is called exactly so
-        write_mask(tmp_path / name, squares(0, 7))
-        written = loaded(folder, tmp_path / name, tmp_path / name[:-4], overlay=False, max_frames=8)
-        np.testing.assert_array_equal(read_mask(written[0]), squares(0, 7))
-
-
-def test_numbers_in_names_that_begin_elsewhere(loaded, tmp_path):
+@pytest.mark.parametrize(('mask', 'frame'), [('00105.png', 1), ('00105.png@110', 2)])
+def test_numbers_in_names_that_begin_elsewhere(loaded, tmp_path, mask, frame):
     clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], numbers=[100, 105, 110], masked=(1,))
-    found = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations/00105.png', tmp_path / 'a', overlay=False)
-    assert [read_mask(path).any() for path in found[:2]] == [False, True]
-    found = loaded(tmp_path / 'JPEGImages', f'{tmp_path}/Annotations/00105.png@110', tmp_path / 'b', overlay=False)
-    assert [read_mask(path).any() for path in found] == [False, False, True]
+    written = loaded(tmp_path / 'JPEGImages', f'{tmp_path}/Annotations/{mask}', tmp_path / 'a', overlay=False)
+    assert begins(written, 1)[0] == frame
 
 
 def test_a_single_object_of_0_and_255(loaded, folder, tmp_path):
     Image.fromarray(squares(0, 1) * np.uint8(255)).save(tmp_path / 'mask.png')
     written = loaded(folder, tmp_path / 'mask.png', tmp_path / 'out', overlay=False, single_object=True)
     np.testing.assert_array_equal(read_mask(written[0]), squares(0, 1))
-
-
-def test_later_masks_of_a_folder_may_be_empty(loaded, folder, tmp_path):
-    for number in range(3):
-        write_mask(tmp_path / f'masks/{number:05}.png', squares(0, 1) * (number == 1))
-    written = loaded(folder, tmp_path / 'masks', tmp_path / 'out', overlay=False)
-    assert [read_mask(path).any() for path in written[:2]] == [False, True]
 
 
 def replace_log(monkeypatch, log):
@@ -293,39 +277,41 @@ def warned(monkeypatch):
     return warned
 
 
-def test_many_repeated_masks_are_one_warning_an_object(idle, folder, tmp_path, warned):
-    for number in range(5):
-        write_mask(tmp_path / f'masks/{number:05}.png', squares(number, 1, *([4] if number > 2 else [])))
-    with pytest.raises(pytest.fail.Exception):
-        idle(folder, tmp_path / 'masks', tmp_path / 'out')
-    assert warned == [
-        f'{tmp_path}/masks/00001.png and 3 more masks, up to 00004.png: object 1 is ignored; it begins at frame 00000',
-        f'{tmp_path}/masks/00004.png: object 4 is ignored; it begins at frame 00003',
-    ]
-
-
-def test_smoothed_edges_are_a_warning(idle, folder, tmp_path, warned):
-    grey = np.zeros(SIZE, np.uint8)
-    grey.flat[:35] = range(1, 36)
-    Image.fromarray(grey).save(tmp_path / 'smooth.png')
-    with pytest.raises(pytest.fail.Exception):
-        idle(folder, tmp_path / 'smooth.png', tmp_path / 'out')
-    assert warned == [f'{tmp_path}/smooth.png: 35 objects; every value except 0 and 255 is one, also on smoothed edges']
-
-
-def test_a_background_that_is_no_black(idle, folder, tmp_path, warned):
+def no_black_background(mask):
     """PIL's quantize numbers colours in any order; here the object would be the background."""
     colours = np.zeros((*SIZE, 3), np.uint8)
     colours[2:8, 3:12] = 255, 0, 0
-    mask = Image.fromarray(colours).quantize(2)
-    assert np.array(mask)[0, 0] == 1
-    mask.save(tmp_path / 'mask.png')
+    quantized = Image.fromarray(colours).quantize(2)
+    assert np.array(quantized)[0, 0] == 1
+    quantized.save(mask)
+
+
+def smooth(mask):
+    grey = np.zeros(SIZE, np.uint8)
+    grey.flat[:35] = range(1, 36)
+    Image.fromarray(grey).save(mask)
+
+
+def repeated(mask):
+    mask.mkdir()
+    for number in range(5):
+        write_mask(mask / f'{number:05}.png', squares(number, 1, *([4] if number > 2 else [])))
+
+
+@pytest.mark.parametrize(
+    ('make', 'names'),
+    [
+        (repeated, ['00001.png and 3 more .* object 1 .* 00000', '00004.png: object 4 .* 00003']),
+        (smooth, ['mask.png: 35 objects']),
+        (no_black_background, ['mask.png: object 1 .*id 0']),
+    ],
+)
+def test_masks_that_may_be_wrong_are_warnings(idle, folder, tmp_path, warned, make, names):
+    make(tmp_path / 'mask.png')
     with pytest.raises(pytest.fail.Exception):
         idle(folder, tmp_path / 'mask.png', tmp_path / 'out')
-    assert warned == [
-        f'{tmp_path}/mask.png: object 1 is black, and id 0, the background, has a colour; check that the background '
-        'has id 0'
-    ]
+    assert len(warned) == len(names)
+    assert all(map(re.search, names, warned))
 
 
 def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tmp_path, monkeypatch):
@@ -338,10 +324,7 @@ def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tm
     (frames / '00003.ppm').write_bytes(b'')
     with pytest.raises(pytest.fail.Exception):
         idle(frames, masks[0], tmp_path / 'out')
-    assert told[0] == f'{frames}: ignored, not named like frames: 00003.ppm'
-    assert told[1].startswith(
-        f'{frames}: 1 frames, the first of which is 00001.jpg, have an EXIF orientation, which is ignored'
-    )
+    assert all(map(re.search, ('00003.ppm', '1 frames.* 00001.jpg.* EXIF'), told))
 
 
 def test_a_video_whose_frames_change_in_size(loaded, masks, tmp_path, monkeypatch):
@@ -355,31 +338,24 @@ def test_a_video_whose_frames_change_in_size(loaded, masks, tmp_path, monkeypatc
 # runs that break
 
 
-def test_a_full_disk_is_an_error_and_no_short_overlay_stays(loaded, folder, masks, tmp_path):
-    with full_disk(3000), pytest.raises(OSError, match=r'overlay\.mp4: \d+ of 24 frames could be written; is the disk'):
+def test_a_full_disk_is_an_error_and_what_killed_runs_left_is_removed(loaded, folder, masks, tmp_path):
+    """No short overlay stays; two runs cannot use one folder."""
+    with exclusive(tmp_path), pytest.raises(BlockingIOError, match=f'{tmp_path}'):
+        loaded(folder, masks, tmp_path)
+    with full_disk(3000), pytest.raises(OSError, match=r'overlay\.mp4: \d+ of 24 frames'):
         loaded(folder, masks, tmp_path, max_frames=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ['.lock', 'masks', 'run.json']
-    loaded(folder, masks, tmp_path, max_frames=8)
-    assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
-    with full_disk(100), pytest.raises(OSError, match=r"File too large: '.*/b/run\.json'"):
-        loaded(folder, masks, tmp_path / 'b')
-
-
-def test_two_runs_with_one_folder(idle, folder, masks, tmp_path):
-    with (
-        exclusive(tmp_path / 'out'),
-        pytest.raises(BlockingIOError, match=rf"in use by another process \(PID \d+\): '{tmp_path}/out'"),
-    ):
-        idle(folder, masks, tmp_path / 'out')
-    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.lock']
-
-
-def test_what_killed_runs_left_is_removed(loaded, folder, masks, tmp_path):
-    loaded(folder, masks, tmp_path, overlay=False)
     (tmp_path / 'masks/.00003.0123456789ab.part.png').write_bytes(b'half')
     (tmp_path / '.overlay.0123456789ab.part.mp4').write_bytes(b'half')
-    loaded(folder, masks, tmp_path, overlay=False)
+    loaded(folder, masks, tmp_path, max_frames=8)
+    assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
     assert sorted(path.name for path in tmp_path.rglob('.*')) == ['.lock']
+    with full_disk(100), pytest.raises(OSError, match=r"File too large: '.*/b/run\.json'"):
+        loaded(folder, masks, tmp_path / 'b')
+    (tmp_path / 'masks/00001.png').write_bytes(b'')
+    (tmp_path / 'overlay.mp4').unlink()
+    with pytest.raises(ValueError, match=r'masks/00001\.png'):
+        loaded(folder, masks, tmp_path, max_frames=8)
 
 
 def break_at(monkeypatch, number):
@@ -419,15 +395,6 @@ def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path
     assert inferencer.summary == 'no frame left to segment'
 
 
-def test_a_result_that_is_broken_is_named_with_what_to_do(loaded, folder, masks, tmp_path):
-    loaded(folder, masks, tmp_path, overlay=False)
-    (tmp_path / 'masks/00001.png').write_bytes(b'')
-    with pytest.raises(
-        ValueError, match=r'masks/00001\.png: unreadable: .*; delete it, and run the same command again'
-    ):
-        loaded(folder, masks, tmp_path)
-
-
 def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_path, monkeypatch):
     def save(image, stream, *args):
         Path(stream).write_bytes(b'half a file')
@@ -449,14 +416,14 @@ def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_p
 
 
 @pytest.mark.parametrize(
-    ('changed', 'said'),
+    ('changed', 'names'),
     [
         (dict(max_frames=9), 'max_frames'),
         (dict(masks=0), 'masks_sha256'),
         (dict(video='other'), 'video, files_sha256'),
     ],
 )
-def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folder, masks, tmp_path, changed, said):
+def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folder, masks, tmp_path, changed, names):
     given = dict(video=folder, masks=masks, out_dir=tmp_path / 'out', max_frames=8, overlay=False)
     inferencer(**given)
     if 'video' in changed:
@@ -465,8 +432,7 @@ def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folde
     if 'masks' in changed:
         changed = dict(masks=masks[:1])
     inferencer.frames = 0
-    message = rf'out holds results of another run, which differs in {said} \(see .*run\.json'
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf'out .* {names} .*run\.json'):
         inferencer(**{**given, **changed})
     assert inferencer.frames == 0
     assert contents(tmp_path / 'out') == contents(whole)
@@ -476,34 +442,28 @@ def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folde
     assert inferencer(**{**given, **changed}) == written
 
 
-def test_other_weights_are_another_run(loaded, small_sst, folder, masks, tmp_path):
-    loaded(folder, masks, tmp_path / 'out')
-    checkpoint = torch.load(small_sst.checkpoint)
-    checkpoint['state_dict']['score.bias'] += 1
-    torch.save(checkpoint, tmp_path / 'other.pth')
-    cfg = Config.fromfile(small_sst.config)
-    cfg.model.test_cfg.scale = (32, 32)
-    other = VOSInferencer(cfg, tmp_path / 'other.pth', show_progress=False)
-    with pytest.raises(ValueError, match='differs in config, weights, weights_sha256 '):
-        other(folder, masks, tmp_path / 'out')
-
-
 def test_files_of_unknown_origin_stay(loaded, folder, masks, tmp_path):
     write_mask(tmp_path / 'masks/00000.png', squares(0, 1))
-    with pytest.raises(ValueError, match=r'masks holds files, and there is no run\.json'):
-        loaded(folder, masks, tmp_path, overwrite=True)
+    for text in (None, '{"video"'):
+        if text is not None:
+            (tmp_path / 'run.json').write_text(text)
+        with pytest.raises(ValueError, match=r'run\.json'):
+            loaded(folder, masks, tmp_path, overwrite=True)
     assert (tmp_path / 'masks/00000.png').exists()
-    (tmp_path / 'run.json').write_text('{"video"')
-    with pytest.raises(ValueError, match=r'run\.json: '):
-        loaded(folder, masks, tmp_path, overwrite=True)
 
 
 def test_the_input_is_never_overwritten(idle, folder, masks, tmp_path):
+    video = write_video(tmp_path / 'overlay.mp4', [clips.frame(squares(p, 1), p) for p in range(3)])
     write_mask(tmp_path / 'masks/00003.png', squares(0, 1))
-    for given in (tmp_path / 'masks', [masks[0], tmp_path / 'masks/00003.png']):
-        with pytest.raises(ValueError, match=f'{tmp_path} holds frames or masks of the input'):
-            idle(folder, given, tmp_path, overwrite=True)
-    assert [path.name for path in tmp_path.rglob('*')] == ['masks', '00003.png']
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*.*')}
+    for inputs in (
+        (folder, tmp_path / 'masks'),
+        (folder, [masks[0], tmp_path / 'masks/00003.png']),
+        (video, f'{masks[0]}@0'),
+    ):
+        with pytest.raises(ValueError, match=f'{tmp_path} .*input'):
+            idle(*inputs, tmp_path, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob('*.*')} == before
 
 
 # memory
@@ -563,54 +523,33 @@ def spoilt(tmp_path, folder, masks):
 
 
 @pytest.mark.parametrize(
-    ('masks', 'said'),
+    ('masks', 'names'),
     [
-        (['empty.png'], [r'empty\.png: shows no object$']),
-        (['white.png'], [r'white\.png: shows no object; 255 is void: .*single_object=True']),
-        (['large.png'], [r'large\.png: 50×31; the frames of .*JPEGImages are 44×30']),
-        (['colours.png'], [r'colours\.png: an image of mode RGB']),
+        (['empty.png'], [r'empty\.png: ']),
+        (['white.png'], [r'white\.png: .*single_object=True']),
+        (['large.png'], [r'large\.png: 50×31; .*JPEGImages .* 44×30']),
+        (['colours.png'], [r'colours\.png: .*RGB']),
         (['text.png'], [r'text\.png: unreadable']),
         (['missing.png'], [r'missing\.png']),
         (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
-        (['good.png', 'white.png'], [r'white\.png: its frame is unknown; .*white\.png@20']),
-        (['good.png@last'], [r'good\.png@last: no such file; after @, write the number of a frame, such as @20$']),
-        (['good.png@-1'], [r'good\.png@-1: no such file; after @, write the number of a frame']),
-        (['x@20.png'], [r'x@20\.png: no such file; frame 20 is written .*x\.png@20$']),
-        (['photo.jpg'], [r'photo\.jpg: masks must be lossless, such as PNG; JPEG']),
-        (['links'], [r'links/00000\.png: no such file', r'links/00001\.png: .*Is a directory']),
-        (['good.png@3', 'white.png@3'], [r'white\.png: belongs to the same frame as .*good\.png']),
-        (
-            ['good.png@24'],
-            [r'good\.png: no frame 24 in .*JPEGImages, whose first frame is 00000\.jpg and last frame is 00023\.jpg'],
-        ),
-        (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
+        (['good.png', 'white.png'], [r'white\.png: .*white\.png@20']),
+        (['good.png@last'], [r'good\.png@last: .*@20$']),
+        (['good.png@-1'], [r'good\.png@-1: ']),
+        (['x@20.png'], [r'x@20\.png: .*x\.png@20$']),
+        (['photo.jpg'], [r'photo\.jpg: .*JPEG']),
+        (['links'], [r'links/00000\.png: ', r'links/00001\.png: ']),
+        (['good.png@3', 'white.png@3'], [r'white\.png: .*good\.png']),
+        (['good.png@24'], [r'good\.png: .* 24 .*00000\.jpg .*00023\.jpg']),
+        (['empties'], [r'empties/00000\.png: ', r'empties/00002\.png: ']),
     ],
 )
-def test_masks_that_are_wrong(idle, folder, spoilt, masks, said):
-    with pytest.raises(ValueError, match=f'^{len(said)} faults? in the masks:') as raised:
+def test_masks_that_are_wrong(idle, folder, spoilt, masks, names):
+    with pytest.raises(ValueError, match=f'^{len(names)} faults? in the masks:') as raised:
         idle(folder, [spoilt / name for name in masks], spoilt / 'out')
     lines = str(raised.value).splitlines()[1:]
-    assert len(lines) == len(said)
-    for line, pattern in zip(lines, said):
-        assert line.startswith(f'  {spoilt}') or line.startswith('  [Errno 2]')
-        assert re.search(pattern, line)
+    assert len(lines) == len(names)
+    assert all(map(re.search, names, lines))
     assert not (spoilt / 'out').exists()
-
-
-def test_what_is_no_path(idle, folder, masks, tmp_path):
-    for arguments, said in (
-        ((0, masks, tmp_path), 'video must be a path .*; got int'),
-        ((folder, squares(0, 1), tmp_path), 'masks must be a path .*; got ndarray'),
-        ((folder, masks, None), 'out_dir must be a path .*; got NoneType'),
-    ):
-        with pytest.raises(TypeError, match=said):
-            idle(*arguments)
-
-
-def test_no_mask_at_all(idle, folder, spoilt):
-    for masks in ([], spoilt / 'folder'):
-        with pytest.raises(ValueError, match='there is no mask in'):
-            idle(folder, masks, spoilt / 'out')
 
 
 def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
@@ -621,37 +560,49 @@ def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
     Image.new('RGB', (50, 20)).save(frames / '00006.jpg')
     with pytest.raises(ValueError, match=f'^3 faults in the frames in {frames}:') as raised:
         idle(frames, masks[0], tmp_path / 'out')
-    assert [re.search(r'(\d+)\.jpg: ', line)[1] for line in str(raised.value).splitlines()[1:]] == [
-        '00002',
-        '00004',
-        '00006',
-    ]
-    other = tmp_path / 'other'
-    other.mkdir()
-    with pytest.raises(ValueError, match=rf'{other}: no frames in this folder, that is, no files .*\.jpg'):
-        idle(other, masks[0], tmp_path / 'out')
-    for name in ('a.png', 'a.jpg'):
-        Image.new('RGB', (50, 20)).save(other / name)
-    with pytest.raises(ValueError, match=f'{other}: frames must differ in name'):
-        idle(other, masks[0], tmp_path / 'out')
+    named = [re.search(r'(\d+)\.jpg: ', line)[1] for line in str(raised.value).splitlines()[1:]]
+    assert named == ['00002', '00004', '00006']
 
 
-def test_videos_that_are_wrong(idle, masks, spoilt):
-    with pytest.raises(FileNotFoundError, match=r'no video or folder .*missing\.mp4'):
-        idle(spoilt / 'missing.mp4', masks, spoilt / 'out')
-    with pytest.raises(ValueError, match=r'good\.png: a picture; a clip must be a video file or a folder'):
-        idle(spoilt / 'good.png', masks, spoilt / 'out')  # OpenCV takes numbered pictures for a clip
-    pages = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100, 200)]
+PAGES = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100, 200)]
+
+
+@pytest.mark.parametrize(
+    ('video', 'options', 'names'),
+    [
+        ('missing.mp4', {}, r'missing\.mp4'),
+        ('good.png', {}, r'good\.png: a picture'),  # OpenCV takes numbered pictures for a clip
+        ('pages.tif', {}, r'pages\.tif: a picture'),  # and a TIFF for a clip of its first page
+        ('pages.webp', {}, r'pages\.webp: a picture'),
+        ('text.png', {}, r'text\.png: OpenCV'),
+        ('clip.mp4', {}, r'00020\.png: .* 20 .*clip\.mp4.* 0 .* 4'),
+        ('folder', {}, r'folder: .*\.jpg'),
+        ('twins', {}, 'twins: .*name'),
+        (0, {}, 'video .*int'),
+        (None, dict(masks=squares(0, 1)), 'masks .*ndarray'),
+        (None, dict(masks=[]), 'mask'),
+        (None, dict(out_dir=None), 'out_dir .*NoneType'),
+        (None, dict(out_dir='file/out'), 'cannot be written to .*file/out'),
+        (None, dict(max_frames=1), 'max_frames .* 1'),
+        (None, dict(opacity=1.5), r'opacity .* 1\.5'),
+    ],
+)
+def test_wrong_arguments(idle, folder, masks, spoilt, video, options, names):
     for suffix in ('tif', 'webp'):
-        pages[0].save(spoilt / f'pages.{suffix}', save_all=True, append_images=pages[1:])
-        with pytest.raises(ValueError, match=rf'pages\.{suffix}: a picture; a clip must be a video file or a folder'):
-            idle(spoilt / f'pages.{suffix}', masks, spoilt / 'out')  # OpenCV takes a TIFF for a clip of its first page
-    with pytest.raises(ValueError, match=r'text\.png: OpenCV cannot decode a frame'):
-        idle(spoilt / 'text.png', masks, spoilt / 'out')
-    video = write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
-    said = r'00020\.png: no frame 20 in .*clip\.mp4, whose first frame is 0 and last frame is 4'
-    with pytest.raises(ValueError, match=said):
-        idle(video, masks, spoilt / 'out')
+        PAGES[0].save(spoilt / f'pages.{suffix}', save_all=True, append_images=PAGES[1:])
+    write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
+    (spoilt / 'twins').mkdir()
+    for name in ('a.png', 'a.jpg'):
+        Image.new('RGB', (50, 20)).save(spoilt / 'twins' / name)
+    (spoilt / 'file').write_text('')
+    arguments = dict(video=folder, masks=masks, out_dir='out') | options
+    if video is not None:
+        arguments['video'] = spoilt / video if isinstance(video, str) else video
+    if arguments['out_dir'] is not None:
+        arguments['out_dir'] = spoilt / arguments['out_dir']
+    with pytest.raises((ValueError, TypeError, OSError), match=names):
+        idle(**arguments)
+    assert not (spoilt / 'out').exists()
 
 
 def test_a_video_that_ends_before_a_mask(loaded, masks, tmp_path):
@@ -680,61 +631,19 @@ def test_a_frame_rate_that_mpeg_4_has_not(loaded, masks, tmp_path, monkeypatch):
     assert video_frames(tmp_path / 'out/overlay.mp4')[1] == 24
 
 
-def test_an_overlay_is_not_written_over_its_video(idle, masks, tmp_path):
-    video = write_video(tmp_path / 'overlay.mp4', [clips.frame(squares(p, 1), p) for p in range(3)])
-    content = video.read_bytes()
-    with pytest.raises(ValueError, match=f'{tmp_path} holds frames or masks of the input'):
-        idle(video, f'{masks[0]}@0', tmp_path, overwrite=True)
-    assert video.read_bytes() == content
-
-
-def test_a_folder_that_cannot_be_written_to_and_no_such_device(idle, small_sst, folder, masks, tmp_path):
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(OSError, match=rf"this folder cannot be written to .*: '{tmp_path}/file/out'"):
-        idle(folder, masks, tmp_path / 'file/out')
-    (tmp_path / 'out').mkdir()
-    (tmp_path / 'out/masks').write_text('')
-    with pytest.raises(OSError, match='this folder cannot be written to'):
-        idle(folder, masks, tmp_path / 'out')
-    with pytest.raises(ValueError, match=r"device must be one of cpu.*; got 'cuda:99'"):
-        VOSInferencer(small_sst.config, small_sst.checkpoint, device='cuda:99')
-
-
-def test_frames_of_16_bits_are_refused(idle, masks, tmp_path):
-    """PIL cuts them off at 255: nearly all of it white."""
-    (tmp_path / 'frames').mkdir()
-    for number in range(2):
-        Image.fromarray(np.full(SIZE, 40000, np.uint16)).save(tmp_path / f'frames/{number:05}.png')
-    with pytest.raises(ValueError, match=r'2 faults in the frames(?s:.*)00000\.png: pictures must have 8 bits'):
-        idle(tmp_path / 'frames', masks[0], tmp_path / 'out')
-    with pytest.raises(ValueError, match=r'00000\.png: .*8 bits'):
-        read_frame(tmp_path / 'frames/00000.png')
-
-
-@pytest.mark.parametrize('options', [dict(max_frames=1), dict(opacity=1.5)])
-def test_wrong_options(idle, folder, masks, tmp_path, options):
-    with pytest.raises(ValueError, match=f'{next(iter(options))} must be .*; got {next(iter(options.values()))}'):
-        idle(folder, masks, tmp_path / 'out', **options)
-    assert not (tmp_path / 'out').exists()
-
-
-def test_a_checkpoint_of_another_model_is_an_error(small_sst, tmp_path):
+def test_a_checkpoint_or_config_of_another_model_is_an_error(small_sst, tmp_path):
     weights = torch.load(small_sst.checkpoint)['state_dict']
     weights['other.weight'] = weights.pop('score.weight')
     torch.save(dict(state_dict=weights), tmp_path / 'other.pth')
-    with pytest.raises(RuntimeError, match=r'(?s)other\.weight.*score\.weight'):
-        VOSInferencer(small_sst.config, tmp_path / 'other.pth')
-    with pytest.raises(FileNotFoundError, match=r'missing\.pth'):
-        VOSInferencer(small_sst.config, tmp_path / 'missing.pth')
-    with pytest.raises(FileNotFoundError, match=r'missing\.py'):
-        VOSInferencer(tmp_path / 'missing.py', small_sst.checkpoint)
-    with pytest.raises(ValueError, match=r'the model must be an SST; the config has mmattn\.ClipDataPreprocessor'):
-        VOSInferencer(Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None)
     segmentor = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'))
-    with pytest.raises(
-        ValueError, match=r'must be an SST; the config has EncoderDecoder \(tools/image_demo\.py runs seg'
+    for config, checkpoint, names in (
+        (small_sst.config, tmp_path / 'other.pth', r'(?s)other\.weight.*score\.weight'),
+        (small_sst.config, tmp_path / 'missing.pth', r'missing\.pth'),
+        (Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None, r'mmattn\.ClipDataPreprocessor'),
+        (segmentor, None, r'EncoderDecoder .*tools/image_demo\.py'),
     ):
-        VOSInferencer(segmentor, None)
+        with pytest.raises((RuntimeError, FileNotFoundError, ValueError), match=names):
+            VOSInferencer(config, checkpoint)
 
 
 def test_another_attention_than_trained_is_named(small_sst, tmp_path, monkeypatch):
@@ -745,19 +654,17 @@ def test_another_attention_than_trained_is_named(small_sst, tmp_path, monkeypatc
     cfg.model.attention.temporal_position = 'none'
     VOSInferencer(cfg, path)
     (message,) = said
-    assert message.startswith(f'{path}: its weights were trained with another model: model.attention.temporal_position')
+    assert re.match(f'{path}.*model.attention.temporal_position', message)
 
 
 def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
     told = []
     replace_log(monkeypatch, lambda message, *args: told.extend(message.splitlines()))
     VOSInferencer(small_sst.config, None)(folder, masks, tmp_path / 'out', overlay=False)
-    assert told == [
+    assert told[:3] == [
         'weights is None: the model is not trained',
         f'{masks[0]}: objects 1, 5 from frame 00000 on',
         f'{masks[1]}: object 9 from frame 00020 on',
-        f'{masks[1]}: object 1 is ignored; it begins at frame 00000',
-        f'{masks[1]}: object 5 is ignored; it begins at frame 00000',
     ]
     bar = ' '.join(capsys.readouterr().out.split())
     assert f'{LENGTH}/{LENGTH}' in bar

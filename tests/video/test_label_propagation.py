@@ -93,22 +93,15 @@ def test_the_head_returns_the_shares():
 
 
 @pytest.mark.parametrize(
-    ('options', 'message'),
+    ('options', 'names'),
     [
-        (dict(top_k=0), 'top_k must be at least 1'),
-        (dict(temperature=0), r'temperature must be at least 0\.001'),
-        (dict(aggregation='mean'), 'aggregation must be one of'),
-        (dict(test_cfg=dict(max_frames=1)), 'max_frames must be an integer, at least 2'),
-        (dict(test_cfg=dict(max_frames=2.5)), 'max_frames must be an integer, at least 2'),
-        (dict(test_cfg=dict(scale='427')), 'scale must be a width and a height'),
-        (dict(test_cfg=dict(scale=(427, 0))), 'scale must be a width and a height'),
+        (dict(top_k=0), 'top_k'),
+        (dict(temperature=0), 'temperature'),
+        (dict(test_cfg=dict(max_frames=2.5)), 'max_frames'),
+        (dict(test_cfg=dict(scale='427')), 'scale'),
+        (dict(test_cfg=dict(scale=(427, 0))), 'scale'),
     ],
 )
-def test_invalid_options(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_options(options, names):
+    with pytest.raises(ValueError, match=names):
         build(**options)
-
-
-def test_it_cannot_be_trained():
-    with pytest.raises(ValueError, match="mode must be 'predict'; got 'loss'"):
-        build()(torch.rand(1, 2, 3, 32, 32), [], mode='loss')

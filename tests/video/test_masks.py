@@ -35,14 +35,8 @@ def test_ids_are_the_same_from_file_to_file(tmp_path, ids, dtype):
 
 def test_colours_are_those_of_davis(tmp_path):
     assert PALETTE[[1, 2, 3, 4, 7, 8, 9, 21]].tolist() == [
-        [128, 0, 0],
-        [0, 128, 0],
-        [128, 128, 0],
-        [0, 0, 128],
-        [128, 128, 128],
-        [64, 0, 0],
-        [191, 0, 0],
-        [128, 64, 128],
+        *([128, 0, 0], [0, 128, 0], [128, 128, 0], [0, 0, 128]),
+        *([128, 128, 128], [64, 0, 0], [191, 0, 0], [128, 64, 128]),
     ]
     assert len({*map(tuple, PALETTE.tolist())}) == 256
     write_mask(tmp_path / 'm.png', np.array([[0, 5], [1, 255]]))
@@ -75,43 +69,47 @@ def test_void_is_background_and_in_masks_of_one_object_the_object(tmp_path, mode
     assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1, 1]]
 
 
+@pytest.mark.parametrize('single_object', [False, True])
 @pytest.mark.parametrize(
-    ('image', 'said'),
+    ('content', 'names'),
     [
-        (Image.new('RGB', (4, 3), (128, 0, 0)), 'mode RGB, whose colours are not ids; save it with a palette'),
-        (Image.new('LA', (4, 3)), 'mode LA'),
-        (Image.fromarray(np.full((3, 4), 256, np.uint16)), r'ids must be of 0…255; the file has 256…256'),
+        (Image.new('RGB', (4, 3), (128, 0, 0)), 'RGB'),
+        (Image.new('LA', (4, 3)), 'LA'),
+        (Image.fromarray(np.full((3, 4), 256, np.uint16)), '0…255; .* 256…256'),
+        ('JPEG', 'JPEG'),
+        (b'no image', 'unreadable'),
+        (None, 'm.png'),
     ],
 )
-def test_what_holds_no_ids_is_told(tmp_path, image, said):
-    image.save(tmp_path / 'm.png')
-    with pytest.raises(ValueError, match=f'm.png: .*{said}'):
-        read_mask(tmp_path / 'm.png')
-
-
-def test_unreadable_files_are_named(tmp_path):
-    write_mask(tmp_path / 'whole.png', np.random.default_rng(0).integers(0, 200, (50, 50)))
-    (tmp_path / 'cut.png').write_bytes((tmp_path / 'whole.png').read_bytes()[:900])
-    (tmp_path / 'text.png').write_text('no image')
-    for name in ('cut', 'text'):
-        with pytest.raises(ValueError, match=f'{name}.png: unreadable'):
-            read_mask(tmp_path / f'{name}.png')
-    with pytest.raises(FileNotFoundError, match=r'none\.png'):
-        read_mask(tmp_path / 'none.png')
+def test_what_holds_no_ids_is_told(tmp_path, content, names, single_object):
+    """Compression smooths edges, whose values would be followed."""
+    path = tmp_path / 'm.png'
+    if content == 'JPEG':
+        mask = np.zeros((40, 40), np.uint8)
+        mask[10:30, 5:25] = 200
+        Image.fromarray(mask).save(path, format='JPEG')
+        with Image.open(path) as image:
+            assert len(object_ids(np.array(image))) > 5
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        content.save(path)
+    with pytest.raises((ValueError, FileNotFoundError), match=f'm.png.*{names}' if content is not None else names):
+        read_mask(path, single_object)
 
 
 @pytest.mark.parametrize(
-    ('ids', 'said'),
+    ('ids', 'names'),
     [
-        (np.zeros((2, 3, 1), int), r'shape \(2, 3, 1\)'),
-        (np.zeros((2, 3)), 'got float64'),
-        (np.full((2, 3), 256), 'of 256…256'),
-        (np.full((2, 3), -1), 'of -1…-1'),
+        (np.zeros((2, 3, 1), int), r'\(2, 3, 1\)'),
+        (np.zeros((2, 3)), 'float64'),
+        (np.full((2, 3), 256), '256…256'),
+        (np.full((2, 3), -1), '-1…-1'),
         (np.zeros((0, 3), int), r'\(0, 3\)'),
     ],
 )
-def test_what_are_no_ids_is_not_written(tmp_path, ids, said):
-    with pytest.raises(ValueError, match=f'm.png: ids must be integers.*{said}'):
+def test_what_are_no_ids_is_not_written(tmp_path, ids, names):
+    with pytest.raises(ValueError, match=f'm.png: .*{names}'):
         write_mask(tmp_path / 'new/m.png', ids)
     assert list(tmp_path.iterdir()) == []
 
@@ -155,43 +153,13 @@ def test_a_killed_process_leaves_whole_masks_alone(tmp_path):
     np.testing.assert_array_equal(read_mask(tmp_path / '0.png'), noise)
 
 
-def test_a_write_that_fails_leaves_the_old_mask(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_that_names_the_mask_and_leaves_the_old_one(tmp_path):
     write_mask(tmp_path / 'm.png', ids_of(1))
-
-    def full(*args):
-        raise OSError('No space left on device')
-
-    monkeypatch.setattr(Image.Image, 'save', full)
-    with pytest.raises(OSError, match='No space'):
-        write_mask(tmp_path / 'm.png', ids_of(2))
-    assert [path.name for path in tmp_path.iterdir()] == ['m.png']
-    assert object_ids(read_mask(tmp_path / 'm.png')) == [1]
-
-
-def test_a_full_disk_is_an_error_that_names_the_mask(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (40, 70))
     with full_disk(1000), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/m\.png'"):
         write_mask(tmp_path / 'm.png', noise)
-    assert list(tmp_path.iterdir()) == []
-
-
-def smoothed(suffix, path, **options):
-    """Write a mask of one object, 200, whose edges the format smooths; return the path, which is called as a PNG is."""
-    mask = np.zeros((40, 40), np.uint8)
-    mask[10:30, 5:25] = 200
-    Image.fromarray(mask).save(path.with_suffix(suffix), **options)
-    return path.with_suffix(suffix).rename(path)
-
-
-@pytest.mark.parametrize('single_object', [False, True])
-def test_lossy_masks_are_refused(tmp_path, single_object):
-    path = smoothed('.jpg', tmp_path / 'm.png')
-    with Image.open(path) as image:
-        assert len(object_ids(np.array(image))) > 5  # what would be followed
-    with pytest.raises(ValueError, match=r'm\.png: masks must be lossless, such as PNG; JPEG may change labels'):
-        read_mask(path, single_object)
-    with pytest.raises(ValueError, match=r'm\.png: masks must be lossless, such as PNG; TIFF \(jpeg\)'):
-        read_mask(smoothed('.tif', tmp_path / 'm.png', compression='jpeg'), single_object)
+    assert [path.name for path in tmp_path.iterdir()] == ['m.png']
+    assert object_ids(read_mask(tmp_path / 'm.png')) == [1]
 
 
 def test_keep_objects():

