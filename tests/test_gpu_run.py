@@ -123,40 +123,6 @@ def test_a_group_that_ends_its_process_ends_no_other_group(tmp_path):
     ]
 
 
-FAILING = """
-import pytest
-
-def test_right():
-    pass
-
-def test_wrong():
-    assert [1] == [2]
-
-@pytest.fixture
-def broken():
-    raise ValueError('nothing there')
-
-def test_without_its_fixture(broken):
-    pass
-"""
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize('processes', [0, 2])
-def test_failures_of_tests_are_written_once(processes, tmp_path):
-    (tmp_path / 'test_some.py').write_text(FAILING)
-    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}  # this is a worker
-    env = {**outside, 'OUT': str(tmp_path), 'PYTHONPATH': str(GPU_RUN)}
-    command = [sys.executable, '-m', 'pytest', '-p', 'failures', '-n', str(processes), 'test_some.py']
-    subprocess.run(command, env=env, cwd=tmp_path, capture_output=True)
-    *failures, counts = sorted(read(tmp_path), key=lambda line: line.get('test', 'z'))
-    assert [(x['test'], x['error'].partition(';')[0]) for x in failures] == [
-        ('test_some.py::test_without_its_fixture', 'ValueError: nothing there'),
-        ('test_some.py::test_wrong', 'assert [1] == [2]'),
-    ]
-    assert counts == {'part': 'tests', 'passed': 1, 'failed': 2}
-
-
 def test_layers_are_measured_beside_stock_layers(run):
     options = '--device cpu --small --repeats 1 --backend composition --dtypes bfloat16'
     output = run(*tool('benchmarks/layers.py', *options.split()))

@@ -68,13 +68,6 @@ print(json.dumps(dict(version=mmengine.__version__, file=mmattn.__file__, user=u
                       hub=get_config('mmattn::{config}').to_dict(), source=Config.fromfile({source!r}).to_dict())))
 """
 
-IMPORT = """
-import sys, time
-start = time.perf_counter()
-import mmattn
-print(time.perf_counter() - start, *{module.partition('.')[0] for module in sys.modules})
-"""
-
 
 def files(folder):
     return {
@@ -312,16 +305,10 @@ def test_architectures_before_ampere_are_left_out(architectures, capsys, given, 
     assert left_out in said
 
 
-def test_importing_is_cheap(run_python):
-    """Best of five fresh processes, since other processes can only make it slower."""
-    seconds, loaded = [], set()
-    for _ in range(5):
-        first, *modules = run_python(IMPORT).split()
-        seconds.append(float(first))
-        loaded.update(modules)
-    assert 'mmattn' in loaded
-    assert not loaded & HEAVY
-    assert min(seconds) < 0.05
+def test_importing_imports_nothing_heavy(run_python):
+    modules = run_python("import sys, mmattn; print(*{module.partition('.')[0] for module in sys.modules})").split()
+    assert 'mmattn' in modules
+    assert not {*modules} & HEAVY
 
 
 def test_components_do_without_what_reproduction_needs(run_python):

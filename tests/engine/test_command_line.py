@@ -383,14 +383,6 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_work(call, traine
     assert 'Traceback' not in said
 
 
-@pytest.mark.parametrize('name', ['dist_train', 'dist_test', 'slurm_train', 'slurm_test', 'slurm_submit'])
-def test_a_script_without_arguments_prints_its_usage(call, name):
-    code, out, said = call(f'{name}.sh')
-    assert (code, out) == (2, '')
-    assert f'{name}.sh ' in said
-    assert 'unbound' not in said
-
-
 # --- the tools' own
 
 

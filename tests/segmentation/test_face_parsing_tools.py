@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -30,66 +29,41 @@ SMALL = [
     'train_cfg.val_interval=2',
     'default_hooks.checkpoint.interval=2',
 ]
-COLUMNS = ('skin', 'hair', 'eyes', 'nose', 'mouth', 'background')
-
-
-def percent(said):
-    """The last table that the metric printed."""
-    head, row = re.findall(r'\n\|( +[a-z].*)\|\n\+[-+]+\+\n\|(.*)\|', said)[-1]
-    return dict(zip(head.replace('|', ' ').split(), row.replace('|', ' ').split()))
 
 
 @pytest.fixture(scope='module')
-def trained(run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('trained')
-    return folder, run(*tool('train.py', CONFIG, '--work-dir', folder, *SMALL))
-
-
-@pytest.fixture(scope='module')
-def checkpoint(trained, tmp_path_factory):
+def checkpoint(run, tmp_path_factory):
     """The trained model with a last layer that predicts all classes: after two iterations it predicts but one."""
-    checkpoint = torch.load(trained[0] / 'iter_2.pth', weights_only=False)
+    folder = tmp_path_factory.mktemp('trained')
+    assert 'Data check: 12 files' in run(*tool('train.py', CONFIG, '--work-dir', folder, *SMALL))
+    checkpoint = torch.load(folder / 'iter_2.pth', weights_only=False)
     weight = checkpoint['state_dict']['decode_head.conv_seg.weight']
     weight.normal_(generator=torch.Generator().manual_seed(0))
-    path = tmp_path_factory.mktemp('checkpoint') / 'model.pth'
-    torch.save(checkpoint, path)
-    return path
+    torch.save(checkpoint, folder / 'model.pth')
+    return folder / 'model.pth'
 
 
 @pytest.fixture(scope='module')
 def tested(run, checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp('tested')
     folders = '--work-dir', folder, '--out', folder / 'out', '--show-dir', folder / 'shown'
-    return folder, run(*tool('test.py', CONFIG, checkpoint, *folders, *SMALL[:-3]))
-
-
-def test_training_scores_every_class(trained):
-    """The data check looks at four training and two validation images and their masks."""
-    folder, said = trained
-    assert 'Data check: 12 files' in said
-    assert (folder / 'iter_2.pth').exists()
-    assert list(percent(said)) == [*COLUMNS, 'accuracy', 'overall']
+    run(*tool('test.py', CONFIG, checkpoint, *folders, *SMALL[:-3]))
+    return folder
 
 
 def test_test_agrees_with_its_files(tested, tiny_data):
-    """The metrics of test.py are those of the label maps that it wrote."""
-    folder, said = tested
-    (path,) = folder.glob('*/*.json')
+    """The metrics of test.py are those of the label maps that it wrote; the metric has tests of its own."""
+    (path,) = tested.glob('*/*.json')
     scores = json.loads(path.read_text())
     predicted, truth = (
         np.stack([np.array(Image.open(path)) for path in sorted(folder.iterdir())])
-        for folder in (folder / 'out', Path(tiny_data['FASSEG_ROOT'], 'ann_dir/val'))
+        for folder in (tested / 'out', Path(tiny_data['FASSEG_ROOT'], 'ann_dir/val'))
     )
     assert len(np.unique(predicted)) > 2
     counted = truth != 255
     assert scores['accuracy'] == pytest.approx(100 * (predicted == truth)[counted].mean(), abs=0.005)
-    for label, name in enumerate(('background', 'skin', 'hair', 'eyes', 'nose', 'mouth')):
-        ours, theirs = ((labels == label) & counted for labels in (predicted, truth))
-        f1 = 200 * (ours & theirs).sum() / (ours.sum() + theirs.sum())
-        assert scores[f'F1.{name}'] == pytest.approx(f1, abs=0.005)
-        assert percent(said)[name] == f'{scores[f"F1.{name}"]:.2f}'
-    shown = sorted(path.name for path in folder.glob('shown/*'))
-    assert shown == [f'{Path(name).stem}.png' for name in os.listdir(Path(tiny_data['FASSEG_ROOT'], 'img_dir/val'))]
+    shown = sorted(path.stem for path in tested.glob('shown/*'))
+    assert shown == sorted(Path(name).stem for name in os.listdir(Path(tiny_data['FASSEG_ROOT'], 'img_dir/val')))
 
 
 def test_demo_predicts_what_test_did(run, checkpoint, tested, tiny_data, tmp_path):
@@ -100,4 +74,4 @@ def test_demo_predicts_what_test_did(run, checkpoint, tested, tiny_data, tmp_pat
         labels = Image.open(tmp_path / 'pred' / f'{path.stem}.png')
         assert labels.size == Image.open(tmp_path / 'vis' / f'{path.stem}.png').size == SIZE
         assert labels.mode == 'P'
-        assert np.array_equal(labels, Image.open(tested[0] / 'out' / f'{path.stem}.png'))
+        assert np.array_equal(labels, Image.open(tested / 'out' / f'{path.stem}.png'))

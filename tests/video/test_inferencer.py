@@ -260,11 +260,6 @@ def test_a_single_object_of_0_and_255(loaded, folder, tmp_path):
     np.testing.assert_array_equal(read_mask(written[0]), squares(0, 1))
 
 
-def replace_log(monkeypatch, log):
-    for each in (module, opened, given_masks):
-        monkeypatch.setattr(each, 'print_log', log)
-
-
 @pytest.fixture
 def warned(monkeypatch):
     """The warnings in the log."""
@@ -273,58 +268,18 @@ def warned(monkeypatch):
     def log(message, logger, level=logging.INFO):
         warned.extend([message] if level == logging.WARNING else [])
 
-    replace_log(monkeypatch, log)
+    for each in (module, opened, given_masks):
+        monkeypatch.setattr(each, 'print_log', log)
     return warned
 
 
-def no_black_background(mask):
-    """PIL's quantize numbers colours in any order; here the object would be the background."""
-    colours = np.zeros((*SIZE, 3), np.uint8)
-    colours[2:8, 3:12] = 255, 0, 0
-    quantized = Image.fromarray(colours).quantize(2)
-    assert np.array(quantized)[0, 0] == 1
-    quantized.save(mask)
-
-
-def smooth(mask):
-    grey = np.zeros(SIZE, np.uint8)
-    grey.flat[:35] = range(1, 36)
-    Image.fromarray(grey).save(mask)
-
-
-def repeated(mask):
-    mask.mkdir()
+def test_many_repeated_masks_are_one_warning_an_object(idle, folder, tmp_path, warned):
     for number in range(5):
-        write_mask(mask / f'{number:05}.png', squares(number, 1, *([4] if number > 2 else [])))
-
-
-@pytest.mark.parametrize(
-    ('make', 'names'),
-    [
-        (repeated, ['00001.png and 3 more .* object 1 .* 00000', '00004.png: object 4 .* 00003']),
-        (smooth, ['mask.png: 35 objects']),
-        (no_black_background, ['mask.png: object 1 .*id 0']),
-    ],
-)
-def test_masks_that_may_be_wrong_are_warnings(idle, folder, tmp_path, warned, make, names):
-    make(tmp_path / 'mask.png')
+        write_mask(tmp_path / f'masks/{number:05}.png', squares(number, 1, *([4] if number > 2 else [])))
     with pytest.raises(pytest.fail.Exception):
-        idle(folder, tmp_path / 'mask.png', tmp_path / 'out')
-    assert len(warned) == len(names)
-    assert all(map(re.search, names, warned))
-
-
-def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tmp_path, monkeypatch):
-    told = []
-    replace_log(monkeypatch, lambda message, *args: told.append(message))
-    clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], masked=())
-    frames, exif = tmp_path / 'JPEGImages', Image.Exif()
-    exif[0x0112] = 3  # upside down, of the same size
-    Image.open(frames / '00001.jpg').save(frames / '00001.jpg', exif=exif)
-    (frames / '00003.ppm').write_bytes(b'')
-    with pytest.raises(pytest.fail.Exception):
-        idle(frames, masks[0], tmp_path / 'out')
-    assert all(map(re.search, ('00003.ppm', '1 frames.* 00001.jpg.* EXIF'), told))
+        idle(folder, tmp_path / 'masks', tmp_path / 'out')
+    assert len(warned) == 2
+    assert all(map(re.search, ['00001.png and 3 more .* object 1 .* 00000', '00004.png: object 4 .* 00003'], warned))
 
 
 def test_a_video_whose_frames_change_in_size(loaded, masks, tmp_path, monkeypatch):
@@ -655,17 +610,3 @@ def test_another_attention_than_trained_is_named(small_sst, tmp_path, monkeypatc
     VOSInferencer(cfg, path)
     (message,) = said
     assert re.match(f'{path}.*model.attention.temporal_position', message)
-
-
-def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
-    told = []
-    replace_log(monkeypatch, lambda message, *args: told.extend(message.splitlines()))
-    VOSInferencer(small_sst.config, None)(folder, masks, tmp_path / 'out', overlay=False)
-    assert told[:3] == [
-        'weights is None: the model is not trained',
-        f'{masks[0]}: objects 1, 5 from frame 00000 on',
-        f'{masks[1]}: object 9 from frame 00020 on',
-    ]
-    bar = ' '.join(capsys.readouterr().out.split())
-    assert f'{LENGTH}/{LENGTH}' in bar
-    assert re.search(r'\d+\.\d\d frames per second, peak memory \d+ MiB', bar)
