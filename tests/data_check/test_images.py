@@ -51,8 +51,10 @@ def test_labels_of_masks(tmp_path, backend):
     labels = np.random.default_rng(0).integers(0, 2, (64, 64)).astype(bool)
     palette = Image.fromarray(labels.astype(np.uint8) * 5, 'P')
     palette.putpalette([7] * 768)
-    masks = {'bit': (Image.fromarray(labels), (0, 1)), 'grey': (Image.fromarray(np.uint8(3 - labels)), (2, 3))}
-    for name, (mask, expected) in {**masks, **({'palette': (palette, (0, 5))} if backend == 'pillow' else {})}.items():
+    masks = {'grey': (Image.fromarray(np.uint8(3 - labels)), (2, 3))}
+    if backend == 'pillow':
+        masks |= {'bit': (Image.fromarray(labels), (0, 1)), 'palette': (palette, (0, 5))}
+    for name, (mask, expected) in masks.items():
         path = tmp_path / f'{name}.png'
         mask.save(path)
         file = image_files.ImageFile(str(path), backend, 'unchanged', is_mask=True)

@@ -99,7 +99,7 @@ def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
         ),
         # A component of a config.
         (
-            ['import mmengine.hooks as h; h.hook.HOOKS.build(dict(type="LoggerHook", intervall=2))'],
+            ['import mmengine.hooks; mmengine.registry.HOOKS.build(dict(type="LoggerHook", intervall=2))'],
             ['LoggerHook', "'intervall'"],
         ),
         # Weights that cannot be downloaded: nothing listens at this address.
