@@ -10,7 +10,7 @@ from mmattn.segmentation.comparison import compare_segmentations
 from mmattn.segmentation.face_parsing import comparison
 from mmattn.segmentation.inferencer import SegmentationInferencer
 
-from .test_face_parsing_inferencer import (  # noqa: F401
+from .test_inferencer import (  # noqa: F401
     CLASSES,
     PALETTE,
     blocks,

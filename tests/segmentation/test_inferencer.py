@@ -12,6 +12,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image, ImageOps
 
+from mmattn.segmentation import face_parsing
 from mmattn.segmentation import inferencer as module
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils import trained_model
@@ -394,11 +395,10 @@ def demo(monkeypatch, tmp_path, checkpoint):
     """Run the command line on an image or a folder; return the folder of the results."""
     config().dump(tmp_path / 'config.py')
 
-    def demo(image, *options):
-        command = tool(
-            'image_demo.py', image, tmp_path / 'config.py', checkpoint, '--out-dir', tmp_path / 'out', *options
-        )
-        monkeypatch.setattr(sys, 'argv', [*map(str, command[1:])])
+    def demo(image, *options, positional=False):
+        words, out = [image, tmp_path / 'config.py', checkpoint], ['--out-dir', tmp_path / 'out']
+        words += [*options, *out] if positional else [*out, *options]
+        monkeypatch.setattr(sys, 'argv', [*map(str, tool('image_demo.py', *words)[1:])])
         runpy.run_path(sys.argv[0], run_name='__main__')
         return tmp_path / 'out'
 
@@ -415,3 +415,7 @@ def test_the_command_line(demo, model, folder, capsys):
     (folder / 'notes.png').write_text('no image')
     with pytest.raises(SystemExit, match=r'1 of 9 images .*:\n  .*notes\.png: '):
         demo(folder)
+
+
+def test_the_name_in_face_parsing_is_the_same_class():
+    assert face_parsing.FaceParsingInferencer is SegmentationInferencer
