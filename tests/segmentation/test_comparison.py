@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmattn.segmentation import comparison
 from mmattn.segmentation.comparison import compare_segmentations
-from mmattn.segmentation.face_parsing import comparison
 from mmattn.segmentation.inferencer import SegmentationInferencer
 
 from .test_inferencer import (  # noqa: F401
