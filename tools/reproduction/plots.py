@@ -117,8 +117,6 @@ def plot_curves(methods: Sequence[Measured], title: str, path: Path) -> None:
         for number, method in enumerate(methods):
             style: dict[str, Any] = dict(color=f'C{number % 10}', linestyle=('-', '--', ':')[number // 10 % 3])
             curves = [result.curve for result in method.results.values()]
-            if not all(curves):  # an ensemble is not trained
-                continue
             for curve in curves if len(curves) > 1 else ():
                 axis.plot(*zip(*curve), **style, linewidth=0.5, alpha=0.6)
             mean = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]

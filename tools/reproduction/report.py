@@ -74,7 +74,7 @@ def write_report(
     else:
         plot_costs(methods, over, title, with_paper, folder / 'plot.png')
     trained = [method for method in methods if method.is_trained and not any(row.members for row in method.rows)]
-    if all(len(result.curve) > 1 for method in trained for result in method.results.values()):
+    if trained and all(len(result.curve) > 1 for method in trained for result in method.results.values()):
         plot_curves(trained, title, folder / 'curves.png')
     if by_number(methods):
         plot_numbers(methods, title, folder / 'numbers.png')
