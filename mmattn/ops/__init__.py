@@ -1,8 +1,8 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 
+from mmattn.utils.lazy import lazy_names
+
 from . import compositions as _compositions  # noqa: F401  (registers them)
-from .bilinear_attention import bilinear_attention, bilinear_logits, bilinear_pooling, bilinear_softmax
-from .count_sketch import count_sketch
 from .dispatch import explain
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
@@ -13,12 +13,18 @@ from .strided_attention import strided_attention, strided_attention_weights
 from .support import grid_support, strided_offsets, strided_support
 from .zscore import window_zscore
 
+# These serve language alone, and are imported when they are first used.
+__getattr__, _names_of_language = lazy_names(
+    __name__,
+    {
+        'mmattn.language.layers.bilinear_attention': (
+            'bilinear_attention bilinear_logits bilinear_pooling bilinear_softmax'
+        ),
+        'mmattn.language.layers.count_sketch': 'count_sketch',
+    },
+)
 __all__ = [
-    'bilinear_attention',
-    'bilinear_logits',
-    'bilinear_pooling',
-    'bilinear_softmax',
-    'count_sketch',
+    *_names_of_language,
     'dynamic_conv',
     'explain',
     'global_attention',

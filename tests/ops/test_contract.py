@@ -388,7 +388,8 @@ def test_one_graph_of_strided_attention_without_a_step_for_five_shapes():
 
 
 def test_every_operator_is_in_these_tests():
-    bilinear = {'bilinear_logits', 'bilinear_pooling'}  # without a kernel: test_bilinear_attention.py
+    # without a kernel; their module is imported here: language/layers/test_bilinear_attention.py
+    bilinear = {ops.bilinear_logits.__name__, ops.bilinear_pooling.__name__}
     assert set(OPERATORS) == {*RICH, 'window_zscore', *bilinear}
     assert {call.operator for call in ALL.values()} == {*RICH, 'projection', *bilinear}
 

@@ -175,7 +175,7 @@ def test_what_runs_on_a_gpu_is_what_its_row_says(gpu):
             assert (first(operator, dtype), first(f'{operator}_backward', dtype)) == expected
     assert first('local_attention', torch.bfloat16) == 'native'
     assert first('global_attention', torch.float16) == 'triton'
-    for name in ('bilinear_pooling', 'window_zscore'):
+    for name in (ops.bilinear_pooling.__name__, 'window_zscore'):
         assert first(name, torch.float32) == 'reference'  # it is written in PyTorch's operators, in chunks
 
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mmattn.ops import bilinear_logits, bilinear_pooling, bilinear_softmax
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_number
 
+from .bilinear_attention import bilinear_logits, bilinear_pooling, bilinear_softmax
 from .linear_layers import PackedPositions, normalized, weight_norm_linear
 from .sequence_checks import check_key_padding_mask, check_sequence
 

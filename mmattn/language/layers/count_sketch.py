@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
+from mmattn.ops.checks import check_device, under_autocast
+from mmattn.ops.window_bias import accumulator
 from mmattn.utils.checks import check_count
-
-from .checks import check_device, under_autocast
-from .window_bias import accumulator
 
 
 def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn import ops
 from mmattn.utils.profiling import extra_memory
 
-from . import literal
-from .literal import assert_same, check_operator, evaluate, low_precision, randn
+from ...ops import literal
+from ...ops.literal import assert_same, check_operator, evaluate, low_precision, randn
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 B, G, Q, K, C = 3, 2, 4, 5, 6
@@ -43,7 +43,7 @@ def of_pairs(query, key, weight, pooled_query, value, query_mask=None, key_mask=
 def test_values_and_gradients_are_the_sums(name, monkeypatch):
     expected = evaluate(getattr(literal, name), TENSORS[name])
     assert_same(evaluate(getattr(ops, name), TENSORS[name]), expected, 1e-12, 1e-12)
-    lengths = literal.record_slices(monkeypatch, 'mmattn.ops.bilinear_attention')
+    lengths = literal.record_slices(monkeypatch, 'mmattn.language.layers.bilinear_attention')
     monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', 2 * (2 * G * Q + K) * C * 8)  # two samples
     assert_same(evaluate(getattr(ops, name), TENSORS[name]), expected, 1e-12, 1e-12)
     assert lengths == [2, 1] * 2  # forward and backward

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_device, under_autocast
-from .chunks import chunks
-from .operator import Operator
-from .window_bias import accumulator
+from mmattn.ops.checks import check_device, under_autocast
+from mmattn.ops.chunks import chunks
+from mmattn.ops.operator import Operator
+from mmattn.ops.window_bias import accumulator
 
 
 def _parts(first: Tensor, x: Tensor, y: Tensor, *extra: Tensor) -> Iterator[tuple]:

@@ -5,7 +5,7 @@ import torch
 
 from mmattn.ops import count_sketch
 
-from .literal import assert_same, evaluate, randn
+from ...ops.literal import assert_same, evaluate, randn
 
 INDEX = torch.tensor([0, 3, 3, 1, 0])
 SIGN = torch.tensor([1.0, -1, 1, 1, -1], dtype=torch.float64)
