@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from mmattn._compat import resize_without_warning
-from mmattn.ops.compositions.export import COMPOSITIONS
+from mmattn.ops.export import COMPOSITIONS
 from mmattn.utils.files import atomic_write
 
 from .metadata import KEY

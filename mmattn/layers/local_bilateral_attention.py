@@ -7,7 +7,7 @@ from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights, projection
-from mmattn.ops.checks import under_autocast
+from mmattn.ops.arguments import under_autocast
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number

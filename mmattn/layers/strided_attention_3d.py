@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import strided_attention, strided_attention_weights, strided_offsets
-from mmattn.ops.support import as_step, check_pattern, strided_support
+from mmattn.ops.patterns import as_step, check_pattern, strided_support
 from mmattn.registry import MODELS
 
 from .multihead_attention_3d import MultiheadAttention3d, check_maps, pad_maps, pad_numbers

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import window_zscore
-from mmattn.ops.window_bias import accumulator
+from mmattn.ops.dtypes import accumulator
 from mmattn.ops.zscore import EPS
 from mmattn.utils.checks import check_positive
 

@@ -2,15 +2,14 @@
 
 from mmattn.utils.lazy import lazy_names
 
-from . import compositions as _compositions  # noqa: F401  (registers them)
 from .dispatch import explain
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
 from .grid_attention import grid_attention, grid_attention_weights
 from .local_attention import local_attention, local_attention_weights
+from .patterns import grid_support, strided_offsets, strided_support
 from .projection import projection
 from .strided_attention import strided_attention, strided_attention_weights
-from .support import grid_support, strided_offsets, strided_support
 from .zscore import window_zscore
 
 # These serve language alone, and are imported when they are first used.

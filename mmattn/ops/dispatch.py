@@ -163,10 +163,10 @@ def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
 
 def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
     """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
-    operator = OPERATORS.get(name)
-    if operator is None or not operator.returns_lse or running(f'{name}_backward', device, dtype)[0] == 'composition':
+    fields = OPERATORS[name].Arguments._fields
+    if fields[-1] != 'return_lse' or running(f'{name}_backward', device, dtype)[0] == 'composition':
         return arguments
-    return (*operator.Arguments(*arguments)[:-1], True)
+    return (*arguments[: len(fields) - 1], True)
 
 
 # What a person selects
@@ -288,10 +288,11 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
         forward: reference
         backward: reference
     """
-    name, arguments = operator.__name__, getattr(operator, 'arguments', None)
-    if arguments is None:
+    name = operator.__name__
+    check = OPERATORS[name].check if name in OPERATORS else None
+    if check is None:
         raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
-    device, dtype = _device_and_dtype(arguments(*args, **kwargs))
+    device, dtype = _device_and_dtype(check(*args, **kwargs))
     lines = [f'{name}, {dtype} on {device}']
     for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
         *against, (chosen, _) = _until_running(full_name, device, dtype)

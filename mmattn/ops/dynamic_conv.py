@@ -1,59 +1,33 @@
 """Dynamic convolution: a depth-wise k×k convolution with a separate kernel for each position."""
 
-from collections.abc import Iterator
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmattn.utils.checks import check_count
 
-from .checks import check_device
-from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
-from .operator import Operator, products
-from .window_bias import accumulator, as_window_size
+from .arguments import check_device
+from .dtypes import accumulator
+from .flops import attention_flops
+from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
+from .operator import Operator
+from .window_bias import as_window_size
 
 
-def _work(args: Any, *extra: Tensor) -> Iterator[tuple]:
-    """Yield slices of batch and groups that fit the byte budget: value, kernels ``(K, B, groups, H, W)``, ``extra``."""
-    dtype = accumulator(args.value)
-    for part in slices(args.value.shape, 4 * (args.value.shape[-1] + args.logits.shape[-1]) * dtype.itemsize):
-        v, entries, *rest = (x[part].to(dtype) for x in (args.value, args.logits, *extra))
-        yield part, v, softmax(entries.movedim(-1, 0), 0), *rest
+class ConvArguments(NamedTuple):
+    """The arguments of ``mmattn::dynamic_conv``."""
+
+    value: Tensor  # (B, groups, H, W, D)
+    logits: Tensor  # (B, groups, H, W, k0·k1)
+    kernel_size: Sequence[int]
+    dilation: int
 
 
-def _reference(args: Any) -> Tensor:
-    out = torch.empty_like(args.value)
-    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
-    for part, v, kernels in _work(args):
-        out[part] = area.gather(kernels, v)
-    return out
-
-
-def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
-    d_value, d_logits = torch.empty_like(args.value), torch.empty_like(args.logits)
-    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
-    for part, v, kernels, d_out in _work(args, grad):
-        d_value[part] = area.scatter(kernels, d_out)
-        d_logits[part] = softmax_backward(area.dot(d_out, v), kernels).movedim(0, -1)
-    return [d_value, d_logits]
-
-
-OPERATOR = Operator(
-    'dynamic_conv',
-    'Tensor value, Tensor logits, int[] kernel_size, int dilation',
-    'Tensor',
-    reference=_reference,
-    backward=_reference_backward,
-    fake=lambda args: torch.empty_like(args.value),
-    # Border positions count as having all neighbours. The prediction of the logits is not part of the operator.
-    flops=lambda args, backward: products((*args.value[:-1], 0), args.value, args.logits[-1], backward),
-    layout=torch.preserve_format,
-)
-
-
-@OPERATOR.public
-def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1) -> tuple:
+def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1) -> Tensor:
     """Convolve a 2-D map with a separate depth-wise kernel for each position and group of channels.
 
     y_i = Σ_j softmax_e [logits_i]_{j−i} v_j (Eq. 5 to 7, without W_c), where the softmax is over the k² entries e of
@@ -78,6 +52,12 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
         >>> dynamic_conv(value, logits, kernel_size=3).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    return torch.ops.mmattn.dynamic_conv(*_arguments(value, logits, kernel_size=kernel_size, dilation=dilation))
+
+
+def _arguments(
+    value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1
+) -> ConvArguments:
     if value.dim() != 5:
         raise ValueError(f'value must be (B, groups, H, W, channels); got {tuple(value.shape)}')
     for name, x in (('value', value), ('logits', logits)):
@@ -89,4 +69,50 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
     if logits.shape != expected:
         raise ValueError(f'logits must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(logits.shape)}')
     check_device(value, logits=logits)
-    return value, logits, sizes, dilation
+    return ConvArguments(value, logits, sizes, dilation)
+
+
+def _work(a: ConvArguments, exact: bool, *extra: Tensor) -> Iterator[tuple]:
+    """Yield the neighbourhoods, and slices of batch and groups that fit the byte budget: value, kernels, ``extra``."""
+    area = (Offsets if exact else Unfolded)(a.value.shape[2:4], a.kernel_size, a.dilation)
+    dtype = accumulator(a.value) if exact else a.value.dtype
+    for part in area.parts(a.value, a.value.shape[-1], 4):
+        kernels = softmax(area.weights(a.logits[part].to(accumulator(a.value))), area.dim)
+        yield area, part, kernels, *(x[part].to(dtype) for x in (a.value, *extra))
+
+
+def _forward(a: ConvArguments, exact: bool = True) -> Tensor:
+    out = torch.empty_like(a.value)
+    for area, part, kernels, value in _work(a, exact):
+        out[part] = area.gather(kernels, area.of(value))
+    return out
+
+
+def _backward(grad: Tensor, a: ConvArguments, exact: bool = True) -> list[Tensor]:
+    d_value, d_logits = torch.empty_like(a.value), torch.empty_like(a.logits)
+    for area, part, kernels, value, d_out in _work(a, exact, grad):
+        d_value[part] = area.scatter(kernels, area.of(d_out))
+        d_kernels = area.dot(d_out, area.of(value))
+        d_logits[part] = area.entries(softmax_backward(d_kernels, kernels, area.dim))
+    return [d_value, d_logits]
+
+
+def _fake(a: ConvArguments) -> Tensor:
+    return torch.empty_like(a.value)
+
+
+def _flops(a: ConvArguments, backward: bool) -> int:
+    # Border positions count as having all neighbours. The prediction of the logits is not part of the operator.
+    return attention_flops((*a.value.shape[:-1], 0), a.value.shape, a.logits.shape[-1], backward)
+
+
+OPERATOR = Operator(
+    'dynamic_conv(Tensor value, Tensor logits, int[] kernel_size, int dilation) -> Tensor',
+    ConvArguments,
+    check=_arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    flops=_flops,
+    layout=torch.preserve_format,
+)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .checks import (
+from . import table_attention
+from .arguments import (
     as_scale,
     check_device,
     check_mask,
@@ -24,183 +25,32 @@ from .checks import (
     expanded,
 )
 from .chunks import chunk_bytes, chunks
-from .operator import Operator, fake_attention, match_layout, products
-from .window_bias import accumulator, window_entries, window_keys
+from .dtypes import accumulator
+from .flops import attention_flops
+from .layouts import empty_outputs, match_layout
+from .operator import Operator
+from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
+from .window_bias import window_entries, window_keys
 
 
-def has_biases(args: Any) -> bool:
-    """Check whether a call has biases or excludes keys."""
-    biases = (args.window_bias, args.key_bias, args.key_mask)
-    return args.is_causal or bool(args.axis_bias) or any(bias is not None for bias in biases)
+class GlobalArguments(NamedTuple):
+    """The arguments of ``mmattn::global_attention``."""
+
+    query: Tensor  # (B, heads, *S, D)
+    key: Tensor  # (B, heads, *R, D)
+    value: Tensor  # (B, heads, *R, Dv)
+    window_bias: Tensor | None  # (B, heads, *S, K)
+    outside_bias: Tensor | None  # (B, heads, *S)
+    axis_bias: Sequence[Tensor]  # (B, heads, *S, R[a]) for each axis a
+    key_bias: Tensor | None  # (B, heads, *R)
+    key_mask: Tensor | None  # (B, *R)
+    window_size: Sequence[int]
+    outside_value: float  # without outside_bias
+    scale: float
+    is_causal: bool
+    return_lse: bool = True
 
 
-class Rows:
-    """The operands of one call, flattened to N queries and M keys in ``dtype``. Biases of all keys: ``bias_dtype``."""
-
-    def __init__(self, args: Any, dtype: torch.dtype | None = None, bias_dtype: torch.dtype | None = None) -> None:
-        dtype = accumulator(args.query) if dtype is None else dtype
-        self.args, self.bias_dtype = args, bias_dtype or dtype
-        self.query = args.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
-        self.key = args.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
-        self.value = args.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
-        window, outside, bias, mask = args.window_bias, args.outside_bias, args.key_bias, args.key_mask
-        self.window_bias = None if window is None else window.flatten(2, -2)  # (B, heads, N, K), any float dtype
-        self.outside_bias = None if outside is None else outside.flatten(2)  # (B, heads, N)
-        self.axis_bias = [x.flatten(2, -2) for x in args.axis_bias]  # (B, heads, N, R[a])
-        self.key_bias = None if bias is None else bias.flatten(2)  # (B, heads, M)
-        self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
-        self.size, self.key_size = args.query.shape[2:-1], args.key.shape[2:-1]
-        # With a window or is_causal, the queries are at the last positions of the keys.
-        self.before = self.key.shape[2] - self.query.shape[2]
-
-    def slices(self, tables: int) -> Iterator[slice]:
-        """Yield slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
-        batch, heads, _, _ = self.query.shape
-        entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
-        row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
-        return chunks(self.query.shape[2], row * self.bias_dtype.itemsize, chunk_bytes(self.query.device))
-
-    def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
-        queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
-        return window_keys(queries, self.key_size, self.args.window_size, self.args.is_causal)
-
-    def window(self, rows: slice | Tensor, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
-        """Expand window biases to all keys: ``(B, heads, n, M + 1 + columns)``. Columns from M on are arbitrary."""
-        where, exists = realigned
-        count = self.key.shape[2]
-        window = self.window_bias[:, :, rows].to(self.bias_dtype)  # type: ignore[index]
-        if self.outside_bias is None:
-            outside = window.new_full(window.shape[:-1], self.args.outside_value)
-        else:
-            outside = self.outside_bias[:, :, rows].to(self.bias_dtype)
-        table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1 + columns)
-        # Entries that do not exist are written to column M.
-        return table.scatter_(-1, where.where(exists, count).expand_as(window), window)
-
-    def add_to(self, logits: Tensor, rows: slice | Tensor) -> None:
-        """Add axis and key biases of some queries to logits ``(B, heads, n, M)``, in place."""
-        for axis, values in enumerate(self.axis_bias):
-            shape = [1] * len(self.key_size)
-            shape[axis] = self.key_size[axis]
-            logits.unflatten(-1, self.key_size).add_(values[:, :, rows].unflatten(-1, shape))
-        if self.key_bias is not None:
-            logits += self.key_bias.unsqueeze(2)
-
-    def mask(self, logits: Tensor, rows: slice | Tensor) -> None:
-        """Set logits ``(B, heads, n, M)`` to −∞, in place, where a query does not attend to a key."""
-        if self.key_mask is not None:
-            logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
-        if self.args.is_causal:
-            keys = torch.arange(logits.shape[-1], device=logits.device)
-            logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
-
-    def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
-        """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
-        query, scale = self.query[:, :, rows], self.args.scale
-        realigned = None
-        if self.window_bias is None:
-            logits = (query * scale) @ self.key.transpose(-1, -2)
-        else:
-            realigned = self.realign(rows)
-            logits = self.window(rows, realigned)[..., :-1]
-            logits.flatten(0, 1).baddbmm_(query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=scale)
-        self.add_to(logits, rows)
-        self.mask(logits, rows)
-        return logits, realigned
-
-
-def _reference(args: Any) -> tuple[Tensor, Tensor]:
-    x = Rows(args)
-    positions = args.query.shape[:-1]
-    # The outputs are no views, because autograd forbids in-place changes of views.
-    outs, lses = args.value.new_empty(*positions, args.value.shape[-1]), x.query.new_empty(positions)
-    out, lse = outs.flatten(2, -2), lses.flatten(2)
-    with torch.autocast(x.query.device.type, enabled=False):
-        for rows in x.slices(tables=1):
-            p, _ = x.logits(rows)
-            peak = p.amax(-1, keepdim=True)
-            peak.masked_fill_(peak == -math.inf, 0)  # all keys masked
-            total = p.sub_(peak).exp_().sum(-1, keepdim=True)
-            out[:, :, rows] = p @ x.value / total.masked_fill(total == 0, 1)
-            lse[:, :, rows] = (peak + total.log()).squeeze(-1)
-            del p  # free it before the next one is allocated
-    return match_layout(args.value, outs), lses
-
-
-class BiasGradients:
-    """The gradients of the biases of a call, filled slice by slice of the queries."""
-
-    def __init__(self, x: Rows) -> None:
-        def zeros(bias: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
-            return None if bias is None else torch.zeros(bias.shape, dtype=dtype or bias.dtype, device=bias.device)
-
-        self.of = x
-        self.window, self.outside = zeros(x.window_bias), zeros(x.outside_bias)
-        self.axes = [torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device) for bias in x.axis_bias]
-        self.keys = zeros(x.key_bias, accumulator(x.query))  # a sum over slices
-
-    def add(self, rows: slice, d_logits: Tensor, realigned: tuple[Tensor, Tensor] | None) -> None:
-        """Add the gradients of some queries' logits, ``(B, heads, n, M)``."""
-        if self.window is not None and realigned is not None:
-            where, exists = realigned
-            inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
-            self.window[:, :, rows] = inside
-            if self.outside is not None:  # the gradients of a softmax's logits sum to zero
-                self.outside[:, :, rows] = -inside.sum(-1)
-        for axis, d_axis in enumerate(self.axes):
-            dims = [3 + a for a in range(len(self.of.key_size)) if a != axis]
-            d_axis[:, :, rows] = d_logits.unflatten(-1, self.of.key_size).sum(dims) if dims else d_logits
-        if self.keys is not None:
-            self.keys += d_logits.sum(2)
-
-    def gradients(self, d_query: Tensor, d_key: Tensor, d_value: Tensor) -> list[Tensor | None]:
-        """Return all gradients of the call, in the order and with the shapes of its tensors."""
-        size, key_size = self.of.size, self.of.key_size
-        grads = [(d_query, size), (d_key, key_size), (d_value, key_size), (self.window, size), (self.outside, size)]
-        grads += [*((d_axis, size) for d_axis in self.axes), (self.keys, key_size)]
-        unflattened: list[Tensor | None] = [grad.unflatten(2, size) for grad, size in grads if grad is not None]
-        return unflattened if self.of.key_mask is None else [*unflattened, None]
-
-
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor | None]:
-    x = Rows(args)
-    grad, out = grad.flatten(2, -2), out.flatten(2, -2)
-    lse = lse.flatten(2)
-    lse = lse.masked_fill(lse == -math.inf, 0)
-    d_query, d_key, d_value = (
-        torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value)
-    )
-    biases = BiasGradients(x)
-    with torch.autocast(x.query.device.type, enabled=False):
-        for rows in x.slices(tables=2):
-            p, realigned = x.logits(rows)
-            p = p.sub_(lse[:, :, rows, None]).exp_()
-            d_out = grad[:, :, rows].to(x.query.dtype)
-            d_value += p.transpose(-1, -2) @ d_out
-            mean = (d_out * out[:, :, rows]).sum(-1, keepdim=True)
-            d_logits = (d_out @ x.value.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_query[:, :, rows] = d_logits @ x.key * args.scale
-            d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * args.scale)
-            biases.add(rows, d_logits, realigned)
-            del p, d_logits, realigned
-    return biases.gradients(d_query, d_key, d_value)
-
-
-OPERATOR = Operator(
-    'global_attention',
-    'Tensor query, Tensor key, Tensor value, Tensor? window_bias, Tensor? outside_bias, Tensor[] axis_bias, '
-    'Tensor? key_bias, Tensor? key_mask, int[] window_size, float outside_value, float scale, bool is_causal',
-    '(Tensor, Tensor)',
-    reference=_reference,
-    backward=_reference_backward,
-    fake=fake_attention,
-    flops=lambda args, backward: products(args.query, args.value, math.prod(args.key[2:-1]), backward),
-    kept=('out', 'lse'),
-)
-
-
-@OPERATOR.public
 def global_attention(
     query: Tensor,
     key: Tensor,
@@ -214,7 +64,8 @@ def global_attention(
     key_bias: Tensor | None = None,
     key_mask: Tensor | None = None,
     is_causal: bool = False,
-) -> tuple:
+    return_lse: bool = False,
+) -> Any:
     """Attend over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, with the biases δp of
@@ -262,6 +113,39 @@ def global_attention(
         >>> global_attention(query, key, value, window_bias=bias, window_size=7).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    arguments = _arguments(
+        query,
+        key,
+        value,
+        scale=scale,
+        window_bias=window_bias,
+        window_size=window_size,
+        outside_bias=outside_bias,
+        axis_bias=axis_bias,
+        key_bias=key_bias,
+        key_mask=key_mask,
+        is_causal=is_causal,
+        return_lse=return_lse,
+    )
+    out, lse = torch.ops.mmattn.global_attention(*arguments)
+    return (out, lse) if return_lse else out
+
+
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window_bias: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outside_bias: Tensor | float = 0.0,
+    axis_bias: Sequence[Tensor] = (),
+    key_bias: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    is_causal: bool = False,
+    return_lse: bool = False,
+) -> GlobalArguments:
     query, key, value = check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     if 0 in key_size and 0 not in size:
@@ -284,8 +168,233 @@ def global_attention(
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside, key_bias=key_bias)
     if key_mask is not None or axes:
         check_device(query, key_mask=key_mask, **{f'axis_bias[{axis}]': x for axis, x in enumerate(axes)})
-    scale = as_scale(scale, query)
-    return query, key, value, window_bias, outside, axes, key_bias, key_mask, sizes, outside_value, scale, is_causal
+    return GlobalArguments(
+        query,
+        key,
+        value,
+        window_bias,
+        outside,
+        axes,
+        key_bias,
+        key_mask,
+        sizes,
+        outside_value,
+        as_scale(scale, query),
+        is_causal,
+        return_lse,
+    )
+
+
+def has_biases(a: GlobalArguments) -> bool:
+    """Check whether a call has biases or excludes keys."""
+    return a.is_causal or bool(a.axis_bias) or any(x is not None for x in (a.window_bias, a.key_bias, a.key_mask))
+
+
+class Rows:
+    """The operands of one call, flattened to N queries and M keys, in the dtype of the products.
+
+    Logits are in ``bias_dtype``. If ``fused``, PyTorch's attention computes them from a table of biases.
+    """
+
+    def __init__(self, a: GlobalArguments, exact: bool = True, fused: bool = False) -> None:
+        dtype = accumulator(a.query) if exact else a.query.dtype
+        self.a, self.bias_dtype = a, dtype if fused else accumulator(a.query)
+        self.query = a.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
+        self.key = a.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
+        self.value = a.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
+        window, outside, bias, mask = a.window_bias, a.outside_bias, a.key_bias, a.key_mask
+        self.window_bias = None if window is None else window.flatten(2, -2)  # (B, heads, N, K), any float dtype
+        self.outside_bias = None if outside is None else outside.flatten(2)  # (B, heads, N)
+        self.axis_bias = [x.flatten(2, -2) for x in a.axis_bias]  # (B, heads, N, R[a])
+        self.key_bias = None if bias is None else bias.flatten(2)  # (B, heads, M)
+        self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
+        self.size, self.key_size = a.query.shape[2:-1], a.key.shape[2:-1]
+        # With a window or is_causal, the queries are at the last positions of the keys.
+        self.before = self.key.shape[2] - self.query.shape[2]
+
+    def slices(self, tables: int) -> Iterator[slice]:
+        """Yield slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
+        batch, heads, _, _ = self.query.shape
+        entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
+        row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
+        return chunks(self.query.shape[2], row * self.bias_dtype.itemsize, chunk_bytes(self.query.device))
+
+    def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
+        queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
+        return window_keys(queries, self.key_size, self.a.window_size, self.a.is_causal)
+
+    def window(self, rows: slice | Tensor, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
+        """Expand window biases to all keys: ``(B, heads, n, M + 1 + columns)``. Columns from M on are arbitrary."""
+        where, exists = realigned
+        count = self.key.shape[2]
+        window = self.window_bias[:, :, rows].to(self.bias_dtype)  # type: ignore[index]
+        if self.outside_bias is None:
+            outside = window.new_full(window.shape[:-1], self.a.outside_value)
+        else:
+            outside = self.outside_bias[:, :, rows].to(self.bias_dtype)
+        table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1 + columns)
+        # Entries that do not exist are written to column M.
+        return table.scatter_(-1, where.where(exists, count).expand_as(window), window)
+
+    def add_to(self, logits: Tensor, rows: slice | Tensor) -> None:
+        """Add axis and key biases of some queries to logits ``(B, heads, n, M)``, in place."""
+        for axis, values in enumerate(self.axis_bias):
+            shape = [1] * len(self.key_size)
+            shape[axis] = self.key_size[axis]
+            logits.unflatten(-1, self.key_size).add_(values[:, :, rows].unflatten(-1, shape))
+        if self.key_bias is not None:
+            logits += self.key_bias.unsqueeze(2)
+
+    def mask(self, logits: Tensor, rows: slice | Tensor) -> None:
+        """Set logits ``(B, heads, n, M)`` to −∞, in place, where a query does not attend to a key."""
+        if self.key_mask is not None:
+            logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
+        if self.a.is_causal:
+            keys = torch.arange(logits.shape[-1], device=logits.device)
+            logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
+
+    def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
+        """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
+        query, key, scale = self.query[:, :, rows], self.key.transpose(-1, -2), self.a.scale
+        realigned = None
+        if self.window_bias is None:
+            logits = ((query * scale) @ key).to(self.bias_dtype)
+        else:
+            realigned = self.realign(rows)
+            logits = self.window(rows, realigned)[..., :-1]
+            if query.dtype == logits.dtype:
+                logits.flatten(0, 1).baddbmm_(query.flatten(0, 1), key.flatten(0, 1), alpha=scale)
+            else:
+                logits += (query * scale) @ key
+        self.add_to(logits, rows)
+        self.mask(logits, rows)
+        return logits, realigned
+
+    def table(self, rows: slice, columns: int) -> tuple[Tensor | None, tuple | None]:
+        """Build the biases ``(B, heads, n, columns)`` of some queries. Also returns the result of :meth:`realign`."""
+        count, realigned = self.key.shape[2], None
+        if not has_biases(self.a):
+            return None, None
+        if self.window_bias is None:
+            shape = (*self.query.shape[:2], rows.stop - rows.start, columns)
+            table = self.query.new_zeros(shape, dtype=self.bias_dtype)
+        else:
+            realigned = self.realign(rows)
+            table = self.window(rows, realigned, columns - count - 1)
+        self.add_to(table[..., :count], rows)
+        self.mask(table[..., :count], rows)
+        close_table(table, count)
+        return table, realigned
+
+    def padded(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Pad query, key and value for PyTorch's attention. Also returns the number of columns of its table."""
+        columns = padded_keys(self.key.shape[2]) if has_biases(self.a) else self.key.shape[2]
+        return pad(self.query), pad(self.key, columns), pad(self.value, columns), columns
+
+
+def _forward(a: GlobalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
+    fused = not exact and table_attention.uses_sdpa(a.query.device)
+    x = Rows(a, exact, fused)
+    query, key, value, columns = x.padded() if fused else (x.query, x.key, x.value, 0)
+    positions, channels = a.query.shape[:-1], a.value.shape[-1]
+    # The outputs are no views, because autograd forbids in-place changes of views.
+    outs = a.value.new_empty(*positions, channels)
+    lses = a.query.new_full(positions, math.nan, dtype=accumulator(a.query))
+    out, lse = outs.flatten(2, -2), lses.flatten(2)
+    with torch.autocast(a.query.device.type, enabled=False):
+        for rows in x.slices(tables=1 if exact else 2 if fused else 4):
+            if not fused:
+                logits, _ = x.logits(rows)
+                out[:, :, rows], lse[:, :, rows, None] = attend(logits, value)
+                del logits  # free them before the next ones are allocated
+                continue
+            table, _ = x.table(rows, columns)
+            out[:, :, rows] = sdpa(query[:, :, rows], key, value, table, a.scale)[..., :channels]
+            if a.return_lse:
+                lse[:, :, rows] = log_sum_exp(query[:, :, rows], key, table, a.scale)
+            del table
+    if a.return_lse and fused:
+        lses.masked_fill_(lses <= table_attention.lowest(a.query.dtype) / 2, -math.inf)
+    return match_layout(a.value, outs), lses
+
+
+class BiasGradients:
+    """The gradients of the biases of a call, filled slice by slice of the queries."""
+
+    def __init__(self, x: Rows) -> None:
+        def zeros(bias: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
+            return None if bias is None else torch.zeros(bias.shape, dtype=dtype or bias.dtype, device=bias.device)
+
+        self.of = x
+        self.window, self.outside = zeros(x.window_bias), zeros(x.outside_bias)
+        self.axes = [torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device) for bias in x.axis_bias]
+        self.keys = zeros(x.key_bias, accumulator(x.query))  # a sum over slices
+
+    def add(self, rows: slice, d_logits: Tensor, realigned: tuple[Tensor, Tensor] | None) -> None:
+        """Add the gradients of some queries' logits, ``(B, heads, n, M)``."""
+        if self.window is not None and realigned is not None:
+            where, exists = realigned
+            inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
+            self.window[:, :, rows] = inside
+            if self.outside is not None:  # the gradients of a softmax's logits sum to zero
+                self.outside[:, :, rows] = -inside.sum(-1)
+        for axis, d_axis in enumerate(self.axes):
+            dims = [3 + a for a in range(len(self.of.key_size)) if a != axis]
+            d_axis[:, :, rows] = d_logits.unflatten(-1, self.of.key_size).sum(dims) if dims else d_logits
+        if self.keys is not None:
+            self.keys += d_logits.sum(2)
+
+    def gradients(self, d_query: Tensor, d_key: Tensor, d_value: Tensor) -> list[Tensor | None]:
+        """Return all gradients of the call, in the order and with the shapes of its tensors."""
+        size, key_size = self.of.size, self.of.key_size
+        grads = [(d_query, size), (d_key, key_size), (d_value, key_size), (self.window, size), (self.outside, size)]
+        grads += [*((d_axis, size) for d_axis in self.axes), (self.keys, key_size)]
+        unflattened: list[Tensor | None] = [grad.unflatten(2, size) for grad, size in grads if grad is not None]
+        return unflattened if self.of.key_mask is None else [*unflattened, None]
+
+
+def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GlobalArguments, exact: bool = True) -> list[Tensor | None]:
+    channels = max(a.query.shape[-1], a.value.shape[-1])
+    fused = not exact and table_attention.uses_sdpa_backward(a.query.device, channels, has_biases(a))
+    x = Rows(a, exact, fused)
+    query, key, value, columns = x.padded() if fused else (x.query, x.key, x.value, 0)
+    grad, out = grad.flatten(2, -2).to(query.dtype), out.flatten(2, -2)
+    # With PyTorch's attention, the forward pass may have computed no log-sum-exp.
+    lses = lse.flatten(2).unsqueeze(-1) if exact or not table_attention.uses_sdpa(a.query.device) else None
+    d_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    d_key, d_value = (torch.zeros(y.shape, dtype=accumulator(a.query), device=y.device) for y in (key, value))  # sums
+    biases = BiasGradients(x)
+    with torch.autocast(query.device.type, enabled=False):
+        for rows in x.slices(tables=2 if exact else 4 if fused else 5):
+            d_out, q = grad[:, :, rows], query[:, :, rows]
+            if fused:
+                table, realigned = x.table(rows, columns)
+                d_q, d_k, d_v, d_logits = sdpa_backward(pad(d_out), q, key, value, table, a.scale)
+                del table
+            else:
+                logits, realigned = x.logits(rows)
+                row_lse = None if lses is None else lses[:, :, rows]
+                d_q, d_k, d_v, d_logits = attend_backward(
+                    d_out, out[:, :, rows], row_lse, logits, q, key, value, a.scale
+                )
+                del logits
+            d_query[:, :, rows] = d_q
+            d_key += d_k
+            d_value += d_v
+            if d_logits is not None:
+                biases.add(rows, d_logits[..., : x.key.shape[2]], realigned)
+            del d_logits, realigned
+    padded = (d_query, x.query), (d_key, x.key), (d_value, x.value)
+    return biases.gradients(*(d[:, :, : like.shape[2], : like.shape[-1]] for d, like in padded))
+
+
+def _fake(a: GlobalArguments) -> tuple[Tensor, Tensor]:
+    return empty_outputs(a.query, a.value)
+
+
+def _flops(a: GlobalArguments, backward: bool) -> int:
+    return attention_flops(a.query.shape, a.value.shape, math.prod(a.key.shape[2:-1]), backward)
 
 
 @torch.no_grad()
@@ -307,7 +416,7 @@ def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **sett
         >>> weights.shape, weights[0, 0, 0, 0, 0].item()  # the first query attends to itself only
         (torch.Size([1, 2, 2, 8, 8]), 1.0)
     """
-    x = Rows(OPERATOR.Arguments(*global_attention.arguments(query, key, key, **settings)))
+    x = Rows(_arguments(query, key, key, **settings))
     check_queries(queries, x.size)
     rows = torch.arange(x.query.shape[2], device=query.device).view(x.size)[queries.to(query.device).unbind(-1)]
     with torch.autocast(query.device.type, enabled=False):
@@ -315,3 +424,17 @@ def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **sett
         lse = logits.logsumexp(-1, keepdim=True)
         weights = logits.sub_(lse.masked_fill_(lse == -math.inf, 0)).exp_()
     return weights.unflatten(-1, x.key_size)
+
+
+OPERATOR = Operator(
+    'global_attention(Tensor query, Tensor key, Tensor value, Tensor? window_bias, Tensor? outside_bias, '
+    'Tensor[] axis_bias, Tensor? key_bias, Tensor? key_mask, int[] window_size, float outside_value, float scale, '
+    'bool is_causal, bool return_lse=True) -> (Tensor, Tensor)',
+    GlobalArguments,
+    check=_arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    flops=_flops,
+    kept=('out', 'lse'),
+)

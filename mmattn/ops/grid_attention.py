@@ -1,41 +1,259 @@
 """Grid attention: every query attends to the keys on the axes through it. In 2-D, this is the criss-cross of CCNet.
 
-The keys of a query are one line of keys per axis, an arm. The query's own position counts once. Each arm is a small
-batched product. The softmaxes of the arms are merged by their log-sum-exp, so the N×(H+W) logits are never stored.
+The keys of a query are one line of keys per axis, an arm. The query's own position counts once. The logits of an arm
+are a small batched product, and one softmax is over all arms. Queries are processed in slices: the logits of all
+queries, N×(H+W), are never stored.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window
+from .arguments import as_scale, check_device, check_operands, check_positions, check_queries, check_window
 from .chunks import chunk_bytes, chunks
+from .dtypes import accumulator
+from .flops import attention_flops
+from .layouts import empty_with_layout, match_layout
 from .neighbourhood import softmax
-from .operator import Operator, empty_with_layout, match_layout, products
-from .window_bias import accumulator
+from .operator import Operator
+
+ALL = slice(None)
+
+
+class GridArguments(NamedTuple):
+    """The arguments of ``mmattn::grid_attention``."""
+
+    query: Tensor  # (B, heads, *S, D)
+    key: Tensor  # (B, heads, *S, D)
+    value: Tensor  # (B, heads, *S, Dv)
+    window_bias: Tensor | None  # (B, heads, *S, K)
+    outside_bias: Tensor | None  # (B, heads, *S)
+    window_size: Sequence[int]
+    outside_value: float  # without outside_bias
+    scale: float
+    return_lse: bool = True
+
+
+def grid_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window_bias: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outside_bias: Tensor | float = 0.0,
+    return_lse: bool = False,
+) -> Any:
+    """Attend over the keys on the axes through each position of a 2-D or 3-D map.
+
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
+    with the position biases b. A query has ∑S − (axes − 1) keys. Positions are the dimensions between heads and
+    channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable in every tensor. Dtypes are handled as in
+    :func:`global_attention`.
+    Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, Eq. 3.12 for the position
+    biases. "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, Eq. 5.2 to 5.5 for
+    3-D.
+
+    Args:
+        query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
+        window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
+            query. The last axis comes first, including the centre. The other axes follow in reverse order, without the
+            centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them by
+            σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
+            log-sum-exp is ±1e8 or beyond are wrong.
+        window_size, outside_bias, return_lse: as in :func:`global_attention`.
+
+    Returns:
+        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``. If the channels of ``value`` are contiguous, the output has
+        the same memory order of dimensions. Otherwise it is contiguous, because writing another order would take as
+        long as criss-cross attention itself. With ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
+
+    Example:
+        >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
+        >>> grid_attention(query, key, value).shape
+        torch.Size([1, 8, 32, 32, 16])
+    """
+    arguments = _arguments(
+        query,
+        key,
+        value,
+        scale=scale,
+        window_bias=window_bias,
+        window_size=window_size,
+        outside_bias=outside_bias,
+        return_lse=return_lse,
+    )
+    out, lse = torch.ops.mmattn.grid_attention(*arguments)
+    return (out, lse) if return_lse else out
+
+
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window_bias: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outside_bias: Tensor | float = 0.0,
+    return_lse: bool = False,
+) -> GridArguments:
+    query, key, value = check_operands(query, key, value, axes=(2, 3))
+    check_positions('query', query)
+    if key.shape != query.shape:
+        raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
+    sizes, outside, outside_value = check_window(
+        query, window_bias, window_size, outside_bias, lambda sizes: sum(sizes) - len(sizes) + 1
+    )
+    check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside)
+    scale = as_scale(scale, query)
+    return GridArguments(query, key, value, window_bias, outside, sizes, outside_value, scale, return_lse)
+
+
+def _forward(a: GridArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
+    value, a = a.value, _computed_in(a, exact)
+    with torch.autocast(value.device.type, enabled=False):
+        positions = Positions.build(a, a.query.dtype)
+        parts = [attend(a, positions, rows) for rows in _slices(a, tables=3)]
+    out, lse = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts))
+    return (match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype).contiguous()), lse
+
+
+def attend(a: GridArguments, positions: Positions | None, rows: slice = ALL) -> tuple[Tensor, Tensor]:
+    """Compute output and log-sum-exp of some rows of the first axis. Sizes may be symbolic."""
+    arms = [_logits(a, positions, axis, rows)[0] for axis in range(a.query.dim() - 3)]
+    peak = functools.reduce(torch.maximum, (_from_lines(x.amax(-1, keepdim=True), axis) for axis, x in enumerate(arms)))
+    peak = _finite(peak.to(accumulator(a.query)))
+    weights = [(x - lines_along(peak, axis)).exp() for axis, x in enumerate(arms)]
+    total = functools.reduce(torch.add, (_from_lines(x.sum(-1, keepdim=True), axis) for axis, x in enumerate(weights)))
+    out = functools.reduce(
+        torch.add,
+        (_from_lines(x.to(a.value.dtype) @ _keys(a.value, axis, rows), axis) for axis, x in enumerate(weights)),
+    )
+    return out / total.masked_fill(total == 0, 1), (peak + total.log()).squeeze(-1)
+
+
+def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GridArguments, exact: bool = True) -> list[Tensor]:
+    a, window_bias = _computed_in(a, exact), a.window_bias
+    query, key, value, dtype = a.query, a.key, a.value, accumulator(a.query)
+    d_query = torch.empty(query.shape, dtype=dtype, device=query.device)
+    d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (key, value))
+    d_window = None
+    if window_bias is not None:
+        d_window = torch.empty_like(window_bias, dtype=dtype if exact else window_bias.dtype)
+    with torch.autocast(query.device.type, enabled=False):
+        positions = Positions.build(a, query.dtype)
+        mean = (grad * out).sum(-1, keepdim=True, dtype=dtype)
+        lse = _finite(lse).unsqueeze(-1)
+        grad = grad.to(query.dtype)
+        for rows in _slices(a, tables=4):
+            for axis in range(query.dim() - 3):
+                d_out, queries = (lines_along(x[:, :, rows], axis).contiguous() for x in (grad, query))
+                keys, values = (_keys(x, axis, rows).contiguous() for x in (key, value))
+                logits, index = _logits(a, positions, axis, rows, queries, keys)
+                weights = logits.to(dtype).sub_(lines_along(lse[:, :, rows], axis)).exp_()
+                _keys(d_value, axis, rows).add_(weights.to(value.dtype).transpose(-1, -2) @ d_out)
+                d_weights = (d_out @ values.transpose(-1, -2)).to(dtype)
+                d_logits = d_weights.sub_(lines_along(mean[:, :, rows], axis)).mul_(weights)
+                d_pairs = d_logits.to(query.dtype)
+                d_queries = lines_along(d_query[:, :, rows], axis)
+                if axis == 0:
+                    torch.mul(d_pairs @ keys, a.scale, out=d_queries)
+                else:
+                    d_queries.add_(d_pairs @ keys, alpha=a.scale)
+                _keys(d_key, axis, rows).add_(d_pairs.transpose(-1, -2) @ queries, alpha=a.scale)
+                if d_window is not None and positions is not None and index is not None:
+                    positions.write(axis, lines_along(d_window[:, :, rows], axis), d_logits, index)
+    grads = [d_query, d_key, d_value]
+    if d_window is not None:
+        grads.append(d_window)
+        if a.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
+            grads.append(-d_window.sum(-1))
+    return grads
+
+
+def _computed_in(a: GridArguments, exact: bool) -> GridArguments:
+    """Convert the operands to the dtype of the products."""
+    dtype = accumulator(a.query) if exact else a.query.dtype
+    return a._replace(query=a.query.to(dtype), key=a.key.to(dtype), value=a.value.to(dtype))
+
+
+def _slices(a: GridArguments, tables: int) -> Iterator[slice]:
+    """Yield slices of the rows of the first axis for which ``tables`` tables of logits fit the byte budget."""
+    size = a.query.shape[2:-1]
+    batch, heads = a.query.shape[:2]
+    row = batch * heads * size[1:].numel() * sum(size) * tables * accumulator(a.query).itemsize
+    return chunks(size[0], row, chunk_bytes(a.query.device))
+
+
+def _logits(
+    a: GridArguments,
+    positions: Positions | None,
+    axis: int,
+    rows: slice,
+    queries: Tensor | None = None,
+    keys: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute logits ``(B, heads, *rest, n, L)`` of an arm, and the index of ``Positions.index``."""
+    if queries is None or keys is None:
+        queries, keys = lines_along(a.query[:, :, rows], axis), _keys(a.key, axis, rows)
+    length, index = keys.shape[-2], None
+    position = torch.arange(length, device=keys.device)
+    if positions is None:
+        arm = (queries * a.scale) @ keys.transpose(-1, -2)
+    else:
+        index = positions.index(axis, position[rows] if axis == 0 else position, length)
+        window, outside = (
+            lines_along(x[:, :, rows], axis) for x in (positions.window, positions.outside.unsqueeze(-1))
+        )
+        biases = positions.realign(axis, window, outside, index)
+        pairs = (x.flatten(0, -3) for x in (biases, queries, keys.transpose(-1, -2)))
+        arm = torch.baddbmm(*pairs, alpha=a.scale).view(biases.shape)
+    if axis != a.query.dim() - 4:  # only the arm of the last axis contains the self key
+        arm = arm.masked_fill(position == (position[rows] if axis == 0 else position)[:, None], -torch.inf)
+    return arm, index
+
+
+def lines_along(x: Tensor, axis: int) -> Tensor:
+    """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *rest, L, C)``."""
+    return x.movedim(2 + axis, -2)
+
+
+def _from_lines(x: Tensor, axis: int) -> Tensor:
+    return x.movedim(-2, 2 + axis)
+
+
+def _keys(x: Tensor, axis: int, rows: slice) -> Tensor:
+    return lines_along(x if axis == 0 else x[:, :, rows], axis)
+
+
+def _finite(lse: Tensor) -> Tensor:
+    """Replace −∞, the log-sum-exp of a query whose keys all have −∞, by a number: its weights are then 0."""
+    return lse.clamp(min=torch.finfo(lse.dtype).min)
 
 
 class Positions:
     """The window biases of one call, laid out for each arm. For queries ``at`` coordinates, ``(Q)`` replaces ``*S``."""
 
-    def __init__(self, args: Any, at: tuple[Tensor, ...] = (), dtype: torch.dtype | None = None) -> None:
-        dtype = accumulator(args.query) if dtype is None else dtype
-        self.window_size = args.window_size
-        self.window = args.window_bias[_index(*at)].to(dtype)
-        if args.outside_bias is None:
-            self.outside = self.window.new_full(self.window.shape[:-1], args.outside_value)
+    def __init__(self, a: GridArguments, window_bias: Tensor, dtype: torch.dtype, at: tuple[Tensor, ...]) -> None:
+        self.window_size = a.window_size
+        self.window = window_bias[_index(*at)].to(dtype)
+        if a.outside_bias is None:
+            self.outside = self.window.new_full(self.window.shape[:-1], a.outside_value)
         else:
-            self.outside = args.outside_bias[_index(*at)].to(dtype)
+            self.outside = a.outside_bias[_index(*at)].to(dtype)
 
     @classmethod
-    def build(cls, args: Any, at: tuple[Tensor, ...] = (), dtype: torch.dtype | None = None) -> Positions | None:
-        """Lay out the window biases of a call, or return None if it has none."""
-        return None if args.window_bias is None else cls(args, at, dtype)
+    def build(cls, a: GridArguments, dtype: torch.dtype, at: tuple[Tensor, ...] = ()) -> Positions | None:
+        """Lay out the window biases of a call in a dtype, or return None if it has none."""
+        return None if a.window_bias is None else cls(a, a.window_bias, dtype, at)
 
     def arm(self, axis: int) -> slice:
         """Select the entries of an axis. The last axis comes first and has the centre, which the other axes omit."""
@@ -43,13 +261,6 @@ class Positions:
         counts[-1] += 1
         start = sum(counts[axis + 1 :])
         return slice(start, start + counts[axis])
-
-    def logits(self, axis: int, lines: slice) -> Tensor:
-        """Position biases of the arm along ``axis``: ``(B, heads, lines, …, L, L)``."""
-        window, outside = (lines_along(x, axis)[:, :, lines] for x in (self.window, self.outside.unsqueeze(-1)))
-        length = window.shape[-2]
-        index = self.index(axis, torch.arange(length, device=window.device), length)
-        return self.realign(axis, window, outside, index)
 
     def realign(self, axis: int, window: Tensor, outside: Tensor, index: Tensor) -> Tensor:
         """Compute biases ``(…, n, length)`` of an arm from ``window`` ``(…, n, K)`` and ``outside`` ``(…, n, 1)``."""
@@ -81,148 +292,18 @@ class Positions:
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    return slice(None), slice(None), *coordinates
+    return ALL, ALL, *coordinates
 
 
-def lines_along(x: Tensor, axis: int) -> Tensor:
-    """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *rest, L, C)``."""
-    return x.movedim(2 + axis, -2)
-
-
-def _arms(args: Any, positions: Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
-    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm. The lines fit the byte budget."""
-    dtype, axes = accumulator(args.query), args.query.dim() - 3
-    for axis in reversed(range(axes)):
-        q, k = lines_along(args.query, axis), lines_along(args.key, axis)
-        batch, heads, count, *rest = q.shape[:-1]
-        channels = q.shape[-1] + args.value.shape[-1]
-        line_bytes = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
-        for lines in chunks(count, line_bytes, chunk_bytes(q.device)):
-            logits = (q[:, :, lines].to(dtype) * args.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
-            if positions is not None:
-                logits += positions.logits(axis, lines)
-            if axis != axes - 1:  # only the arm of the last axis contains the self key
-                logits.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
-            yield axis, lines, logits
-
-
-def _reference(args: Any) -> tuple[Tensor, Tensor]:
-    query, value, dtype = args.query, args.value, accumulator(args.query)
-    out = torch.zeros(value.shape, dtype=dtype, device=value.device)
-    lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
-    with torch.autocast(query.device.type, enabled=False):
-        for axis, lines, p in _arms(args, Positions.build(args)):
-            peak = p.amax(-1, keepdim=True)  # -inf in a line of length 1: its key, self, is not in this arm
-            total = p.sub_(peak.masked_fill(peak == -math.inf, 0)).exp_().sum(-1, keepdim=True)
-            arm = p @ lines_along(value, axis)[:, :, lines].to(dtype)  # unnormalised
-            # Merge with the previous arms: the weight of an arm is exp(log-sum-exp).
-            before = lines_along(lse.unsqueeze(-1), axis)[:, :, lines]
-            merged = torch.logaddexp(before, peak + total.log())
-            finite = merged.masked_fill(merged == -math.inf, 0)  # no arm has had a key so far
-            lines_along(out, axis)[:, :, lines].mul_((before - finite).exp()).add_(arm.mul_((peak - finite).exp()))
-            before.copy_(merged)
-    return (match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
-
-
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
-    query, key, value, dtype = args.query, args.key, args.value, accumulator(args.query)
-    d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))
-    with torch.autocast(query.device.type, enabled=False):
-        positions = Positions.build(args)
-        d_window = None if positions is None else torch.zeros(args.window_bias.shape, dtype=dtype, device=query.device)
-        mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
-        lse = lse.masked_fill(lse == -math.inf, 0)  # all keys masked
-        for axis, lines, p in _arms(args, positions):
-            p.sub_(lines_along(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
-            d_out = lines_along(grad, axis)[:, :, lines].to(dtype)
-            lines_along(d_value, axis)[:, :, lines] += p.transpose(-1, -2) @ d_out
-            ds = d_out @ lines_along(value, axis)[:, :, lines].to(dtype).transpose(-1, -2)
-            ds.sub_(lines_along(mean, axis)[:, :, lines]).mul_(p)
-            lines_along(d_query, axis)[:, :, lines] += ds @ lines_along(key, axis)[:, :, lines].to(dtype) * args.scale
-            queries = lines_along(query, axis)[:, :, lines].to(dtype) * args.scale
-            lines_along(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
-            if positions is not None and d_window is not None:
-                queries = torch.arange(ds.shape[-1], device=ds.device)
-                index = positions.index(axis, queries, ds.shape[-1])
-                positions.write(axis, lines_along(d_window, axis)[:, :, lines], ds, index)
-    grads = [d_query, d_key, d_value]
-    if d_window is not None:
-        grads.append(d_window)
-        if args.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
-            grads.append(-d_window.sum(-1))
-    return grads
-
-
-def _fake(args: Any) -> tuple[Tensor, Tensor]:
-    value, query = args.value, args.query
+def _fake(a: GridArguments) -> tuple[Tensor, Tensor]:
+    value, query = a.value, a.query
     out = empty_with_layout(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
     return out, query.new_empty(query.shape[:-1], dtype=accumulator(query))
 
 
-OPERATOR = Operator(
-    'grid_attention',
-    'Tensor query, Tensor key, Tensor value, Tensor? window_bias, Tensor? outside_bias, int[] window_size, '
-    'float outside_value, float scale',
-    '(Tensor, Tensor)',
-    reference=_reference,
-    backward=_reference_backward,
-    fake=_fake,
-    flops=lambda args, backward: products(
-        args.query, args.value, sum(args.query[2:-1]) - (len(args.query) - 4), backward
-    ),
-    kept=('out', 'lse'),
-)
-
-
-@OPERATOR.public
-def grid_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float | None = None,
-    window_bias: Tensor | None = None,
-    window_size: int | tuple[int, ...] | None = None,
-    outside_bias: Tensor | float = 0.0,
-) -> tuple:
-    """Attend over the keys on the axes through each position of a 2-D or 3-D map.
-
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
-    with the position biases b. A query has ∑S − (axes − 1) keys. Positions are the dimensions between heads and
-    channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable in every tensor. Dtypes are handled as in
-    :func:`global_attention`.
-    Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, Eq. 3.12 for the position
-    biases. "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, Eq. 5.2 to 5.5 for
-    3-D.
-
-    Args:
-        query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
-        window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
-            query. The last axis comes first, including the centre. The other axes follow in reverse order, without the
-            centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them by
-            σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
-            log-sum-exp is ±1e8 or beyond are wrong.
-        window_size, outside_bias, return_lse: as in :func:`global_attention`.
-
-    Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``. If the channels of ``value`` are contiguous, the output has
-        the same memory order of dimensions. Otherwise it is contiguous, because writing another order would take as
-        long as criss-cross attention itself. With ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
-
-    Example:
-        >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
-        >>> grid_attention(query, key, value).shape
-        torch.Size([1, 8, 32, 32, 16])
-    """
-    query, key, value = check_operands(query, key, value, axes=(2, 3))
-    check_positions('query', query)
-    if key.shape != query.shape:
-        raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
-    sizes, outside, outside_value = check_window(
-        query, window_bias, window_size, outside_bias, lambda sizes: sum(sizes) - len(sizes) + 1
-    )
-    check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside)
-    return query, key, value, window_bias, outside, sizes, outside_value, as_scale(scale, query)
+def _flops(a: GridArguments, backward: bool) -> int:
+    size = a.query.shape[2:-1]
+    return attention_flops(a.query.shape, a.value.shape, sum(size) - (len(size) - 1), backward)
 
 
 @torch.no_grad()
@@ -239,15 +320,15 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
         >>> weights.shape, int((weights[0, 0, 1] > 0).sum())  # a query has 8 + 8 − 1 keys
         (torch.Size([1, 2, 2, 8, 8]), 15)
     """
-    args = OPERATOR.Arguments(*grid_attention.arguments(query, key, key, **settings))
-    query, key = args.query, args.key
+    a = _arguments(query, key, key, **settings)
+    query, key = a.query, a.key
     size, dtype = query.shape[2:-1], accumulator(query)
     check_queries(queries, size)
     at = queries.to(query.device).unbind(-1)
     row = torch.arange(len(queries), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
-        positions = Positions.build(args, at)
-        rows = query[_index(*at)].to(dtype) * args.scale  # (B, heads, Q, D)
+        positions = Positions.build(a, dtype, at)
+        rows = query[_index(*at)].to(dtype) * a.scale  # (B, heads, Q, D)
         logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
         for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last
             line = [coordinate[:, None] for coordinate in at]
@@ -258,3 +339,16 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
                 arm += positions.realign(axis, positions.window, positions.outside.unsqueeze(-1), index)
             logits[_index(row, *line)] = arm
         return softmax(logits.flatten(3), -1).view(logits.shape)
+
+
+OPERATOR = Operator(
+    'grid_attention(Tensor query, Tensor key, Tensor value, Tensor? window_bias, Tensor? outside_bias, '
+    'int[] window_size, float outside_value, float scale, bool return_lse=True) -> (Tensor, Tensor)',
+    GridArguments,
+    check=_arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    flops=_flops,
+    kept=('out', 'lse'),
+)

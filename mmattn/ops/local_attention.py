@@ -4,126 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmattn.utils.checks import check_count
 
-from .checks import as_scale, check_device, check_operands, check_queries
-from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
-from .operator import Operator, products
-from .window_bias import accumulator, as_window_size
+from .arguments import as_scale, check_device, check_operands, check_queries
+from .dtypes import accumulator
+from .flops import attention_flops
+from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
+from .operator import Operator
+from .window_bias import as_window_size
 
 NEITHER = 'query and key, or window_bias, must be given; got neither'
 
 
-def squash(x: Tensor) -> Tensor:
-    """‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels, 0 at 0."""
-    norm = x.norm(dim=-1, keepdim=True)
-    return x * (norm / (1 + norm * norm))
+class LocalArguments(NamedTuple):
+    """The arguments of ``mmattn::local_attention``."""
+
+    query: Tensor | None  # (B, heads, H, W, D)
+    key: Tensor | None  # (B, heads, H, W, D)
+    value: Tensor  # (B, heads, H, W, Dv)
+    window_bias: Tensor | None  # (B, heads, H, W, k0·k1)
+    kernel_size: Sequence[int]
+    dilation: int
+    scale: float
+    iterations: int
 
 
-def squash_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """Compute the gradient of x from the gradient of :func:`squash`."""
-    norm = x.norm(dim=-1, keepdim=True)
-    square = norm * norm
-    along = (grad * x).sum(-1, keepdim=True) / norm.clamp(min=torch.finfo(x.dtype).tiny)  # ≤ ‖grad‖: 0 at 0
-    return grad * (norm / (1 + square)) + x * (along * (1 - square) / (1 + square) ** 2)
-
-
-def _passes(
-    area: Neighbourhood,
-    query: Tensor | None,
-    key: Tensor | None,
-    value: Tensor,
-    window_bias: Tensor | None,
-    scale: float,
-    iterations: int,
-) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Compute weights ``(K, B, heads, H, W)`` and weighted keys of refining passes, and weights of the last pass."""
-    logits = area.logits(value)
-    rounds = []
-    if query is not None and key is not None:
-        towards = query * scale
-        for pass_ in range(iterations):
-            if pass_:
-                weights = logits.softmax(0)
-                total = area.gather(weights, key)
-                rounds.append((weights, total))
-                towards = squash(total)
-            area.dot(towards, key, logits)
-    if window_bias is not None:
-        area.add(logits, window_bias)
-    return rounds, softmax(logits, 0)
-
-
-def _work(args: Any, *extra: Tensor) -> Iterator[tuple]:
-    channels = max(x.shape[-1] for x in (args.value, args.query) if x is not None)
-    dtype = accumulator(args.value)
-    kept = (args.iterations + 3) * (channels + math.prod(args.kernel_size))
-    operands = (args.query, args.key, args.value, args.window_bias, *extra)
-    for part in slices(args.value.shape, kept * dtype.itemsize):
-        yield part, *(None if x is None else x[part].to(dtype) for x in operands)
-
-
-def _reference(args: Any) -> Tensor:
-    out = torch.empty_like(args.value)
-    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
-    for part, q, k, v, bias in _work(args):
-        _, weights = _passes(area, q, k, v, bias, args.scale, args.iterations)
-        out[part] = area.gather(weights, v)
-    return out
-
-
-def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
-    operands = (args.query, args.key, args.value, args.window_bias)
-    grads = [None if x is None else torch.empty_like(x) for x in operands]
-    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
-    for part, q, k, v, bias, d_out in _work(args, grad):
-        rounds, weights = _passes(area, q, k, v, bias, args.scale, args.iterations)
-        d_value = area.scatter(weights, d_out)
-        d_logits = softmax_backward(area.dot(d_out, v), weights)
-        d_bias = d_logits
-        d_query = d_key = None
-        if q is not None:
-            d_key = torch.zeros_like(k)
-            for p, total in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
-                d_total = squash_backward(area.gather(d_logits, k), total)
-                d_key += area.scatter(d_logits, squash(total)) + area.scatter(p, d_total)
-                d_logits = d_logits + softmax_backward(area.dot(d_total, k), p)
-            d_query = area.gather(d_logits, k).mul_(args.scale)
-            d_key += area.scatter(d_logits, q * args.scale)
-        for to, grad_part in zip(grads, (d_query, d_key, d_value, d_bias.movedim(0, -1))):
-            if to is not None and grad_part is not None:
-                to[part] = grad_part
-    return [x for x in grads if x is not None]
-
-
-def _flops(args: Any, backward: bool) -> int:
-    # Each pass but the last sums keys. Border positions count as having all k×k neighbours.
-    keys, value = math.prod(args.kernel_size), args.value
-    flops = products((*value[:-1], 0 if args.query is None else args.query[-1]), value, keys, backward)
-    if args.query is None:
-        return flops
-    return flops + (args.iterations - 1) * (3 if backward else 1) * products(args.query, args.query, keys)
-
-
-OPERATOR = Operator(
-    'local_attention',
-    'Tensor? query, Tensor? key, Tensor value, Tensor? window_bias, int[] kernel_size, int dilation, float scale, '
-    'int iterations',
-    'Tensor',
-    reference=_reference,
-    backward=_reference_backward,
-    fake=lambda args: torch.empty_like(args.value),
-    flops=_flops,
-    layout=torch.preserve_format,
-)
-
-
-@OPERATOR.public
 def local_attention(
     query: Tensor | None,
     key: Tensor | None,
@@ -134,7 +44,7 @@ def local_attention(
     scale: float | None = None,
     window_bias: Tensor | None = None,
     iterations: int = 1,
-) -> tuple:
+) -> Tensor:
     """Attend over the k×k neighbourhood of each position of a 2-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
@@ -167,6 +77,30 @@ def local_attention(
         >>> local_attention(query, key, value, kernel_size=5).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    arguments = _arguments(
+        query,
+        key,
+        value,
+        kernel_size=kernel_size,
+        dilation=dilation,
+        scale=scale,
+        window_bias=window_bias,
+        iterations=iterations,
+    )
+    return torch.ops.mmattn.local_attention(*arguments)
+
+
+def _arguments(
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    *,
+    kernel_size: int | tuple[int, int] = 3,
+    dilation: int = 1,
+    scale: float | None = None,
+    window_bias: Tensor | None = None,
+    iterations: int = 1,
+) -> LocalArguments:
     if (query is None) != (key is None):
         raise ValueError(f'query and key must be given together; {"query" if query is None else "key"} is missing')
     if query is None and window_bias is None:
@@ -194,7 +128,112 @@ def local_attention(
                 f'window_bias must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(window_bias.shape)}'
             )
     check_device(value, query=query, key=key, window_bias=window_bias)
-    return query, key, value, window_bias, sizes, dilation, as_scale(scale, like), iterations
+    return LocalArguments(query, key, value, window_bias, sizes, dilation, as_scale(scale, like), iterations)
+
+
+def squash(x: Tensor) -> Tensor:
+    """‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels, 0 at 0."""
+    norm = x.norm(dim=-1, keepdim=True)
+    return x * (norm / (1 + norm * norm))
+
+
+def squash_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Compute the gradient of x from the gradient of :func:`squash`."""
+    norm = x.norm(dim=-1, keepdim=True)
+    square = norm * norm
+    along = (grad * x).sum(-1, keepdim=True) / norm.clamp(min=torch.finfo(x.dtype).tiny)  # ≤ ‖grad‖: 0 at 0
+    return grad * (norm / (1 + square)) + x * (along * (1 - square) / (1 + square) ** 2)
+
+
+class _Part(NamedTuple):
+    """The tensors of a slice of batch and heads, in the dtype of the products, and how to sum over neighbours."""
+
+    area: Offsets | Unfolded
+    at: tuple[slice, slice]
+    outside: Tensor  # marks neighbours outside the map
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor
+    window_bias: Tensor | None
+    grad: Tensor | None
+
+
+def _parts(a: LocalArguments, exact: bool, grad: Tensor | None = None) -> Iterator[_Part]:
+    area = (Offsets if exact else Unfolded)(a.value.shape[2:4], a.kernel_size, a.dilation)
+    dtype = accumulator(a.value) if exact else a.value.dtype
+    outside = area.outside(a.value.device)
+    channels = max(x.shape[-1] for x in (a.value, a.query) if x is not None)
+    for at in area.parts(a.value, channels, a.iterations + 3):
+        query, key, value, d_out = (None if x is None else x[at].to(dtype) for x in (a.query, a.key, a.value, grad))
+        yield _Part(area, at, outside, query, key, value, None if a.window_bias is None else a.window_bias[at], d_out)
+
+
+def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Compute weights and weighted keys of each refining pass, and the weights of the last pass."""
+    area, dim = part.area, part.area.dim
+    rounds: list[tuple[Tensor, Tensor]] = []
+    logits = None
+    if part.query is not None and part.key is not None:
+        keys = area.of(part.key)
+        logits = area.dot(part.query * a.scale, keys).masked_fill_(part.outside, -torch.inf)
+        for _ in range(a.iterations - 1):
+            weights = logits.softmax(dim)
+            total = area.gather(weights, keys)
+            rounds.append((weights, total))
+            logits += area.dot(squash(total).to(keys.dtype), keys)
+    if part.window_bias is not None:
+        bias = area.weights(part.window_bias).to(accumulator(a.value)).masked_fill(part.outside, -torch.inf)
+        logits = bias if logits is None else logits.add_(bias)
+    assert logits is not None
+    return rounds, softmax(logits, dim)
+
+
+def _forward(a: LocalArguments, exact: bool = True) -> Tensor:
+    out = torch.empty_like(a.value)
+    for part in _parts(a, exact):
+        _, weights = _passes(a, part)
+        out[part.at] = part.area.gather(weights, part.area.of(part.value))
+    return out
+
+
+def _backward(grad: Tensor, a: LocalArguments, exact: bool = True) -> list[Tensor]:
+    grads = [None if x is None else torch.empty_like(x) for x in (a.query, a.key, a.value, a.window_bias)]
+    for part in _parts(a, exact, grad):
+        area, dim = part.area, part.area.dim
+        rounds, weights = _passes(a, part)
+        d_value = area.scatter(weights, area.of(part.grad))
+        d_logits = softmax_backward(area.dot(part.grad, area.of(part.value)), weights, dim)
+        d_bias, d_query, d_key = area.entries(d_logits), None, None
+        if part.query is not None and part.key is not None:
+            keys = area.of(part.key)
+            d_keys = []  # summands
+            for p, total in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
+                d_total = squash_backward(area.gather(d_logits, keys), total).to(keys.dtype)
+                d_keys.append(area.scatter(d_logits, area.of(squash(total).to(keys.dtype))))
+                d_keys.append(area.scatter(p, area.of(d_total)))
+                d_logits = d_logits + softmax_backward(area.dot(d_total, keys), p, dim)
+            d_query = area.gather(d_logits, keys).mul_(a.scale)
+            d_key = area.scatter(d_logits, area.of(part.query * a.scale))
+            for summand in d_keys:
+                d_key += summand
+        for to, grad_part in zip(grads, (d_query, d_key, d_value, d_bias)):
+            if to is not None and grad_part is not None:
+                to[part.at] = grad_part
+    return [x for x in grads if x is not None]
+
+
+def _fake(a: LocalArguments) -> Tensor:
+    return torch.empty_like(a.value)
+
+
+def _flops(a: LocalArguments, backward: bool) -> int:
+    # Each pass but the last sums keys. Border positions count as having all k×k neighbours.
+    keys, value = math.prod(a.kernel_size), a.value.shape
+    flops = attention_flops((*value[:-1], 0 if a.query is None else a.query.shape[-1]), value, keys, backward)
+    if a.query is None:
+        return flops
+    refining = attention_flops(a.query.shape, a.query.shape, keys, False)
+    return flops + (a.iterations - 1) * (3 if backward else 1) * refining
 
 
 @torch.no_grad()
@@ -218,8 +257,9 @@ def local_attention_weights(
         raise ValueError(NEITHER)
     if key is None and operand.dim() != 5:
         raise ValueError(f'window_bias must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
-    args = OPERATOR.Arguments(*local_attention.arguments(query, key, operand, window_bias=window_bias, **settings))
-    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = args
+    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = _arguments(
+        query, key, operand, window_bias=window_bias, **settings
+    )
     if window_bias is not None and key is None:
         operand = window_bias
     size, dtype = operand.shape[2:4], accumulator(operand)
@@ -250,3 +290,16 @@ def local_attention_weights(
 def _grid(shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
     batch, heads = (torch.arange(n, device=device) for n in shape)
     return batch[:, None, None, None], heads[:, None, None]
+
+
+OPERATOR = Operator(
+    'local_attention(Tensor? query, Tensor? key, Tensor value, Tensor? window_bias, int[] kernel_size, int dilation, '
+    'float scale, int iterations) -> Tensor',
+    LocalArguments,
+    check=_arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    flops=_flops,
+    layout=torch.preserve_format,
+)

@@ -1,6 +1,5 @@
 """Projection of the channels of each position: a 1×1 convolution of a channels-last map."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import autograd
-from .operator import count_flops
+from .flops import count_flops
 
 # For matrix products torch calls MKL, which on AMD processors reaches less than half the speed of oneDNN. On one
 # thread, torch also computes 1×1 convolutions as such products.
@@ -104,4 +103,4 @@ def _vmap(
 
 autograd.register_vmap(torch.ops.mmattn.projection.default, _vmap)
 autograd.register_formula('projection', _gradients)
-count_flops('projection', lambda x, weight, *_: 2 * math.prod(x) * weight[0])
+count_flops('projection', lambda x, weight, *_: 2 * x.numel() * weight.shape[0])

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .checks import (
+from . import table_attention
+from .arguments import (
     as_scale,
     check_device,
     check_one_per_axis,
@@ -26,10 +27,116 @@ from .checks import (
     expanded,
 )
 from .chunks import chunk_bytes, chunks
+from .dtypes import accumulator
+from .flops import attention_flops
+from .layouts import empty_outputs, match_layout
 from .neighbourhood import softmax
-from .operator import Operator, fake_attention, match_layout, products
-from .support import as_step, check_pattern, check_step, reaches, strided_offsets
-from .window_bias import accumulator
+from .operator import Operator
+from .patterns import as_step, check_pattern, check_step, reaches, strided_offsets
+from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
+
+
+class StridedArguments(NamedTuple):
+    """The arguments of ``mmattn::strided_attention``."""
+
+    query: Tensor  # (B, heads, *S, D)
+    key: Tensor  # (B, heads, *R, D)
+    value: Tensor  # (B, heads, *R, Dv)
+    offset_bias: Sequence[Tensor]  # (B, heads, *S, K) for each axis
+    step: Sequence[int]  # empty: ⌈√side⌉ of each axis
+    pattern: str
+    scale: float
+    return_lse: bool = True
+
+
+def strided_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    pattern: str,
+    step: int | tuple[int, ...] | None = None,
+    scale: float | None = None,
+    offset_bias: Sequence[Tensor] = (),
+    return_lse: bool = False,
+) -> Any:
+    """Attend over a cube of keys, or over the keys at multiples of a step.
+
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The sum is
+    over the positions j that satisfy the condition of ``pattern`` on each axis, with the step h of that axis:
+
+    * 'block' (I¹): j is in the same block of length h, ⌊j/h⌋ = ⌊i/h⌋.
+    * 'centred' (I¹): |j − i| < h.
+    * 'forward' (I¹ literally as in the thesis): 0 ≤ j − i < h.
+    * 'strided' (I²): j − i is a multiple of h.
+
+    The two sub-layers of Child et al. are two calls: the first with a pattern of I¹, the second with 'strided'.
+
+    Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
+    queries and ``*R`` for keys. Both maps start at the same position and may differ in size: a query beyond the last
+    key can be a key of the second sub-layer. Positions outside the map are not keys. The output of a query without keys
+    is 0. Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, chapter 5.
+
+    Args:
+        query, key, value, scale, return_lse: as in :func:`global_attention`. Maps must not be empty.
+        pattern (str): 'block', 'centred', 'forward' or 'strided'.
+        step (int or tuple[int, ...], optional): h ≥ 1, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
+            which requires keys and queries of the same size.
+        offset_bias (sequence of Tensor): empty, or one float tensor per axis a, broadcastable to ``(B, heads, *S, K)``:
+            a bias for each offset of ``strided_offsets(...)[a]``, q_iᵀE of Eq. 5.9. Offsets without a key are ignored.
+            To exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
+            Defaults to empty.
+
+    Returns:
+        Tensor: ``(B, heads, *S, Dv)``, with the dtype and the memory order that :func:`global_attention` returns.
+
+    Example:
+        >>> query, key, value = torch.randn(3, 1, 2, 4, 32, 32, 16).unbind()  # 2 heads of 16 channels, 4 frames
+        >>> strided_attention(query, key, value, pattern='block', step=(4, 8, 8)).shape
+        torch.Size([1, 2, 4, 32, 32, 16])
+    """
+    arguments = _arguments(
+        query,
+        key,
+        value,
+        pattern=pattern,
+        step=step,
+        scale=scale,
+        offset_bias=offset_bias,
+        return_lse=return_lse,
+    )
+    out, lse = torch.ops.mmattn.strided_attention(*arguments)
+    return (out, lse) if return_lse else out
+
+
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    pattern: str,
+    step: int | tuple[int, ...] | None = None,
+    scale: float | None = None,
+    offset_bias: Sequence[Tensor] = (),
+    return_lse: bool = False,
+) -> StridedArguments:
+    query, key, value = check_operands(query, key, value, axes=(1, 3))
+    check_pattern(pattern)
+    check_positions('query', query)
+    check_positions('key', key)
+    size, key_size = query.shape[2:-1], key.shape[2:-1]
+    steps = check_step(step, size, key_size)
+    check_one_per_axis('offset_bias', offset_bias, len(size))
+    biases: list[Tensor] = []
+    if len(offset_bias):
+        offsets = strided_offsets(size, step, pattern, key_size)
+        biases = [
+            expanded(f'offset_bias[{axis}]', bias, (*query.shape[:-1], len(offset)))
+            for axis, (bias, offset) in enumerate(zip(offset_bias, offsets))
+        ]
+    check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
+    return StridedArguments(query, key, value, biases, steps, pattern, as_scale(scale, query), return_lse)
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:
@@ -126,16 +233,16 @@ def _attends_to_all(axis: _Axis, pattern: str, step: int) -> bool:
 
 
 class Groups:
-    """The operands of one call, in ``dtype``, as views of groups: ``(B, heads, *groups, *positions, C)``."""
+    """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``."""
 
-    def __init__(self, args: Any, dtype: torch.dtype | None = None) -> None:
-        query, key, value, offset_bias, pattern = args.query, args.key, args.value, args.offset_bias, args.pattern
-        step = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
-        self.args, self.rank = args, len(step)
+    def __init__(self, a: StridedArguments, exact: bool) -> None:
+        query, key, value, offset_bias, pattern = a.query, a.key, a.value, a.offset_bias, a.pattern
+        step = as_step(a.step or None, query.shape[2:-1], key.shape[2:-1])
+        self.a, self.rank = a, len(step)
         self.axes, self.key_axes = zip(
             *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
         )
-        self.dtype = accumulator(query) if dtype is None else dtype
+        self.dtype = accumulator(query) if exact else query.dtype
         self.query, *self.tables = (self.of_queries(x) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
@@ -185,6 +292,24 @@ class Groups:
         positions = self.query[part].shape[2 + self.rank : -1]
         return logits.unflatten(-1, self.keys).unflatten(2 + self.rank, positions)
 
+    def logits(self, query: Tensor, key: Tensor, part: tuple[slice, ...]) -> Tensor:
+        """Compute logits ``(B, heads, *groups, n, m)`` in float32 or float64."""
+        logits = ((query * self.a.scale) @ key.transpose(-1, -2)).to(accumulator(query))
+        self.add_biases(logits, part)
+        return logits
+
+    def flat(self, query: Tensor, key: Tensor, value: Tensor, part: tuple[slice, ...]) -> tuple[Any, ...]:
+        """Pad and flatten the operands of PyTorch's attention. Also returns its table of biases, or None."""
+        keys = columns = key.shape[-2]
+        table = None
+        if self.added:
+            columns = padded_keys(keys)
+            table = query.new_zeros((*query.shape[:-1], columns))
+            self.add_biases(table[..., :keys], part)
+            close_table(table, keys)
+        padded = pad(query), pad(key, columns), pad(value, columns), table
+        return tuple(None if x is None else x.flatten(0, -3).unsqueeze(1) for x in padded)
+
     def add_biases(self, logits: Tensor, part: tuple[slice, ...]) -> None:
         """Add the biases by offset, and −∞ where a query does not attend to a key, in place."""
         pairs = self.pairs(logits, part)
@@ -206,9 +331,9 @@ class Results:
     """The outputs of a call, filled part by part, and padded as its operands are."""
 
     def __init__(self, x: Groups) -> None:
-        self.of, args = x, x.args
-        self.out, self.outs = _zeros(args.query, x.axes, args.value.dtype, args.value.shape[-1])
-        self.lse, self.lses = _zeros(args.query, x.axes, accumulator(args.query), 1)
+        self.of, a = x, x.a
+        self.out, self.outs = _zeros(a.query, x.axes, a.value.dtype, a.value.shape[-1])
+        self.lse, self.lses = _zeros(a.query, x.axes, accumulator(a.query), 1)
 
     def write(self, part: tuple[slice, ...], out: Tensor, lse: Tensor) -> None:
         """Write output ``(B, heads, *groups, n, Dv)`` and log-sum-exp ``(B, heads, *groups, n, 1)`` of a part."""
@@ -218,18 +343,18 @@ class Results:
     def outputs(self) -> tuple[Tensor, Tensor]:
         """Crop the outputs to the map."""
         out, lse = _pad(self.out, self.of.axes, -1), _pad(self.lse, self.of.axes, -1).squeeze(-1)
-        return match_layout(self.of.args.value, out), lse
+        return match_layout(self.of.a.value, out), lse
 
 
 class Gradients:
     """The gradients of a call, filled part by part, and padded as its operands are."""
 
     def __init__(self, x: Groups) -> None:
-        self.of, args, dtype = x, x.args, accumulator(x.args.query)
-        self.query, self.queries = _zeros(args.query, x.axes, args.query.dtype, args.query.shape[-1])
-        self.key, self.keys = _zeros(args.key, x.key_axes, dtype, args.key.shape[-1])  # sums over parts
-        self.value, self.values = _zeros(args.value, x.key_axes, dtype, args.value.shape[-1])
-        self.offsets = [_zeros(args.query, x.axes, bias.dtype, bias.shape[-1]) for bias in args.offset_bias]
+        self.of, a, dtype = x, x.a, accumulator(x.a.query)
+        self.query, self.queries = _zeros(a.query, x.axes, a.query.dtype, a.query.shape[-1])
+        self.key, self.keys = _zeros(a.key, x.key_axes, dtype, a.key.shape[-1])  # sums over parts
+        self.value, self.values = _zeros(a.value, x.key_axes, dtype, a.value.shape[-1])
+        self.offsets = [_zeros(a.query, x.axes, bias.dtype, bias.shape[-1]) for bias in a.offset_bias]
 
     def add(
         self, part: tuple[slice, ...], d_query: Tensor, d_key: Tensor, d_value: Tensor, d_logits: Tensor | None
@@ -254,126 +379,62 @@ class Gradients:
         return [d_query, d_key, d_value, *d_bias]
 
 
-def _reference(args: Any) -> tuple[Tensor, Tensor]:
-    x = Groups(args)
+def _forward(a: StridedArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
+    x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device)
     results = Results(x)
-    with torch.autocast(args.query.device.type, enabled=False):
-        for part in x.parts(tables=1):
+    with torch.autocast(a.query.device.type, enabled=False):
+        for part in x.parts(tables=1 if exact else 2 if fused else 4):
             query, key, value = x.operands(part)
-            p = (query * args.scale) @ key.transpose(-1, -2)
-            x.add_biases(p, part)
-            peak = p.amax(-1, keepdim=True)
-            peak.masked_fill_(peak == -math.inf, 0)  # the query has no key
-            total = p.sub_(peak).exp_().sum(-1, keepdim=True)
-            results.write(part, (p @ value).div_(total.masked_fill(total == 0, 1)), peak + total.log())
+            if not fused:
+                results.write(part, *attend(x.logits(query, key, part), value))
+                continue
+            query, key, value, table = x.flat(query, key, value, part)
+            out = sdpa(query, key, value, table, a.scale)[..., : a.value.shape[-1]]
+            lse = out.new_full(out.shape[:-1], math.nan)
+            if a.return_lse:
+                lse = log_sum_exp(query, key, table, a.scale)
+                lse = lse.masked_fill(lse <= table_attention.lowest(value.dtype) / 2, -math.inf)
+            results.write(part, out, lse)
     return results.outputs()
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
-    x = Groups(args)
+def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: StridedArguments, exact: bool = True) -> list[Tensor]:
+    x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device)
     gradients = Gradients(x)
-    mean = (grad.to(x.dtype) * out).sum(-1, keepdim=True)
-    lse = lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)
-    groups = [x.of_queries(y) for y in (grad, mean, lse)]
-    with torch.autocast(args.query.device.type, enabled=False):
-        for part in x.parts(tables=2):
-            query, key, value = x.operands(part)
-            query = query * args.scale
-            d_out, mean, lse = (x.rows(y, part) for y in groups)
-            p = query @ key.transpose(-1, -2)
-            x.add_biases(p, part)
-            p.sub_(lse).exp_()
-            d_value = p.transpose(-1, -2) @ d_out
-            d_logits = (d_out @ value.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_query = (d_logits @ key).mul_(args.scale)
-            gradients.add(part, d_query, d_logits.transpose(-1, -2) @ query, d_value, d_logits)
+    groups = [x.of_queries(y) for y in (grad, out, lse.unsqueeze(-1))]
+    with torch.autocast(a.query.device.type, enabled=False):
+        for part in x.parts(tables=2 if exact else 4 if fused else 5):
+            operands = x.operands(part)
+            query, key = operands[:2]
+            d_out, outs = (x.rows(y, part) for y in groups[:2])
+            if not fused:
+                lses = groups[2][part].flatten(2 + x.rank, -2)
+                logits = x.logits(query, key, part)
+                gradients.add(part, *attend_backward(d_out, outs, lses, logits, *operands, a.scale))
+                continue
+            grads = sdpa_backward(pad(d_out).flatten(0, -3).unsqueeze(1), *x.flat(*operands, part), a.scale)
+            d_query, d_key, d_value, d_logits = (
+                None if y is None else y.squeeze(1).unflatten(0, query.shape[:-2]) for y in grads
+            )
+            d_query, d_key, d_value = (
+                y[..., : like.shape[-2], : like.shape[-1]]  # type: ignore[index]
+                for y, like in zip((d_query, d_key, d_value), operands)
+            )
+            gradients.add(part, d_query, d_key, d_value, None if d_logits is None else d_logits[..., : key.shape[-2]])
     return gradients.gradients()
 
 
-def _flops(args: Any, backward: bool) -> int:
-    size, key_size = args.query[2:-1], args.key[2:-1]
+def _fake(a: StridedArguments) -> tuple[Tensor, Tensor]:
+    return empty_outputs(a.query, a.value)
+
+
+def _flops(a: StridedArguments, backward: bool) -> int:
+    size, key_size = a.query.shape[2:-1], a.key.shape[2:-1]
     pairs = math.prod(
-        sum(reaches(i, j, h, args.pattern) for i in range(queries) for j in range(keys))
-        for queries, keys, h in zip(size, key_size, as_step(args.step or None, size, key_size))
+        sum(reaches(i, j, h, a.pattern) for i in range(queries) for j in range(keys))
+        for queries, keys, h in zip(size, key_size, as_step(a.step or None, size, key_size))
     )
-    return products((*args.query[:2], args.query[-1]), args.value, pairs, backward)
-
-
-OPERATOR = Operator(
-    'strided_attention',
-    'Tensor query, Tensor key, Tensor value, Tensor[] offset_bias, SymInt[] step, str pattern, float scale',
-    '(Tensor, Tensor)',
-    reference=_reference,
-    backward=_reference_backward,
-    fake=fake_attention,
-    flops=_flops,
-    kept=('out', 'lse'),
-)
-
-
-@OPERATOR.public
-def strided_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    pattern: str,
-    step: int | tuple[int, ...] | None = None,
-    scale: float | None = None,
-    offset_bias: Sequence[Tensor] = (),
-) -> tuple:
-    """Attend over a cube of keys, or over the keys at multiples of a step.
-
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The sum is
-    over the positions j that satisfy the condition of ``pattern`` on each axis, with the step h of that axis:
-
-    * 'block' (I¹): j is in the same block of length h, ⌊j/h⌋ = ⌊i/h⌋.
-    * 'centred' (I¹): |j − i| < h.
-    * 'forward' (I¹ literally as in the thesis): 0 ≤ j − i < h.
-    * 'strided' (I²): j − i is a multiple of h.
-
-    The two sub-layers of Child et al. are two calls: the first with a pattern of I¹, the second with 'strided'.
-
-    Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
-    queries and ``*R`` for keys. Both maps start at the same position and may differ in size: a query beyond the last
-    key can be a key of the second sub-layer. Positions outside the map are not keys. The output of a query without keys
-    is 0. Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", thesis, Guelph, 2020, chapter 5.
-
-    Args:
-        query, key, value, scale, return_lse: as in :func:`global_attention`. Maps must not be empty.
-        pattern (str): 'block', 'centred', 'forward' or 'strided'.
-        step (int or tuple[int, ...], optional): h ≥ 1, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
-            which requires keys and queries of the same size.
-        offset_bias (sequence of Tensor): empty, or one float tensor per axis a, broadcastable to ``(B, heads, *S, K)``:
-            a bias for each offset of ``strided_offsets(...)[a]``, q_iᵀE of Eq. 5.9. Offsets without a key are ignored.
-            To exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
-            Defaults to empty.
-
-    Returns:
-        Tensor: ``(B, heads, *S, Dv)``, with the dtype and the memory order that :func:`global_attention` returns.
-
-    Example:
-        >>> query, key, value = torch.randn(3, 1, 2, 4, 32, 32, 16).unbind()  # 2 heads of 16 channels, 4 frames
-        >>> strided_attention(query, key, value, pattern='block', step=(4, 8, 8)).shape
-        torch.Size([1, 2, 4, 32, 32, 16])
-    """
-    query, key, value = check_operands(query, key, value, axes=(1, 3))
-    check_pattern(pattern)
-    check_positions('query', query)
-    check_positions('key', key)
-    size, key_size = query.shape[2:-1], key.shape[2:-1]
-    steps = check_step(step, size, key_size)
-    check_one_per_axis('offset_bias', offset_bias, len(size))
-    biases: list[Tensor] = []
-    if len(offset_bias):
-        offsets = strided_offsets(size, step, pattern, key_size)
-        biases = [
-            expanded(f'offset_bias[{axis}]', bias, (*query.shape[:-1], len(offset)))
-            for axis, (bias, offset) in enumerate(zip(offset_bias, offsets))
-        ]
-    check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
-    return query, key, value, biases, steps, pattern, as_scale(scale, query)
+    return attention_flops((*a.query.shape[:2], a.query.shape[-1]), a.value.shape, pairs, backward)
 
 
 @torch.no_grad()
@@ -390,15 +451,15 @@ def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **set
         >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a query has 2×2 keys
         (torch.Size([1, 2, 2, 8, 8]), 4)
     """
-    args = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
-    query, key, offset_bias, pattern = args.query, args.key, args.offset_bias, args.pattern
-    steps = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
+    a = _arguments(query, key, key, **settings)
+    query, key, offset_bias, pattern = a.query, a.key, a.offset_bias, a.pattern
+    steps = as_step(a.step or None, query.shape[2:-1], key.shape[2:-1])
     size, dtype = key.shape[2:-1], accumulator(query)
     check_queries(queries, query.shape[2:-1])
     at = queries.to(query.device).unbind(-1)
     rows: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
     with torch.autocast(query.device.type, enabled=False):
-        logits = query[rows].to(dtype) * args.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
+        logits = query[rows].to(dtype) * a.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
         for axis, (i, length, step) in enumerate(zip(at, size, steps)):
             j = torch.arange(length, device=query.device)
             table = offset_bias[axis][rows] if offset_bias else None
@@ -406,3 +467,16 @@ def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **set
             along = _along(entry, table, dtype).unflatten(-1, _alone(length, axis, len(size)))
             logits.unflatten(-1, size).add_(along)
         return softmax(logits, -1).unflatten(-1, size)
+
+
+OPERATOR = Operator(
+    'strided_attention(Tensor query, Tensor key, Tensor value, Tensor[] offset_bias, SymInt[] step, str pattern, '
+    'float scale, bool return_lse=True) -> (Tensor, Tensor)',
+    StridedArguments,
+    check=_arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    flops=_flops,
+    kept=('out', 'lse'),
+)

@@ -8,141 +8,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .checks import check_device, check_mask, check_window
+from .arguments import check_device, check_mask, check_window
 from .chunks import chunk_bytes, chunks
+from .dtypes import accumulator
 from .operator import Operator
-from .window_bias import accumulator, window_entries, window_keys
+from .window_bias import window_entries, window_keys
 
 EPS = 1e-5  # added to the variance
 CACHE_BYTES = 2**21  # of a slice of biases on a CPU, which stays in the cache
 SUPPORTS = ('global', 'grid')
 
 
-class _Slice(NamedTuple):
-    """The keys of a slice of queries."""
+class ZscoreArguments(NamedTuple):
+    """The arguments of ``mmattn::window_zscore``."""
 
-    rows: slice  # of the N queries
-    missing: Tensor  # window entries without a key, bool (B or 1, 1, n, K)
-    absent: Tensor  # number of missing entries, less than K, (B or 1, 1, n) or (n)
-    outer: Tensor  # number of keys outside the window, (B or 1, 1, n)
-    keys: Tensor | int  # number of keys, at least 1
-
-
-def _slices(args: Any) -> Iterator[_Slice]:
-    window = args.window_bias
-    batch, heads, *size, entries = window.shape
-    positions = math.prod(size)
-    on_grid = args.support == 'grid'
-    row = size[1:] if on_grid else []  # a slice for 'grid' consists of whole rows of the map
-    # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.
-    budget = CACHE_BYTES if window.device.type == 'cpu' else chunk_bytes(window.device) // 4
-    for part in chunks(positions // math.prod(row), 4 * batch * heads * entries * math.prod(row), budget):
-        rows = slice(part.start * math.prod(row), part.stop * math.prod(row))
-        keys: Tensor | int
-        if on_grid:
-            missing, keys = _not_on_grid(part, size, args.window_size, window.device), sum(size) - len(size) + 1
-        else:
-            queries = torch.arange(rows.start, rows.stop, device=window.device)
-            where, exists = window_keys(queries, size, args.window_size, args.is_causal)
-            keys = queries + 1 if args.is_causal else positions
-            if args.key_mask is not None:
-                mask = args.key_mask.flatten(1)
-                keys = mask.cumsum(-1)[:, None, rows] if args.is_causal else mask.sum(-1)[:, None, None]
-                exists = (exists & mask[:, where])[:, None]
-            missing = ~exists
-        absent = missing.sum(-1)
-        outer = (absent + (keys - entries)).view(-1, 1, rows.stop - rows.start)
-        if args.key_mask is not None:  # there may be no key
-            keys, absent = keys.clamp(min=1), absent.clamp(max=entries - 1)  # type: ignore[union-attr]
-        yield _Slice(rows, missing.view(-1, 1, *missing.shape[-2:]), absent, outer, keys)
-
-
-def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
-    """Mark the entries ``(n, K)`` without a key on the axes through the query, for rows of the first axis."""
-    shape, arms = [rows.stop - rows.start, *size[1:]], []
-    for axis in reversed(range(len(size))):
-        length, k = size[axis], window_size[axis]
-        on_axis = torch.zeros(length, dtype=torch.bool, device=device)
-        missing = F.pad(on_axis, (k // 2, k // 2), value=True).unfold(0, k, 1)  # (length, k)
-        missing = missing[rows] if axis == 0 else missing
-        missing = missing.view(*(-1 if a == axis else 1 for a in range(len(size))), k).expand(*shape, k)
-        # The centre, the query's own position, belongs to the last axis.
-        arms += [missing] if axis == len(size) - 1 else [missing[..., : k // 2], missing[..., k // 2 + 1 :]]
-    return torch.cat(arms, -1).flatten(0, -2)
-
-
-def _reference(args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    window = args.window_bias.flatten(2, -2)
-    dtype = accumulator(window)
-    outside = None if args.outside_bias is None else args.outside_bias.flatten(2).to(dtype)
-    # The outputs are no views, because autograd forbids in-place changes of views.
-    outputs = _fake(args)
-    out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
-    for rows, missing, absent, outer, keys in _slices(args):
-        x, none = window[:, :, rows].to(dtype), outer == 0
-        v = x.new_full(x.shape[:-1], args.outside_value) if outside is None else outside[:, :, rows]
-        # Two passes, relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0.
-        middle = x.masked_fill(missing, 0).sum(-1) / (x.shape[-1] - absent)
-        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
-        v = (v - middle).masked_fill_(none, 0)
-        mean = torch.addcmul(x.sum(-1), outer, v) / keys
-        x.sub_(mean.unsqueeze(-1)).masked_fill_(missing, 0)
-        v = v.sub_(mean).masked_fill_(none, 0)
-        variance = torch.addcmul(x.square().sum(-1), outer * v, v) / keys
-        factor = torch.rsqrt(variance.add_(EPS), out=rstd[:, :, rows])
-        x.mul_(factor.unsqueeze(-1))
-        torch.mul(v, factor, out=out_outside[:, :, rows])
-    return outputs
-
-
-def _reference_backward(
-    grad: Tensor, grad_outside: Tensor, out: Tensor, out_outside: Tensor, rstd: Tensor, args: Any
-) -> list[Tensor | None]:
-    out, grad = out.flatten(2, -2), grad.flatten(2, -2)
-    out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
-    d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
-    for rows, missing, _, outer, keys in _slices(args):
-        z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
-        g = grad[:, :, rows].masked_fill(missing, 0)
-        g_outside = grad_outside[:, :, rows].masked_fill(outer == 0, 0)
-        mean = (g.sum(-1) + g_outside) / keys
-        along = torch.addcmul((g * z).sum(-1), g_outside, z_outside) / keys
-        g.sub_(mean.unsqueeze(-1)).addcmul_(z, along.unsqueeze(-1), value=-1)
-        torch.mul(g, factor.unsqueeze(-1), out=d_window[:, :, rows]).masked_fill_(missing, 0)
-        g_outside.addcmul_(outer, torch.addcmul(mean, z_outside, along), value=-1)
-        torch.mul(g_outside, factor, out=d_outside[:, :, rows])
-    size = args.window_bias.shape[2:-1]
-    grads: list[Tensor | None] = [d_window.unflatten(2, size)]
-    if args.outside_bias is not None:
-        grads.append(d_outside.unflatten(2, size))
-    return grads if args.key_mask is None else [*grads, None]
-
-
-def _fake(args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    window = args.window_bias
-    dtype = accumulator(window)
-    one, two = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
-    return window.new_empty(window.shape, dtype=dtype), one, two
-
-
-OPERATOR = Operator(
-    'window_zscore',
-    'Tensor window_bias, Tensor? outside_bias, Tensor? key_mask, int[] window_size, float outside_value, '
-    'bool is_causal, str support',
-    '(Tensor, Tensor, Tensor)',
-    reference=_reference,
-    backward=_reference_backward,
-    fake=_fake,
-    flops=lambda args, backward: 0,  # no matrix products
-    kept=('out', 'out_outside', 'rstd'),
-    differentiable=2,
-)
+    window_bias: Tensor  # (B, heads, *S, K)
+    outside_bias: Tensor | None  # (B, heads, *S)
+    key_mask: Tensor | None  # (B, *S)
+    window_size: Sequence[int]
+    outside_value: float  # without outside_bias
+    is_causal: bool
+    support: str
 
 
 def window_zscore(
@@ -202,4 +94,130 @@ def window_zscore(
         raise ValueError('outside_bias must be finite for a z-score; got -inf')
     check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
     check_device(window_bias, outside_bias=outside, key_mask=key_mask)
-    return OPERATOR.run(window_bias, outside, key_mask, sizes, outside_value, is_causal, support)[:2]
+    arguments = ZscoreArguments(window_bias, outside, key_mask, sizes, outside_value, is_causal, support)
+    return torch.ops.mmattn.window_zscore(*arguments)[:2]
+
+
+class _Slice(NamedTuple):
+    """The keys of a slice of queries."""
+
+    rows: slice  # of the N queries
+    missing: Tensor  # window entries without a key, bool (B or 1, 1, n, K)
+    absent: Tensor  # number of missing entries, less than K, (B or 1, 1, n) or (n)
+    outer: Tensor  # number of keys outside the window, (B or 1, 1, n)
+    keys: Tensor | int  # number of keys, at least 1
+
+
+def _slices(a: ZscoreArguments) -> Iterator[_Slice]:
+    window = a.window_bias
+    batch, heads, *size, entries = window.shape
+    positions = math.prod(size)
+    on_grid = a.support == 'grid'
+    row = size[1:] if on_grid else []  # a slice for 'grid' consists of whole rows of the map
+    # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.
+    budget = CACHE_BYTES if window.device.type == 'cpu' else chunk_bytes(window.device) // 4
+    for part in chunks(positions // math.prod(row), 4 * batch * heads * entries * math.prod(row), budget):
+        rows = slice(part.start * math.prod(row), part.stop * math.prod(row))
+        keys: Tensor | int
+        if on_grid:
+            missing, keys = _not_on_grid(part, size, a.window_size, window.device), sum(size) - len(size) + 1
+        else:
+            queries = torch.arange(rows.start, rows.stop, device=window.device)
+            where, exists = window_keys(queries, size, a.window_size, a.is_causal)
+            keys = queries + 1 if a.is_causal else positions
+            if a.key_mask is not None:
+                mask = a.key_mask.flatten(1)
+                keys = mask.cumsum(-1)[:, None, rows] if a.is_causal else mask.sum(-1)[:, None, None]
+                exists = (exists & mask[:, where])[:, None]
+            missing = ~exists
+        absent = missing.sum(-1)
+        outer = (absent + (keys - entries)).view(-1, 1, rows.stop - rows.start)
+        if a.key_mask is not None:  # there may be no key
+            keys, absent = keys.clamp(min=1), absent.clamp(max=entries - 1)  # type: ignore[union-attr]
+        yield _Slice(rows, missing.view(-1, 1, *missing.shape[-2:]), absent, outer, keys)
+
+
+def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
+    """Mark the entries ``(n, K)`` without a key on the axes through the query, for rows of the first axis."""
+    shape, arms = [rows.stop - rows.start, *size[1:]], []
+    for axis in reversed(range(len(size))):
+        length, k = size[axis], window_size[axis]
+        on_axis = torch.zeros(length, dtype=torch.bool, device=device)
+        missing = F.pad(on_axis, (k // 2, k // 2), value=True).unfold(0, k, 1)  # (length, k)
+        missing = missing[rows] if axis == 0 else missing
+        missing = missing.view(*(-1 if a == axis else 1 for a in range(len(size))), k).expand(*shape, k)
+        # The centre, the query's own position, belongs to the last axis.
+        arms += [missing] if axis == len(size) - 1 else [missing[..., : k // 2], missing[..., k // 2 + 1 :]]
+    return torch.cat(arms, -1).flatten(0, -2)
+
+
+def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
+    window = a.window_bias.flatten(2, -2)
+    dtype = accumulator(window)
+    outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
+    # The outputs are no views, because autograd forbids in-place changes of views.
+    outputs = _fake(a)
+    out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
+    for rows, missing, absent, outer, keys in _slices(a):
+        x, none = window[:, :, rows].to(dtype), outer == 0
+        v = x.new_full(x.shape[:-1], a.outside_value) if outside is None else outside[:, :, rows]
+        # Two passes, relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0.
+        middle = x.masked_fill(missing, 0).sum(-1) / (x.shape[-1] - absent)
+        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
+        v = (v - middle).masked_fill_(none, 0)
+        mean = torch.addcmul(x.sum(-1), outer, v) / keys
+        x.sub_(mean.unsqueeze(-1)).masked_fill_(missing, 0)
+        v = v.sub_(mean).masked_fill_(none, 0)
+        variance = torch.addcmul(x.square().sum(-1), outer * v, v) / keys
+        factor = torch.rsqrt(variance.add_(EPS), out=rstd[:, :, rows])
+        x.mul_(factor.unsqueeze(-1))
+        torch.mul(v, factor, out=out_outside[:, :, rows])
+    return outputs
+
+
+def _backward(
+    grad: Tensor, grad_outside: Tensor, out: Tensor, out_outside: Tensor, rstd: Tensor, a: ZscoreArguments
+) -> list[Tensor | None]:
+    out, grad = out.flatten(2, -2), grad.flatten(2, -2)
+    out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
+    d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
+    for rows, missing, _, outer, keys in _slices(a):
+        z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
+        g = grad[:, :, rows].masked_fill(missing, 0)
+        g_outside = grad_outside[:, :, rows].masked_fill(outer == 0, 0)
+        mean = (g.sum(-1) + g_outside) / keys
+        along = torch.addcmul((g * z).sum(-1), g_outside, z_outside) / keys
+        g.sub_(mean.unsqueeze(-1)).addcmul_(z, along.unsqueeze(-1), value=-1)
+        torch.mul(g, factor.unsqueeze(-1), out=d_window[:, :, rows]).masked_fill_(missing, 0)
+        g_outside.addcmul_(outer, torch.addcmul(mean, z_outside, along), value=-1)
+        torch.mul(g_outside, factor, out=d_outside[:, :, rows])
+    size = a.window_bias.shape[2:-1]
+    grads: list[Tensor | None] = [d_window.unflatten(2, size)]
+    if a.outside_bias is not None:
+        grads.append(d_outside.unflatten(2, size))
+    return grads if a.key_mask is None else [*grads, None]
+
+
+def _fake(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
+    window = a.window_bias
+    dtype = accumulator(window)
+    one, two = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
+    return window.new_empty(window.shape, dtype=dtype), one, two
+
+
+def _flops(a: ZscoreArguments, backward: bool) -> int:
+    return 0  # no matrix products
+
+
+OPERATOR = Operator(
+    'window_zscore(Tensor window_bias, Tensor? outside_bias, Tensor? key_mask, int[] window_size, '
+    'float outside_value, bool is_causal, str support) -> (Tensor, Tensor, Tensor)',
+    ZscoreArguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    flops=_flops,
+    kept=('out', 'out_outside', 'rstd'),
+    differentiable=2,
+    always_exact=True,
+)

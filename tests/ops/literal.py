@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmattn.ops.dispatch import OPERATORS
+
 EPS = 1e-5
 
 
@@ -421,6 +423,12 @@ def moved_object(op, entries, outside_bias, normalize, corner):
     return op(
         query, key, value, window_bias=window_bias, window_size=(3, 5), outside_bias=outside_bias, normalize=normalize
     )[pixels]
+
+
+def arguments(name, *args, **settings):
+    """Check the arguments of a public function and return those of the schema, without ``return_lse``."""
+    checked = OPERATORS[name].check(*args, **settings)
+    return tuple(checked)[: -1 if checked._fields[-1] == 'return_lse' else None]
 
 
 def record_slices(monkeypatch, module):

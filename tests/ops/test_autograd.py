@@ -98,7 +98,7 @@ def dispatcher(name):
         return torch.ops.mmattn.dynamic_conv, (*tensors.values(), [3, 3], 1)
     if name == 'window_zscore':
         return torch.ops.mmattn.window_zscore, (*tensors.values(), None, [3, 3], 0.0, False, 'grid')
-    return getattr(torch.ops.mmattn, name), getattr(ops, name).arguments(**tensors, **settings)
+    return getattr(torch.ops.mmattn, name), literal.arguments(name, **tensors, **settings)
 
 
 @pytest.mark.parametrize('name', OPERATORS)

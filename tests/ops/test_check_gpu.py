@@ -27,7 +27,7 @@ def test_the_kernels_for_cpus_are_found_correct(operator, dtypes):
 def patch_reference(monkeypatch, operator, change, backward=False):
     """Have the reference of an operator compute something else: the kernel is compared with it."""
     declaration = importlib.import_module(f'mmattn.ops.{operator}').OPERATOR
-    name = '_backward' if backward else '_reference'
+    name = '_backward' if backward else '_forward'
     original = getattr(declaration, name)
     monkeypatch.setattr(declaration, name, lambda *args: change(original(*args)))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import math
 
 import hypothesis
@@ -11,10 +12,16 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
-from mmattn.ops import autograd, chunks, dispatch, dynamic_conv, local_attention, strided_attention
-from mmattn.ops.compositions import global_attention as of_global
-from mmattn.ops.compositions import strided_attention as of_strided
-from mmattn.ops.compositions import table_attention
+from mmattn.ops import (
+    autograd,
+    chunks,
+    dispatch,
+    dynamic_conv,
+    local_attention,
+    patterns,
+    strided_attention,
+    table_attention,
+)
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
@@ -22,6 +29,8 @@ from .literal import assert_same, evaluate
 from .test_random_options import dynamic_conv_calls, global_calls, grid_calls, local_calls, strided_calls
 from .zscored import global_attention, grid_attention
 
+# The modules: their package has functions of the same names.
+of_global, of_strided = (importlib.import_module(f'mmattn.ops.{name}_attention') for name in ('global', 'strided'))
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 CALLS = {
     'global_attention': (global_attention, global_calls()),
@@ -327,14 +336,16 @@ def test_launches(meta, dtype):
     normalised = window, outside, None, (k, k), 0.0, False, 'global'
     for channels, most in ((128, 400), (256, 550)):  # 256: the formulas of the backward pass are faster than one kernel
         x = half(*size, channels)
-        call = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=k, outside_bias=outside)
+        call = literal.arguments('global_attention', x, x, x, window_bias=window, window_size=k, outside_bias=outside)
         assert launches('global_attention', call, [False]) + zscore(normalised) <= most
     window, x = meta(*size, 2 * k - 1), half(*size, 64)
-    call = ops.grid_attention.arguments(x, x, half(*size, 512), window_bias=window, window_size=k, outside_bias=outside)
+    call = literal.arguments(
+        'grid_attention', x, x, half(*size, 512), window_bias=window, window_size=k, outside_bias=outside
+    )
     normalised = window, outside, None, (k, k), 0.0, False, 'grid'
     assert launches('grid_attention', call, [False]) + zscore(normalised) <= (150 if dtype == torch.float32 else 155)
     x = half(8, 8, 96, 96, 32)
-    call = ops.local_attention.arguments(x, x, x, window_bias=half(8, 8, 96, 96, 9))
+    call = literal.arguments('local_attention', x, x, x, window_bias=half(8, 8, 96, 96, 9))
     assert launches('local_attention', call) <= 150
 
 
@@ -342,14 +353,14 @@ def zscore(arguments):
     return launches('window_zscore', arguments, implementation='reference', leading=2)
 
 
-@pytest.mark.parametrize('pattern', ops.support.PATTERNS)
+@pytest.mark.parametrize('pattern', patterns.PATTERNS)
 @pytest.mark.parametrize('biased', [False, True])
 def test_no_tensor_of_the_host_in_strided_attention(meta, pattern, biased):
     """Host tensors would be copied in every call, and cannot be in a CUDA graph. Sizes that are no multiples, too."""
     x = meta(1, 2, 5, 9, 11, 16)
     offsets = ops.strided_offsets((5, 9, 11), (2, 3, 4), pattern)
     biases = [meta(1, 2, 5, 9, 11, len(offset)) for offset in offsets] if biased else ()
-    call = ops.strided_attention.arguments(x, x, x, pattern=pattern, step=(2, 3, 4), offset_bias=biases)
+    call = literal.arguments('strided_attention', x, x, x, pattern=pattern, step=(2, 3, 4), offset_bias=biases)
     assert launches('strided_attention', call, [False])
 
 
@@ -358,13 +369,13 @@ def test_products_under_autocast_are_in_16_bit():
     query, key, value, window, outside = positions_of_a_map((6, 7), 9, 8, torch.float32)
     with torch.autocast('cpu', torch.bfloat16):
         calls = {
-            'global_attention': ops.global_attention.arguments(
-                query, key, value, window_bias=window, window_size=3, outside_bias=outside
+            'global_attention': literal.arguments(
+                'global_attention', query, key, value, window_bias=window, window_size=3, outside_bias=outside
             ),
-            'grid_attention': ops.grid_attention.arguments(
-                query, key, value, window_bias=window[..., :5], window_size=3, outside_bias=outside
+            'grid_attention': literal.arguments(
+                'grid_attention', query, key, value, window_bias=window[..., :5], window_size=3, outside_bias=outside
             ),
-            'strided_attention': ops.strided_attention.arguments(query, key, value, pattern='centred', step=3),
+            'strided_attention': literal.arguments('strided_attention', query, key, value, pattern='centred', step=3),
         }
     for name, arguments in calls.items():
         mode = both_passes(name, arguments, [False], device='cpu')

@@ -93,7 +93,7 @@ def flat(name, dtype=torch.float64):
     """The dispatcher's operator, its arguments, and where the floating-point tensors among them are."""
     tensors, settings = given(RICH[name], dtype)
     settings.pop('normalize', None)
-    leaves, spec = torch.utils._pytree.tree_flatten(getattr(ops, name).arguments(**tensors, **settings))
+    leaves, spec = torch.utils._pytree.tree_flatten(literal.arguments(name, **tensors, **settings))
     places = [i for i, x in enumerate(leaves) if torch.is_tensor(x) and x.is_floating_point()]
 
     def run(*found):

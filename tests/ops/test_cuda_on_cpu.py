@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from mmattn import ops
-
 from . import literal
 from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, with_kernel
 from .test_cuda_compiles import CSRC, OPERATOR, TORCH, built
@@ -114,7 +112,7 @@ def laid_out(x, layout):
 def call(name, tensors, settings, layout=lambda x: x, **more):
     """The arguments of a call of an operator."""
     tensors = {key: laid_out(x, layout) for key, x in tensors.items()}
-    return getattr(ops, name).arguments(**(settings | tensors | more))
+    return literal.arguments(name, **(settings | tensors | more))
 
 
 def local_arguments(*arguments, layout=lambda x: x, **settings):

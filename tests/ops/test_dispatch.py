@@ -15,6 +15,8 @@ from mmattn import engine, ops
 from mmattn.ops import dispatch, global_attention, library, local_attention, triton
 from mmattn.ops.gpu.collect_env import collect_env
 
+from . import literal
+
 
 def test_what_the_cpu_kernels_take():
     """float32 and bfloat16, mixed among biases; everything else goes to the reference."""
@@ -282,9 +284,9 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
     with fake_tensor.FakeTensorMode():
         x, small = (torch.empty(2, 1, n, n, 8, device='cuda', dtype=torch.bfloat16) for n in (64, 8))
         window, narrow = x.new_empty(2, 1, 64, 64, 9), x.new_empty(2, 1, 8, 8, 9)
-        large = ops.global_attention.arguments(x, x, x, window_bias=window, window_size=3)
-        few = ops.global_attention.arguments(small, small, small, window_bias=narrow, window_size=3)
-        content = ops.global_attention.arguments(x, x, x)
+        large = literal.arguments('global_attention', x, x, x, window_bias=window, window_size=3)
+        few = literal.arguments('global_attention', small, small, small, window_bias=narrow, window_size=3)
+        content = literal.arguments('global_attention', x, x, x)
         dispatch.run('global_attention_backward', (x, x, x, *large, False, [True] * 4))
     for call in (large, few, content):
         dispatch.run('global_attention', (*call, False))

@@ -6,9 +6,10 @@ from itertools import product
 import pytest
 import torch
 
-from mmattn import ops
-from mmattn.ops.compositions import export
+from mmattn.ops import export
 from mmattn.ops.dispatch import OPERATORS
+
+from . import literal
 
 SIZES = [(5, 8), (1, 4), (3, 1), (1, 1)]
 KERNELS = list(product([(5, 8), (1, 4), (1, 1)], [3, (1, 5)], [1, 2]))  # size, kernel, dilation
@@ -49,7 +50,7 @@ def test_grid_attention(size, outside):
         bias = {'tensor': tensor(2, 2, *size), 'number': 0.7, '-inf': -math.inf}[outside]
         entries = sum(window_size) - len(size) + 1
         settings = dict(window_bias=tensor(2, 2, *size, entries), window_size=window_size, outside_bias=bias)
-    check('grid_attention', *ops.grid_attention.arguments(*operands(*size), scale=0.8, **settings))
+    check('grid_attention', *literal.arguments('grid_attention', *operands(*size), scale=0.8, **settings))
 
 
 @pytest.mark.parametrize('size', [*SIZES, (6,), (2, 4, 3)])
@@ -62,12 +63,12 @@ def test_global_attention_with_windows(size, outside, is_causal):
         bias = {'tensor': tensor(2, 2, *size), 'number': 0.7, '-inf': -math.inf}[outside]
         entries = (math.prod(window_size) + 1) // 2 if is_causal else math.prod(window_size)
         settings = dict(window_bias=tensor(2, 2, *size, entries), window_size=window_size, outside_bias=bias)
-    check('global_attention', *ops.global_attention.arguments(*operands(*size), is_causal=is_causal, **settings))
+    check('global_attention', *literal.arguments('global_attention', *operands(*size), is_causal=is_causal, **settings))
 
 
 def test_global_attention_of_the_last_queries():
     settings = dict(window_bias=tensor(2, 2, 2, 4, 15), window_size=(5, 3), outside_bias=0.3)
-    check('global_attention', *ops.global_attention.arguments(*operands(2, 4, keys=(5, 4)), **settings))
+    check('global_attention', *literal.arguments('global_attention', *operands(2, 4, keys=(5, 4)), **settings))
 
 
 @pytest.mark.parametrize('channels', [0, 3])
@@ -79,7 +80,7 @@ def test_global_attention_with_biases_of_keys(channels, masked):
         settings['key_mask'] = torch.rand(2, 3, 6) > 0.5
         settings['key_mask'][1] = False
     given = operands(2, 5, keys=(3, 6), channels=channels)
-    check('global_attention', *ops.global_attention.arguments(*given, scale=1.3, **settings))
+    check('global_attention', *literal.arguments('global_attention', *given, scale=1.3, **settings))
 
 
 @pytest.mark.parametrize(('size', 'kernel_size', 'dilation'), KERNELS)
@@ -90,25 +91,27 @@ def test_local_attention(size, kernel_size, dilation, terms):
     window = None if terms == 'content' else tensor(2, 2, *size, entries)
     query, key = (None, None) if terms == 'geometry' else (query, key)
     settings = dict(kernel_size=kernel_size, dilation=dilation, window_bias=window)
-    check('local_attention', *ops.local_attention.arguments(query, key, value, **settings))
+    check('local_attention', *literal.arguments('local_attention', query, key, value, **settings))
 
 
 def test_local_attention_with_refinement():
     settings = dict(kernel_size=(3, 5), iterations=3, window_bias=tensor(2, 2, 4, 6, 15))
-    check('local_attention', *ops.local_attention.arguments(*operands(4, 6, value_channels=3), **settings))
+    check('local_attention', *literal.arguments('local_attention', *operands(4, 6, value_channels=3), **settings))
 
 
 def test_local_attention_without_any_finite_logit():
     window = tensor(2, 2, 3, 4, 9)
     window[0, 1, 2, 3] = -math.inf
-    check('local_attention', *ops.local_attention.arguments(None, None, tensor(2, 2, 3, 4, 5), window_bias=window))
+    check(
+        'local_attention', *literal.arguments('local_attention', None, None, tensor(2, 2, 3, 4, 5), window_bias=window)
+    )
 
 
 @pytest.mark.parametrize(('size', 'kernel_size', 'dilation'), KERNELS)
 def test_dynamic_conv(size, kernel_size, dilation):
     entries = 9 if kernel_size == 3 else 5
     given = tensor(2, 3, *size, 4), tensor(2, 3, *size, entries)
-    check('dynamic_conv', *ops.dynamic_conv.arguments(*given, kernel_size=kernel_size, dilation=dilation))
+    check('dynamic_conv', *literal.arguments('dynamic_conv', *given, kernel_size=kernel_size, dilation=dilation))
 
 
 @pytest.mark.parametrize('size', [*SIZES, (2, 4, 3)])

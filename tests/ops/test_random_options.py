@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from mmattn.ops import dynamic_conv, local_attention, strided_attention
-from mmattn.ops.support import PATTERNS, strided_offsets
+from mmattn.ops.patterns import PATTERNS, strided_offsets
 
 from . import literal
 from .literal import LAYOUTS, assert_same, evaluate, low_precision

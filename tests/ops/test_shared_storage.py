@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmattn.ops import dispatch
-from mmattn.ops.support import PATTERNS, strided_offsets
+from mmattn.ops.patterns import PATTERNS, strided_offsets
 
 from . import literal, zscored
 from .literal import assert_same, evaluate, low_precision

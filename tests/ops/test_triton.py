@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
 
@@ -209,7 +208,7 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
         keys.append([])
         x = torch.empty(2, 3, height, width, 32, dtype=torch.float16, device='meta')
         window = dict(window_bias=x.new_empty(2, 3, height, width, 25), window_size=5)
-        arguments = ops.global_attention.arguments(x, x, x, **window, outside_bias=x[..., 0])
+        arguments = literal.arguments('global_attention', x, x, x, **window, outside_bias=x[..., 0])
         out, lse = module.forward(*arguments)
         module.backward(out, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]

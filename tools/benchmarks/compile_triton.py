@@ -20,9 +20,9 @@ from unittest import mock
 import torch
 
 import mmattn.utils.command
-from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
+from mmattn.ops.dispatch import OPERATORS
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 CHANNELS = (32, 64, 128, 256)
@@ -95,7 +95,7 @@ def compile_call(
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
         for tensors, settings in calls(dtype, channels, positions):
-            arguments = getattr(ops, operator).arguments(*tensors, **settings)
+            arguments = OPERATORS[operator].check(*tensors, **settings)
             out, lse = module.forward(*arguments)
             module.backward(out, out, lse, *arguments, [True] * len(list_tensors(arguments)))
     target = SimpleNamespace(

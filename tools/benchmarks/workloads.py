@@ -21,7 +21,7 @@ from mmattn.ops import (
     strided_attention,
     window_zscore,
 )
-from mmattn.ops.support import strided_offsets
+from mmattn.ops.patterns import strided_offsets
 
 FORWARD, BOTH = 'forward', 'forward + backward'
 OURS = 'mmattn'

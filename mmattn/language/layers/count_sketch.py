@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from mmattn.ops.checks import check_device, under_autocast
-from mmattn.ops.window_bias import accumulator
+from mmattn.ops.arguments import check_device, under_autocast
+from mmattn.ops.dtypes import accumulator
 from mmattn.utils.checks import check_count
 
 

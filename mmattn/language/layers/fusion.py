@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mmattn.ops.window_bias import accumulator
+from mmattn.ops.dtypes import accumulator
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_number
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from mmattn.ops.window_bias import accumulator
+from mmattn.ops.dtypes import accumulator
 
 from .sequence_checks import check_key_padding_mask
 

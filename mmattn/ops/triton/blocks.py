@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..autograd import list_tensors
+from ..global_attention import GlobalArguments
 from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
@@ -98,7 +99,7 @@ def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> 
     ]
 
 
-def supports(args: Any) -> bool:
+def supports(args: GlobalArguments) -> bool:
     """Check whether the kernels support the operands of a call."""
     # On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the products of bfloat16
     # are wrong. Biases have any of the dtypes. Offsets must fit into 32 bits.

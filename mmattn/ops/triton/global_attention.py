@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..global_attention import OPERATOR, has_biases
-from ..operator import empty_with_layout
+from ..global_attention import GlobalArguments, has_biases
+from ..layouts import empty_with_layout
 from . import blocks, launch
 from .blocks import gradients_like, prepare_gradient, rows, table
 from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, query_gradients
@@ -31,7 +31,7 @@ FEWEST_PAIRS = 2**22  # batch · heads · N · M: a launch takes a millisecond o
 class Operands:
     """The operands of one call, with positions flattened, and the constants of its kernels."""
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, args: GlobalArguments) -> None:
         query, key, value, window = args.query, args.key, args.value, args.window_bias
         axes = query.dim() - 3
         missing = [1] * (AXES - axes)
@@ -81,7 +81,7 @@ class Operands:
 
 def forward(*arguments: Any) -> Any:
     """Compute the outputs, or return NotImplemented if the kernels do not support the call."""
-    args = OPERATOR.Arguments(*arguments)
+    args = GlobalArguments(*arguments)
     if not supports(args):
         return NotImplemented
     operands = Operands(args)
@@ -95,7 +95,7 @@ def forward(*arguments: Any) -> Any:
 
 def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
     """Compute the needed gradients, or return NotImplemented if the kernels do not support the call."""
-    args = OPERATOR.Arguments(*arguments[:-1])
+    args = GlobalArguments(*arguments[:-1])
     if not supports(args):
         return NotImplemented
     operands = Operands(args)
@@ -117,12 +117,12 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
     return [x for x in grads if x is not None]
 
 
-def supports(args: Any) -> bool:
+def supports(args: GlobalArguments) -> bool:
     """Check whether the kernels support a call."""
     return max(args.query.shape[-1], args.value.shape[-1]) <= MOST_CHANNELS and blocks.supports(args)
 
 
 def is_worthwhile(arguments: tuple) -> bool:
     """Check whether the kernels are faster than PyTorch: with biases, as it has flash attention, and for many pairs."""
-    args = OPERATOR.Arguments(*arguments)
+    args = GlobalArguments(*arguments)
     return has_biases(args) and args.query.shape[:-1].numel() * args.key.shape[2:-1].numel() >= FEWEST_PAIRS

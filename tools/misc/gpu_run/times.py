@@ -17,8 +17,7 @@ from torch.nn.attention import SDPBackend
 from workloads import BOTH, WORKLOADS, Call, Workload, bi_nl_calls, with_positions
 
 from mmattn import layers, ops
-from mmattn.ops import dispatch, library
-from mmattn.ops.compositions import table_attention
+from mmattn.ops import dispatch, library, table_attention
 from mmattn.ops.gpu import check_gpu
 
 HALF_OR_FLOAT = (torch.bfloat16, torch.float32)

@@ -1,7 +1,10 @@
-"""Attention with a dense table of biases: what compositions do with a slice of queries, or a group of positions.
+"""Attention of a slice of queries, or of a group of positions, to all keys: by formulas, or by PyTorch's attention.
 
 Query is ``(…, n, D)``, key ``(…, m, D)``, value ``(…, m, Dv)``, in the dtype of their products. The table of biases is
 None or ``(…, n, m)``, and −∞ excludes a key. The output of a query without keys is 0.
+
+PyTorch's attention is the faster one on GPUs. It takes the table of biases, not the logits, returns no log-sum-exp, and
+its kernels need padded operands and an empty key: so both ways stay, and the formulas are the standard.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..window_bias import accumulator
+from .dtypes import accumulator
 
 AUTOGRAD = ('AutogradFunctionality', 'AutogradOther', 'AutogradNestedTensor', 'ADInplaceOrView')
 ALIGNMENT = 16  # bytes
@@ -22,47 +25,46 @@ BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 MOST_BATCHES = 2**15  # a grid of blocks has at most 2¹⁶ − 1 on this axis
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """Compute output ``(…, n, Dv)`` and log-sum-exp ``(…, n)``. Sizes may be symbolic."""
-    logits = _logits(query, key, table, scale)
+def attend(logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute output ``(…, n, Dv)`` and log-sum-exp ``(…, n, 1)`` of attention. Overwrites the logits ``(…, n, m)``."""
     peak = logits.amax(-1, keepdim=True)
-    peak = peak.masked_fill(peak == -torch.inf, 0)  # all keys masked
-    weights = (logits - peak).exp()
+    peak.masked_fill_(peak == -torch.inf, 0)  # the query has no key
+    weights = logits.sub_(peak).exp_()
     total = weights.sum(-1, keepdim=True)
-    out = (weights.to(value.dtype) @ value) / total.masked_fill(total == 0, 1)
-    return out.to(value.dtype), (peak + total.log()).squeeze(-1)
+    return (weights.to(value.dtype) @ value) / total.masked_fill(total == 0, 1), peak + total.log()
 
 
 def attend_backward(
     grad: Tensor,
+    out: Tensor,
+    lse: Tensor | None,
+    logits: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    table: Tensor | None,
     scale: float,
-    out: Tensor,
-    lse: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of query, key, value and logits ``(…, n, m)`` from what :func:`attend` returned.
+    """Compute the gradients of query, key, value and logits from what :func:`attend` returned.
 
-    If ``lse`` is None, it is computed again.
+    Overwrites the logits. If ``lse`` is None, it is computed again.
     """
-    logits = _logits(query, key, table, scale)
-    lse = (logits.logsumexp(-1) if lse is None else lse).unsqueeze(-1)
-    weights = (logits - lse.masked_fill(lse == -torch.inf, 0)).exp_()
+    lse = logits.logsumexp(-1, keepdim=True) if lse is None else lse
+    weights = logits.sub_(lse.masked_fill(lse == -torch.inf, 0)).exp_()
     d_value = weights.to(grad.dtype).transpose(-1, -2) @ grad
     mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
-    d_logits = ((grad @ value.transpose(-1, -2)).to(weights.dtype) - mean).mul_(weights)
+    d_logits = (grad @ value.transpose(-1, -2)).to(weights.dtype).sub_(mean).mul_(weights)
     d_pairs = d_logits.to(query.dtype)
-    return d_pairs @ key * scale, d_pairs.transpose(-1, -2) @ (query * scale), d_value, d_logits
+    return (d_pairs @ key).mul_(scale), d_pairs.transpose(-1, -2) @ (query * scale), d_value, d_logits
+
+
+def log_sum_exp(query: Tensor, key: Tensor, table: Tensor | None, scale: float) -> Tensor:
+    """Compute the log-sum-exp ``(…, n)`` of the logits that :func:`sdpa` does not return."""
+    return _logits(query, key, table, scale).logsumexp(-1)
 
 
 def _logits(query: Tensor, key: Tensor, table: Tensor | None, scale: float) -> Tensor:
-    if query.shape[-1]:
-        logits = ((query * scale) @ key.transpose(-1, -2)).to(accumulator(query))
-        return logits if table is None else logits + table
-    zeros = query.new_zeros((*query.shape[:-1], key.shape[-2]), dtype=accumulator(query))  # no content
-    return zeros if table is None else zeros + table
+    logits = ((query * scale) @ key.transpose(-1, -2)).to(accumulator(query))
+    return logits if table is None else logits + table
 
 
 def uses_sdpa(device: torch.device) -> bool:
@@ -111,7 +113,7 @@ def close_table(table: Tensor, count: int) -> None:
 def sdpa(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> Tensor:
     """Call PyTorch's ``scaled_dot_product_attention`` for operands padded by :func:`pad`."""
     if not query.shape[0]:  # an error in some kernels of torch < 2.10
-        return attend(query, key, value, table, scale)[0]
+        return _logits(query, key, table, scale).to(value.dtype) @ value
     with sdpa_kernel(BACKENDS):
         if query.shape[0] > MOST_BATCHES:
             parts = [x.split(MOST_BATCHES) for x in (query, key, value)]

@@ -14,28 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..dispatch import OPERATORS
-from ..global_attention import Rows
-from ..grid_attention import Positions
-from ..local_attention import squash
-from ..neighbourhood import softmax
-from ..window_bias import window_entries
-from ..zscore import EPS
-from . import grid_attention
-from .table_attention import attend
-
-# For ``torch.export.ExportedProgram.run_decompositions``: the composition of each operator.
-COMPOSITIONS: dict[Any, Callable] = {torch.ops.mmattn.projection.default: F.linear}
-
-
-def _composes(name: str) -> Callable:
-    operator = OPERATORS[name]
-
-    def register(composition: Callable) -> Callable:
-        COMPOSITIONS[operator.run] = lambda *arguments: composition(operator.Arguments(*arguments))
-        return composition
-
-    return register
+from .dynamic_conv import ConvArguments
+from .global_attention import GlobalArguments, Rows
+from .grid_attention import GridArguments, Positions, attend
+from .local_attention import LocalArguments, squash
+from .neighbourhood import softmax
+from .window_bias import window_entries
+from .zscore import EPS, ZscoreArguments
 
 
 def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Tensor:
@@ -75,29 +60,32 @@ def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.
     return torch.cat(arms, -1).flatten(0, -2)
 
 
-@_composes('grid_attention')
-def _grid_attention(args: Any) -> tuple[Tensor, Tensor]:
+def _grid_attention(a: GridArguments) -> tuple[Tensor, Tensor]:
     """Compose ``grid_attention``: three tables of N·ΣL logits, for axes of lengths L, and one int64 index of N·L."""
-    return grid_attention.attend(args, Positions.build(args))
+    return attend(a, Positions.build(a, a.query.dtype))
 
 
-@_composes('global_attention')
-def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
+def _global_attention(a: GlobalArguments) -> tuple[Tensor, Tensor]:
     """Compose ``global_attention``: three tables of N·M logits, and with windows one int64 index of N·K."""
-    x = Rows(args)
-    out, lse = attend(x.query, x.key, x.value, _table(x, args), args.scale)
-    return out.unflatten(2, x.size), lse.unflatten(2, x.size)
+    x = Rows(a)
+    logits = (x.query * a.scale) @ x.key.transpose(-1, -2) + _table(x, a)
+    peak = logits.amax(-1, keepdim=True)
+    peak = peak.masked_fill(peak == -torch.inf, 0)  # all keys masked
+    weights = (logits - peak).exp()
+    total = weights.sum(-1, keepdim=True)
+    out = (weights @ x.value) / total.masked_fill(total == 0, 1)
+    return out.unflatten(2, x.size), (peak + total.log()).squeeze(-1).unflatten(2, x.size)
 
 
-def _table(x: Rows, args: Any) -> Tensor:
+def _table(x: Rows, a: GlobalArguments) -> Tensor:
     """Build the biases of all pairs, ``(B, heads, N, M)``, without in-place operations, which exporters do not take."""
     count = x.key.shape[2]
     table = x.query.new_zeros((*x.query.shape[:-1], count))
     if x.window_bias is not None:
-        where, exists = _window(x.size, x.key_size, args.window_size, args.is_causal, x.query.device)
+        where, exists = _window(x.size, x.key_size, a.window_size, a.is_causal, x.query.device)
         window = x.window_bias.to(x.bias_dtype)
         if x.outside_bias is None:
-            outside = window.new_full(window.shape[:-1], args.outside_value)
+            outside = window.new_full(window.shape[:-1], a.outside_value)
         else:
             outside = x.outside_bias.to(x.bias_dtype)
         # One extra column: entries that do not exist are written to it and dropped.
@@ -111,7 +99,7 @@ def _table(x: Rows, args: Any) -> Tensor:
         table = table + x.key_bias.unsqueeze(2)
     if x.key_mask is not None:
         table = table.masked_fill(~x.key_mask[:, None, None], -torch.inf)
-    if args.is_causal:
+    if a.is_causal:
         keys = torch.arange(count, device=table.device)
         table = table.masked_fill(keys > keys[x.before :, None], -torch.inf)
     return table
@@ -140,49 +128,46 @@ def _weighted(weights: Tensor, x: Tensor, kernel_size: Sequence[int], dilation: 
     return out
 
 
-@_composes('local_attention')
-def _local_attention(args: Any) -> Tensor:
+def _local_attention(a: LocalArguments) -> Tensor:
     """Compose ``local_attention`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, two of N·K logits."""
-    area = args.kernel_size, args.dilation
-    value, key = args.value, args.key
-    rows, columns = (_exists(n, k, value.device, args.dilation) for n, k in zip(value.shape[2:4], args.kernel_size))
+    area = a.kernel_size, a.dilation
+    value, key = a.value, a.key
+    rows, columns = (_exists(n, k, value.device, a.dilation) for n, k in zip(value.shape[2:4], a.kernel_size))
     outside = ~(rows[:, None, :, None] & columns[None, :, None]).flatten(2)  # (H, W, K)
     logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
     if key is not None:
-        towards = args.query * args.scale
-        for pass_ in range(args.iterations):
+        towards = a.query * a.scale
+        for pass_ in range(a.iterations):
             if pass_:
                 towards = squash(_weighted(logits.softmax(-1), key, *area))
             dots = [(towards.unsqueeze(-2) * neighbours).sum(-1) for neighbours in _neighbours(key, *area)]
             logits = logits + torch.cat(dots, -1)
-    if args.window_bias is not None:
-        logits = logits + args.window_bias
+    if a.window_bias is not None:
+        logits = logits + a.window_bias
     return _weighted(softmax(logits, -1), value, *area)
 
 
-@_composes('dynamic_conv')
-def _dynamic_conv(args: Any) -> Tensor:
+def _dynamic_conv(a: ConvArguments) -> Tensor:
     """Compose ``dynamic_conv`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, one of N·K weights."""
-    return _weighted(softmax(args.logits, -1), args.value, args.kernel_size, args.dilation)
+    return _weighted(softmax(a.logits, -1), a.value, a.kernel_size, a.dilation)
 
 
-@_composes('window_zscore')
-def _window_zscore(args: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _window_zscore(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     """Compose ``window_zscore``: four tables of N·K biases, and one bool table of N·K."""
-    x, size, mask = args.window_bias.flatten(2, -2), args.window_bias.shape[2:-1], args.key_mask
-    if args.support == 'grid':
-        exists = _grid_window(size, args.window_size, x.device)[None, None]
+    x, size, mask = a.window_bias.flatten(2, -2), a.window_bias.shape[2:-1], a.key_mask
+    if a.support == 'grid':
+        exists = _grid_window(size, a.window_size, x.device)[None, None]
         count = torch.full((1, 1, 1), sum(size) - len(size) + 1, device=x.device)
     else:
-        where, exists = _window(size, size, args.window_size, args.is_causal, x.device)
+        where, exists = _window(size, size, a.window_size, a.is_causal, x.device)
         valid = torch.ones_like(x[:1, 0, :, 0], dtype=torch.bool) if mask is None else mask.flatten(1)
         exists = (exists & valid[:, where])[:, None]
-        count = (valid.cumsum(-1) if args.is_causal else valid.sum(-1, keepdim=True))[:, None]
+        count = (valid.cumsum(-1) if a.is_causal else valid.sum(-1, keepdim=True))[:, None]
     outer = count - exists.sum(-1)  # keys outside the window
-    if args.outside_bias is None:
-        outside = x.new_full(x.shape[:-1], args.outside_value)
+    if a.outside_bias is None:
+        outside = x.new_full(x.shape[:-1], a.outside_value)
     else:
-        outside = args.outside_bias.flatten(2)
+        outside = a.outside_bias.flatten(2)
     some = count.clamp(min=1)
     outside = outside.masked_fill(outer == 0, 0)
     x = x.masked_fill(~exists, 0)
@@ -193,3 +178,14 @@ def _window_zscore(args: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = x * factor.unsqueeze(-1), outside * factor, factor
     window, outside, rstd = (y.unflatten(2, size) for y in outputs)
     return window, outside, rstd
+
+
+# For ``torch.export.ExportedProgram.run_decompositions``: the composition of each operator.
+COMPOSITIONS: dict[Any, Callable] = {
+    torch.ops.mmattn.projection.default: F.linear,
+    torch.ops.mmattn.dynamic_conv.default: lambda *operands: _dynamic_conv(ConvArguments(*operands)),
+    torch.ops.mmattn.global_attention.default: lambda *operands: _global_attention(GlobalArguments(*operands)),
+    torch.ops.mmattn.grid_attention.default: lambda *operands: _grid_attention(GridArguments(*operands)),
+    torch.ops.mmattn.local_attention.default: lambda *operands: _local_attention(LocalArguments(*operands)),
+    torch.ops.mmattn.window_zscore.default: lambda *operands: _window_zscore(ZscoreArguments(*operands)),
+}

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from mmattn.utils.checks import check_number
 
-from .window_bias import accumulator, as_window_size
+from .dtypes import accumulator
+from .window_bias import as_window_size
 
 
 def under_autocast(*tensors: Tensor, always: bool = False) -> tuple[Tensor, ...]:

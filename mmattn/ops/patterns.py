@@ -1,6 +1,6 @@
-"""Masks of the keys that a query of a sparse operator attends to, for tests and documentation.
+"""Which keys a query of a sparse operator attends to: the patterns of ``strided_attention``, and masks of all pairs.
 
-The operators do not use these masks. Positions are coordinates in a map of 1 to 3 axes, in row-major order.
+The masks are for tests and for documentation. Positions are coordinates in a map of 1 to 3 axes, in row-major order.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .checks import check_queries
+from .arguments import check_queries
 from .window_bias import as_lengths
 
 PATTERNS = ('block', 'centred', 'forward', 'strided')
