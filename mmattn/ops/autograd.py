@@ -1,7 +1,8 @@
 """Derivatives of the operators, and their batching under ``torch.vmap``.
 
 ``torch.library.register_autograd`` supports gradients only: forward-mode derivatives are silently 0, and
-``torch.func.grad`` and second derivatives raise obscure errors. This module therefore registers autograd kernels.
+``torch.func.grad`` and second derivatives raise obscure errors. This module therefore registers autograd kernels. The
+README says what this costs.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,8 +97,13 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
 
 def list_tensors(arguments: Sequence) -> list[Tensor]:
     """List the tensors among the arguments, including tensors in lists. This is faster than torch's pytrees."""
-    leaves = (y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,)))
-    return [x for x in leaves if isinstance(x, Tensor)]
+    tensors = []
+    for x in arguments:
+        if isinstance(x, Tensor):
+            tensors.append(x)
+        elif isinstance(x, list | tuple):
+            tensors += list_tensors(x)
+    return tensors
 
 
 def _replace(arguments: Sequence, by: Callable) -> list:

@@ -1,4 +1,4 @@
-"""Slices of work that fit a byte budget: they bound the extra memory of references and compositions."""
+"""Slices of work that fit a byte budget: they bound the extra memory of the operators."""
 
 from collections.abc import Iterator
 

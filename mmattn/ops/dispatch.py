@@ -88,7 +88,10 @@ def run(name: str, arguments: tuple) -> Any:
 
 def _device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
     tensors = list_tensors(arguments)
-    return tensors[0].device, next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
+    for x in tensors:
+        if x.is_floating_point():
+            return x.device, x.dtype
+    return tensors[0].device, torch.float32
 
 
 @functools.cache

@@ -52,12 +52,10 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
         >>> dynamic_conv(value, logits, kernel_size=3).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    return torch.ops.mmattn.dynamic_conv(*_arguments(value, logits, kernel_size=kernel_size, dilation=dilation))
+    return torch.ops.mmattn.dynamic_conv(*_arguments(value, logits, kernel_size, dilation))
 
 
-def _arguments(
-    value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1
-) -> ConvArguments:
+def _arguments(value: Tensor, logits: Tensor, kernel_size: int | tuple[int, int], dilation: int = 1) -> ConvArguments:
     if value.dim() != 5:
         raise ValueError(f'value must be (B, groups, H, W, channels); got {tuple(value.shape)}')
     for name, x in (('value', value), ('logits', logits)):

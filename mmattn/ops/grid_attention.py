@@ -80,16 +80,7 @@ def grid_attention(
         >>> grid_attention(query, key, value).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    arguments = _arguments(
-        query,
-        key,
-        value,
-        scale=scale,
-        window_bias=window_bias,
-        window_size=window_size,
-        outside_bias=outside_bias,
-        return_lse=return_lse,
-    )
+    arguments = _arguments(query, key, value, scale, window_bias, window_size, outside_bias, return_lse)
     out, lse = torch.ops.mmattn.grid_attention(*arguments)
     return (out, lse) if return_lse else out
 
@@ -98,7 +89,6 @@ def _arguments(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
     scale: float | None = None,
     window_bias: Tensor | None = None,
     window_size: int | tuple[int, ...] | None = None,

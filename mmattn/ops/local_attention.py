@@ -77,16 +77,7 @@ def local_attention(
         >>> local_attention(query, key, value, kernel_size=5).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    arguments = _arguments(
-        query,
-        key,
-        value,
-        kernel_size=kernel_size,
-        dilation=dilation,
-        scale=scale,
-        window_bias=window_bias,
-        iterations=iterations,
-    )
+    arguments = _arguments(query, key, value, kernel_size, dilation, scale, window_bias, iterations)
     return torch.ops.mmattn.local_attention(*arguments)
 
 
@@ -94,7 +85,6 @@ def _arguments(
     query: Tensor | None,
     key: Tensor | None,
     value: Tensor,
-    *,
     kernel_size: int | tuple[int, int] = 3,
     dilation: int = 1,
     scale: float | None = None,

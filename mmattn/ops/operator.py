@@ -37,7 +37,8 @@ class Operator(Generic[Arguments]):
         kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
         differentiable (int): the first ``differentiable`` outputs have a derivative. Defaults to 1.
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
-        always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``. Defaults to False.
+        always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``, and run everywhere. Defaults to
+            False.
         check (Callable, optional): checks the arguments of the public function and returns the tuple, for
             :func:`mmattn.ops.explain`.
 
@@ -74,8 +75,11 @@ class Operator(Generic[Arguments]):
         leading = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
         operands = signature.partition(') -> ')[0].replace('=True', '')
         derivative = f'({", ".join(leading)}, {operands}, bool[] needed) -> Tensor[]'
-        self._define(self.name, f'({signature}', self._run, self.fake)
-        self._define(f'{self.name}_backward', derivative, self._run_backward, self.fake_backward)
+        run, run_backward = (
+            (self.reference, self.reference_backward) if always_exact else (self._run, self._run_backward)
+        )
+        self._define(self.name, f'({signature}', run, self.fake)
+        self._define(f'{self.name}_backward', derivative, run_backward, self.fake_backward)
         dispatch.OPERATORS[self.name] = self
         dispatch.register(self.name, 'reference', self.reference, self.reference_backward)
         if not always_exact:

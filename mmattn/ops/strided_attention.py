@@ -96,16 +96,7 @@ def strided_attention(
         >>> strided_attention(query, key, value, pattern='block', step=(4, 8, 8)).shape
         torch.Size([1, 2, 4, 32, 32, 16])
     """
-    arguments = _arguments(
-        query,
-        key,
-        value,
-        pattern=pattern,
-        step=step,
-        scale=scale,
-        offset_bias=offset_bias,
-        return_lse=return_lse,
-    )
+    arguments = _arguments(query, key, value, pattern, step, scale, offset_bias, return_lse)
     out, lse = torch.ops.mmattn.strided_attention(*arguments)
     return (out, lse) if return_lse else out
 
@@ -114,7 +105,6 @@ def _arguments(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
     pattern: str,
     step: int | tuple[int, ...] | None = None,
     scale: float | None = None,

@@ -145,7 +145,9 @@ def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], d
         on_axis = torch.zeros(length, dtype=torch.bool, device=device)
         missing = F.pad(on_axis, (k // 2, k // 2), value=True).unfold(0, k, 1)  # (length, k)
         missing = missing[rows] if axis == 0 else missing
-        missing = missing.view(*(-1 if a == axis else 1 for a in range(len(size))), k).expand(*shape, k)
+        view = [1] * len(size)
+        view[axis] = -1
+        missing = missing.view(*view, k).expand(*shape, k)
         # The centre, the query's own position, belongs to the last axis.
         arms += [missing] if axis == len(size) - 1 else [missing[..., : k // 2], missing[..., k // 2 + 1 :]]
     return torch.cat(arms, -1).flatten(0, -2)
@@ -157,7 +159,7 @@ def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
     # The outputs are no views, because autograd forbids in-place changes of views.
     outputs = _fake(a)
-    out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
+    out, out_outside, rstd = outputs[0].flatten(2, -2), outputs[1].flatten(2), outputs[2].flatten(2)
     for rows, missing, absent, outer, keys in _slices(a):
         x, none = window[:, :, rows].to(dtype), outer == 0
         v = x.new_full(x.shape[:-1], a.outside_value) if outside is None else outside[:, :, rows]
@@ -201,8 +203,8 @@ def _backward(
 def _fake(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     window = a.window_bias
     dtype = accumulator(window)
-    one, two = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
-    return window.new_empty(window.shape, dtype=dtype), one, two
+    out, rows = window.new_empty(window.shape, dtype=dtype), window.shape[:-1]
+    return out, window.new_empty(rows, dtype=dtype), window.new_empty(rows, dtype=dtype)
 
 
 def _flops(a: ZscoreArguments, backward: bool) -> int:
