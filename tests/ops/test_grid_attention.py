@@ -120,22 +120,21 @@ def test_layouts(layout, after, normalize):
     assert_literal(tensors, after, normalize=normalize, **settings)
 
 
-@pytest.mark.parametrize('budget', [1, 20_000])
+@pytest.mark.parametrize('budget', [1, 50_000])
 @pytest.mark.parametrize('size', [(5, 7), (3, 5, 4)], ids=['2d', '3d'])
 @pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
-def test_slices_of_lines(monkeypatch, budget, size, outside_bias, normalize):
-    """Many slices, of one line and of several with a shorter last one, give what one slice for each axis gives."""
+def test_slices_of_rows(monkeypatch, budget, size, outside_bias, normalize):
+    """Many slices, of one row and of several with a shorter last one, give what one slice gives."""
     slices = record_slices(monkeypatch, 'mmattn.ops.grid_attention')
     tensors, settings = with_window(size, 3, outside_bias, 2, 2)
     settings['normalize'] = normalize
     whole = evaluate(grid_attention, tensors, **settings)
-    assert len(slices) == 2 * len(size)  # forward and backward
-    lines = sum(slices)
+    assert slices == [size[0]] * 2  # forward and backward
     slices.clear()
     monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', budget)
     sliced = evaluate(grid_attention, tensors, **settings)
-    assert sum(slices) == lines
-    assert len(slices) > 2 * len(size)
+    assert sum(slices) == 2 * size[0]
+    assert len(slices) > 2
     assert (max(slices) == 1) == (budget == 1)
     assert_same(sliced, whole)
     assert_literal(tensors, **settings)
