@@ -135,7 +135,7 @@ def _local_attention(a: LocalArguments) -> Tensor:
     rows, columns = (_exists(n, k, value.device, a.dilation) for n, k in zip(value.shape[2:4], a.kernel_size))
     outside = ~(rows[:, None, :, None] & columns[None, :, None]).flatten(2)  # (H, W, K)
     logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
-    if key is not None:
+    if a.query is not None and key is not None:
         towards = a.query * a.scale
         for pass_ in range(a.iterations):
             if pass_:

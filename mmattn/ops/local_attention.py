@@ -145,17 +145,17 @@ class _Part(NamedTuple):
     key: Tensor | None
     value: Tensor
     window_bias: Tensor | None
-    grad: Tensor | None
 
 
-def _parts(a: LocalArguments, exact: bool, grad: Tensor | None = None) -> Iterator[_Part]:
+def _parts(a: LocalArguments, exact: bool) -> Iterator[_Part]:
     area = (Offsets if exact else Unfolded)(a.value.shape[2:4], a.kernel_size, a.dilation)
     dtype = accumulator(a.value) if exact else a.value.dtype
     outside = area.outside(a.value.device)
     channels = max(x.shape[-1] for x in (a.value, a.query) if x is not None)
     for at in area.parts(a.value, channels, a.iterations + 3):
-        query, key, value, d_out = (None if x is None else x[at].to(dtype) for x in (a.query, a.key, a.value, grad))
-        yield _Part(area, at, outside, query, key, value, None if a.window_bias is None else a.window_bias[at], d_out)
+        query, key = (None if x is None else x[at].to(dtype) for x in (a.query, a.key))
+        bias = None if a.window_bias is None else a.window_bias[at]
+        yield _Part(area, at, outside, query, key, a.value[at].to(dtype), bias)
 
 
 def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
@@ -188,11 +188,12 @@ def _forward(a: LocalArguments, exact: bool = True) -> Tensor:
 
 def _backward(grad: Tensor, a: LocalArguments, exact: bool = True) -> list[Tensor]:
     grads = [None if x is None else torch.empty_like(x) for x in (a.query, a.key, a.value, a.window_bias)]
-    for part in _parts(a, exact, grad):
+    for part in _parts(a, exact):
         area, dim = part.area, part.area.dim
         rounds, weights = _passes(a, part)
-        d_value = area.scatter(weights, area.of(part.grad))
-        d_logits = softmax_backward(area.dot(part.grad, area.of(part.value)), weights, dim)
+        d_out = grad[part.at].to(part.value.dtype)
+        d_value = area.scatter(weights, area.of(d_out))
+        d_logits = softmax_backward(area.dot(d_out, area.of(part.value)), weights, dim)
         d_bias, d_query, d_key = area.entries(d_logits), None, None
         if part.query is not None and part.key is not None:
             keys = area.of(part.key)

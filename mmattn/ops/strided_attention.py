@@ -402,7 +402,9 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: StridedArguments, exact
                 logits = x.logits(query, key, part)
                 gradients.add(part, *attend_backward(d_out, outs, lses, logits, *operands, a.scale))
                 continue
-            grads = sdpa_backward(pad(d_out).flatten(0, -3).unsqueeze(1), *x.flat(*operands, part), a.scale)
+            flat_query, flat_key, flat_value, table = x.flat(*operands, part)
+            flat_grad = pad(d_out).flatten(0, -3).unsqueeze(1)
+            grads = sdpa_backward(flat_grad, flat_query, flat_key, flat_value, table, a.scale)
             d_query, d_key, d_value, d_logits = (
                 None if y is None else y.squeeze(1).unflatten(0, query.shape[:-2]) for y in grads
             )
