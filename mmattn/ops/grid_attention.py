@@ -113,7 +113,8 @@ def _forward(a: GridArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
         positions = Positions.build(a, a.query.dtype)
         parts = [attend(a, positions, rows) for rows in _slices(a, tables=3)]
     out, lse = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts))
-    return (match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype).contiguous()), lse
+    out = match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype).contiguous()
+    return out, lse.contiguous()
 
 
 def attend(a: GridArguments, positions: Positions | None, rows: slice = ALL) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ def patch_reference(monkeypatch, operator, change, backward=False):
     declaration = importlib.import_module(f'mmattn.ops.{operator}').OPERATOR
     name = '_backward' if backward else '_forward'
     original = getattr(declaration, name)
-    monkeypatch.setattr(declaration, name, lambda *args: change(original(*args)))
+    monkeypatch.setattr(declaration, name, lambda *args, **exact: change(original(*args, **exact)))
 
 
 @pytest.mark.parametrize('operator', ['local_attention', 'dynamic_conv'])
