@@ -9,6 +9,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import layers
+from mmattn.language import layers as language_layers
 
 VIDEO = (1, 2, 3, 4, 8)
 MAP = (2, 8, 5, 6)
@@ -91,7 +92,7 @@ def compare(cfg, inputs, call, use_reentrant):
 
 
 def test_the_table_holds_every_layer():
-    assert {*LAYERS} == set(layers.__all__)
+    assert {*LAYERS} == {*layers.__all__, *language_layers.__all__}
 
 
 @pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last], ids=['', 'channels_last'])

@@ -17,30 +17,8 @@ PLUGINS = {
     'TransformerAttention2d': dict(num_heads=4),
     'DynamicConv2d': dict(kernel_size=3, groups=4),
 }
-# What has another slot: sequences, regions, pairs, the place of a convolution, videos, and AttendedResidual's layer.
-OTHERS = {
-    'BilateralMultiheadAttention',
-    'TransformerAttention1d',
-    'DynamicConv1d',
-    'DeformConv1d',
-    'RegionAttention',
-    'EntangledAttention',
-    'GatedBilateralController',
-    'BilinearAttentionNetwork',
-    'BilinearLogits',
-    'ConcatLogits',
-    'CoAttention',
-    'ConcatFusion',
-    'HadamardFusion',
-    'MCBFusion',
-    'ObjectCounter',
-    'UnitaryAttention',
-    'BAConv2d',
-    'LocalBilateralAttention',
-    'GridAttention3d',
-    'StridedAttention3d',
-    'VideoTransformerLayer',
-}
+# What has another slot: the place of a convolution, videos, and AttendedResidual's layer.
+OTHERS = {'BAConv2d', 'LocalBilateralAttention', 'GridAttention3d', 'StridedAttention3d', 'VideoTransformerLayer'}
 
 
 def resnet(package, **options):

@@ -343,7 +343,8 @@ def test_launches(meta, dtype):
         'grid_attention', x, x, half(*size, 512), window_bias=window, window_size=k, outside_bias=outside
     )
     normalised = window, outside, None, (k, k), 0.0, False, 'grid'
-    assert launches('grid_attention', call, [False]) + zscore(normalised) <= (150 if dtype == torch.float32 else 155)
+    # The softmax is computed arm by arm, because a table of all arms would need half as much memory again on a CPU.
+    assert launches('grid_attention', call, [False]) + zscore(normalised) <= (155 if dtype == torch.float32 else 170)
     x = half(8, 8, 96, 96, 32)
     call = literal.arguments('local_attention', x, x, x, window_bias=half(8, 8, 96, 96, 9))
     assert launches('local_attention', call) <= 150
