@@ -22,7 +22,7 @@ LAZY = (
 for package in LAZY:
     module = import_module(f'mmattn.{package}')
     public = {name: getattr(module, name) for name in module.__all__}
-    ours = {name: x for name, x in public.items() if getattr(x, '__module__', '').startswith(module.__name__)}
+    ours = {name: x for name, x in public.items() if getattr(x, '__module__', '').startswith('mmattn.')}
     vars(module).update(ours)
 
 project = 'mmattn'

@@ -28,8 +28,7 @@ def parse_args() -> argparse.Namespace:
         '--sheet-images',
         type=int,
         metavar='N',
-        default=8,
-        help='images in comparison.jpg, the first ones; default: %(default)s',
+        help='images in comparison.jpg, the first ones; default: 8',
     )
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     parser.add_argument(
@@ -43,6 +42,11 @@ def parse_args() -> argparse.Namespace:
     )
     add_config_options(parser)
     args = parser.parse_args()
+    compares = len(args.models) > 2 or args.truth is not None
+    if args.sheet_images is None:
+        args.sheet_images = 8
+    elif not compares:
+        parser.error('--sheet-images requires several models, or --truth')
     if args.sheet_images < 1:
         parser.error(f'--sheet-images must be at least 1; got {args.sheet_images}')
     return args

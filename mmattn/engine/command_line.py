@@ -139,7 +139,7 @@ def trained_models(args: Namespace) -> list[TrainedModel]:
         raise ValueError(f'the names of the models must be different{hint}; got {", ".join(names)}')
     for name in names:
         if name in ('', '.', '..') or '/' in name:
-            raise ValueError(f'--names must be possible names of folders; got {name!r}')
+            raise ValueError(f'--names must be usable as folder names; got {name!r}')
     return [*map(TrainedModel, names, configs, checkpoints)]
 
 

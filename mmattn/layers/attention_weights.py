@@ -30,11 +30,13 @@ class AttentionWeights:
         return KINDS[:1] if self.position == 'none' else KINDS
 
     @torch.no_grad()
-    def attention_weights(self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral') -> Tensor:
+    def attention_weights(
+        self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral', **more: Tensor | None
+    ) -> Tensor:
         """Compute the attention weights of selected queries over all keys. Only the requested rows are computed.
 
         Args:
-            *inputs: as in ``forward``, with a batch dimension.
+            *inputs, **more: as in ``forward``, with a batch dimension.
             queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence of queries.
             kind (str): one of ``attention_kinds``: 'bilateral' (the weights that ``forward`` uses, for every position
                 encoding), 'content' (the softmax of the content logits only, with the same scale) or 'position' (the
@@ -48,12 +50,12 @@ class AttentionWeights:
         kinds = self.attention_kinds + self.attention_terms
         if kinds and kind not in kinds:  # without kinds, `operands` raises an error with the reason
             raise ValueError(f'kind must be one of {kinds} in this {type(self).__name__}; got {kind!r}')
-        operands = self._operands_by_kind(kind, *inputs)
+        operands = self._operands_by_kind(kind, *inputs, **more)
         del operands['value']
         return self.operator_weights(**operands, queries=queries)
 
-    def _operands_by_kind(self, kind: str, *inputs: Tensor | None) -> dict:
-        operands = self.operands(*inputs)
+    def _operands_by_kind(self, kind: str, *inputs: Tensor | None, **more: Tensor | None) -> dict:
+        operands = self.operands(*inputs, **more)
         if kind == 'content':
             operands = {name: x for name, x in operands.items() if name not in POSITION_ARGUMENTS}
         elif kind == 'position' and operands['query'] is not None:
@@ -88,5 +90,5 @@ class TermWeights(AttentionWeights):
         """For each term, check that it is in ``terms`` and in ``used``."""
         return tuple(exists == switch == '1' for exists, switch in zip(self.terms, used))
 
-    def _operands_by_kind(self, kind: str, *inputs: Tensor | None) -> dict:
-        return self.operands(*inputs, used=SWITCHES[kind])
+    def _operands_by_kind(self, kind: str, *inputs: Tensor | None, **more: Tensor | None) -> dict:
+        return self.operands(*inputs, used=SWITCHES[kind], **more)

@@ -1,9 +1,12 @@
 """Several models on the same images: results of each, and one sheet, as in Fig. 4.3 of the thesis."""
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
+from mmengine.config import Config
+from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.registry import DATASETS
 from PIL import Image
 
@@ -39,8 +42,8 @@ def compare_segmentations(
         max_images (int): rows of the sheet, the first images. Defaults to 8.
 
     Raises:
-        ValueError: before a model runs, classes or palettes differ, or a mask does not fit. At the end, some images
-            could not be segmented.
+        ValueError: before a model runs, classes or palettes differ, or a mask does not fit. After the first model, some
+            images could not be segmented.
         OSError: a mask does not exist, or a result cannot be written.
     """
     out_dir = check_path('out_dir', out_dir)
@@ -52,7 +55,8 @@ def compare_segmentations(
     folders = [] if truth is None else [check_path('truth', truth)]
     for output in (out_dir / 'comparison.jpg', *(out_dir / name / 'pred' for name in inferencers)):
         check_not_input('out_dir', output, [*shown, *folders])
-    masks = [_read_mask(first, path, folder) for folder in folders for path in shown]
+    reading = _reading(first.cfg) if folders else {}
+    masks = [_read_mask(first, path, folder, reading) for folder in folders for path in shown]
     written = {
         name: dict(zip(shown, inferencer(inputs, out_dir / name, batch_size, opacity)))
         for name, inferencer in inferencers.items()
@@ -84,20 +88,30 @@ def _same_classes(inferencers: Mapping[str, SegmentationInferencer]) -> tuple[li
     return values[first]
 
 
-def _read_mask(inferencer: SegmentationInferencer, path: str, folder: Path) -> np.ndarray:
+def _reading(cfg: Config) -> dict:
+    """Return what mmseg's ``LoadAnnotations`` reads from the test data set of a config, which may not be here."""
+    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
+    while 'dataset' in dataset or 'datasets' in dataset:  # a wrapper
+        dataset = dataset.get('dataset') or dataset['datasets'][0]
+    if not dataset:
+        return dict(reduce_zero_label=False)
+    kind = DATASETS.get(dataset['type'])
+    default = getattr(signature(kind).parameters.get('reduce_zero_label'), 'default', False)
+    label_map = kind.get_label_map((dataset.get('metainfo') or {}).get('classes'))
+    return dict(reduce_zero_label=dataset.get('reduce_zero_label', default), label_map=label_map)
+
+
+def _read_mask(inferencer: SegmentationInferencer, path: str, folder: Path, reading: dict) -> np.ndarray:
     """Read the mask of an image, uint8 ``(H, W)``: class indices, or 255."""
     mask_path = folder / f'{Path(path).stem}.png'
     with open(mask_path, 'rb') as stream:
         picture = open_whole(stream)
         if picture.mode not in ('L', 'P'):
             raise ValueError(f'{mask_path} is not an index map: it has the mode {picture.mode}')
-        mask = np.array(picture)
+    mask = LoadAnnotations()(dict(reading, seg_map_path=str(mask_path), seg_fields=[]))['gt_seg_map']
     size = inferencer.read_image(path).shape[:2]
     if mask.shape != size:
         raise ValueError(f'{mask_path}: {mask.shape[1]}×{mask.shape[0]} pixels, but the image has {size[1]}×{size[0]}')
-    dataset = inferencer.cfg.get('test_dataloader', {}).get('dataset')
-    if dataset and DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).reduce_zero_label:
-        mask = np.where(mask == 0, IGNORED, mask - 1).astype(np.uint8)  # as mmseg: 0 is ignored, 1 is class 0
     unknown = sorted({*np.unique(mask).tolist()} - {*range(inferencer.model.num_classes), IGNORED})
     if unknown:
         raise ValueError(

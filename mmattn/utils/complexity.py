@@ -99,7 +99,7 @@ def table_with_paper(
             base = paper['Base']['MACs (G)']
             extra = (macs - count_base(paper['Base']['Config'], module, shape)) / 1e9
             billions = base + extra
-            if printed > base:
+            if printed and printed > base:
                 added = f'{extra / (printed - base) - 1:+.2%}'
         table.add_row(
             [

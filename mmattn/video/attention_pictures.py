@@ -61,7 +61,7 @@ def clip_attention(
         kinds (sequence of str, optional): kinds of weights. Defaults to 'bilateral' if the layer has it, otherwise to
             all kinds of the layer.
     """
-    name, module = [*attention_layers(model, layer, kinds).items()][-1]
+    name, module = [*attention_layers(model, layer, kinds, clips=True).items()][-1]
     existing: Sequence[str] = module.attention_kinds  # type: ignore[assignment]
     shown = kinds or [kind for kind in ('bilateral',) if kind in existing] or existing
     session = ClipSession(model, scale=model.test_cfg.get('scale'))  # type: ignore[union-attr, operator]

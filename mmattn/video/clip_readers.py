@@ -14,12 +14,13 @@ import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
+from mmattn.utils.faults import shorten
+
 from .frame_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, raise_for, read_frame
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
 ANIMATIONS = 'GIF', 'PNG'  # image formats that OpenCV decodes as videos; of a TIFF, it decodes only the first page
-MANY_FILES = 10  # the most files that a message lists
 AHEAD = 4  # frames that are decoded while the model computes
 T = TypeVar('T')
 R = TypeVar('R')
@@ -97,8 +98,7 @@ class FrameFolder:
         other_files = {file for file in path.iterdir() if file.is_file()} - set(self.files)
         rest = sorted(file.name for file in other_files if not file.name.startswith('.'))
         if rest:
-            more = f' and {len(rest) - MANY_FILES} more' if len(rest) > MANY_FILES else ''
-            print_log(f'{path}: ignored, not named like frames: {", ".join(rest[:MANY_FILES])}{more}', 'current')
+            print_log(f'{path}: ignored, not named like frames: {", ".join(shorten(rest, 10))}', 'current')
         turned = [file.name for file in self.files if orientation(file) != 1]
         if turned:
             print_log(

@@ -173,15 +173,15 @@ class ClipSession:
             yield part
 
     def _from_whole_clip(self, sample: BaseDataElement, max_frames: int) -> Iterator[list[Frame]]:
-        """Add all references of a clip, then deal its frames to parts like cards."""
+        """Add all references of a clip, then put every n-th frame into a part, for n parts."""
         for frame in _frames(sample, sample.given):
             self.add(frame)
         count = len(sample.frames)
         parts = -(-count // (max_frames - 1))  # a reference comes with each part
-        hands = [range(start, count, parts) for start in range(parts)]
-        frames = _frames(sample, chain(*hands))
-        for hand in hands:
-            yield [*islice(frames, len(hand))]
+        positions = [range(start, count, parts) for start in range(parts)]
+        frames = _frames(sample, chain(*positions))
+        for part in positions:
+            yield [*islice(frames, len(part))]
 
     @torch.no_grad()
     def add(self, frame: Frame) -> None:

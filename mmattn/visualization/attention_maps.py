@@ -68,7 +68,7 @@ class AttentionRun:
 
 
 def attention_layers(
-    model: nn.Module, name: str | None = None, kinds: Sequence[str] | None = None
+    model: nn.Module, name: str | None = None, kinds: Sequence[str] | None = None, clips: bool = False
 ) -> dict[str, nn.Module]:
     """Map names to the layers of a model that have ``attention_weights``: to all of them, or only to ``name``.
 
@@ -76,6 +76,7 @@ def attention_layers(
         model (nn.Module): any model. For mmengine's distributed wrappers, names are relative to the wrapped model.
         name (str, optional): name of the layer to select. If there is none, the error lists the names. Defaults to all.
         kinds (sequence of str, optional): kinds of weights that each layer must have. Defaults to none.
+        clips (bool): the layers for clips, and not those for maps. Defaults to False.
 
     Example:
         >>> from mmattn.layers import BilateralNonLocal2d
@@ -83,7 +84,11 @@ def attention_layers(
         ['1']
     """
     model = _unwrapped(model)
-    layers = {key: module for key, module in model.named_modules() if getattr(module, 'attention_kinds', ())}
+    layers = {
+        key: module
+        for key, module in model.named_modules()
+        if getattr(module, 'attention_kinds', ()) and hasattr(module, 'reach') == clips
+    }
     if not layers:
         raise ValueError(f'{type(model).__name__} has no attention layer: none of its modules has attention_weights')
     if name is not None:

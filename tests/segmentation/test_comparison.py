@@ -154,7 +154,7 @@ def test_the_command_line_compares(demo, checkpoints, folder, truth, tmp_path, c
         (more[:1], 'a CHECKPOINT must follow each CONFIG; got 3 paths'),
         ([*more, '--names', 'a'], '--names must name each of 2 models; got a'),
         ([*more, '--names', 'a', 'a'], 'the names of the models must be different; got a, a'),
-        ([*more, '--names', 'a', 'b/c'], "--names must be possible names of folders; got 'b/c'"),
+        ([*more, '--names', 'a', 'b/c'], "--names must be usable as folder names; got 'b/c'"),
     ):
         with pytest.raises(SystemExit, match=said):
             demo(folder, *arguments, positional=True)

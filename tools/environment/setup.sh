@@ -9,7 +9,7 @@ source tools/environment/steps.sh
 
 case "$*" in -h|--help) usage tools/environment/setup.sh && echo && usage tools/environment/dependencies.sh && exit ;; esac
 bash tools/environment/dependencies.sh "$@"
-sources=$(find setup.py mmattn/ops/csrc -type f ! -name '*.md' | LC_ALL=C sort | xargs cat | cksum)
+sources=$(find setup.py pyproject.toml mmattn/ops/csrc -type f ! -name '*.md' | LC_ALL=C sort | xargs cat | cksum)
 stamp="$(cat .venv/dependencies-stamp) $sources $PWD"
 if [ "$(cat .venv/mmattn-stamp 2>/dev/null)" = "$stamp" ]; then
     if .venv/bin/python -c 'import os, mmcv.cnn, mmattn.registry, mmattn.ops.library as n; assert os.environ.get("MMATTN_WITH_OPS") == "0" or n.UNAVAILABLE_REASON in (None, "MMATTN_BACKEND=reference")' 2>/dev/null

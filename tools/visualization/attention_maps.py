@@ -52,9 +52,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--frames',
         type=int,
-        default=6,
         help='number of frames of a clip that the model processes, at even distances, including the first and that of '
-        'the query; default: %(default)s',
+        'the query; default: 6',
     )
     parser.add_argument(
         '--kinds',
@@ -85,6 +84,9 @@ def parse_args() -> argparse.Namespace:
         parser.error('an image or a clip requires --query')
     if args.mask is not None and len(args.query) > 1:
         parser.error(f'a clip has one --query; got {len(args.query)}')
+    if args.frames is not None and args.mask is None:
+        parser.error('--frames requires a clip, with --mask')
+    args.frames = 6 if args.frames is None else args.frames
     if args.frames < 2:
         parser.error(f'--frames must be at least 2; got {args.frames}')
     return args
@@ -156,6 +158,8 @@ def draw_clip(args: argparse.Namespace, cfg: Config, device: torch.device) -> np
     length = sum(1 for _ in clip.read())  # a video may end early
     if at >= length:
         raise ValueError(f'{path}: only {length} frames can be decoded; got --query {args.query[0]}')
+    if length < 2:
+        raise ValueError(f'{path}: a clip must have at least two frames; got {length}')
     numbers = select_frames(length, at, args.frames)
     masks = read_masks({0: (args.mask, True)}, clip, single_object=False)
     model = load_model(cfg, args.checkpoint, device)

@@ -55,21 +55,23 @@ class CheckpointKeysHook(Hook):
         weights = checkpoint.get('state_dict', checkpoint)
         stripped = type(weights)((re.sub(r'^module\.', '', key), value) for key, value in weights.items())
         expected = type(weights)((key, value) for key, value in stripped.items() if not self.allow.search(key))
-        expected.update((key, value) for key, value in model.state_dict().items() if self.allow.search(key))
+        initial = model.state_dict()
+        expected.update((key, value) for key, value in initial.items() if self.allow.search(key))
         copy_versions(weights, expected)
-        own = model.state_dict()
         name = checkpoint_path(runner) or f'of {runner.work_dir}'
-        new, unused = _differing(own, stripped), _differing(stripped, own)
+        new, unused = _differing(initial, stripped), _differing(stripped, initial)
         try:
             model.load_state_dict(expected)
         except RuntimeError as error:
-            refused = {key: part for key, part in {**new, **unused}.items() if not self.allow.search(key)}
+            # Without what modules convert, such as shapes, and so loads.
+            refused = {key: part for key, part in {**new, **unused}.items() if key in str(error)}
             patterns = [f'^{re.escape(part)}' for part in dict.fromkeys(refused.values())]
             raise RuntimeError(
                 f'The checkpoint {name} does not fit the model. {error}\nTo start these modules anew, and to leave out '
                 f'what only the checkpoint has: default_hooks.checkpoint_keys.allow={patterns}'
             ) from None
-        for text, parts in ('starts anew', {*new.values()}), ('is not used', {*unused.values()} - {*new.values()}):
+        for text, differing in ('starts anew', new), ('is not used', unused):
+            parts = {part for key, part in differing.items() if self.allow.search(key)}
             if parts:
                 print_log(f'Of the model and the checkpoint {name}, this {text}: {", ".join(sorted(parts))}', 'current')
 

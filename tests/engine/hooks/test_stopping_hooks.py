@@ -102,6 +102,20 @@ def test_the_patterns_of_the_error_allow_what_differs(state_dict):
     torch.testing.assert_close(net.head.bias, checkpoint['head.bias'])
 
 
+def test_the_patterns_of_the_error_keep_what_modules_convert():
+    """γ of mmcv's criss-cross attention has another shape, and is loaded when positions are added to it."""
+    stock = BilateralCrissCrossAttention(8, position='none').state_dict()
+    stock['gamma.scale'] = torch.tensor(0.7)
+    layer = BilateralCrissCrossAttention(8, window_size=3)
+    with pytest.raises(RuntimeError) as caught:
+        load(CheckpointKeysHook(), layer, stock)
+    allow = ast.literal_eval(str(caught.value).rpartition('allow=')[2])
+    assert allow == [r'^window_position\.']
+    load(CheckpointKeysHook(allow=allow), layer, stock)
+    layer.load_state_dict(stock, strict=False)  # as the Runner does next
+    assert layer.gamma.scale.item() == pytest.approx(0.7)
+
+
 def test_what_modules_convert_fits(state_dict):
     """A scale saved as () where (1,) is wanted, and the counters that old batch norms lack."""
     layer = BilateralCrissCrossAttention(8, window_size=3)
