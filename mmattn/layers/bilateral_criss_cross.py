@@ -41,8 +41,8 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
             and with 'none' to 1, as in mmcv.
         zero_init (bool): with positions, start as the stock layer: position logits are 0, and content logits have the
             factor of mmcv's layer. Load its weights to continue a trained network. Not with 'neg_inf', which leaves
-            out keys. With 'zscore', the first updates already change the output, because it makes the smallest logits
-            as large as any: prefer 'sqrt_dim'. Defaults to False.
+            out keys. With 'zscore', position logits have their full size after one update, with 'sqrt_dim' they grow
+            from 0. Defaults to False.
 
     Example:
         >>> layer = BilateralCrissCrossAttention(16, window_size=5)

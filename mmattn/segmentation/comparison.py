@@ -108,10 +108,11 @@ def _read_mask(inferencer: SegmentationInferencer, path: str, folder: Path, read
         picture = open_whole(stream)
         if picture.mode not in ('L', 'P'):
             raise ValueError(f'{mask_path} is not an index map: it has the mode {picture.mode}')
+    height, width = inferencer.read_image(path).shape[:2]
+    if picture.size != (width, height):
+        raise ValueError(f'{mask_path}: {picture.width}×{picture.height} pixels, but the image has {width}×{height}')
     mask = LoadAnnotations()(dict(reading, seg_map_path=str(mask_path), seg_fields=[]))['gt_seg_map']
-    size = inferencer.read_image(path).shape[:2]
-    if mask.shape != size:
-        raise ValueError(f'{mask_path}: {mask.shape[1]}×{mask.shape[0]} pixels, but the image has {size[1]}×{size[0]}')
+    mask = mask.reshape(height, width)  # mmseg drops sides of 1
     unknown = sorted({*np.unique(mask).tolist()} - {*range(inferencer.model.num_classes), IGNORED})
     if unknown:
         raise ValueError(

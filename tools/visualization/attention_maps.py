@@ -194,7 +194,7 @@ def draw_geometry(args: argparse.Namespace, cfg: Config, device: torch.device) -
 def check_layers(args: argparse.Namespace, model: nn.Module) -> None:
     """Check that the model has the attention layer, with the chosen kinds."""
     try:
-        attention_layers(model, args.layer, args.kinds)
+        attention_layers(model, args.layer, args.kinds, clips=args.mask is not None)
     except ValueError as error:
         raise SystemExit(f'{args.config}: {error}') from None
 
