@@ -414,8 +414,8 @@ def test_wrong_options_are_named(kind, options, named):
 
 def test_wrong_calls_are_named():
     layer, x = build('sa'), literal.randn(2, 6, 8)
-    with pytest.raises(ValueError, match='key must be query'):
-        layer(x, x.clone(), x)
+    with pytest.raises(ValueError, match='key must be None or have the shape of query'):
+        layer(x, x[:, :5], x[:, :5])
     with pytest.raises(ValueError, match='need_weights'):
         layer(x, x, x, need_weights=True)
     with pytest.raises(ValueError, match='is_causal=True'):

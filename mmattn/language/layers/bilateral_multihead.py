@@ -16,9 +16,16 @@ from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor, check_number, check_positive
 
-from .linear_layers import init_xavier
+from .linear_layers import in_projection, init_xavier
 from .region_attention import normalize_queries
-from .sequence_checks import check_cached, check_key_padding_mask, check_step
+from .sequence_checks import (
+    check_cached,
+    check_key_padding_mask,
+    check_not_nested,
+    check_same_sequence,
+    check_step,
+    key_and_value,
+)
 
 PADDING = -1e9  # in a float mask: padding
 
@@ -128,8 +135,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     def forward(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
@@ -139,9 +146,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
 
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
-            key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
-                ``query`` itself, except with ``position='none'`` and ``is_causal=False``. If M is 0 or all keys are
-                padding, the output is the bias of ``out_proj``.
+            key, value (Tensor, optional): float ``(B, M, E)``, or ``(M, E)`` without a batch. M must be L, except with
+                ``position='none'`` and ``is_causal=False``. If M is 0 or all keys are padding, the output is the bias
+                of ``out_proj``. ``key`` defaults to ``query``, ``value`` to ``key``.
             key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. A bool mask is True where a key
                 is padding. A float mask is added to the logits of the keys, and −1e9 or less means padding.
             need_weights, attn_mask, is_causal: as ``nn.TransformerEncoderLayer`` passes them. ``need_weights`` must be
@@ -153,11 +160,11 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             raise ValueError('is_causal must be False; for a decoder set is_causal=True in the constructor')
         if attn_mask is not None:
             raise ValueError('attn_mask must be None; for a decoder set is_causal=True in the constructor')
-        if key is not query and (self.position != 'none' or self.is_causal):
-            raise ValueError(
-                f'key must be query itself with position={self.position!r} and is_causal={self.is_causal}: '
-                'offsets are not defined between positions of two sequences'
-            )
+        check_not_nested('query', query)
+        key, value = key_and_value(query, key, value)
+        if self.position != 'none' or self.is_causal:
+            reason = f'with position={self.position!r} and is_causal={self.is_causal}'
+            check_same_sequence(query, key, value, reason)
         if key_padding_mask is not None:
             if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
                 raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
@@ -166,14 +173,20 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
-            x = query[None]
-            out, _ = self(x, x if key is query else key[None], value[None], mask)
+            out, _ = self(query[None], key[None], value[None], mask)
             return out[0], None
         out = self._attended(**self.operands(query, key, value, key_padding_mask))
         return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
-    def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
+    def operands(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+    ) -> dict:
         """Prepare the arguments of ``global_attention`` from inputs of ``forward`` with a batch dimension."""
+        key, value = key_and_value(query, key, value)
         padding = key_padding_mask
         if key_padding_mask is not None and key_padding_mask.is_floating_point():
             padding = key_padding_mask <= PADDING  # statistics omit these keys, as those of a bool mask
@@ -264,13 +277,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
 
     def _projected(self, *inputs: Tensor, first: int = 0) -> Sequence[Tensor]:
         # ``first`` is what inputs[0] becomes: 0 queries, 1 keys, 2 values.
-        end = first + len(inputs)
-        weight = self.in_proj_weight.unflatten(0, (3, -1))[first:end]
-        bias = None if self.in_proj_bias is None else self.in_proj_bias.unflatten(0, (3, -1))[first:end]
-        if all(x is inputs[0] for x in inputs):  # one product
-            bias = None if bias is None else bias.flatten()
-            return F.linear(inputs[0], weight.flatten(0, 1), bias).chunk(len(inputs), -1)
-        return [F.linear(x, w, None if bias is None else bias[i]) for i, (x, w) in enumerate(zip(inputs, weight))]
+        rows = slice(first * self.embed_dim, (first + len(inputs)) * self.embed_dim)
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
+        return in_projection(self.in_proj_weight[rows], bias, *inputs)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)

@@ -1,8 +1,10 @@
 """Linear layers: Xavier initialisation, weight norm, and matrices of valid positions without padding."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 
@@ -26,6 +28,14 @@ def normalized(linear: nn.Linear) -> nn.Linear:
 def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
     """Stack dropout, a linear layer whose weight is s · v / ‖v‖ with one scalar s, and, with ``relu``, ReLU."""
     return nn.Sequential(nn.Dropout(dropout), normalized(nn.Linear(in_dim, out_dim)), *([nn.ReLU()] if relu else []))
+
+
+def in_projection(weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Sequence[Tensor]:
+    """Project each of n inputs ``(B, L, E)`` with its rows of a weight ``(n·E, E)`` and of a bias ``(n·E)``."""
+    if all(x is inputs[0] for x in inputs):  # one product
+        return F.linear(inputs[0], weight, bias).chunk(len(inputs), -1)
+    biases = [None] * len(inputs) if bias is None else bias.chunk(len(inputs))
+    return [F.linear(x, w, b) for x, w, b in zip(inputs, weight.chunk(len(inputs)), biases)]
 
 
 class PackedPositions:

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops.dtypes import accumulator
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
 
-from .linear_layers import init_xavier
-from .sequence_checks import check_key_padding_mask, check_sequence
+from .linear_layers import in_projection, init_xavier
+from .sequence_checks import check_key_padding_mask, check_same_sequence, check_sequence, key_and_value
 
 EPS = 1e-5
 NORMS = ('instance', 'instance_affine', 'batch', 'layer')
@@ -163,8 +162,8 @@ class RegionAttention(nn.Module):
     def forward(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         relative_geometry: Tensor | None = None,
         need_weights: bool = False,
@@ -173,19 +172,18 @@ class RegionAttention(nn.Module):
 
         Args:
             query (Tensor): float ``(B, N, E)``.
-            key, value (Tensor): the object ``query`` itself.
+            key, value (Tensor, optional): float ``(B, N, E)``, the same regions. Both default to ``query``.
             key_padding_mask (Tensor, optional): bool ``(B, N)``, True at padding. Without a valid region, the output is
                 the bias of ``out_proj``.
             relative_geometry (Tensor, optional): float ``(B, N, N, 4)``, f_ij, from :func:`.relative_geometry` with the
                 same mask. Required with ``geometry``, otherwise ignored.
             need_weights (bool): return the weights before dropout, ``(B, heads, queries, keys)``. Defaults to False.
         """
-        x = query
-        if key is not query or value is not query:
-            raise ValueError('key and value must be query itself: RegionAttention is self-attention')
-        check_sequence('query', x, self.embed_dim)
-        check_key_padding_mask(key_padding_mask, x)
-        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        check_sequence('query', query, self.embed_dim)
+        check_same_sequence(query, key, value, 'since RegionAttention is self-attention')
+        check_key_padding_mask(key_padding_mask, query)
+        key, value = key_and_value(query, key, value)
+        q, k, v = in_projection(self.in_proj_weight, self.in_proj_bias, query, key, value)
         if self.query_norm is not None:
             q = self.query_norm(q, key_padding_mask)
         if self.key_norm is not None:
@@ -193,13 +191,14 @@ class RegionAttention(nn.Module):
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
         logits = (q * self.scale) @ k.mT
         if self.geometry:
-            expected = (*x.shape[:2], x.shape[1], 4)
+            expected = (*query.shape[:2], query.shape[1], 4)
             if relative_geometry is None or relative_geometry.shape != expected:
                 shape = None if relative_geometry is None else tuple(relative_geometry.shape)
                 raise ValueError(
                     f'relative_geometry must be {tuple(expected)} with geometry={self.geometry}; got {shape}'
                 )
             for term in self.geometry:
+                x = key if term == 'key_dependent' else query
                 # Each term frees its G and computes it again in the backward pass.
                 logits = logits + self.scale * checkpoint(
                     self.geometry_logits, term, relative_geometry, x, use_reentrant=False, preserve_rng_state=False

@@ -10,8 +10,36 @@ State = dict[str, Tensor]
 
 def check_sequence(name: str, x: Tensor, channels: int) -> None:
     """Check that argument ``name`` is a batch of sequences ``(B, L, channels)``."""
+    check_not_nested(name, x)
     if x.dim() != 3 or x.shape[-1] != channels:
         raise ValueError(f'{name} must be (B, L, {channels}); got {tuple(x.shape)}')
+
+
+def check_not_nested(name: str, x: Tensor) -> None:
+    """Check that argument ``name`` is an ordinary tensor."""
+    if x.is_nested:
+        raise ValueError(
+            f'{name} must not be a nested tensor: pad it (to_padded_tensor), with key_padding_mask. In '
+            'nn.TransformerEncoder, set enable_nested_tensor=False'
+        )
+
+
+def check_same_sequence(query: Tensor, key: Tensor | None, value: Tensor | None, reason: str) -> None:
+    """Check that ``key`` and ``value`` are None or have the shape of ``query``.
+
+    They need not be the object ``query``: FSDP, DeepSpeed, backward hooks, checkpoints and tracing copy each argument.
+    """
+    for name, x in (('key', key), ('value', value)):
+        if x is not None and x.shape != query.shape:
+            raise ValueError(
+                f'{name} must be None or have the shape of query, {tuple(query.shape)}, {reason}; got {tuple(x.shape)}'
+            )
+
+
+def key_and_value(query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the arguments of attention, where ``key`` defaults to ``query`` and ``value`` to ``key``."""
+    key = query if key is None else key
+    return key, key if value is None else value
 
 
 def check_key_padding_mask(key_padding_mask: Tensor | None, key: Tensor, name: str = 'key_padding_mask') -> None:

@@ -11,7 +11,14 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor
 
 from .linear_layers import init_xavier
-from .sequence_checks import State, check_cached, check_key_padding_mask, check_sequence, check_step
+from .sequence_checks import (
+    State,
+    check_cached,
+    check_key_padding_mask,
+    check_same_sequence,
+    check_sequence,
+    check_step,
+)
 
 
 class SequenceConv(nn.Module):
@@ -24,16 +31,19 @@ class SequenceConv(nn.Module):
         self.is_causal = is_causal
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         """Convolve ``query``, float ``(B, L, E)``. Returns ``(B, L, E)``, and None in place of attention weights.
 
-        ``key`` and ``value`` are the object ``query`` itself. ``key_padding_mask`` is bool ``(B, L)``, True at padding,
-        which is to the right of the sentence. Outputs at valid positions do not depend on padding.
+        ``key`` and ``value`` are None, ``query`` or copies of it, and are not read. ``key_padding_mask`` is bool ``(B,
+        L)``, True at padding, which is to the right of the sentence. Outputs at valid positions do not depend on it.
         """
-        if key is not query or value is not query:
-            raise ValueError(f'key and value must be query itself: {type(self).__name__} convolves one sequence')
         check_sequence('query', query, self.embed_dim)
+        check_same_sequence(query, key, value, f'since {type(self).__name__} convolves one sequence')
         check_key_padding_mask(key_padding_mask, query)
         return self.convolve(query, key_padding_mask), None
 

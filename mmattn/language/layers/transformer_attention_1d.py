@@ -13,7 +13,15 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 
 from .position_encodings import sinusoids
-from .sequence_checks import State, check_cached, check_key_padding_mask, check_sequence, check_step
+from .sequence_checks import (
+    State,
+    check_cached,
+    check_key_padding_mask,
+    check_same_sequence,
+    check_sequence,
+    check_step,
+    key_and_value,
+)
 
 
 @MODELS.register_module()
@@ -112,13 +120,18 @@ class TransformerAttention1d(TermWeights, nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
         """Attend to a sequence. Returns ``(B, L, E)``, and None in place of attention weights.
 
         Args:
             query (Tensor): float ``(B, L, E)``.
-            key, value (Tensor): float ``(B, M, E)``. ``key`` must be ``query`` if the layer is causal or has a range.
+            key, value (Tensor, optional): float ``(B, M, E)``. M must be L if the layer is causal or has a range.
+                ``key`` defaults to ``query``, ``value`` to ``key``.
             key_padding_mask (Tensor, optional): bool ``(B, M)``, True where a key is padding.
         """
         out = global_attention(**self.operands(query, key, value, key_padding_mask))
@@ -127,8 +140,8 @@ class TransformerAttention1d(TermWeights, nn.Module):
     def operands(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         used: str = '1111',
     ) -> dict:
@@ -136,10 +149,11 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
         ``used`` has the switches β1 β2 β3 β4 of the terms to use, as far as ``terms`` has them.
         """
+        key, value = key_and_value(query, key, value)
         for name, x in (('query', query), ('key', key), ('value', value)):
             check_sequence(name, x, self.embed_dim)
-        if key is not query:
-            self._check_other_sequence('key must be query itself')
+        if self._within_one_sequence:
+            check_same_sequence(query, key, value, self._within_one_sequence)
         check_key_padding_mask(key_padding_mask, key)
         (batch, length, _), count = query.shape, key.shape[1]
         queries, (keys, values) = self._queries(query), self._memory(key, value)
@@ -174,7 +188,8 @@ class TransformerAttention1d(TermWeights, nn.Module):
             if key_padding_mask is not None:
                 raise ValueError('key_padding_mask must be None without memory')
             return {}
-        self._check_other_sequence('memory must be None')
+        if self._within_one_sequence:
+            raise ValueError(f'memory must be None {self._within_one_sequence}')
         check_sequence('memory', memory, self.embed_dim)
         check_key_padding_mask(key_padding_mask, memory)
         keys, values = self._memory(memory, memory)
@@ -217,12 +232,12 @@ class TransformerAttention1d(TermWeights, nn.Module):
             operands['axis_bias'] = (self._position(queries, offsets),)
         return self._output(global_attention(**operands)).reshape(x.shape), state
 
-    def _check_other_sequence(self, requirement: str) -> None:
+    @property
+    def _within_one_sequence(self) -> str:
+        # Why another sequence cannot be attended to, if so.
         if self.is_causal or self.spatial_range is not None:
-            raise ValueError(
-                f'{requirement} with is_causal={self.is_causal} and spatial_range={self.spatial_range}: '
-                'they are defined within one sequence'
-            )
+            return f'with is_causal={self.is_causal} and spatial_range={self.spatial_range}'
+        return ''
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)

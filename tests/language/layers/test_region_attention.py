@@ -385,8 +385,8 @@ def test_wrong_options_are_named():
 def test_wrong_calls_are_named():
     layer, (x, boxes) = region_attention(geometry=TERMS), regions()
     f = relative_geometry(boxes)
-    with pytest.raises(ValueError, match='key and value must be query itself'):
-        layer(x, x.clone(), x, relative_geometry=f)
+    with pytest.raises(ValueError, match=r'^key must be None or have the shape of query, .*, since RegionAttention'):
+        layer(x, x[:, :2], x, relative_geometry=f)
     with pytest.raises(ValueError, match=r'query must be \(B, L, 6\)'):
         layer(*[x[..., :4]] * 3, relative_geometry=f)
     for wrong in (None, boxes, f[:, :4]):

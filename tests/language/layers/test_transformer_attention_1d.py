@@ -414,8 +414,8 @@ def test_an_odd_number_of_channels_needs_no_position():
 @pytest.mark.parametrize('options', [dict(is_causal=True), dict(spatial_range=3)], ids=str)
 def test_another_sequence_is_named(options):
     layer, x = TransformerAttention1d(8, 2, **options), torch.randn(2, 4, 8)
-    with pytest.raises(ValueError, match=r'^key must be query itself with is_causal='):
-        layer(x, x.clone(), x)
+    with pytest.raises(ValueError, match=r'^key must be None or have the shape of query, .*, with is_causal='):
+        layer(x, x[:, :3], x[:, :3])
     with pytest.raises(ValueError, match=r'^memory must be None with is_causal='):
         layer.start(x)
 
