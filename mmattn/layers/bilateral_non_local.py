@@ -1,7 +1,7 @@
 """Bilateral non-local attention (Bi-NL), section 3.4.4 of the bilateral-attention thesis."""
 
 from mmcv.cnn import NonLocal2d
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
@@ -35,6 +35,9 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             they are always divided, except with ``zero_init``. Defaults to True.
         content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d, as above.
         zero_init (bool): as in :class:`~mmattn.layers.BilateralCrissCrossAttention`. Defaults to False.
+        sub_sample (bool): keys and values are the maxima of 2×2 positions, as in mmcv. Only with ``position='none'``,
+            because offsets between maxima are not defined. Defaults to False.
+        zeros_init (bool): the output projection, or its norm, starts at 0, as in mmcv. Defaults to True.
 
     Example:
         >>> layer = BilateralNonLocal2d(16, window_size=5)
@@ -59,6 +62,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         use_scale: bool = True,
         content_smoothing: float | None = None,
         zero_init: bool = False,
+        sub_sample: bool = False,
+        zeros_init: bool = True,
     ) -> None:
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
@@ -69,11 +74,16 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             norm_cfg=norm_cfg,
             mode=mode,
             use_scale=use_scale,
+            sub_sample=sub_sample,
+            zeros_init=zeros_init,
         )
+        self.zeros_init = zeros_init
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
         if position != 'none' and mode != 'embedded_gaussian':
             raise ValueError(f"position={position!r} requires mode='embedded_gaussian'; got {mode!r}")
+        if position != 'none' and sub_sample:
+            raise ValueError(f"sub_sample requires position='none'; got {position!r}")
         channels = self.inter_channels
         self.position = position
         self.scale = channels**-0.5 if use_scale or not (position == 'none' or zero_init) else 1.0
@@ -98,9 +108,17 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)
 
-    def init_weights(self, std: float = 0.01, zeros_init: bool = True) -> None:
-        """Initialise as mmcv does, and the position logits again, after the ``init_cfg`` of a backbone."""
-        super().init_weights(std, zeros_init)
+    def init_weights(self, std: float = 0.01, zeros_init: bool | None = None) -> None:
+        """Initialise as mmcv does, and the position logits again, after the ``init_cfg`` of a backbone.
+
+        ``zeros_init`` defaults to the argument of the constructor.
+        """
+        pooled = {name: part for name, part in self.named_children() if isinstance(part, nn.Sequential)}
+        for name, part in pooled.items():  # mmcv expects the convolution itself
+            setattr(self, name, part[0])
+        super().init_weights(std, self.zeros_init if zeros_init is None else zeros_init)
+        for name, part in pooled.items():
+            setattr(self, name, part)
         if hasattr(self, 'window_position'):  # mmcv's constructor calls this, too
             self.window_position.init_weights()
 

@@ -7,12 +7,13 @@ import torch
 from mmcv.cnn import build_norm_layer
 from mmengine.model import kaiming_init
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_divisor, check_number
+from mmattn.utils.checks import check_count, check_counts, check_divisor, check_number
 
 from .attention_weights import TermWeights, check_terms
 
@@ -35,9 +36,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
     new block is the identity.
 
     It replaces mmcv's ``GeneralizedAttention``, without the N×N table of attention weights. The ``state_dict`` has the
-    same keys and shapes, and the outputs equal mmcv's with ``kv_stride=1``, except for three errors of mmcv. It uses
-    the transposed query for 0100, 0110, 1100 and 1110. It averages the map for 0000. Its ``spatial_range`` reaches one
-    key further to the right and down than to the left and up (and adds a mask to the ``state_dict``).
+    same keys and shapes. With the same strides (mmcv's ``kv_stride`` defaults to 2), the outputs equal mmcv's, except
+    for three errors of mmcv. It uses the transposed query for 0100, 0110, 1100 and 1110. It averages the map for 0000.
+    Its ``spatial_range`` reaches one key further to the right and down than to the left and up (and adds a mask to the
+    ``state_dict``).
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
@@ -53,6 +55,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
             10000. Defaults to 1000, as in mmcv.
         norm_cfg (dict, optional): norm after each of the four 1×1 convolutions, as in the segmentation networks of the
             paper. Defaults to None, as in mmcv.
+        q_stride (int): only every ``q_stride``-th row and column has a query. The output is interpolated bilinearly, as
+            in mmcv. Not with ``spatial_range``. Defaults to 1.
+        kv_stride (int): only every ``kv_stride``-th row and column has a key, as in mmcv. Not with ``spatial_range``.
+            Defaults to 1.
 
     Example:
         >>> layer = TransformerAttention2d(16, num_heads=4, terms='0010')
@@ -72,6 +78,8 @@ class TransformerAttention2d(TermWeights, nn.Module):
         position_dim: int | None = None,
         wavelength: float = 1000,
         norm_cfg: dict | None = None,
+        q_stride: int = 1,
+        kv_stride: int = 1,
     ) -> None:
         super().__init__()
         check_terms(terms)
@@ -86,6 +94,13 @@ class TransformerAttention2d(TermWeights, nn.Module):
             raise ValueError(f'wavelength must be positive; got {wavelength}')
         if spatial_range is not None:
             (spatial_range,) = as_window_size(spatial_range, axes=1, name='spatial_range')
+        check_counts(q_stride=q_stride, kv_stride=kv_stride)
+        if spatial_range is not None and (q_stride, kv_stride) != (1, 1):
+            raise ValueError(
+                f'spatial_range requires q_stride=1 and kv_stride=1, since every position of a range is a key; got '
+                f'{q_stride} and {kv_stride}. For fewer keys, use spatial_range=None or a smaller range'
+            )
+        self.q_stride, self.kv_stride = q_stride, kv_stride
         self.in_channels = in_channels
         self.num_heads = num_heads
         self.terms = terms
@@ -141,7 +156,9 @@ class TransformerAttention2d(TermWeights, nn.Module):
             y = global_attention(**operands)
         y = self.proj_conv(y.movedim(-1, 2).flatten(1, 2))
         if 'proj_conv' in self.norms:  # it counts positions, and '0010' has one output for all
-            y = self.norms['proj_conv'](y.expand_as(x))
+            y = self.norms['proj_conv'](y.expand_as(_every(self.q_stride, x)))
+        if self.q_stride > 1:
+            y = F.interpolate(y, x.shape[2:], mode='bilinear', align_corners=False)
         return x + (self.gamma * y).to(x.dtype)
 
     def operands(self, x: Tensor, used: str = '1111') -> dict:
@@ -151,13 +168,15 @@ class TransformerAttention2d(TermWeights, nn.Module):
         """
         e1, e2, e3, e4 = self.switches(used)
         local = self._is_local(x)
-        value = self._heads(self._project('value_conv', x))
-        query = self._heads(self._project('query_conv', x)) if e1 or e2 else None
-        # Without E1, query and key have no channels: the operator computes no product of them.
-        none = None if local else value.new_empty((*value.shape[:-1], 0))
-        operands: dict = dict(query=none, key=none, value=value, scale=1.0)
+        at_queries, at_keys = _every(self.q_stride, x), _every(self.kv_stride, x)
+        value = self._heads(self._project('value_conv', at_keys))
+        query = self._heads(self._project('query_conv', at_queries)) if e1 or e2 else None
+        operands: dict = dict(query=None, key=None, value=value, scale=1.0)
+        if not local:  # without E1, query and key have no channels: the operator computes no product of them
+            operands['query'] = value.new_empty((*value.shape[:2], *at_queries.shape[2:], 0))
+            operands['key'] = value.new_empty((*value.shape[:-1], 0))
         if e1 or e3:
-            key = self._heads(self._project('key_conv', x))
+            key = self._heads(self._project('key_conv', at_keys))
             towards = self._towards(query if e1 else None, self.appr_bias if e3 else None).to(key.dtype)
             if e1:
                 operands.update(query=towards, key=key)
@@ -179,6 +198,15 @@ class TransformerAttention2d(TermWeights, nn.Module):
         if local:
             operands.update(kernel_size=self.spatial_range)
         return operands
+
+    def attention_weights(
+        self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral', **more: Tensor | None
+    ) -> Tensor:
+        """Compute attention rows as in other layers. With ``q_stride``, ``queries`` are coordinates in the whole map.
+
+        A coordinate without a query takes the query above and to the left of it.
+        """
+        return super().attention_weights(*inputs, queries=queries // self.q_stride, kind=kind, **more)
 
     @staticmethod
     def operator_weights(**operands: Any) -> Tensor:
@@ -208,7 +236,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return exporting or self.spatial_range // 2 < max(x.shape[2:]) - 1
 
     def _vectors(self, projection: nn.Linear, length: int, local: bool) -> Tensor:
-        """Compute V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)``, or ``(heads, 1, n_k, D)`` if local."""
+        """Compute V^R R_{q−k}/√2 on an axis: ``(heads, queries, keys, D)``, or ``(heads, 1, n_k, D)`` if local."""
         weight = projection.weight
         radius = self.spatial_range // 2 if local and self.spatial_range else length - 1
         half = projection.in_features // 2
@@ -220,4 +248,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
         if local:
             return vectors.unsqueeze(1)
         position = torch.arange(length, device=weight.device)
-        return vectors[:, position - position[:, None] + radius]
+        queries, keys = position[:: self.q_stride, None], position[:: self.kv_stride]
+        return vectors[:, keys - queries + radius]
+
+
+def _every(stride: int, x: Tensor) -> Tensor:
+    """Take every ``stride``-th row and column of ``(B, C, H, W)``."""
+    return x if stride == 1 else x[..., ::stride, ::stride]

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from mmcv.cnn import NonLocal2d
 from torch import nn
 from torch.nn import functional as F
 
@@ -405,11 +406,36 @@ def test_layer_is_the_identity_at_initialisation(kind, position):
         ('nl', dict(mode='dot_product'), "mode='embedded_gaussian'"),
         ('nl', dict(mode='gaussian', position='relative'), "mode='embedded_gaussian'"),
         ('nl', dict(mode='dot_product', position='none', content_smoothing=2.0), "mode='embedded_gaussian'"),
+        ('nl', dict(sub_sample=True), "sub_sample requires position='none'"),
     ],
 )
 def test_wrong_options_are_named(kind, options, named):
     with pytest.raises(ValueError, match=named):
         build(kind, **options)
+
+
+@pytest.mark.parametrize('mode', ['embedded_gaussian', 'gaussian', 'dot_product'])
+def test_maxima_of_the_keys_are_those_of_mmcv(mode):
+    options = dict(sub_sample=True, zeros_init=False, mode=mode)
+    ours, stock = build('nl', position='none', **options), NonLocal2d(8, **options).double()
+    stock.load_state_dict(ours.state_dict())
+    x = literal.randn(2, 8, 5, 6).requires_grad_()
+    torch.testing.assert_close(ours(x), stock(x), atol=1e-12, rtol=1e-12)
+    cotangent = literal.randn(2, 8, 5, 6, seed=7)
+    for a, b in zip(*(torch.autograd.grad(m(x), [x, *m.parameters()], cotangent) for m in (ours, stock))):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('norm_cfg', [None, dict(type='BN')])
+@pytest.mark.parametrize('options', [dict(), dict(position='none', sub_sample=True)], ids=str)
+def test_the_start_of_the_output_survives_the_backbone(options, norm_cfg):
+    """A backbone calls ``init_weights`` again."""
+    for zeros_init in (True, False):
+        layer = BilateralNonLocal2d(8, zeros_init=zeros_init, norm_cfg=norm_cfg, **options)
+        for _ in range(2):
+            last = layer.conv_out.conv if norm_cfg is None else layer.conv_out.norm
+            assert (last.weight == 0).all() == zeros_init
+            layer.init_weights()
 
 
 def test_wrong_calls_are_named():
@@ -418,8 +444,8 @@ def test_wrong_calls_are_named():
         layer(x, x[:, :5], x[:, :5])
     with pytest.raises(ValueError, match='need_weights'):
         layer(x, x, x, need_weights=True)
-    with pytest.raises(ValueError, match='is_causal=True'):
-        layer(x, x, x, attn_mask=torch.zeros(6, 6))
+    with pytest.raises(ValueError, match='is_causal requires attn_mask'):
+        layer(x, x, x, is_causal=True)
     with pytest.raises(ValueError, match='num_heads'):
         BilateralMultiheadAttention(8, 3)
 
@@ -444,7 +470,7 @@ def test_multihead_names_what_is_wrong_with_a_mask():
     for mask in (torch.zeros(2, 5, dtype=torch.bool), torch.zeros(1, 6), torch.zeros(2, 6, dtype=torch.int64)):
         with pytest.raises((TypeError, ValueError), match='key_padding_mask must be'):
             layer(x, x, x, key_padding_mask=mask)
-    with pytest.raises(ValueError, match='is_causal must be False'):
+    with pytest.raises(ValueError, match='is_causal requires attn_mask'):
         layer(x, x, x, is_causal=True)
     causal = build('sa', is_causal=True)
     assert torch.equal(causal(x, x, x, is_causal=True)[0], causal(x, x, x)[0])

@@ -166,6 +166,29 @@ def test_weights_of_mmcv(terms):
     )
 
 
+@pytest.mark.parametrize('strides', [(1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize('terms', [terms for terms in TERMS if terms not in WRONG_IN_MMCV])
+def test_strides_of_mmcv(terms, strides):
+    options = dict(zip(('q_stride', 'kv_stride'), strides))
+    ours = build(TransformerAttention2d, 8, 2, terms=terms, **options)
+    stock = GeneralizedAttention(8, num_heads=2, attention_type=terms, **options).double()
+    stock.load_state_dict(ours.state_dict())
+    x = literal.randn(2, 8, 5, 7).requires_grad_()
+    assert_same_with_gradients(
+        ours(x), stock(x), x, dict(ours.named_parameters()), dict(stock.named_parameters()), 1e-12
+    )
+
+
+def test_weights_of_queries_with_strides_are_rows_of_the_layer():
+    ours, x = build(TransformerAttention2d, 8, 2, q_stride=2, kv_stride=3), literal.randn(2, 8, 5, 7)
+    operands = ours.operands(x)
+    queries = torch.tensor([[0, 0], [2, 5], [4, 6]])
+    weights = ours.attention_weights(x, queries=queries)
+    assert weights.shape == (2, 2, 3, 2, 3)
+    expected = global_attention(**operands)[:, :, queries[:, 0] // 2, queries[:, 1] // 2]
+    torch.testing.assert_close(weights.flatten(-2) @ operands['value'].flatten(2, 3), expected)
+
+
 @pytest.mark.parametrize('terms', WRONG_IN_MMCV)
 def test_where_mmcv_is_wrong(terms):
     """If this fails, mmcv has been mended, and test_weights_of_mmcv should have the string."""

@@ -61,6 +61,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         content_smoothing (float, optional): σc, the divisor of the content logits. Defaults to √d.
         dropout (float): dropout probability of the attention weights, from 0 to 1. In training, a layer with dropout
             computes the table of all weights, so sequences should be short. Defaults to 0.
+        device, dtype (optional): of the parameters, as in ``nn.MultiheadAttention``. Defaults to None, torch's.
 
     Example:
         >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, is_causal=True)
@@ -89,8 +90,12 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         normalize_queries: bool = False,
         content_smoothing: float | None = None,
         dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(bias, bool):  # the third argument of nn.MultiheadAttention is dropout
+            raise TypeError(f'bias must be True or False; got {bias!r}. Pass dropout by its name')
         if normalize_queries and is_causal:
             raise ValueError(
                 'normalize_queries requires is_causal=False: statistics over a sequence include the future'
@@ -131,6 +136,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             self.relative_position = RelativePosition(1, head_dim, max_offset)
         init_xavier(self)
         nn.init.xavier_uniform_(self.in_proj_weight)
+        if device is not None or dtype is not None:  # torch.func forbids it where layers are built in a transform
+            self.to(device=device, dtype=dtype)
 
     def forward(
         self,
@@ -151,15 +158,18 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 of ``out_proj``. ``key`` defaults to ``query``, ``value`` to ``key``.
             key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. A bool mask is True where a key
                 is padding. A float mask is added to the logits of the keys, and −1e9 or less means padding.
-            need_weights, attn_mask, is_causal: as ``nn.TransformerEncoderLayer`` passes them. ``need_weights`` must be
-                False and ``attn_mask`` None. ``is_causal`` may be True only if the layer is causal.
+            need_weights (bool): must be False.
+            attn_mask (Tensor, optional): ``(L, M)`` or ``(B · num_heads, L, M)``. A bool mask is True where a query may
+                not attend to a key. A float mask is added to the logits. Without any key, the output is the bias of
+                ``out_proj``. Not with ``smoothing='zscore'`` or ``normalize_queries``, whose statistics would include
+                the keys that the mask excludes. :meth:`attention_weights` does not take it.
+            is_causal (bool): as in ``nn.MultiheadAttention``, only a hint that ``attn_mask`` is causal. It may be True
+                without a mask if the layer is causal.
         """
         if need_weights:
             raise ValueError('need_weights must be False: call attention_weights for the weights of selected queries')
-        if is_causal and not self.is_causal:
-            raise ValueError('is_causal must be False; for a decoder set is_causal=True in the constructor')
-        if attn_mask is not None:
-            raise ValueError('attn_mask must be None; for a decoder set is_causal=True in the constructor')
+        if is_causal and attn_mask is None and not self.is_causal:
+            raise ValueError('is_causal requires attn_mask, or is_causal=True in the constructor')
         check_not_nested('query', query)
         key, value = key_and_value(query, key, value)
         if self.position != 'none' or self.is_causal:
@@ -173,9 +183,14 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
-            out, _ = self(query[None], key[None], value[None], mask)
+            out, _ = self(query[None], key[None], value[None], mask, attn_mask=attn_mask)
             return out[0], None
-        out = self._attended(**self.operands(query, key, value, key_padding_mask))
+        operands = self.operands(query, key, value, key_padding_mask)
+        if attn_mask is not None:
+            bias = self._mask_bias(attn_mask, len(query), query.shape[1], key.shape[1])
+            if key.shape[1]:
+                operands['axis_bias'] = [sum(operands.get('axis_bias', ()), bias.to(query.dtype))]
+        out = self._attended(**operands)
         return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
     def operands(
@@ -266,6 +281,22 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         dropout = self.dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
         return self.out_proj(out.transpose(1, 2).flatten(2)), dict(key=key, value=value)
+
+    def _mask_bias(self, attn_mask: Tensor, batch: int, length: int, count: int) -> Tensor:
+        # Logits (length, count) or (batch, num_heads, length, count).
+        if self.normalize_queries or (self.position == 'bilateral' and self.window_position.support is not None):
+            raise ValueError(
+                "attn_mask requires normalize_queries=False and another smoothing than 'zscore': their statistics "
+                'would include keys that the mask excludes. For a decoder, set is_causal=True in the constructor'
+            )
+        if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+            raise TypeError(f'attn_mask must be bool or float; got {attn_mask.dtype}')
+        shapes = (length, count), (batch * self.num_heads, length, count)
+        if attn_mask.shape not in shapes:
+            raise ValueError(f'attn_mask must be {shapes[0]} or {shapes[1]}; got {tuple(attn_mask.shape)}')
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros(attn_mask.shape, device=attn_mask.device).masked_fill(attn_mask, -math.inf)
+        return attn_mask.unflatten(0, (batch, self.num_heads)) if attn_mask.dim() == 3 else attn_mask
 
     def _attended(self, **operands: Any) -> Tensor:
         if not self.training or not self.dropout:
