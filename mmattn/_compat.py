@@ -48,6 +48,13 @@ def set_checkpoint_path(runner: Runner, path: str | None) -> None:
     runner._load_from = path
 
 
+def default_flop_handles() -> dict[str, Callable]:
+    """Get mmengine's dict of functions that count operators. get_model_complexity_info takes no other functions."""
+    from mmengine.analysis.complexity_analysis import _DEFAULT_SUPPORTED_FLOP_OPS  # lazy: only a counter needs it
+
+    return _DEFAULT_SUPPORTED_FLOP_OPS
+
+
 def load_weights(model: nn.Module, checkpoint: dict) -> None:
     """Load weights strictly from memory. mmengine's public function reads a file."""
     from mmengine.runner.checkpoint import _load_checkpoint_to_model  # lazy: it imports the Runner

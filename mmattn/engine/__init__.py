@@ -12,6 +12,7 @@ from .command_line import (
 )
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
+from .flop_handles import add_flop_handles
 from .hooks.checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
 from .hooks.checkpoint_keys import CheckpointKeysHook
 from .hooks.invalid_loss import InvalidLossHook
@@ -32,6 +33,7 @@ __all__ = [
     'SeedAugmentation',
     'add_common_arguments',
     'add_config_options',
+    'add_flop_handles',
     'add_models',
     'add_safe_globals',
     'check_checkpoint',

@@ -74,11 +74,13 @@ class RelativePosition(nn.Module):
 
         The self key uses the table of the last axis. Keys on an axis without a table have logit 0.
         """
-        size = query.shape[2:-1]
-        if not all(isinstance(length, int) for length in size):  # symbolic, in an export
+        size: tuple[int, ...] = query.shape[2:-1]
+        if torch.jit.is_tracing():  # sizes are tensors; torch warns that a trace has one size
+            size = tuple(map(int, size))
+        if not all(isinstance(length, int) for length in size):  # symbolic, in torch.export
             raise ValueError(
                 'the windows of relative encodings are as large as the map, so its size must be fixed: export the '
-                'network with --input-size'
+                'network with --input-size, or without dynamic shapes'
             )
         axes_without_table = len(size) - len(self.tables)
         vectors = []
