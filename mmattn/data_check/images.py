@@ -22,7 +22,7 @@ from PIL.TiffImagePlugin import (
 )
 
 from mmattn.utils.files import write_text
-from mmattn.utils.images import ENDS, lossy_mask_fault, open_whole, unreadable
+from mmattn.utils.images import ENDS, lossy_mask_fault, open_header, open_whole, pillow_limit_fault, unreadable
 
 ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
 MISSING = 'no such file'
@@ -111,6 +111,8 @@ def _look_at_image(file: ImageFile) -> Facts:
         if fault := _bands_fault(stream):
             return Facts(fault=fault)
         image = open_whole(stream)
+        if file.backend == 'pillow' and (fault := pillow_limit_fault(image)):
+            return Facts(fault=fault)
         if fault := _tiff_fault(image) or _too_dark(file.path, image):
             return Facts(fault=fault)
         if image.format in ENDS:
@@ -161,7 +163,10 @@ def _too_dark(path: str, image: Image.Image) -> str:
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
-    with suppress(UnidentifiedImageError), Image.open(file.path) as image:
+    with suppress(UnidentifiedImageError), open(file.path, 'rb') as stream:
+        image = open_header(stream)
+        if file.backend == 'pillow' and (fault := pillow_limit_fault(image)):
+            return Facts(fault=fault)
         if fault := lossy_mask_fault(image):
             return Facts(fault=fault)
     # as in mmseg's LoadAnnotations, but with values above 255, which it truncates to 8 bits

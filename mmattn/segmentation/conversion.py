@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
+from mmattn.utils.images import unreadable
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
@@ -81,7 +82,7 @@ def read_image(path: Path, mode: str | None = None) -> np.ndarray:
     except FileNotFoundError as error:
         raise Fault(f'{path}: no such file') from error
     except Exception as error:  # decoders raise many types
-        raise Fault(f'{path}: unreadable: {error}') from error
+        raise Fault(f'{path}: {unreadable(error)}') from error
 
 
 def size_text(image: np.ndarray) -> str:

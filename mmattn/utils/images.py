@@ -1,6 +1,7 @@
 """Checks of image files: truncation, lossy masks, pictures with more bits than PIL keeps."""
 
 import os
+from threading import Lock
 from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
@@ -10,6 +11,8 @@ ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
 JPEG_SCAN = b'\xff\xda'
 # Names as in PIL. WebP and JPEG 2000 can be lossless, but files do not record whether the encoder changed the pixels.
 LOSSY_FORMATS = frozenset(('AVIF', 'BLP', 'DDS', 'FTEX', 'HEIF', 'JPEG', 'JPEG2000', 'MPO', 'WEBP'))
+MAX_PIXELS = 2**30  # that OpenCV decodes
+LIMIT = Lock()  # PIL's limit of pixels is global
 LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
 
 
@@ -33,6 +36,31 @@ def deep_picture_fault(image: Image.Image) -> str:
     return ''
 
 
+def open_header(stream: BinaryIO) -> Image.Image:
+    """Open an image with PIL, which reads only the header, up to OpenCV's limit of 2^30 pixels."""
+    try:
+        return Image.open(stream)
+    except Image.DecompressionBombError:
+        with LIMIT:
+            limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, MAX_PIXELS // 2  # an error above twice as many
+            try:
+                return Image.open(stream)
+            finally:
+                Image.MAX_IMAGE_PIXELS = limit
+
+
+def pillow_limit_fault(image: Image.Image) -> str:
+    """Describe the fault if mmcv's pillow backend refuses an image as too large. Else return ''."""
+    with LIMIT:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+    if image.width * image.height <= limit:
+        return ''
+    return (
+        f'{image.width}×{image.height} pixels, more than the {limit:,} that pillow decodes; crop it, or decode it with '
+        "imdecode_backend='cv2', up to 2^30 pixels"
+    )
+
+
 def open_whole(stream: BinaryIO) -> Image.Image:
     """Open an image with PIL, and decode it only if the end marker of its format is missing.
 
@@ -42,7 +70,7 @@ def open_whole(stream: BinaryIO) -> Image.Image:
     stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
     end = stream.read()
     stream.seek(0)
-    image = Image.open(stream)
+    image = open_header(stream)
     if not end.endswith(ENDS.get(image.format or '', b'')):
         image.load()
         if image.format == 'JPEG' and not any(end):  # decoders accept it
@@ -57,4 +85,6 @@ def unreadable(error: Exception) -> str:
     """Describe in one line what the decoder of an image raised."""
     if isinstance(error, UnidentifiedImageError):  # its message contains only the address of an object
         return 'unreadable: PIL does not recognise the image format'
+    if isinstance(error, Image.DecompressionBombError):  # its message goes on with an attack
+        return f'unreadable: {str(error).partition(",")[0]}; crop it'
     return f'unreadable: {" ".join(str(error).split()) or repr(error)}'

@@ -1,7 +1,9 @@
 """The decoders' own idea of size and label, and files that are damaged."""
 
 import struct
+import zlib
 
+import mmcv
 import numpy as np
 import pytest
 from mmcv.transforms import LoadImageFromFile
@@ -86,3 +88,49 @@ def test_what_loading_would_change_in_a_tiff_is_a_fault(tmp_path, mode, options,
     fault = image_files.look(image_files.ImageFile(str(path), 'cv2', 'color')).fault
     assert fault.startswith(said)
     assert bool(fault) == bool(said)
+
+
+def black_png(path, width, height):
+    """Write a grey PNG without holding it in memory."""
+
+    def chunk(name, data):
+        return struct.pack('>I', len(data)) + name + data + struct.pack('>I', zlib.crc32(name + data))
+
+    compressor = zlib.compressobj(1)
+    row = bytes(width + 1)
+    data = b''.join(compressor.compress(row) for _ in range(height)) + compressor.flush()
+    header = struct.pack('>IIBBBBB', width, height, 8, 0, 0, 0, 0)
+    path.write_bytes(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', data) + chunk(b'IEND', b''))
+
+
+def test_images_of_the_size_that_their_decoder_reads(tmp_path, monkeypatch):
+    """The limits of PIL and OpenCV, here 200 and 400 pixels, for images and masks."""
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)  # an error above twice as many
+    monkeypatch.setattr('mmattn.utils.images.MAX_PIXELS', 400)
+    path = tmp_path / 'image.png'
+    for width, height in ((10, 20), (10, 21), (20, 20), (20, 21)):
+        black_png(path, width, height)
+        for backend, limit in (('cv2', 400), ('pillow', 200)):
+            for is_mask in (False, True):
+                file = image_files.ImageFile(str(path), backend, 'unchanged', is_mask)
+                size, _, fault = image_files.look(file)
+                if width * height <= limit:
+                    assert (size, fault) == ((width, height), '')
+                    assert mmcv.imread(str(path), 'unchanged', backend=backend).shape == (height, width)
+                else:
+                    assert 'crop it' in fault
+                    assert f'{width * height} pixels' in fault or f'{width}×{height} pixels' in fault
+                    assert ("imdecode_backend='cv2'" in fault) == (width * height <= 400)
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+@pytest.mark.slow
+def test_an_image_that_only_opencv_reads(tmp_path):
+    path = tmp_path / 'image.png'
+    black_png(path, 14000, 13000)
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(path)
+    assert image_files.look(image_files.ImageFile(str(path), 'cv2', 'color')) == ((14000, 13000), (), '')
+    mask = image_files.ImageFile(str(path), 'cv2', 'unchanged', is_mask=True)
+    assert image_files.look(mask) == ((14000, 13000), (0,), '')
+    assert 'imdecode_backend' in image_files.look(mask._replace(backend='pillow')).fault
