@@ -159,6 +159,34 @@ def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
     assert fails_without_output(bottom_up, tmp_path / 'none.tsv', tmp_path / 'other')
 
 
+def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatch):
+    """The conversion goes on with the images before the faults, and equals that of a file without them."""
+    source, whole = tmp_path / 'a.tsv', tmp_path / 'whole' / 'a.tsv'
+    whole.parent.mkdir()
+    whole.write_bytes(b''.join(LINES[:4]))
+    assert command(bottom_up, whole)[0] == 0
+    expected = content(out)
+    out.rename(tmp_path / 'expected')
+    truncated, other = LINES[4][: len(LINES[4]) // 2] + b'\n', line('9', *sample(9, 2))[:-9] + b'\n'
+    source.write_bytes(b''.join([LINES[0], truncated, LINES[1], other, LINES[2], LINES[0], LINES[3]]))
+    code, _, said = command(bottom_up, source)
+    assert code == 1
+    assert said[0].startswith(f'4 images are kept in {out}.part. Run the same command again to resume, with --skip-dam')
+    faults = faults_of(said[1:])
+    assert [fault.partition(': ')[0] for fault in faults] == [f'{source}, line {number}' for number in (2, 4, 6)]
+    code, said, warnings = command(bottom_up, source, '--skip-damaged')
+    assert (code, said[0]) == (0, 'images converted before: 4')
+    assert warnings == ['warning: left out 3 images', *(f'  {fault}' for fault in faults)]
+    assert content(out) == expected
+    source.write_bytes(truncated + LINES[4])
+    assert command(bottom_up, source, '--skip-damaged', out=tmp_path / 'intact')[0] == 0
+    assert '104' in RegionStore(tmp_path / 'intact')
+    source.write_bytes(truncated)
+    code, _, said = command(bottom_up, source, '--skip-damaged', out=tmp_path / 'none')
+    assert code == 1
+    assert said[-1].startswith(f'error: {source}, line 1: ')
+
+
 def fails_without_output(module, source, out):
     code = module.main([str(source), '--out-dir', str(out)])
     return code == 1 and not any(out.parent.glob(f'{out.name}*'))

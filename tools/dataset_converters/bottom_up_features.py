@@ -11,7 +11,8 @@ Output, see ``mmattn.language.regions.region_store``; the features of COCO's 123
 with ``--float16`` 18 GB.
 
 An interrupted run continues with the same command. All faults of the input are reported together, with their line
-numbers, on stderr, with exit code 1.
+numbers, on stderr, with exit code 1. The released test set has three damaged rows: ``--skip-damaged`` leaves out such
+rows and goes on with the images that are converted already.
 """
 
 import argparse
@@ -26,7 +27,13 @@ import rich.progress
 import torch
 
 import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, describe_source, write_store
+from mmattn.language.regions.conversion import (
+    add_arguments,
+    add_clip_boxes,
+    add_skip_damaged,
+    describe_source,
+    write_store,
+)
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.conversion import Fault, run_converter
 
@@ -79,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('tsv', type=Path, nargs='+', help='file of the release')
     add_arguments(parser)
     add_clip_boxes(parser)
+    add_skip_damaged(parser)
 
     return run_converter(convert, parser, argv, overwrites=False)
 

@@ -23,7 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, describe_source, write_store
+from mmattn.language.regions.conversion import (
+    add_arguments,
+    add_clip_boxes,
+    add_skip_damaged,
+    describe_source,
+    write_store,
+)
 from mmattn.language.regions.region_archives import image_sizes, read_images
 from mmattn.utils.conversion import Fault, run_converter
 
@@ -65,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     add_clip_boxes(parser)
+    add_skip_damaged(parser)
     return run_converter(convert, parser, argv, overwrites=False)
 
 

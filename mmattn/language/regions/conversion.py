@@ -106,6 +106,15 @@ def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_skip_damaged(parser: argparse.ArgumentParser) -> None:
+    """Add the option that leaves out damaged images."""
+    parser.add_argument(
+        '--skip-damaged',
+        action='store_true',
+        help='leave out images with a fault, such as truncated rows of a release, and list them on stderr',
+    )
+
+
 def describe_source(paths: Sequence[Path], *options: str) -> str:
     """Describe the command, its files, and options for ``store.json``. A missing file is a fault."""
     if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
@@ -127,12 +136,12 @@ def write_images(
         try:
             if image_id in places:
                 raise Fault(f'image {image_id} is also in {places[image_id]}')
-            places[image_id] = source
             if image_id not in writer:
                 regions = read()
                 if clip:
                     regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
                 writer.write(image_id, regions)
+            places[image_id] = source  # an intact row may follow a damaged one of the same image
         except (Fault, ValueError) as fault:
             faults += [f'{source}: {reason}' for reason in fault.args]
     if faults:
@@ -147,9 +156,10 @@ def write_store(
 ) -> None:
     """Write the regions of images, and continue where an interrupted run has stopped.
 
-    ``args`` has ``out_dir``, ``float16`` and, optionally, ``clip_boxes``. A run continues only with the same
-    ``source``, which goes to ``store.json``. If a file of ``inputs`` has changed, the store is begun again. After
-    faults, as in :func:`write_images`, the images without a fault are kept in ``<out_dir>.part``.
+    ``args`` has ``out_dir``, ``float16`` and, optionally, ``clip_boxes`` and ``skip_damaged``. A run continues only
+    with the same ``source``, which goes to ``store.json``. If a file of ``inputs`` has changed, the store is begun
+    again. After faults, as in :func:`write_images`, the images without a fault are kept in ``<out_dir>.part``. With
+    ``skip_damaged``, they become the store.
     """
     clip = getattr(args, 'clip_boxes', False)
     if clip:
@@ -160,10 +170,17 @@ def write_store(
                 print(f'images converted before: {len(writer):,}', flush=True)
             try:
                 write_images(writer, images, clip)
-            except BaseException:
-                kept = f'{len(writer):,} images are kept in {args.out_dir}.part.'
-                print(f'{kept} Run the same command again to resume.', file=sys.stderr)
-                raise
+            except BaseException as error:
+                skip = getattr(args, 'skip_damaged', None) if isinstance(error, Fault) else None
+                if skip and len(writer):
+                    print('\n  '.join([f'warning: left out {len(error.args)} images', *error.args]), file=sys.stderr)
+                else:
+                    kept = (
+                        f'{len(writer):,} images are kept in {args.out_dir}.part. Run the same command again to resume'
+                    )
+                    advice = '' if skip is None else ', with --skip-damaged to leave out what has a fault'
+                    print(f'{kept}{advice}.', file=sys.stderr)
+                    raise
     except ValueError as error:  # other arguments, or no image
         raise Fault(str(error)) from error
     store = RegionStore(args.out_dir)
