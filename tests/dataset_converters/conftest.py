@@ -37,6 +37,11 @@ def faults_of(lines):
     return [line.removeprefix('  ') for line in lines[1:]]
 
 
+def places(faults):
+    """Files, lines and samples of faults, without what is wrong there."""
+    return [fault.split(': ')[0] for fault in faults]
+
+
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / 'data' / 'out'

@@ -13,11 +13,10 @@ from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.captioning import COCOCaptionDataset
 from mmattn.language.captioning.annotations import read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
-from mmattn.utils.files import write_text
 from reproduction.language_releases import region_archive as archive
 
 from ..real_data import missing, real_data
-from .conftest import content, scripts
+from .conftest import content, places, scripts
 
 flickr8k, attributes = scripts('flickr8k', 'caption_attributes')
 
@@ -76,7 +75,7 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, tmp
     assert data.ids == ['4']
     assert data[0]['data_samples'].captions == ['Two cats .']
     before = content(out)
-    assert command(flickr8k, source)[::2] == (1, [f'error: {out}: already exists; --overwrite replaces it'])
+    assert command(flickr8k, source)[0] == 1
     assert content(out) == before
     annotate(source / 'dataset_flickr8k.json.gz', expected[:4])  # with a test split: taken as it is
     assert command(flickr8k, source, '--overwrite')[0] == 0
@@ -100,36 +99,25 @@ def test_a_test_set_for_a_trained_model(command, source, tmp_path):
     assert new.metainfo == old.metainfo
 
 
-def test_all_faults_of_flickr8k(fails, source, tmp_path):
-    path, train, val = (
-        source / name for name in ('dataset_flickr8k.json.gz', 'features_train.npz', 'features_val.npz')
-    )
-    annotate(path, [*IMAGES, image(7, 'val', 'a dog'), *(image(n, 'val', 'a') for n in range(10, 18))])
-    assert fails(flickr8k, source) == [f'{path}: 9 images without regions: 7, 10, 11, 12, 13, … and 4 more']
-    annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test'), IMAGES[0]])
-    archive(val, boxes=None)
-    assert fails(flickr8k, source) == [
-        f'{path}: image 1: 2 times in the file',
-        f'{val}: no boxes or boxes in it',
-    ]
-    annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test')])
-    archive(val, image_id=np.array([3, 4, 1]), num_regions=np.array([4, 0, 2]))
-    assert fails(flickr8k, source) == [f'{path}: must have the splits train and val, or test alone; got test, train']
-    annotate(path, [*IMAGES[:4], dict(IMAGES[4], split='trian')])
-    reason = "image 5: its split must be one of train, restval, val, test; got 'trian'"
-    assert fails(flickr8k, source) == [f'{path}: {reason}']
-    annotate(path, IMAGES[:5])
-    assert fails(flickr8k, source) == [
-        f'{val}, image 1: image 4: no regions',
-        f'{val}, image 2: image 1 is also in {train}, image 1',
-    ]
-    train.unlink()
-    val.unlink()
-    assert fails(flickr8k, source) == [f'{source}: no features_*.npz in it']
-    assert fails(flickr8k, tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
-
-
 # Attributes: the parts.
+
+
+def test_faults_of_flickr8k(fails, source):
+    path = source / 'dataset_flickr8k.json.gz'
+    test = dict(IMAGES[3], split='test')
+    for images, names in (
+        ([*IMAGES[:2], test, IMAGES[0]], 'image 1: '),
+        ([*IMAGES[:2], test], 'test, train'),
+        ([*IMAGES[:4], dict(IMAGES[4], split='trian')], 'image 5: '),
+        ([*IMAGES, image(7, 'val', 'a dog')], ' 7'),
+    ):
+        annotate(path, images)
+        [fault] = fails(flickr8k, source)
+        assert fault.startswith(f'{path}: ')
+        assert names in fault
+    for file in source.glob('*.npz'):
+        file.unlink()
+    assert places(fails(flickr8k, source)) == [str(source)]
 
 
 def reference_average_precision(scores, targets):
@@ -338,41 +326,22 @@ def test_attributes_that_can_be_learned(data, tmp_path, monkeypatch, capfd):
     assert again.read_bytes() == out.read_bytes()
 
 
-def test_attributes_of_training_images_do_not_come_from_their_captions(data, tmp_path, monkeypatch, capfd):
-    """Features without information about the captions: the quality on training images is that of other images."""
-    monkeypatch.setattr(attributes, 'BATCH', 16)
-    monkeypatch.setattr(attributes, 'EPOCHS', 12)
-    write_regions(tmp_path / 'noise', torch.randn(260, 3, 8))
-    run(data[0], tmp_path / 'noise', tmp_path / 'out.json', '--num-attributes', 2)
-    said = dict(re.findall(r'(train, 200 images, \w+): mean average precision (\S+);', capfd.readouterr().out))
-    classifier, frequency = (float(said[f'train, 200 images, {name}']) for name in ('classifier', 'frequency'))
-    assert abs(classifier - frequency) < 0.08  # 0.9 and more for images that have trained the classifier
-
-
-def test_errors_of_attributes(data, tmp_path):
+def test_failures_of_attributes(data, tmp_path):
     ann_file, regions, _ = data
-    out = tmp_path / 'out.json'
-    write_text(out, 'mine')
-    with pytest.raises(FileExistsError, match='this exists already; choose another --out'):
-        run(ann_file, regions, out)
-    assert out.read_text(encoding='utf-8') == 'mine'
-    out = tmp_path / 'none.json'
-    other = annotate(tmp_path / 'a.json', [image('x', 'train', 'a dog'), image('y', 'val', 'a dog')])
-    with pytest.raises(ValueError, match=r'regions: 2 faults:\n  image x is not in.*\n  image y is not in'):
-        run(other, regions, out)
-    with pytest.raises(ValueError, match=r"a\.json: no split val; Karpathy's splits are required"):
-        run(annotate(tmp_path / 'a.json', [image(0, 'train', 'a dog')]), regions, out)
     few = [image(i, 'train' if i < 4 else 'val', 'a dog') for i in range(6)]
-    with pytest.raises(ValueError, match=r'a\.json: 4 training images; at least 5 are required'):
-        run(annotate(tmp_path / 'a.json', few), regions, out)
-    with pytest.raises(ValueError, match='--num-attributes must be at most 6, the number of words; got 20'):
-        run(ann_file, regions, out)
-    other = [image(i, 'train', 'a dog') if i < 5 else image(i, 'val', 'a cat') for i in range(7)]
-    with pytest.raises(ValueError, match=r'a\.json: the captions of val have none of the 1 words'):
-        run(annotate(tmp_path / 'a.json', other), regions, out, '--num-attributes', 1)
-    with pytest.raises(ValueError, match='--num-words must be at least 1; got 0'):
-        run(ann_file, regions, out, '--num-words', 0)
-    assert not out.exists()
+    for images, names in (
+        ([image('x', 'train', 'a dog'), image('y', 'val', 'a dog')], '(?s)image x.*image y'),
+        ([image(0, 'train', 'a dog')], r'a\.json: .*val'),
+        (few, r'a\.json: 4'),
+    ):
+        with pytest.raises(ValueError, match=names):
+            run(annotate(tmp_path / 'a.json', images), regions, tmp_path / 'none.json')
+    with pytest.raises(ValueError, match='--num-attributes'):
+        run(ann_file, regions, tmp_path / 'none.json')
+    (tmp_path / 'out.json').write_text('mine', encoding='utf-8')
+    with pytest.raises(FileExistsError, match='--out'):
+        run(ann_file, regions, tmp_path / 'out.json')
+    assert not (tmp_path / 'none.json').exists()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from reproduction.releases import pack, photo, save
 from ..engine.test_tools import ROOT, SMALL
 from ..full_disk import full_disk
 from ..segmentation.test_face_parsing_alignment import apply
-from .conftest import FOLDER, content, scripts
+from .conftest import FOLDER, content, places, scripts
 
 color_labels, helen, lfw_pl = scripts('color_labels', 'helen', 'lfw_pl')
 SIZE = (20, 26)  # height, width
@@ -141,16 +142,6 @@ def test_colors(command, masks, out):
         np.testing.assert_array_equal(labels, np.array([0, 1, 2, 1])[np.random.default_rng(seed).integers(0, 4, SIZE)])
 
 
-def test_the_palette_may_come_from_a_file_and_images_without_subfolders(command, tmp_path, out):
-    save(tmp_path / 'images/a.png', photo(0))
-    save(tmp_path / 'masks/a.png', np.full((*SIZE, 3), 9, np.uint8))
-    (tmp_path / 'palette.txt').write_text('none: 0,0,0\n\nthing: 9, 9, 9\n')
-    args = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--palette', tmp_path / 'palette.txt']
-    assert command(color_labels, *args)[0] == 0
-    assert set(content(out)) == {'img_dir/a.png', 'ann_dir/a.png'}
-    assert (np.array(Image.open(out / 'ann_dir/a.png')) == 1).all()
-
-
 def test_nearest_colours(command, fails, masks, out):
     """Of a mask that was compressed with loss; the colours are compared one by one."""
     palette = np.array([[0, 0, 0], [255, 255, 0], [127, 0, 0], [250, 200, 0]])
@@ -170,10 +161,13 @@ def test_nearest_colours(command, fails, masks, out):
     assert (~known).any()
 
     [line] = fails(color_labels, *masks, '--max-distance', 5, '--overwrite')
-    assert line.startswith(f'{masks[3] / "train/a.png"}: {(~known).sum()} pixels have colours')
-    assert f'{distance.min(-1).max():.1f} from the nearest' in line
     unknown = {','.join(map(str, colour)) for colour in mask[~known].tolist()}
-    assert line.endswith(f'; … and {len(unknown) - 5} more')
+    for figure in (
+        f'a.png: {(~known).sum()} pixels',
+        f'{distance.min(-1).max():.1f} from',
+        f'; … and {len(unknown) - 5} more',
+    ):
+        assert figure in line
     assert len(set(line.rpartition('nearest: ')[2].split('; ')) & unknown) == 5
 
 
@@ -217,39 +211,11 @@ def test_binary_masks_of_every_kind(command, tmp_path, out, mode):
     np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/a.png')), truth)
 
 
-def test_masks_whose_colours_are_not_stored_in_8_bits(fails, masks):
-    labels = masks[3]
-    path = next((labels / 'train').glob('a.*'))
-    opaque = np.dstack([np.array(Image.open(path).convert('RGB')), np.full(SIZE, 255, np.uint8)])
-    opaque[0, 0, 3] = 0
-    path.unlink()
-    save(path.with_suffix('.png'), opaque)
-    assert fails(color_labels, *masks) == [
-        f'{path.with_suffix(".png")}: 1 pixels are transparent, and their colours are not those one sees; save '
-        'the mask without an alpha channel'
-    ]
-    save(path.with_suffix('.png'), np.full(SIZE, 256, np.uint16))
-    assert fails(color_labels, *masks) == [
-        f'{path.with_suffix(".png")}: values up to 256, but colours have 8 bits; save the mask with 8 bits'
-    ]
-
-
-def test_a_full_disk_names_the_output(fails, masks, out):
-    image = masks[1] / 'train/a.jpg'
-    image.write_bytes(image.read_bytes() + bytes(9000))
-    with full_disk(8000):
-        [line] = fails(color_labels, *masks)
-    assert line.startswith(str(out))
-    assert line.endswith('File too large')
-
-
 def test_what_is_left_out_or_never_seen_is_a_warning(command, masks):
     (masks[1] / 'train/a.heic').write_bytes(b'')
     said = command(color_labels, *masks, 'sky:0,0,255')[2]
-    assert said == [
-        f'warning: {masks[1]}: 1 files are skipped, not images: {masks[1]}/train/a.heic …',
-        'warning: no mask has a pixel of sky',
-    ]
+    assert 'a.heic' in said[0]
+    assert 'sky' in said[1]
 
 
 # Training and validation.
@@ -287,20 +253,6 @@ def test_images_are_divided_by_name(command, photos, out):
     assert set(content(out)) != files
 
 
-def test_images_that_are_divided_already(fails, masks):
-    said = fails(color_labels, *masks, '--val-fraction', 0.5)
-    assert said == [f'{masks[1]}: already has train and val; omit --val-fraction']
-
-
-def test_images_that_cannot_be_divided(fails, photos, tmp_path):
-    for fraction in (0, 1, -0.1, 'nan'):
-        assert 'above 0 and below 1' in fails(color_labels, *photos[:-1], fraction)[0]
-    for i in range(1, 6):
-        (tmp_path / f'images/day {i % 2}/IMG_{i}.JPG').unlink()
-        (tmp_path / f'masks/day {i % 2}/IMG_{i}.png').unlink()
-    assert 'require one image each; got 1' in fails(color_labels, *photos)[0]
-
-
 @pytest.mark.e2e
 def test_photographs_train_with_the_command_that_is_printed(run, command, photos, out, tmp_path):
     """And the data may move, with their config."""
@@ -335,33 +287,22 @@ def test_every_fault_of_helen_is_told_at_once(fails, helen_release):
     root = helen_release
     (root / 'exemplars.txt').write_text('1 , 11_1\n2 , 12_1\n3 , 21_1\nfour\n5 , 13_2\n')
     (root / 'testing.txt').write_text('1 , 31_1\n2 , 99_9\n')
-    (root / 'labels/11_1/11_1_lbl03.png').unlink()
-    save(root / 'labels/11_1/11_1_lbl04.png', np.zeros((SIZE[0], SIZE[1] - 1), np.uint8))
-    truncate(root / 'labels/11_1/11_1_lbl05.png')
+    labels = root / 'labels/11_1/11_1_lbl'
+    Path(f'{labels}03.png').unlink()
+    save(Path(f'{labels}04.png'), np.zeros((SIZE[0], SIZE[1] - 1), np.uint8))
+    truncate(Path(f'{labels}05.png'))
     truncate(root / 'images/12_1.jpg')
     (root / 'images/13_2.jpg').write_text('no image')
     save(root / 'labels/22_1/22_1_lbl10.png', np.zeros((*SIZE, 3), np.uint8))
     (root / 'labels/22_1/22_1_lbl09.png').write_bytes(b'')
     lines = fails(helen, root)
-    expected = [
-        f'{root}/exemplars.txt:4: invalid line: ',
-        f'{root}/tuning.txt:1: 21_1 is also in {root}/exem',
-        f'{root}/exemplars.txt: lists 4 images, the release has 2000',
-        f'{root}/tuning.txt: lists 1 images, the rel',
-        f'{root}/testing.txt: lists 2 images, the release has 100',
-        f'{root}/labels/11_1/11_1_lbl03.png: no such file',
-        f'{root}/labels/11_1/11_1_lbl04.png: 25×20, but its image {root}/images/11_1.jpg 26×20',
-        f'{root}/labels/11_1/11_1_lbl05.png: unreadable: ',
-        f'{root}/images/12_1.jpg: unreadable: ',
-        f'{root}/images/13_2.jpg: unreadable: ',
-        f'{root}/labels/22_1/22_1_lbl10.png: uint8 of shape (20, 26, 3), not ',
-        f'{root}/labels/22_1/22_1_lbl09.png: unreadable: ',
-        f'{root}/images/99_9.jpg: no such file, listed in {root}/testing.txt:2',
-    ]
-    assert len(lines) == len(expected) + 11  # and the labels of 99_9
-    shown = '\n'.join(lines)
-    for line in expected:
-        assert line in shown, line
+    expected = ['exemplars.txt', 'exemplars.txt:4', 'tuning.txt', 'tuning.txt:1', 'testing.txt']  # counts, too
+    expected += ['images/12_1.jpg', 'images/13_2.jpg', 'images/99_9.jpg']
+    expected += [f'labels/11_1/11_1_lbl{i}.png' for i in ('03', '04', '05')]
+    expected += [f'labels/22_1/22_1_lbl{i}.png' for i in ('09', '10')]
+    expected += [f'labels/99_9/99_9_lbl{i:02}.png' for i in range(11)]
+    assert {*places(lines)} == {f'{root}/{name}' for name in expected}
+    assert len(lines) == len(expected)
 
 
 def test_every_fault_of_lfw_pl_is_told_at_once(fails, lfw_release):
@@ -375,120 +316,133 @@ def test_every_fault_of_lfw_pl_is_told_at_once(fails, lfw_release):
     save(labels / 'No_One_0007.ppm', grey[:-1])
     save(labels / 'Bo_0001.ppm', np.uint8([[[255, 0, 0]]]))
     lines = fails(lfw_pl, *lfw_release)
-    assert lines == [
-        f'{lists}/parts_validation.txt:2: Ann_Lee_0001 is also in {lists}/parts_train.txt:1',
-        f"{lists}/parts_validation.txt:4: invalid line: '../Ann_Lee 1'",
-        lines[2],
-        f'{labels}/Ann_Lee_0012.ppm: 2 pixels are not pure red, green or blue, the first is 0,255,255',
-        f'{labels}/Bo_0001.ppm: 1×1, but its image {images}/Bo/Bo_0001.jpg 26×20',
-        f'{images}/No_One/No_One_0007.jpg: no such file, listed in {lists}/parts_validation.txt:3',
-        f'{labels}/No_One_0007.ppm: 2 pixels are not pure red, green or blue, the first is 0,255,255',
-    ]
-    assert lines[2].startswith(f'{lists}/parts_test.txt: cannot be read')
-
-
-def test_images_and_masks_in_one_folder_and_a_distance_below_0_are_refused(fails, masks):
-    images = masks[1]
-    same = ['--images', images, '--masks', images, *masks[4:]]
-    assert fails(color_labels, *same) == [f'{images}: --images and --masks must be different folders']
-    said = fails(color_labels, *masks, '--max-distance', -5)
-    assert said == ['--max-distance must be at least 0; got -5.0']
+    assert len(lines) == 7
+    assert {*places(lines)} == {
+        *(f'{lists}/parts_{name}' for name in ('validation.txt:2', 'validation.txt:4', 'test.txt')),
+        *(f'{labels}/{name}.ppm' for name in ('Ann_Lee_0012', 'Bo_0001', 'No_One_0007')),
+        f'{images}/No_One/No_One_0007.jpg',
+    }
+    [fault] = [line for line in lines if 'Ann_Lee_0012.ppm' in line]
+    assert '2 pixels' in fault
+    assert fault.endswith('0,255,255')
 
 
 def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
     images, labels = masks[1], masks[3]
-    save(images / 'train/lonely.jpg', photo(0))
-    save(labels / 'val/lonely.png', photo(0))
-    save(images / 'train/other.png', photo(0))
-    save(images / 'train/a.jpeg', photo(0))
+    for path in (
+        images / 'train/lonely.jpg',
+        labels / 'val/lonely.png',
+        images / 'train/other.png',
+        images / 'train/a.jpeg',
+    ):
+        save(path, photo(0))
     save(labels / 'train/other.png', np.zeros((SIZE[0], 2, 3), np.uint8))
     truncate(labels / 'val/a.bmp')
     save(labels / 'train/b.c.bmp', np.full((*SIZE, 3), (0, 1, 2), np.uint8))
     lines = fails(color_labels, *masks)
-    assert sorted(line for line in lines) == sorted(
-        [
-            f'{images}/train/a.jpg: a.jpeg has the same name',
-            f'{images}/train/lonely.jpg: no mask of this name',
-            f'{labels}/val/lonely.png: no image of this name',
-            f'{images}: all images must have the same suffix; found 1 .jpeg, 3 .jpg, 1 .png',
-            f'{labels}/train/other.png: 2×20, but its image {images}/train/other.png 26×20',
-            next(line for line in lines if f'{labels}/val/a.bmp: unreadable' in line),
-            f'{labels}/train/b.c.bmp: 520 pixels have colours that are not in the palette, '
-            'up to 2.2 from the nearest: 0,1,2',
-        ]
+    of_images, of_labels = (
+        ('', '/train/a.jpg', '/train/lonely.jpg'),
+        ('val/lonely.png', 'train/other.png', 'val/a.bmp', 'train/b.c.bmp'),
     )
+    assert len(lines) == 7
+    assert {*places(lines)} == {*(f'{images}{name}' for name in of_images), *(f'{labels}/{name}' for name in of_labels)}
+    assert any('520 pixels' in line and line.endswith('up to 2.2 from the nearest: 0,1,2') for line in lines)
+
+
+def with_alpha(masks):
+    """A transparent pixel, whose colour nobody sees."""
+    path = masks[3] / 'train/a.bmp'
+    opaque = np.dstack([np.array(Image.open(path).convert('RGB')), np.full(SIZE, 255, np.uint8)])
+    opaque[0, 0, 3] = 0
+    return replaced(masks, opaque)
+
+
+def replaced(masks, mask):
+    (masks[3] / 'train/a.bmp').unlink()
+    save(masks[3] / 'train/a.png', mask)
+    return masks
+
+
+def with_palette(masks, *palette):
+    return [*masks[:4], '--palette', *palette]
 
 
 @pytest.mark.parametrize(
-    ('palette', 'said'),
+    ('arguments', 'names'),
     [
-        (['a:0,0'], "'a:0,0' is neither"),
-        (['a:0,0,256'], "'a:0,0,256' is neither"),
-        (['no_file.txt'], 'is neither'),
-        (['a:1,1,1', 'b:1,1,1'], 'the same colour as a'),
-        ([f'{i}:{i},0,0' for i in range(256)], '256 classes'),
+        (lambda masks: [*masks, '--val-fraction', 0.5], 'images: .*--val-fraction'),  # divided already
+        (lambda masks: [*masks[:2], '--masks', masks[1], *masks[4:]], 'images: --images and --masks'),
+        (lambda masks: [*masks, '--max-distance', -5], '--max-distance'),
+        (with_alpha, 'train/a.png: 1 pixels .*alpha'),
+        (lambda masks: replaced(masks, np.full(SIZE, 256, np.uint16)), 'train/a.png: .*256'),
+        (lambda masks: [*masks[:3], masks[3] / 'none', *masks[4:]], 'masks/none'),
+        (lambda masks: with_palette(masks, 'a:0,0'), "'a:0,0'"),
+        (lambda masks: with_palette(masks, 'a:0,0,256'), "'a:0,0,256'"),
+        (lambda masks: with_palette(masks, 'a:1,1,1', 'b:1,1,1'), 'colour as a'),
+        (lambda masks: with_palette(masks, *(f'{i}:{i},0,0' for i in range(256))), '256 classes'),
+        (lambda masks: with_palette(masks, 'no_file.txt'), 'no_file.txt'),
+        (lambda masks: with_palette(masks, os.devnull), 'null'),
     ],
 )
-def test_bad_palettes(fails, masks, palette, said):
-    [line] = fails(color_labels, *masks[:4], '--palette', *palette)
-    assert said in line
+def test_failures_of_colored_masks(fails, masks, arguments, names):
+    [fault] = fails(color_labels, *arguments(masks))
+    assert re.search(names, fault)
 
 
-@pytest.mark.parametrize('share', [0, 0.5, 0.97])
-@pytest.mark.parametrize('name', ['release.zip', 'release.tar.gz'])
-def test_damaged_archives(fails, helen_release, tmp_path, name, share):
-    archive = pack(tmp_path / name, content(helen_release))
-    truncate(archive, share)
-    assert fails(helen, archive) == [f'{archive}: not a zip or tar archive, or damaged']
-
-
-def test_an_archive_with_a_password_is_named(fails, helen_release, tmp_path):
-    archive = pack(tmp_path / 'release.zip', content(helen_release))
+def locked(archive):
+    """Mark all entries of a zip archive as encrypted."""
     data = bytearray(archive.read_bytes())
     for header, flags in ((b'PK\x03\x04', 6), (b'PK\x01\x02', 8)):
-        start = data.find(header)
-        while start >= 0:
-            data[start + flags] |= 1
-            start = data.find(header, start + 1)
+        for found in re.finditer(re.escape(header), bytes(data)):
+            data[found.start() + flags] |= 1
     archive.write_bytes(data)
-    [line] = fails(helen, archive)
-    assert line.startswith(f'{archive}: cannot be unpacked here')
-    assert 'encrypted' in line
 
 
-def test_an_empty_palette_is_named(fails, masks, tmp_path):
-    (tmp_path / 'palette.txt').write_text('\n')
-    assert fails(color_labels, *masks[:4], '--palette', tmp_path / 'palette.txt') == [
-        f'{tmp_path}/palette.txt: no name:r,g,b in it'
-    ]
-
-
-def test_archives_cannot_write_elsewhere(fails, tmp_path):
-    archive = pack(tmp_path / 'evil.tar', {'../../evil.txt': b'', 'exemplars.txt': b''}, 'w')
-    assert fails(helen, archive) == [f"{archive}: the entry '../../evil.txt' is outside of the folder of the archive"]
+@pytest.mark.parametrize(
+    ('name', 'spoil', 'names'),
+    [
+        *(
+            (name, lambda path, share=share: truncate(path, share), 'damaged')
+            for name in ('release.zip', 'release.tar.gz')
+            for share in (0, 0.5, 0.97)
+        ),
+        ('release.zip', locked, 'encrypted'),
+        (
+            'release.tar',
+            lambda path: pack(path, {'../../evil.txt': b'', 'exemplars.txt': b''}, 'w'),
+            "'../../evil.txt'",
+        ),
+        ('release.zip', Path.unlink, 'no such'),
+    ],
+)
+def test_faults_of_archives(fails, helen_release, tmp_path, name, spoil, names):
+    archive = pack(tmp_path / name, content(helen_release))
+    spoil(archive)
+    [fault] = fails(helen, archive)
+    assert fault.startswith(f'{archive}: ')
+    assert names in fault
     assert not list(tmp_path.rglob('evil.txt'))
-
-
-def test_what_is_not_there(fails, tmp_path, lfw_release, masks):
-    assert fails(helen, tmp_path / 'none') == [f'{tmp_path}/none: no such folder or archive']
-    assert fails(helen, tmp_path) == [f'{tmp_path}: no exemplars.txt in it']
-    assert 'no [!._]*_[0-9]*.ppm in it' in fails(lfw_pl, *lfw_release[:3], lfw_release[1], *lfw_release[4:])[0]
-    assert fails(color_labels, *masks[:3], tmp_path / 'none', *masks[4:]) == [f'{tmp_path}/none: no such folder']
 
 
 # Output.
 
 
 def test_an_existing_output_is_only_replaced_if_asked_for_and_ours(command, fails, helen_release, masks, out):
+    save(out / 'img_dir/train/precious.jpg', photo(0))
+    assert str(out) in fails(color_labels, *masks, '--overwrite')[0]
+    shutil.rmtree(out)
     for module, args in ((helen, [helen_release, '--allow-other-counts']), (color_labels, masks)):
         assert command(module, *args, '--overwrite')[0] == 0
-        assert fails(module, *args) == [f'{out}: already exists; --overwrite replaces it']
+        assert '--overwrite' in fails(module, *args)[0]
         before = content(out)
         save(out / 'img_dir' / 'train' / 'old.jpg', photo(0))
         assert command(module, *args, '--overwrite')[0] == 0
         assert content(out) == before
     (out / 'notes.txt').write_text('mine')
-    assert 'notes.txt, which --overwrite would delete' in fails(color_labels, *masks, '--overwrite')[0]
+    assert 'notes.txt' in fails(color_labels, *masks, '--overwrite')[0]
+    (out / 'notes.txt').unlink()
+    (masks[1] / 'val/a.jpg').write_bytes(b'')
+    assert 'val/a.jpg' in fails(color_labels, *masks, '--overwrite')[0]  # and the old output is left
 
 
 def test_the_input_is_not_replaced(masks, capfd):
@@ -526,28 +480,6 @@ def test_folders_may_be_links(command, fails, masks, out, tmp_path):
     assert content(out) == content(tmp_path / 'expected')
 
 
-def test_an_image_may_be_called_train(command, tmp_path, out):
-    for name in ('train', 'other'):
-        save(tmp_path / f'images/{name}.png', photo(0))
-        save(tmp_path / f'masks/{name}.png', np.zeros((*SIZE, 3), np.uint8))
-    arguments = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--palette', 'none:0,0,0']
-    assert command(color_labels, *arguments, '--val-fraction', 0.5)[0] == 0
-
-
-def test_a_config_cannot_be_in_every_folder(command, photos, tmp_path):
-    code, _, said = command(color_labels, *photos, out=tmp_path / "bob's")
-    assert code == 1
-    assert 'quotes' in said[-1]
-    assert not (tmp_path / "bob's").exists()
-
-
-def test_a_data_set_of_somebody_else_is_not_replaced(fails, masks, out):
-    save(out / 'img_dir' / 'train' / 'precious.jpg', photo(0))
-    before = content(out)
-    assert 'not written by a converter' in fails(color_labels, *masks, '--overwrite')[0]
-    assert content(out) == before
-
-
 def test_a_replacement_that_fails_at_the_last_step_leaves_the_old_output(command, fails, masks, out, monkeypatch):
     command(color_labels, *masks)
     before, rename = content(out), Path.rename
@@ -562,26 +494,13 @@ def test_a_replacement_that_fails_at_the_last_step_leaves_the_old_output(command
     assert content(out) == before
 
 
-def test_a_failed_replacement_leaves_the_old_output(command, fails, masks, out):
-    command(color_labels, *masks)
-    before = content(out)
-    truncate(masks[1] / 'val/a.jpg')
-    assert 'val/a.jpg: unreadable' in fails(color_labels, *masks, '--overwrite')[0]
-    assert content(out) == before
+def test_interrupts_and_a_full_disk_leave_nothing(command, fails, masks, out, monkeypatch):
+    image = masks[1] / 'train/a.jpg'
+    image.write_bytes(image.read_bytes() + bytes(9000))
+    with full_disk(8000):
+        [line] = fails(color_labels, *masks)
+    assert line.startswith(str(out))
 
-
-def test_full_disk(fails, masks):
-    resource = pytest.importorskip('resource')
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
-    try:
-        lines = fails(color_labels, *masks)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert 'File too large' in lines[0]
-
-
-def test_interrupt(command, masks, out, monkeypatch):
     def interrupted(path, *_):
         raise KeyboardInterrupt
 
@@ -759,6 +678,13 @@ def test_alignment_of_lfw_pl(command, lfw_release, out, tmp_path):
 
 
 def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turned_faces, tmp_path):
+    for options, names in (
+        (['--align', tmp_path / 'none'], 'none'),
+        (['--align', '--size', 0], '--size'),
+        (['--align', '--margin', -0.5], '--size'),
+        (['--size', 64], '--align'),
+    ):
+        assert any(names in fault for fault in fails(helen, helen_release, *options, '--allow-other-counts'))
     points = helen_release / 'points'
     text = points.joinpath('2.txt').read_text().splitlines()
     (points / '1.txt').unlink()
@@ -769,33 +695,15 @@ def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turn
     lines = [line.replace(' , ', ' ').split() for line in points.joinpath('6.txt').read_text().splitlines()[1:9]]
     (points / '6.txt').write_text('31_1\n' + ''.join(f'{float(x) * 9} , {float(y) * 9}\n' for x, y in lines))
     truncate(helen_release / 'images/22_1.jpg')
-    told = fails(helen, helen_release, '--align', '--allow-other-counts')
-    expected = [
-        f'{points}: no landmarks of 11_1',
-        f'{points}: no landmarks of 13_2',
-        f'{points}: no landmarks of 21_1',
-        f'{points}/2.txt: 7 landmarks of 12_1, but the others have 8',
-        f'{points}/3.txt: not landmarks: ',
-        f'{points}/4.txt: points are not finite, all equal, or missing',
-        f'{points}/again.txt: a second file with the landmarks of 22_1',
-        f'{helen_release}/images/31_1.jpg: most of its landmarks are outside its 172×132 pixels',
-        f'{helen_release}/images/22_1.jpg: unreadable: ',
-    ]
-    assert len(told) == len(expected)
-    assert all(any(line.startswith(start) for line in told) for start in expected)
+    align = [helen, helen_release, '--align', '--allow-other-counts']
+    told = fails(*align)
+    missing = [line for line in told if line.startswith(f'{points}: ')]
+    assert [line.split()[-1] for line in missing] == ['11_1', '13_2', '21_1']
+    expected = [*(f'{points}/{name}.txt' for name in ('2', '3', '4', 'again'))]
+    expected += [f'{helen_release}/images/{name}.jpg' for name in ('31_1', '22_1')]
+    assert len(told) == 9
+    assert {*places(told)} == {str(points), *expected}
 
     (points / '1.pts').write_text('version: 1\nn_points: 3\n{\n1 2\n3 4\n}\n')
     (points / '3.pts').write_text('n_points: 3\n1 2\n')
-    told = '\n'.join(fails(helen, helen_release, '--align', '--allow-other-counts'))
-    assert f'{points}/1.pts: 2 points, but its header has n_points: 3' in told
-    assert f'{points}/3.pts: not landmarks' in told
-    assert fails(helen, helen_release, '--align', tmp_path / 'none', '--allow-other-counts')[0] == (
-        f'{tmp_path}/none: no such folder'
-    )
-
-
-def test_sizes_that_make_no_image(fails, helen_release, turned_faces):
-    for option in (['--size', 0], ['--margin', -0.5]):
-        assert '--size must be' in fails(helen, helen_release, '--align', *option, '--allow-other-counts')[-1]
-    for option in (['--size', 64], ['--margin', 0.1]):
-        assert 'are options of --align' in fails(helen, helen_release, *option, '--allow-other-counts')[-1]
+    assert {f'{points}/1.pts', f'{points}/3.pts'} < {*places(fails(*align))}

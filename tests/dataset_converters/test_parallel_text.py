@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import sys
+import re
 
 import pytest
 
@@ -17,7 +17,7 @@ from reproduction.releases import pack, text
 from reproduction.releases import write_files as written
 
 from ..real_data import missing, real_data
-from .conftest import content, scripts
+from .conftest import content, places, scripts
 
 multi30k, iwslt14, wmt14 = scripts('multi30k', 'iwslt14', 'wmt14')
 
@@ -67,58 +67,15 @@ def test_multi30k(command, out, tmp_path, form):
         ].split()
 
 
-def test_multi30k_in_other_languages_and_again(command, fails, out, tmp_path):
+def test_multi30k_in_other_languages_and_again(command, out, tmp_path):
     source = written(MULTI30K, tmp_path / 'raw')
     options = ['--merges', 5, '--allow-other-counts']
     assert command(multi30k, source, *options, '--source', 'fr', '--target', 'en', '--no-lowercase')[0] == 0
     check_names(out, 'fr', 'en')
     assert tokens(out, 'train.en')[0] == 'A dog runs .'
     assert json.loads((out / 'corpus.json').read_text(encoding='utf-8'))['lowercase'] is False
-    assert fails(multi30k, source, *options) == [f'{out}: already exists; --overwrite replaces it']
     assert command(multi30k, source, *options, '--overwrite', '--workers', 2)[0] == 0
     check_names(out, 'en', 'de')
-    (out / 'notes.txt').write_bytes(b'')
-    [line] = fails(multi30k, source, *options, '--overwrite')
-    assert line == f'{out}: also contains notes.txt, which --overwrite would delete'
-
-
-def test_all_faults_of_multi30k(fails, tmp_path):
-    release = dict(MULTI30K)
-    del release['val.de.gz']
-    release['train.de.gz'] = gzip.compress(text(GERMAN[:3]))
-    release['test_2016_flickr.en.gz'] = gzip.compress(b'one\n\xff\n')
-    release['test_2016_flickr.de.gz'] = gzip.compress(text(GERMAN))[:-9]
-    source = written(release, tmp_path / 'raw')
-    missed, different, not_utf8, damaged = fails(multi30k, source)
-    assert missed == f'{source}: no val.de or val.de.gz in it'
-    assert different == f'{source}/train.en.gz: 4 sentences, but {source}/train.de.gz has 3'
-    assert not_utf8 == f'{source}/test_2016_flickr.en.gz, line 2: not UTF-8 (invalid start byte)'
-    assert damaged.startswith(f'{source}/test_2016_flickr.de.gz: damaged after line ')
-
-
-def test_other_faults_of_multi30k(fails, tmp_path, capfd):
-    source = written(MULTI30K, tmp_path / 'raw')
-    counts = fails(multi30k, source)
-    assert counts[0] == 'train: 4 sentences, the release has 29,000 (--allow-other-counts)'
-    assert len(counts) == 3
-    assert fails(multi30k, tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder or archive']
-    assert len(fails(multi30k, written({'a': b''}, tmp_path / 'empty'))) == 6
-    [line] = fails(multi30k, source, '--source', 'de')
-    assert line == '--source and --target must be two languages; got de twice'
-    unread = {f'{name}.{language}': b'a\n' for name in multi30k.COUNTS for language in ('en', 'de')}
-    [line] = fails(multi30k, written(unread, tmp_path / 'one'), '--allow-other-counts')
-    assert 'no pair of symbols occurs twice' in line
-    for option in (['--target', 'xx'], ['--merges', '0'], ['--workers', '-1']):
-        with pytest.raises(SystemExit, match='2'):
-            multi30k.main([str(source), *option])
-    assert 'invalid positive number value' in capfd.readouterr().err
-
-
-def test_without_the_optional_packages_nothing_is_written(monkeypatch, out, tmp_path):
-    monkeypatch.setitem(sys.modules, 'sacremoses', None)
-    with pytest.raises(ImportError, match=r"pip install 'mmattn\[language\]'"):
-        multi30k.main([str(tmp_path / 'none'), '--out-dir', str(out)])
-    assert not out.parent.exists()
 
 
 def test_empty_lines_are_dropped_in_training_only(command, out, tmp_path):
@@ -131,11 +88,6 @@ def test_empty_lines_are_dropped_in_training_only(command, out, tmp_path):
     assert warnings[3:] == [f'warning: {split}: empty lines are kept: 2, 4' for split in ('val', 'test')]
     assert read_lines(out / 'test.de') == ['a', '', 'b', '']
     assert read_lines(out / 'test.raw.de') == ['a', '', 'b ', ' ']
-
-
-def test_an_empty_line_that_a_model_would_have_to_translate_is_a_fault(fails, tmp_path):
-    source = written({**MULTI30K, 'val.en.gz': gzip.compress(text(['A dog.', ' ']))}, tmp_path / 'raw')
-    assert fails(multi30k, source, '--allow-other-counts') == ['val: empty lines cannot be translated: 2']
 
 
 @pytest.mark.parametrize('form', ['folder', 'test.zip'])
@@ -160,20 +112,18 @@ def test_a_test_set_for_a_trained_model(command, fails, out, tmp_path, form):
     data = ParallelTextDataset(str(out), 'test', test_mode=True)
     assert data.metainfo == ParallelTextDataset(str(prepared), 'train').metainfo
     out.rename(tmp_path / 'kept')
-    other = f'{prepared}: translates en to de, not {{}}, as asked for'
-    assert fails(multi30k, *options, '--source', 'de', '--target', 'en') == [other.format('de to en')]
-    assert fails(multi30k, *options, '--target', 'fr') == [other.format('en to fr')]
-    assert fails(wmt14, 'en-fr', *options) == [other.format('en to fr')]
-    assert fails(multi30k, *options, '--lowercase') == [f'--merges and --lowercase are already set by {prepared}']
+    for tool, more, names in (
+        ([multi30k], ['--source', 'de', '--target', 'en'], f'{prepared}: .*de to en'),
+        ([wmt14, 'en-fr'], [], f'{prepared}: .*en to fr'),
+        ([multi30k], ['--lowercase'], str(prepared)),
+    ):
+        assert re.search(names, fails(*tool, *options, *more)[0])
+    assert 'no test_2016_flickr.en' in fails(multi30k, *options[:3])[0]
+    assert '--vocab-from' in fails(multi30k, folder, '--test', 'a')[0]
     before = content(prepared)
     code, _, said = command(multi30k, *options, '--overwrite', '--out-dir', prepared, out=None)
-    assert code == 1
+    assert (code, content(prepared)) == (1, before)
     assert str(prepared) in ' '.join(said)
-    assert content(prepared) == before
-    en, _ = fails(multi30k, *options[:3])
-    assert en.endswith('no test_2016_flickr.en or test_2016_flickr.en.gz in it')
-    [line] = fails(multi30k, folder, '--test', 'a')
-    assert line == '--test requires --vocab-from, the output of the converter on which the model was trained'
 
 
 @pytest.mark.parametrize('form', ['folder', '2014-01.tgz', 'en-fr'])
@@ -199,11 +149,22 @@ def test_a_published_test_set_for_a_trained_model(command, out, tmp_path, form):
     assert all(data == (prepared / name).read_bytes() for name, data in same.items())
 
 
-def test_a_missing_file_is_found_before_the_archive_is_unpacked(fails, tmp_path, monkeypatch):
-    release = {name: data for name, data in MULTI30K.items() if not name.startswith('train')}
-    source = pack(tmp_path / 'raw.zip', release)
-    monkeypatch.setattr('zipfile.ZipFile.extractall', None)
-    assert fails(multi30k, source) == [f'{source}: no train.{each} or train.{each}.gz in it' for each in ('en', 'de')]
+def test_faults_of_multi30k(fails, tmp_path):
+    release = dict(MULTI30K)
+    del release['val.de.gz']
+    release['train.de.gz'] = gzip.compress(text(GERMAN[:3]))
+    release['test_2016_flickr.en.gz'] = gzip.compress(b'one\n\xff\n')
+    release['test_2016_flickr.de.gz'] = gzip.compress(text(GERMAN))[:-9]
+    source = written(release, tmp_path / 'raw')
+    expected = [
+        f'{source}/{name}' for name in ('train.en.gz', 'test_2016_flickr.en.gz, line 2', 'test_2016_flickr.de.gz')
+    ]
+    assert places(fails(multi30k, source)) == [str(source), *expected]
+    source = written(MULTI30K, tmp_path / 'other')
+    assert places(fails(multi30k, source)) == ['train', 'val', 'test_2016_flickr']  # the numbers of sentences
+    assert '--source' in fails(multi30k, source, '--source', 'de')[0]
+    (source / 'val.en.gz').write_bytes(gzip.compress(text(['A dog.', ' '])))
+    assert places(fails(multi30k, source, '--allow-other-counts')) == ['val']  # an empty line to translate
 
 
 @pytest.mark.slow
@@ -285,6 +246,9 @@ def test_iwslt(command, out, tmp_path, form):
     assert 'a b c' in tokens(out, 'train.de') + tokens(out, 'val.de')
 
 
+# WMT'14 English–German.
+
+
 def test_all_faults_of_iwslt(fails, tmp_path):
     release = dict(IWSLT)
     del release[f'{iwslt14.TESTS[4]}.en.xml']
@@ -292,16 +256,11 @@ def test_all_faults_of_iwslt(fails, tmp_path):
     release[f'{iwslt14.TESTS[0]}.de.xml'] = xml(['one'])
     release[f'{iwslt14.TESTS[1]}.en.xml'] = b'<seg id="1">cut\n'
     root = written(release, tmp_path / 'release')
-    lines = len(IWSLT['train.tags.de-en.de'].split(b'\n')) - 1
-    assert fails(iwslt14, root) == [
-        f'{root}: no {iwslt14.TESTS[4]}.en.xml or {iwslt14.TESTS[4]}.en.xml.gz in it',
-        f'{root}/train.tags.de-en.de: {lines} sentences, but {root}/train.tags.de-en.en has {lines + 1}',
-        f'{root}/{iwslt14.TESTS[0]}.de.xml: 1 sentences, but {root}/{iwslt14.TESTS[0]}.en.xml has 2',
-        f'{root}/{iwslt14.TESTS[1]}.en.xml, line 1: expected <seg id="…">text</seg>; got \'<seg id="1">cut\'',
-    ]
+    found = fails(iwslt14, root)
+    expected = ['train.tags.de-en.de', f'{iwslt14.TESTS[0]}.de.xml', f'{iwslt14.TESTS[1]}.en.xml, line 1']
+    assert places(found) == [str(root), *(f'{root}/{name}' for name in expected)]
+    assert f'{iwslt14.TESTS[4]}.en.xml' in found[0]
 
-
-# WMT'14 English–German.
 
 MERGES = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
 GOOGLE = language_releases.wmt14_en_de(MERGES, wmt14.SEGMENTED.values(), wmt14.PUBLISHED.values())
@@ -345,6 +304,9 @@ def test_english_german_without_published_text(command, out, tmp_path):
     assert read_lines(out / 'test.raw.en') == [line.replace('\u2028', ' ') for line in ENGLISH]
 
 
+# WMT'14 English–French.
+
+
 def test_all_faults_of_english_german(fails, tmp_path):
     release = dict(GOOGLE)
     del release['train.tok.clean.bpe.32000.en'], release['vocab.bpe.32000']
@@ -352,20 +314,11 @@ def test_all_faults_of_english_german(fails, tmp_path):
     release['newstest2014.tok.bpe.32000.de'] = text(GERMAN[:3])
     release['newstest2013.en'] = release['newstest2013.de'] = text('ab')
     root = written(release, tmp_path / 'wmt16')
-    assert fails(wmt14, 'en-de', root) == [
-        f'{root}: no train.tok.clean.bpe.32000.en or train.tok.clean.bpe.32000.en.gz in it',
-        f'{root}: no vocab.bpe.32000 or vocab.bpe.32000.gz in it',
-        f'{root}/newstest2014.tok.bpe.32000.en: 4 sentences, but {root}/newstest2014.tok.bpe.32000.de has 3',
-        f'{OTHER_COUNTS[0]} (--allow-other-counts)',
-        f'{root}/newstest2013.en: 2 sentences, but {root}/newstest2013.tok.bpe.32000.en has 4',
-        f"{root}/bpe.32000: codes must have two symbols per line, separated by a space; line 2 is 'a'",
-    ]
-    for option in (['--merges', '5'], ['--no-lowercase']):
-        [line] = fails(wmt14, 'en-de', root, *option)
-        assert line.startswith('--merges and --lowercase are options of en-fr')
+    expected = [f'{root}/{name}' for name in ('newstest2014.tok.bpe.32000.en', 'newstest2013.en', 'bpe.32000')]
+    expected[1:1] = ['newstest2013.tok.bpe.32000']
+    assert places(fails(wmt14, 'en-de', root)) == [str(root), str(root), *expected]
+    assert '--merges' in fails(wmt14, 'en-de', root, '--merges', '5')[0]
 
-
-# WMT'14 English–French.
 
 CORPORA = language_releases.wmt14_en_fr(wmt14.CORPORA)
 
@@ -409,20 +362,12 @@ def test_all_faults_of_english_french(fails, tmp_path):
     pack(root / 'test-full.tgz', CORPORA['test-full.tgz'])
     faults = fails(wmt14, 'en-fr', root)
     assert len(faults) == 5
-    first = 'training-parallel-europarl-v7.tgz nor europarl-v7.fr-en.en and europarl-v7.fr-en.fr'
-    assert faults[0] == f'{root}: neither {first} in it'
-
+    assert 'training-parallel-europarl-v7.tgz' in faults[0]
+    assert 'europarl-v7.fr-en.fr' in faults[0]
     for files in list(CORPORA.values())[:5]:
         written(files, root)
     (root / 'training/europarl-v7.fr-en.fr').write_bytes(b'one\n')
-    [different, count] = fails(wmt14, 'en-fr', root)
-    english, french = (f'{root}/training/europarl-v7.fr-en.{language}' for language in ('en', 'fr'))
-    assert different == f'{english}: 267 sentences, but {french} has 1'
-    assert count == 'newstest2014-fren-src.en.sgm: 2 sentences, the release has 3,003 (--allow-other-counts)'
-
+    counts = [f'{root}/training/europarl-v7.fr-en.en', 'newstest2014-fren-src.en.sgm']
+    assert places(fails(wmt14, 'en-fr', root)) == counts
     pack(root / 'test-full.tgz', {'test-full/other': b''})
-    assert fails(wmt14, 'en-fr', root) == [
-        *(f'{root}/test-full.tgz: no {name} in it' for name in wmt14.NEWSTEST_2014),
-        different,
-    ]
-    assert fails(wmt14, 'en-fr', english) == [f'{english}: not a folder']
+    assert places(fails(wmt14, 'en-fr', root)) == [f'{root}/test-full.tgz'] * len(wmt14.NEWSTEST_2014) + counts[:1]

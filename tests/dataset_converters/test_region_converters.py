@@ -18,7 +18,7 @@ from reproduction.language_releases import region_archive as archive
 
 from ..real_data import real_data
 from ..tiny_detectors import PIPELINE, detector
-from .conftest import content, faults_of, scripts
+from .conftest import content, faults_of, places, scripts
 
 bottom_up, npz, extraction, vatex = scripts('bottom_up_features', 'region_npz', 'region_features', 'vatex_features')
 
@@ -76,8 +76,7 @@ def test_bottom_up_features(command, out, tmp_path):
     assert (code, warnings) == (0, [])
     assert said[-1] == f'{out}: 5 images, 5 features per region'
     check(RegionStore(out))
-    code, _, said = command(bottom_up, a, b)
-    assert (code, said) == (1, [f'error: {out}: this exists, and region features are never overwritten'])
+    assert command(bottom_up, a, b)[0] == 1  # never overwritten
 
 
 def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch):
@@ -89,10 +88,7 @@ def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         interrupt(patch, bottom_up, 'read_line', after=3)
         code, _, said = command(bottom_up, source, '--float16')
-    assert (code, said) == (
-        130,
-        [f'3 images are kept in {out}.part. Run the same command again to resume.', 'Interrupted.'],
-    )
+    assert (code, f'3 images are kept in {out}.part' in said[0]) == (130, True)
     assert not out.exists()
     with monkeypatch.context() as patch:
         interrupt(patch, bottom_up, 'read_line', after=2)  # the first three are not read again
@@ -101,62 +97,41 @@ def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch
     assert content(out) == expected
 
 
+# NumPy archives.
+
+
 def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
     boxes, features = sample(9, 2)
-    outside, empty = boxes.copy(), boxes.copy()
+    outside, empty, broken = boxes.copy(), boxes.copy(), features.copy()
     outside[1, 2] = 50.5
     empty[0, 2] = empty[0, 0]
-    broken = features.copy()
     broken[1, 0] = np.nan
     source = tmp_path / 'a.tsv'
-    source.write_bytes(
-        b''.join(
-            [
-                LINES[0],
-                LINES[1].replace(b'\t', b' ', 1),
-                line('a', boxes, features, size=('x', 40)),
-                line('b', boxes, features, count=3),
-                line('c', boxes[:0], features[:0]),
-                line('d', outside, features),
-                line('e', empty, features),
-                line('f', boxes, broken),
-                line('g', boxes, features[:, :3]),
-                LINES[0],
-                LINES[2][:-8] + b'\n',
-                LINES[3].replace(b'\n', b'\tmore\n'),
-                LINES[4][:-8],
-            ]
-        )
-    )
-    found = fails(bottom_up, source)
-    columns = 'image_id, image_w, image_h, num_boxes, boxes, features'
-    expected = [
-        (2, f'5 columns; a line has {columns}, separated by tabs'),
-        (3, 'image_w, image_h, num_boxes must be integers; got x, 40, 2'),
-        (4, 'boxes has 32 bytes, which are not float32 of 3 regions'),
-        (5, 'no regions'),
-        (6, 'image d: boxes are outside the image of 50×40: region 1'),
-        (7, 'image e: boxes have a side that is not positive: region 0'),
-        (8, 'image f: features are NaN, infinite or too large for float32: region 1'),
-        (9, 'image g: num_features must be 5, as of the images before; got 3'),
-        (10, f'image 100 is also in {source}, line 1'),
+    lines = [
+        LINES[0],
+        LINES[1].replace(b'\t', b' ', 1),
+        line('a', boxes, features, size=('x', 40)),
+        line('b', boxes, features, count=3),
+        line('c', boxes[:0], features[:0]),
+        line('d', outside, features),
+        line('e', empty, features),
+        line('f', boxes, broken),
+        line('g', boxes, features[:, :3]),
+        LINES[0],
+        LINES[2][:-8] + b'\n',
+        LINES[3].replace(b'\n', b'\tmore\n'),
+        LINES[4][:-8],
     ]
-    assert found[:9] == [f'{source}, line {number}: {reason}' for number, reason in expected]
-    assert found[9].startswith(f'{source}, line 11: features ')
-    assert found[10] == f'{source}, line 12: 7 columns; a line has {columns}, separated by tabs'
-    assert found[11].startswith(f'{source}, line 13: features is not base64, or truncated')
-    assert len(found) == 12
+    source.write_bytes(b''.join(lines))
+    assert places(fails(bottom_up, source)) == [f'{source}, line {number}' for number in range(2, 14)]
     repaired = tmp_path / 'b.tsv'
     repaired.write_bytes(line('d', outside, features) + line('e', empty, features))
-    [fault] = fails(bottom_up, repaired, '--clip-boxes')
-    assert 'begun with source' in fault
-    assert 'remove this folder to start again' in fault
+    assert 'source' in fails(bottom_up, repaired, '--clip-boxes')[0]
     shutil.rmtree(out.with_name('out.part'))
     assert command(bottom_up, repaired, '--clip-boxes')[0] == 0
     store = RegionStore(out)
     assert float(store['d'].boxes[1, 2]) == 50
     assert store['e'].boxes[0, 2] == store['e'].boxes[0, 0] + 1
-    assert fails_without_output(bottom_up, tmp_path / 'none.tsv', tmp_path / 'other')
 
 
 def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatch):
@@ -185,14 +160,6 @@ def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatc
     code, _, said = command(bottom_up, source, '--skip-damaged', out=tmp_path / 'none')
     assert code == 1
     assert said[-1].startswith(f'error: {source}, line 1: ')
-
-
-def fails_without_output(module, source, out):
-    code = module.main([str(source), '--out-dir', str(out)])
-    return code == 1 and not any(out.parent.glob(f'{out.name}*'))
-
-
-# NumPy archives.
 
 
 def test_archives_of_integers(command, out, tmp_path):
@@ -226,45 +193,33 @@ def test_archives_of_floating_point_numbers_and_strings(command, out, tmp_path):
     assert found.scores.tolist() == [0.5] * 4
 
 
-def test_all_faults_of_archives(fails, tmp_path, capfd):
-    a, b, c, d, e = (tmp_path / f'{name}.npz' for name in 'abcde')
-    archive(a, size=None, boxes=None)
-    archive(b, step=None, score=np.zeros((3, 5), np.uint8), boxes=np.zeros((2, 4, 4)))
-    archive(c, num_regions=np.array([1, 2, 5]))
-    archive(d)
-    d.write_bytes(d.read_bytes()[:-30])
-    np.savez(e, feat=np.array([{}], object))
-    found = fails(npz, a, b, c, d, e)
-    assert found[:5] == [
-        f'{a}: no boxes or boxes in it',
-        f'{a}: no sizes or size in it',
-        f'{b}: boxes must be (3, 4, 4) for features (3, 4, 6); got (2, 4, 4)',
-        f'{b}: scores must be (3, 4) for features (3, 4, 6); got (3, 5)',
-        f'{b}: features of integers require step, by which they are multiplied',
-    ]
-    assert found[5] == f'{c}: num_regions must be from 0 to 4; got 1 to 5'
-    for path, fault in zip((d, e), found[6:], strict=True):
-        assert fault.startswith(f'{path}: not a NumPy archive (.npz), or damaged: ')
-    archive(d, num_regions=np.array([1, 0, 3]), image_id=np.array([7, 8, 7]))
-    assert fails(npz, d) == [f'{d}, image 1: image 8: no regions', f'{d}, image 2: image 7 is also in {d}, image 0']
-    archive(a, feat=np.zeros((3, 4, 2), np.float32), features=np.zeros((3, 4, 6), np.float32))
-    assert fails(npz, a) == [f'{a}: has both features and feat, which are names of one array']
-    archive(a, num_regions=np.array([1, -1, 2]), image_id=np.array([b'a', b'b', b'c']))
-    assert fails(npz, a) == [
-        f'{a}: num_regions must be from 0 to 4; got -1 to 2',
-        f'{a}: image_ids must be integers or strings; got |S1',
-    ]
-    archive(a, num_regions=np.array([1.0, 2.0, 2.0]))
-    assert fails(npz, a) == [f'{a}: num_regions must be integers; got float64']
-    archive(a, size=np.array([[50.0, 40.0], [50.5, 40.0], [np.nan, 40.0]]), cls=np.zeros((3, 4)))
-    assert fails(npz, a) == [
-        f'{a}: sizes must be whole numbers; images 1, 2 have other ones',
-        f'{a}: classes must be integers; got float64',
-    ]
-    for wrong in ('image', '{x}', '{'):
-        with pytest.raises(SystemExit, match='2'):
-            npz.main([str(a), '--out-dir', str(tmp_path / 'x'), '--id-format', wrong])
-    assert 'invalid format value' in capfd.readouterr().err
+CORNERS = np.array([[[0.1, 0.2, 0.5, 0.7], [0, 0, 1, 1]] * 2] * 3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ('changed', 'names'),
+    [
+        (dict(size=None, boxes=None), ['boxes', 'sizes']),
+        (dict(step=None, score=np.zeros((3, 5)), boxes=np.zeros((2, 4, 4))), ['boxes', 'scores', 'step']),
+        (dict(num_regions=np.array([1, 2, 5])), ['num_regions']),
+        (dict(num_regions=np.array([1.0, 2.0, 2.0])), ['num_regions']),
+        (dict(num_regions=np.array([1, 0, 3]), image_id=np.array([7, 8, 7])), ['1: image 8', '2: image 7']),
+        (dict(features=np.zeros((3, 4, 6), np.float32)), ['features and feat']),
+        (dict(image_id=np.array([b'a', b'b', b'c'])), ['image_ids']),
+        (dict(size=np.array([[50.0, 40.0], [50.5, 40.0], [np.nan, 40.0]]), cls=np.zeros((3, 4))), ['1, 2', 'classes']),
+        (dict(boxes=CORNERS), ['0: image 7: boxes', '1: image', '2: image 9']),  # relative to the image
+        (dict(feat=np.array([{}], object)), ['NumPy']),
+        (None, ['NumPy']),
+    ],
+)
+def test_faults_of_archives(fails, tmp_path, changed, names):
+    path = tmp_path / 'a.npz'
+    archive(path, **changed or {})
+    if changed is None:
+        path.write_bytes(path.read_bytes()[:-30])
+    for fault, expected in zip(fails(npz, path), names, strict=True):
+        assert fault.startswith(str(path))
+        assert expected in fault
 
 
 def test_a_changed_archive_is_converted_from_its_beginning(command, out, tmp_path):
@@ -275,10 +230,7 @@ def test_a_changed_archive_is_converted_from_its_beginning(command, out, tmp_pat
     broken[1, 2] = np.nan
     archive(path, feat=broken, step=None)
     code, _, said = command(npz, path)
-    assert (code, said[-1]) == (
-        1,
-        f'error: {path}, image 1: image {2**40}: features are NaN, infinite or too large for float32: region 2',
-    )
+    assert (code, said[-1].startswith(f'error: {path}, image 1: ')) == (1, True)
     archive(path, feat=-features, step=None)
     code, said, _ = command(npz, path)
     assert code == 0
@@ -286,15 +238,6 @@ def test_a_changed_archive_is_converted_from_its_beginning(command, out, tmp_pat
     store = RegionStore(out)
     for row, image_id in enumerate(store.image_ids):
         np.testing.assert_array_equal(store[image_id].features, -features[row])
-
-
-def test_boxes_relative_to_the_image_are_a_fault(fails, tmp_path):
-    corners = np.array([[0.1, 0.2, 0.5, 0.7], [0, 0, 1, 1]], np.float32)
-    archive(tmp_path / 'a.npz', boxes=np.stack([corners[[0, 1, 0, 1]]] * 3))
-    reason = 'boxes are in 0…1, not in pixels: regions 0, 1, 2, 3'
-    assert fails(npz, tmp_path / 'a.npz') == [
-        f'{tmp_path}/a.npz, image {row}: image {image_id}: {reason}' for row, image_id in enumerate((7, 2**40, 9))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -368,67 +311,45 @@ def test_region_features(command, out, model, tmp_path, monkeypatch):
     out.rename(tmp_path / 'expected')
     with monkeypatch.context() as patch:
         interrupt(patch, extraction.RegionExtractor, '__call__', after=1)
-        code, _, said = command(extraction, *model, *OPTIONS)
-    assert code == 130
-    assert said[-2:] == [
-        f'1 images are kept in {out}.part. Run the same command again to resume.',
-        'Interrupted.',
-    ]
+        assert command(extraction, *model, *OPTIONS)[0] == 130
     config, checkpoint, folder = model
-    weights = torch.load(checkpoint)
     other = tmp_path / 'other' / checkpoint.name
     other.parent.mkdir()
-    torch.save(weights | dict(meta='another'), other)
+    torch.save(torch.load(checkpoint) | dict(meta='another'), other)
     for changed in ((config, other, folder), (config, checkpoint, folder / 'a')):
-        code, _, said = command(extraction, *changed, *OPTIONS)
-        assert code == 1
-        assert 'source' in said[-1]
-    code, said, _ = command(extraction, *model, *OPTIONS)
-    assert code == 0
-    assert 'images converted before: 1' in said
+        assert 'source' in command(extraction, *changed, *OPTIONS)[2][-1]
+    assert 'images converted before: 1' in command(extraction, *model, *OPTIONS)[1]
     assert content(out) == expected
 
 
-def test_faults_before_region_features(fails, command, model, tmp_path):
+def test_faults_before_region_features(fails, command, model, tmp_path, monkeypatch):
     config, checkpoint, photos = model
-    empty = tmp_path / 'empty'
-    empty.mkdir()
-    (photos / '0.png').write_bytes((photos / 'a/0.JPG').read_bytes())
-    assert fails(extraction, config, checkpoint, photos, empty, tmp_path / 'none') == [
-        f'{photos}/a/0.JPG: its id would be 0, as that of {photos}/0.png',
-        f'{empty}: no image in it',
-        f'{tmp_path}/none: no such file or folder',
+    whole = (photos / 'a/0.JPG').read_bytes()
+    for name, data in (('0.png', whole), ('2.jpg', whole[:-300]), ('3.png', b'')):
+        (photos / name).write_bytes(data)
+    assert places(fails(extraction, config, checkpoint, photos, tmp_path / 'none')) == [
+        f'{photos}/a/0.JPG',  # the id of 0.png
+        f'{tmp_path}/none',
     ]
     (photos / '0.png').unlink()
-    for name in ('2.jpg', '3.png'):
-        (photos / name).write_bytes((photos / 'a/0.JPG').read_bytes()[:-300] if name == '2.jpg' else b'')
-    truncated, unknown = fails(extraction, config, checkpoint, photos)
-    assert truncated.startswith(f'{photos}/2.jpg: unreadable: ')
-    assert unknown == f'{photos}/3.png: unreadable: PIL does not recognise the image format'
-    [absent] = fails(extraction, config, tmp_path / 'nowhere.pth', photos)
-    assert absent.startswith(f'{tmp_path}/nowhere.pth: ')
+    assert places(fails(extraction, config, checkpoint, photos)) == [f'{photos}/2.jpg', f'{photos}/3.png']
+    assert places(fails(extraction, config, tmp_path / 'nowhere.pth', photos / 'a')) == [f'{tmp_path}/nowhere.pth']
     other = torch.load(checkpoint, weights_only=True)
     del other['state_dict']['roi_head.bbox_head.fc_cls.weight']
     torch.save(other, checkpoint)
     with pytest.raises(RuntimeError, match='fc_cls'):
         command(extraction, config, checkpoint, photos / 'a')
+    monkeypatch.setattr(extraction, 'has_mmcv_operators', lambda: False)
+    assert 'mmcv' in fails(extraction, *model)[0]
 
 
 def test_an_image_without_a_detection_is_a_fault(fails, command, out, model):
     photos = model[-1]
     options = ('--min-regions', 0, '--score-thr', 1)
-    assert fails(extraction, *model, *options) == [
-        f'{photos}/{folder}/{i}.JPG: image {i}: no regions' for i, folder in enumerate('ab')
-    ]
+    assert places(fails(extraction, *model, *options)) == [f'{photos}/a/0.JPG', f'{photos}/b/1.JPG']
     shutil.rmtree(out.with_name('out.part'))
     assert command(extraction, *model, *options, '--whole-image')[0] == 0
     assert [len(RegionStore(out)[image_id].boxes) for image_id in '01'] == [1, 1]
-
-
-def test_without_the_operators_of_mmcv(fails, model, monkeypatch):
-    monkeypatch.setattr(extraction, 'has_mmcv_operators', lambda: False)
-    [fault] = fails(extraction, *model)
-    assert fault.startswith('region features require the operators of mmcv, which is installed without them: bash')
 
 
 # VATEX.
@@ -461,24 +382,13 @@ def test_published_features_of_vatex(command, out, tmp_path):
     np.testing.assert_array_equal(dataset[0]['inputs']['features'], arrays['trainval/v_1_000010_000020t'][0])
 
 
-def test_all_faults_of_features_of_vatex(fails, tmp_path):
+def test_faults_of_features_of_vatex(fails, tmp_path):
     folder = tmp_path / 'trainval'
-    assert fails(vatex, folder) == [f'{folder}: no such folder']
     (folder / 'again').mkdir(parents=True)
-    assert fails(vatex, folder) == [f'{folder}: no file .npy in it']
+    assert places(fails(vatex, folder)) == [str(folder)]
     good = np.ones((1, 3, 6), np.float32)
     for name, array in dict(a=good, b=good[0, 0], c=good.astype(int), d=good[:, :0], e=good * np.nan, f=good).items():
         np.save(folder / f'{name}.npy', array)
     (folder / 'f.npy').write_bytes((folder / 'f.npy').read_bytes()[:-9])
     shutil.copy(folder / 'a.npy', folder / 'again')
-    shape = 'must be float (1, T, D) or (T, D), not empty; got'
-    faults = fails(vatex, folder)
-    assert faults[:4] == [
-        f'{folder}/again/a.npy: image a is also in {folder}/a.npy',
-        f'{folder}/b.npy: {shape} float32 (6,)',
-        f'{folder}/c.npy: {shape} int64 (1, 3, 6)',
-        f'{folder}/d.npy: {shape} float32 (1, 0, 6)',
-    ]
-    assert faults[4].startswith(f'{folder}/e.npy: image e: features are NaN, infinite')
-    assert faults[5].startswith(f'{folder}/f.npy: not a NumPy array, or damaged: ')
-    assert len(faults) == 6
+    assert places(fails(vatex, folder)) == [f'{folder}/{name}.npy' for name in ('again/a', *'bcdef')]

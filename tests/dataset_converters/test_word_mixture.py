@@ -68,20 +68,12 @@ def test_the_file_has_the_words_of_the_questions(files, tmp_path, options, capsy
     for number, word in enumerate(found):
         torch.testing.assert_close(found[word].double(), torch.cat([vectors, mixed], 1)[number], rtol=1e-5, atol=1e-6)
     assert '4 words with 4 numbers, of 4 sentences with 6 words; 2 are in' in capsys.readouterr().out
-    with pytest.raises(FileExistsError, match='this exists already; choose another --out'):
+    with pytest.raises(FileExistsError, match='--out'):
         word_mixture.main(arguments)
 
 
-def test_wrong_files(files, tmp_path):
-    glove, questions, *_ = files
-    out = str(tmp_path / 'out.txt')
-    with pytest.raises(FileNotFoundError, match=r'missing\.json'):
-        word_mixture.main([str(glove), 'missing.json', '--out', out])
-    with pytest.raises(FileNotFoundError, match=r'missing\.txt'):
-        word_mixture.main(['missing.txt', str(questions), '--out', out])
-    glove.write_text('zebra 1 2\n', encoding='utf-8')
-    with pytest.raises(ValueError, match=r'glove\.txt: none of the 4 words'):
-        word_mixture.main([str(glove), str(questions), '--out', out])
-    glove.write_text('zebra\n', encoding='utf-8')
-    with pytest.raises(ValueError, match=r'glove\.txt, line 1: expected a word and its numbers'):
-        word_mixture.main([str(glove), str(questions), '--out', out])
+@pytest.mark.parametrize(('text', 'names'), [('zebra 1 2\n', 'none of the 4'), ('zebra\n', 'line 1')])
+def test_wrong_files(files, tmp_path, text, names):
+    files[0].write_text(text, encoding='utf-8')
+    with pytest.raises(ValueError, match=rf'glove\.txt.*{names}'):
+        word_mixture.main([str(files[0]), str(files[1]), '--out', str(tmp_path / 'out.txt')])

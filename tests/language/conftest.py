@@ -1,15 +1,32 @@
-"""Language configs set the default scope 'mmengine'; tests of other tasks in the same process do not see it."""
+"""What the tests of language share: shipped configs at a small size, a training that ran to its end, tools."""
+
+import runpy
+import sys
 
 import pytest
-from mmengine.registry import DefaultScope
+from mmengine.config import Config
+
+from mmattn.utils import config_path
 
 
-@pytest.fixture(autouse=True)
-def default_scope():
-    known = dict(DefaultScope._instance_dict)
-    yield
-    DefaultScope._instance_dict.clear()
-    DefaultScope._instance_dict.update(known)
+@pytest.fixture
+def small(tiny_data, tmp_path, monkeypatch):
+    """``small(name)``: a shipped config for small data: batches of 3, one validation, no checkpoint, no worker."""
+
+    def read(name):
+        for variable, value in tiny_data.items():
+            monkeypatch.setenv(variable, value)
+        cfg = Config.fromfile(config_path(name))
+        for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
+            loader.update(num_workers=0, persistent_workers=False, batch_size=3)
+        by_epoch = cfg.train_cfg.type == 'EpochBasedTrainLoop'
+        cfg.train_cfg.update({'max_epochs' if by_epoch else 'max_iters': 1}, val_interval=1)
+        cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
+        cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path / 'work'), 'ERROR', name
+        cfg.randomness = dict(seed=0)
+        return cfg
+
+    return read
 
 
 @pytest.fixture(scope='module')
@@ -18,3 +35,16 @@ def uninterrupted(train, tmp_path_factory):
     folder = tmp_path_factory.mktemp('uninterrupted')
     assert train(folder) == [0], train.log
     return folder
+
+
+@pytest.fixture
+def run_tool(monkeypatch, capsys):
+    """``run_tool(path, *arguments)`` runs a tool in this process; returns the lines that it prints, not mmengine's."""
+
+    def run(path, *arguments):
+        monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
+        monkeypatch.syspath_prepend(str(path.parent))
+        runpy.run_path(str(path))['main']()
+        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith('Loads checkpoint')]
+
+    return run

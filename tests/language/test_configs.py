@@ -34,17 +34,10 @@ TRAINED = [
 
 
 @pytest.fixture
-def config(request, tiny_data, tmp_path, monkeypatch):
-    for name, value in tiny_data.items():
-        monkeypatch.setenv(name, value)
-    cfg = Config.fromfile(config_path(request.param))
+def config(request, small):
+    cfg = small(request.param)
     cfg.model.update(size='tiny', vocab_size=len(SYMBOLS) + 4)
     cfg.model.test_cfg.update(beam=2, max_length=(0, 3))
-    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        loader.update(num_workers=0, persistent_workers=False)
-    cfg.train_cfg.update(max_iters=1, val_interval=1)
-    cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
-    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', request.param
     return cfg
 
 

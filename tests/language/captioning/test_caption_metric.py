@@ -21,9 +21,8 @@ from pycocoevalcap.rouge.rouge import Rouge
 from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metric, caption_words, rouge_l
 from mmattn.language.captioning.caption_metric import meteor, ptb_words
 
-from .test_cider import HYPOTHESES, REFERENCES, split
+from .test_cider import HYPOTHESES, REFERENCES
 
-ROOT = Path(__file__).parents[3]
 SYMBOLS = sorted({word for text in HYPOTHESES for word in text.split()})
 META = dict(symbols=SYMBOLS)
 IDS = ['42', '7', 'x_9']
@@ -86,14 +85,12 @@ def test_absent_figures_are_named_and_never_0(monkeypatch, messages):
     """Without pycocoevalcap, and without Java."""
     monkeypatch.setitem(sys.modules, 'pycocoevalcap', None)
     assert 'METEOR' not in evaluate(tokenizer='auto', use_meteor=True)
-    assert "METEOR is absent: pycocoevalcap is not installed: pip install 'mmattn[language]'" in messages
-    assert "words of captions by the tokenizer 'simple'" in messages
-    with pytest.raises(ImportError, match='pycocoevalcap is not installed'):
+    assert any(message.startswith('METEOR is absent: pycocoevalcap') for message in messages)
+    with pytest.raises(ImportError, match='pycocoevalcap'):
         CaptionMetric(tokenizer='PTB')
     monkeypatch.undo()
     monkeypatch.setenv('PATH', '')
-    assert CaptionMetric().missing == 'java: not on the PATH; a Java runtime (8 or later) is required'
-    with pytest.raises(FileNotFoundError, match='java: not on the PATH'):
+    with pytest.raises(FileNotFoundError, match='java'):
         CaptionMetric(tokenizer='PTB')
 
 
@@ -103,22 +100,6 @@ def test_without_references_there_are_captions_but_no_figures(tmp_path, messages
     assert evaluate(samples, output_dir=str(tmp_path)) == {}
     assert len(json.loads((tmp_path / 'captions.json').read_text(encoding='utf-8'))) == 3
     assert messages == ['no figures: 3 images without references, such as 42']
-
-
-def test_a_lost_image_is_an_error():
-    evaluator = Evaluator(CaptionMetric(tokenizer='simple'))
-    evaluator.dataset_meta = META
-    evaluator.process(SAMPLES[:2])
-    with pytest.raises(ValueError, match=r"CaptionMetric: 2 predictions with different 'image_id', but .* 3 samples"):
-        evaluator.evaluate(3)
-
-
-def test_arguments(tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer must be one of \('auto', 'PTB', 'simple'\); got 'ptb'"):
-        CaptionMetric(tokenizer='ptb')
-    (tmp_path / 'file').touch()
-    with pytest.raises(OSError, match='file/out'):
-        CaptionMetric(output_dir=str(tmp_path / 'file/out'))
 
 
 @needs_java
@@ -133,17 +114,6 @@ def test_words_are_those_of_pycocoevalcap():
     assert [' '.join(words) for words in found] == [expected[i][0] for i in range(len(texts))]
     assert found[0][:4] == ['a', 'man', "'s", 't-shirt']
     assert ptb_words([]) == []
-
-
-def test_a_program_that_fails_is_an_error(tmp_path, monkeypatch):
-    java = tmp_path / 'java'
-    java.write_text('#!/bin/sh\necho out of memory >&2\nexit 1\n', encoding='utf-8')
-    java.chmod(0o755)
-    monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(RuntimeError, match='PTBTokenizer returned 0 lines for 1 captions: out of memory'):
-        ptb_words(['a dog'])
-    with pytest.raises(RuntimeError, match=r'METEOR failed: .* out of memory'):
-        meteor(['a dog'], [['a dog']])
 
 
 @pytest.mark.parametrize(
@@ -198,44 +168,11 @@ def test_published_figures(flickr8k):
     assert [found[name] / 100 for name in names] == pytest.approx([0.304, 0.011, 0.226, 0.035], abs=5e-4)
 
 
-THREE = """
-import json, os, torch.distributed as dist
-from tests.language.captioning.test_caption_metric import META, SAMPLES, CaptionMetric, Evaluator
-
-rank = 0 if os.fork() else 1 if os.fork() else 2
-dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=3)
-evaluator = Evaluator(CaptionMetric('simple', output_dir={path!r} + '.out'))
-evaluator.dataset_meta = META
-evaluator.process([SAMPLES[i] for i in ([2, 0], [1, 2], [])[rank]] or [SAMPLES[0]])  # repeated, unequal
-with open(f'{path}.{{rank}}', 'w', encoding='utf-8') as file:
-    json.dump(evaluator.evaluate(3), file)
-dist.destroy_process_group()
-if rank != 2:
-    assert os.wait()[1] == 0
-"""
-
-
-@pytest.mark.slow
-def test_processes_neither_lose_nor_repeat_an_image(run_python, tmp_path):
-    path = tmp_path / 'found'
-    run_python(THREE.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
-    expected = evaluate(output_dir=str(tmp_path / 'alone'))
-    for rank in range(3):
-        assert json.loads(Path(f'{path}.{rank}').read_text(encoding='utf-8')) == expected
-    assert Path(f'{path}.out/scores.json').read_bytes() == (tmp_path / 'alone/scores.json').read_bytes()
-
-
 def theirs(metric, hypotheses, references, **options):
     """The score of the corpus and those of the captions."""
     results = {i: [' '.join(words)] for i, words in enumerate(hypotheses)}
     truth = {i: [' '.join(words) for words in captions] for i, captions in enumerate(references)}
     return metric.compute_score(truth, results, **options)
-
-
-def test_printed_figures():
-    words, references = [text.split() for text in HYPOTHESES], split(REFERENCES)
-    np.testing.assert_allclose(caption_bleu(words, references)[0][:3], [1, 0.852803, 0.648499], rtol=0, atol=5e-7)
-    assert np.mean([rouge_l(*pair) for pair in zip(words, references)]) == pytest.approx(0.893766, abs=5e-7)
 
 
 captions = st.lists(st.sampled_from('abcd'), max_size=7)
@@ -264,8 +201,6 @@ def test_precision_and_recall_may_be_of_different_references():
 @needs_java
 def test_spice_is_the_mean_over_images_of_the_package(tmp_path, monkeypatch):
     """The scorer of pycocoevalcap runs; its program, whose models are a large download, is replaced by recall."""
-    with pytest.raises(ValueError, match="use_spice requires the tokenizer 'PTB'; got 'simple'"):
-        CaptionMetric('simple', use_spice=True)
     package = tmp_path / 'pycocoevalcap'
     package.mkdir()
     installed = Path(pycocoevalcap.__path__[0])
@@ -311,3 +246,22 @@ for item in json.load(open(given)):
     items.append(dict(image_id=item['image_id'], scores=dict(All=dict(f=f))))
 json.dump(items[::-1], open(out, 'w'))
 """
+
+
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda folder: CaptionMetric(tokenizer='ptb'), 'tokenizer'),
+        (lambda folder: CaptionMetric('simple', use_spice=True), 'use_spice'),
+        (lambda folder: CaptionMetric(output_dir=str(folder / 'java/out')), 'java/out'),
+        (lambda folder: ptb_words(['a dog']), 'PTBTokenizer .*out of memory'),
+        (lambda folder: meteor(['a dog'], [['a dog']]), 'METEOR .*out of memory'),
+    ],
+)
+def test_failures(tmp_path, monkeypatch, call, names):
+    java = tmp_path / 'java'
+    java.write_text('#!/bin/sh\necho out of memory >&2\nexit 1\n', encoding='utf-8')
+    java.chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path))
+    with pytest.raises((OSError, RuntimeError, ValueError), match=names):
+        call(tmp_path)

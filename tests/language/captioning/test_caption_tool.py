@@ -1,12 +1,8 @@
 """The command lines: captions, page and ensembles by real files; killed and called again; errors before any work."""
 
 import json
-import os
 import re
-import runpy
 import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,12 +11,12 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.language.captioning import CaptionInferencer
+from mmattn.language.captioning import CaptionEnsemble, CaptionInferencer
 from mmattn.language.regions.region_store import RegionStore
 
 from ...forked_tools import run_command
-from ..interruption import killing
-from .tiny_models import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
+from ..interruption import Stop, stop_once
+from .tiny_models import ETA, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/caption_demo.py'
@@ -44,15 +40,9 @@ def predictions(tiny):
 
 
 @pytest.fixture
-def call(monkeypatch):
+def call(run_tool):
     """``call(*arguments)`` runs the tool in this process."""
-
-    def call(*arguments, tool=TOOL):
-        monkeypatch.setattr(sys, 'argv', [str(tool), *map(str, arguments)])
-        monkeypatch.syspath_prepend(str(tool.parent))
-        runpy.run_path(str(tool))['main']()
-
-    return call
+    return lambda *arguments, tool=TOOL: run_tool(tool, *arguments)
 
 
 def read(path):
@@ -106,8 +96,6 @@ def test_chosen_images_in_their_order(tiny, arguments, predictions, tmp_path, ca
     assert [*captions('--ids', 8, 12)] == ['8', '12']
     assert [*captions('--ann-file', tiny.annotations, '--split', 'val')] == IDS[4:]
     assert [*captions('--ann-file', tiny.annotations, '--split', 'val', '--ids', *IDS[:3:-1])] == IDS[:3:-1]
-    with pytest.raises(ValueError, match=rf'--ids: not in .*, split val: 1 fault:\n  {IDS[0]}$'):
-        captions('--ann-file', tiny.annotations, '--split', 'val', '--ids', IDS[0])
     found = captions('--ann-file', tiny.annotations, '--split', 'test')
     assert found == {name: predictions[name]['caption'] for name in IDS[:4]}
 
@@ -173,22 +161,6 @@ def test_captions_of_several_models(tiny, arguments, tmp_path, call):
     assert f'.w{k - 1} ' in page
 
 
-def test_faults_of_several_models(tiny, arguments, tmp_path, call, monkeypatch):
-    def fail(*args, **options):
-        raise AssertionError('the model ran')
-
-    monkeypatch.setattr(CaptionInferencer, 'forward', fail)
-    pair, rest = arguments[:2], [*arguments[2:], '--out', tmp_path / 'out']
-    san = [tiny.san.config, tiny.san.checkpoint]
-    with pytest.raises(ValueError, match='a CHECKPOINT must follow each CONFIG; got 3 paths'):
-        call(*pair, tiny.san.config, *rest)
-    with pytest.raises(ValueError, match='--attributes: none of these models reads attributes'):
-        call(*san, *san, '--names', 'a', 'b', *rest)
-    with pytest.raises(ValueError, match='attributes must be the path of a file: this ETACaptioner reads them'):
-        call(*san, *pair, *[x for x in rest if x not in ('--attributes', tiny.attributes)])
-    assert not (tmp_path / 'out').exists()
-
-
 def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
     store = write_store(tmp_path / 'regions', ['turned'])
     exif = Image.Exif()
@@ -201,98 +173,57 @@ def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
     assert read(tmp_path / 'out/captions.json')[0]['image_id'] == 'turned'
 
 
-def test_output_that_exists_is_an_error_before_any_work(tiny, arguments, tmp_path, call, monkeypatch):
-    def fail(*args, **options):
-        raise AssertionError('the model was built')
+@pytest.mark.parametrize(
+    ('more', 'names'),
+    [
+        (['--split', 'val'], '--ann-file'),
+        (['--page-images', 0], '--page-images'),
+        (['--ids', 99, 7], 'image 99'),
+        (['--ann-file', 'dataset.json'], 'split'),
+        (['--ann-file', 'dataset.json', '--split', 'val', '--ids', 7], '--ids.*\n  7$'),
+        (['--attributes', 'out/captions.json.part', '--overwrite'], 'captions.json.part'),
+        (['--images', 'none'], 'none'),
+        (['--images', 'spoilt'], 'image 41\n.*image 3\n.*image 8'),
+        (['--images', 'spoilt', '--page-images', 3], '12.png: 40×60.*\n.*5.png'),
+    ],
+)
+def test_failures_before_the_model_runs(tiny, arguments, tmp_path, call, monkeypatch, capsys, more, names):
+    """Nothing is written."""
+    monkeypatch.setattr(CaptionInferencer, 'forward', None)
+    for folder in ('spoilt', 'out'):
+        (tmp_path / folder).mkdir()
+    for name in IDS[:4]:
+        Image.new('RGB', (23, 15)).save(tmp_path / f'spoilt/{name}.png')  # reduced, and rounded
+    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'spoilt/12.png')
+    (tmp_path / 'spoilt/5.png').write_bytes(b'')
+    shutil.copyfile(tiny.annotations, tmp_path / 'dataset.json')
+    if '--attributes' in more:
+        shutil.copyfile(tiny.attributes, tmp_path / 'out/captions.json.part')
+    before = {*tmp_path.rglob('*')}
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((OSError, SystemExit, ValueError)) as caught:
+        call(*arguments, '--out', 'out', *more)
+    assert re.search(names, f'{caught.value}{capsys.readouterr().err}')
+    assert {*tmp_path.rglob('*')} == before
 
-    monkeypatch.setattr(CaptionInferencer, '__init__', fail)
-    for name, message in (
-        ('captions.json', 'this file exists; --overwrite replaces it'),
-        ('captions.html', 'this file exists; --overwrite replaces it'),
-        ('captions.json.part', 'an interrupted run left this file; --resume continues it'),
-    ):
+
+def test_output_that_exists_is_kept(tiny, arguments, tmp_path, call, monkeypatch):
+    monkeypatch.setattr(CaptionInferencer, '__init__', None)
+    for name in ('captions.json', 'captions.html', 'captions.json.part'):
         (tmp_path / name).write_bytes(b'precious')
-        with pytest.raises(FileExistsError, match=message) as caught:
+        with pytest.raises(FileExistsError) as caught:
             call(*arguments, '--out', tmp_path, '--images', tiny.pictures)
         assert caught.value.filename == str(tmp_path / name)
         assert (tmp_path / name).read_bytes() == b'precious'
         (tmp_path / name).unlink()
-    part = shutil.copyfile(tiny.attributes, tmp_path / 'captions.json.part')
-    with pytest.raises(ValueError, match=r'--out \S+captions\.json\.part would replace an input'):
-        call(*arguments, '--attributes', part, '--out', tmp_path, '--overwrite')
-
-
-def test_faults_of_the_input_are_listed_before_any_work(tiny, arguments, tmp_path, call, monkeypatch):
-    def fail(*args, **options):
-        raise AssertionError('the model ran')
-
-    monkeypatch.setattr(CaptionInferencer, 'forward', fail)
-    out = ['--out', tmp_path / 'out']
-    with pytest.raises(ValueError, match=r'2 faults:\n  image 99 is not in the store\n  image 98'):
-        call(*arguments, *out, '--ids', 99, 7, 98)
-    with pytest.raises(ValueError, match='5 features per region, but the model has 6'):
-        call(*arguments, *out, '--regions', write_store(tmp_path / 'narrow', width=FEATURES - 1))
-    other = write_model(tmp_path, 'other', dict(ETA, vocab_size=23), SYMBOLS[1:])
-    with pytest.raises(
-        ValueError, match=r'other\.pth: its vocabulary has 23 symbols, .* vocab_size of the model is 24'
-    ):
-        call(tiny.eta.config, other.checkpoint, *arguments[2:], *out)
-    without = [*arguments[:4], '--device', 'cpu', *out]
-    with pytest.raises(ValueError, match='attributes must be the path of a file: this ETACaptioner reads them'):
-        call(*without)
-    with pytest.raises(ValueError, match=r"split must be of \['test', 'val'\]; got None"):
-        call(*arguments, *out, '--ann-file', tiny.annotations)
-    with pytest.raises(FileNotFoundError, match='no such folder'):
-        call(*arguments[:3], tmp_path / 'none', *out)
-    semantic = write_model(tmp_path, 'semantic', dict(ETA, sources='semantic'))
-    with pytest.raises(ValueError, match='this ETACaptioner reads no regions'):
-        call(semantic.config, semantic.checkpoint, *arguments[2:], *out, '--images', tiny.pictures)
-    assert not (tmp_path / 'out').exists()
-
-
-def test_faults_of_pictures_are_listed_before_any_work(tiny, arguments, tmp_path, call):
-    folder = tmp_path / 'pictures'
-    out = ['--out', tmp_path / 'out', '--images', folder]
-    with pytest.raises(NotADirectoryError, match='no such folder of pictures'):
-        call(*arguments, *out)
-    folder.mkdir()
-    for name in IDS[:4]:
-        Image.new('RGB', (23, 15)).save(folder / f'{name}.png')  # reduced, and rounded
-    Image.new('RGB', SIZE[::-1]).save(folder / '12.png')
-    (folder / '5.png').write_bytes((folder / '7.png').read_bytes()[:45])
-    with pytest.raises(ValueError, match=r'3 faults:\n.*no picture of image 41\n.*image 3\n.*image 8'):
-        call(*arguments, *out)
-    with pytest.raises(
-        ValueError, match=r'2 faults:\n.*12\.png: 40×60 pixels; image 12 .* 60×40, has another shape\n.*5\.png: unread'
-    ):
-        call(*arguments, *out, '--page-images', 3)
-    assert not (tmp_path / 'out').exists()
-
-
-def test_usage_errors(arguments, tmp_path, capsys, call):
-    for more, message in (
-        (['--split', 'val'], '--split requires --ann-file'),
-        (['--page-images', 0], '--page-images must be at least 1; got 0'),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            call(*arguments, '--out', tmp_path, *more)
-        assert caught.value.code == 2
-        assert message in capsys.readouterr().err
 
 
 def test_interrupted_between_batches_and_resumed(tiny, arguments, tmp_path, call, monkeypatch):
-    whole, out, forward, ran = tmp_path / 'whole', tmp_path / 'out', CaptionInferencer.forward, []
+    whole, out = tmp_path / 'whole', tmp_path / 'out'
     arguments += ['--n-best', 2, '--images', tiny.pictures]
     call(*arguments, '--out', whole)
-
-    def limited(self, batch, **options):
-        ran.append(batch.indices)
-        if len(ran) == 3:
-            raise ValueError('stopped')
-        return forward(self, batch, **options)
-
-    monkeypatch.setattr(CaptionInferencer, 'forward', limited)
-    with pytest.raises(ValueError, match='stopped'):
+    ran = stop_once(CaptionInferencer, 2, monkeypatch)
+    with pytest.raises(Stop):
         call(*arguments, '--out', out)
     assert names(out) == ['captions.json.part']
     with pytest.raises(ValueError, match='differs in beam'):
@@ -306,22 +237,6 @@ def test_interrupted_between_batches_and_resumed(tiny, arguments, tmp_path, call
     assert names(out) == ['captions.html', 'captions.json']
 
 
-@pytest.mark.slow
-def test_killed_and_resumed(arguments, predictions, tmp_path):
-    words = [str(each) for each in (*arguments, '--out', tmp_path)]
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert names(tmp_path) == ['captions.json.part']
-    assert len((tmp_path / 'captions.json.part').read_bytes().splitlines()[-1]) == 20
-    done = run_command([sys.executable, TOOL, *words, '--resume'])
-    assert done.returncode == 0, done.stderr
-    assert {str(each['image_id']): each['caption'] for each in read(tmp_path / 'captions.json')} == {
-        name: each['caption'] for name, each in predictions.items()
-    }
-    assert names(tmp_path) == ['captions.json']
-
-
 # Ensembles.
 
 
@@ -333,111 +248,55 @@ def members(tmp_path_factory):
     return [write_model(folder, name, config, seed=seed) for seed, (name, config) in enumerate(configs.items())]
 
 
-def by_hand(tiny, members, beam=3):
-    """Captions of the mean probabilities of the models, built one by one, by a plain beam search of whole captions."""
-    models = [CaptionInferencer(each.config, each.checkpoint, 'cpu').model.double() for each in members]
-    store = RegionStore(tiny.store)
-    found = {}
-    for image_id in IDS:
-        regions = store[image_id]
-        inputs = dict(features=regions.features[None].double(), boxes=regions.boxes[None].double())
-        beams, ended = [((), 0.0)], []
-        for length in range(8):
-            candidates = []
-            for tokens, score in beams:
-                target = torch.tensor([[*tokens, 4]])  # the last token is not read
-                with torch.no_grad():
-                    p = sum(
-                        model.logits(model.decode(*model.encode(inputs), target))[0, -1].softmax(0) for model in models
-                    ) / len(models)
-                p[[0, 1, 3]] = 0  # <s>, <pad>, <unk>
-                if length == 7:
-                    p[4:] = 0  # max_length
-                candidates += [((*tokens, token), score + value) for token, value in enumerate(p.log().tolist())]
-            candidates.sort(key=lambda each: -each[1])
-            beams = []
-            for place, (tokens, score) in enumerate(candidates[: 2 * beam]):
-                if tokens[-1] == 2:
-                    if place < beam:
-                        ended.append((tokens[:-1], score))
-                elif len(beams) < beam:
-                    beams.append((tokens, score))
-            if len(ended) >= beam:
-                break
-        best = max(ended, key=lambda each: each[1])[0]
-        found[image_id] = ' '.join(SYMBOLS[token - 4] for token in best)
-    return found
-
-
-def test_an_ensemble_captions_as_the_three_models_built_by_hand(tiny, members, tmp_path, call):
-    """By tools/caption_demo.py and tools/test.py."""
-    call(*(each.checkpoint for each in members), '--out', tmp_path / 'ensemble.pth', tool=ENSEMBLE)
-    configs = [Config.fromfile(each.config).model.to_dict() for each in members]
-    dataset = dict(
-        type='mmattn.COCOCaptionDataset',
-        ann_file=str(tiny.annotations),
-        regions=str(tiny.store),
-        split='test',
-        min_count=0,
-        test_mode=True,
-    )
-    config = dict(
-        default_scope='mmengine',
-        model=dict(type='mmattn.CaptionEnsemble', members=configs, test_cfg=dict(beam=3, max_length=7)),
-        test_dataloader=dict(
-            batch_size=3,
-            dataset=dataset,
-            sampler=dict(type='DefaultSampler', shuffle=False),
-            collate_fn=dict(type='pseudo_collate'),
-        ),
-        test_evaluator=dict(
-            type='mmattn.CaptionMetric',
-            tokenizer='simple',
-            use_meteor=False,
-        ),
-        test_cfg=dict(),
-        work_dir=str(tmp_path / 'work'),
-    )
-    Config(config).dump(str(tmp_path / 'ensemble.py'))
-    expected = by_hand(tiny, members)
-    assert len(set(expected.values())) > 2
-    arguments = [tmp_path / 'ensemble.py', tmp_path / 'ensemble.pth']
-    call(*arguments, '--regions', tiny.store, '--out', tmp_path / 'out', '--device', 'cpu', '--images', tiny.pictures)
-    found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'out/captions.json')}
-    assert found == expected
-    done = run_command([sys.executable, ROOT / 'tools/test.py', *arguments, '--out', tmp_path / 'results'])
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'results/captions.json')}
-    assert found == {name: expected[name] for name in IDS[:4]}
-
-
-def test_the_checkpoint_of_an_ensemble(members, tmp_path, call):
-    paths = [each.checkpoint for each in members]
+@torch.no_grad()
+def test_an_ensemble_captions_with_the_mean_of_the_three_models(tiny, members, tmp_path, call):
+    """Its checkpoint has all weights, and the meta of the first."""
+    paths, configs = zip(*((each.checkpoint, Config.fromfile(each.config).model.to_dict()) for each in members))
     call(*paths, '--out', tmp_path / 'ensemble.pth', tool=ENSEMBLE)
-    found = torch.load(tmp_path / 'ensemble.pth')
-    assert found['meta'] == torch.load(paths[0])['meta']
-    for number, path in enumerate(paths):
-        for name, x in torch.load(path)['state_dict'].items():
-            torch.testing.assert_close(found['state_dict'].pop(f'members.{number}.{name}'), x, rtol=0, atol=0)
-    assert not found['state_dict']
+    assert torch.load(tmp_path / 'ensemble.pth')['meta'] == torch.load(paths[0])['meta']
+    options = dict(members=[*configs], test_cfg=dict(beam=3, max_length=7))
+    Config(dict(model=dict(options, type='mmattn.CaptionEnsemble'))).dump(str(tmp_path / 'ensemble.py'))
+    arguments = [tmp_path / 'ensemble.py', tmp_path / 'ensemble.pth', '--regions', tiny.store, '--device', 'cpu']
+    call(*arguments, '--out', tmp_path / 'out', '--images', tiny.pictures, '--batch-size', 1)
+    ensemble, store = CaptionEnsemble(**options).eval(), RegionStore(tiny.store)
+    for model, path in zip(ensemble.members, paths, strict=True):
+        model.load_state_dict(torch.load(path)['state_dict'])
+    expected = []
+    for image_id in IDS:
+        ((best, *_),) = ensemble.describe(
+            dict(features=store[image_id].features[None], boxes=store[image_id].boxes[None])
+        )
+        expected.append(' '.join(SYMBOLS[token - 4] for token in best.tokens))
+    assert [each['caption'] for each in read(tmp_path / 'out/captions.json')] == expected
+    assert len(set(expected)) > 2
 
 
-def test_checkpoints_that_are_no_ensemble(members, tmp_path, call):
-    first, out = members[0].checkpoint, tmp_path / 'ensemble.pth'
-    other = write_model(tmp_path, 'other', SAN, [*SYMBOLS[:-2], SYMBOLS[-1], SYMBOLS[-2]]).checkpoint
-    with pytest.raises(ValueError, match=r'other\.pth and .*a\.pth have different vocabularies, of 20 and 20 symbols'):
-        call(first, other, '--out', out, tool=ENSEMBLE)
-    torch.save(dict(state_dict={}), tmp_path / 'bare.pth')
-    with pytest.raises(ValueError, match=r'bare\.pth: meta.dataset_meta has no symbols'):
-        call(first, tmp_path / 'bare.pth', '--out', out, tool=ENSEMBLE)
-    torch.save(dict(meta=dict(dataset_meta=dict(symbols=['a'], codes=['a b'])), state_dict={}), tmp_path / 'text.pth')
-    with pytest.raises(ValueError, match=r'text\.pth is not of a captioning model: meta.dataset_meta has codes'):
-        call(tmp_path / 'text.pth', tmp_path / 'text.pth', '--out', out, tool=ENSEMBLE)
-    torch.save(dict(meta={}), tmp_path / 'empty.pth')
-    with pytest.raises(ValueError, match=r"empty\.pth has no 'state_dict'"):
-        call(first, tmp_path / 'empty.pth', '--out', out, tool=ENSEMBLE)
-    assert not out.exists()
-    out.write_bytes(b'mine')
-    with pytest.raises(FileExistsError, match='exists'):
-        call(first, first, '--out', out, tool=ENSEMBLE)
-    assert out.read_bytes() == b'mine'
+@pytest.mark.parametrize(
+    ('checkpoint', 'names'),
+    [
+        (dict(state_dict={}), 'symbols'),
+        (dict(meta=dict(dataset_meta=dict(symbols=SYMBOLS[::-1])), state_dict={}), ' and .*a.pth .*vocabular'),
+        (dict(meta=dict(dataset_meta=dict(symbols=SYMBOLS, codes=['a b'])), state_dict={}), 'codes'),
+        (dict(meta={}), 'state_dict'),
+    ],
+)
+def test_checkpoints_that_are_no_ensemble(members, tmp_path, call, checkpoint, names):
+    torch.save(checkpoint, tmp_path / 'other.pth')
+    with pytest.raises(ValueError, match=f'other.pth.*{names}'):
+        call(members[0].checkpoint, tmp_path / 'other.pth', '--out', tmp_path / 'ensemble.pth', tool=ENSEMBLE)
+    assert not (tmp_path / 'ensemble.pth').exists()
+
+
+def test_faults_of_several_models(tiny, arguments, tmp_path, call, monkeypatch):
+    monkeypatch.setattr(CaptionInferencer, 'forward', None)
+    pair, rest = arguments[:2], [*arguments[2:], '--out', tmp_path / 'out']
+    san = [tiny.san.config, tiny.san.checkpoint]
+    without = [word for word in rest if word not in ('--attributes', tiny.attributes)]
+    for words, message in (
+        ([*pair, tiny.san.config, *rest], 'CHECKPOINT'),
+        ([*san, *san, '--names', 'a', 'b', *rest], '--attributes'),
+        ([*san, *pair, *without], 'attributes must'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(*words)
+    assert not (tmp_path / 'out').exists()

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, PARAM_SCHEDULERS
+from mmengine.registry import MODELS
 from mmengine.runner import Runner
 
 from mmattn.language.text.vocabulary import PAD
@@ -41,20 +41,12 @@ TINY = dict(
 
 
 @pytest.fixture
-def config(request, tiny_data, tmp_path, monkeypatch):
-    for name, value in tiny_data.items():
-        monkeypatch.setenv(name, value)
-    cfg = Config.fromfile(config_path(request.param))
+def config(request, small, tmp_path):
+    cfg = small(request.param)
     for model in cfg.model.get('members', [cfg.model]):
         model.update(TINY)
         model.test_cfg.update(beam=2, max_length=3)
-    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        loader.update(num_workers=0, persistent_workers=False, batch_size=3)
     cfg.val_evaluator.tokenizer = cfg.test_evaluator.tokenizer = 'simple'
-    cfg.train_cfg.update(max_epochs=1, val_interval=1)
-    cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
-    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', request.param
-    cfg.randomness = dict(seed=0)
     if 'self_critical' in cfg.model:
         cfg.load_from = str(tmp_path / 'first_stage.pth')
         torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), cfg.load_from)
@@ -80,43 +72,19 @@ def test_config_trains_and_describes(config):
         assert set(sample.pred_tokens) <= {0, *range(4, 4 + len(WORDS))}
 
 
-@pytest.mark.parametrize(
-    ('name', 'expected'),
-    [
-        ('san_15e', [1e-4, 2e-4, *[3e-4] * 4, *[1.5e-4] * 3, *[7.5e-5] * 3, *[3.75e-5] * 3]),
-        ('caption_small', [1e-3 / 3, *[1e-3] * 4, *[5e-4] * 3, *[2.5e-4] * 2]),
-    ],
-)
-def test_rate_of_each_epoch(name, expected):
-    cfg = Config.fromfile(config_path(f'_base_/schedules/{name}.py'))
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
-    schedulers = [PARAM_SCHEDULERS.build(dict(each, optimizer=optimizer)) for each in cfg.param_scheduler]
-    found = []
-    for _ in range(cfg.train_cfg.max_epochs):
-        found.append(optimizer.param_groups[0]['lr'])
-        optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize('name', CAPTIONS)
 def test_the_config_is_that_of_its_name(name):
-    """Batch, epochs, stage, attention, size and data; the learning rate is defined for every iteration."""
+    """Stage, attention and size; the learning rate is defined for every iteration."""
     cfg = Config.fromfile(config_path(name))
-    method, batch, data = re.fullmatch(r'\w+/([\w-]+?)_(?:small_)?1xb(\d+)(?:-scst)?-\d+e_([\w-]+)\.py', name).groups()
-    assert cfg.train_dataloader.batch_size == int(batch)
-    assert cfg.train_cfg.max_epochs == int(re.search(r'-(\d+)e_', name)[1])
+    method, data = re.fullmatch(r'\w+/([\w-]+?)_(?:small_)?1xb\d+(?:-scst)?-\d+e_([\w-]+)\.py', name).groups()
     assert data.split('-')[0].upper() in cfg.train_dataloader.dataset.data_root.upper()
-    assert cfg.default_hooks.checkpoint.save_best == 'CIDEr-D'
     steps = cfg.param_scheduler[-1]
     assert 'end' not in steps
     assert max(steps.get('milestones', [0])) < cfg.train_cfg.max_epochs
     models = cfg.model.get('members', [cfg.model])
     critical = ['self_critical' in model for model in models]
-    hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
     assert critical == ['-scst-' in name] * len(models)
-    assert hooks == ['mmattn.SelfCriticalHook'] * critical[0]
+    assert [hook.type for hook in cfg.get('custom_hooks', [])] == ['mmattn.SelfCriticalHook'] * critical[0]
     members = re.search(r'ensemble-?(\d*)$', method)
     assert len(models) == (int(members[1] or 2) if members else 1)
     for model in models:

@@ -29,11 +29,6 @@ def log_p_of(logits):
     return logits.log_softmax(-1).gather(-1, TOKENS[..., None])[..., 0]
 
 
-def test_mask_ends_with_the_first_end_token():
-    assert end_mask(TOKENS).sum(1).tolist() == LENGTHS
-    assert end_mask(TOKENS).tolist() == [[t < length for t in range(4)] for length in LENGTHS]
-
-
 def test_loss_and_gradient_are_their_definition(logits):
     """Minus advantage · ∇ log p of each caption, token by token, over the number of tokens."""
     reward, baseline = (torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
@@ -123,31 +118,26 @@ def test_reward_counts_the_end_token_as_a_word():
     assert reward(tokens[:1, :3], index[:1]) < found[0]
 
 
-@pytest.mark.parametrize('caption', [[4, 5], [4, EOS, 5, EOS], []])
-def test_references_without_an_end_are_named(caption):
-    with pytest.raises(ValueError, match=r'references must end in their only 2 \(</s>\); image 1 has'):
-        CiderReward([[[4, EOS]], [[5, EOS], caption]])
+LOG_P, REWARD = torch.zeros(2, 3), torch.zeros(2)
+RESUMED = SimpleNamespace(model=SimpleNamespace(self_critical={}), _resume=True, _load_from=None, _has_loaded=False)
 
 
-def test_wrong_shapes_are_named():
-    x, r = torch.zeros(2, 3), torch.zeros(2)
-    tokens = torch.zeros(2, 3, dtype=torch.int64)
-    for arguments, message in (
-        ((x[:, :2], tokens, r, r), r'log_p and tokens must be \(n, T\), not empty; got \(2, 2\) and \(2, 3\)'),
-        ((x[:0], tokens[:0], r[:0], r[:0]), 'not empty'),
-        ((x, tokens, r[:1], r), r'reward must be \(2,\), one per caption; got \(1,\)'),
-        ((x, tokens, r, r[:, None]), r'baseline must be \(2,\), one per caption; got \(2, 1\)'),
-    ):
-        with pytest.raises(ValueError, match=message):
-            self_critical_loss(*arguments)
-    with pytest.raises(ValueError, match='num_samples must be at least 2'):
-        mean_baseline(r, 1)
-    with pytest.raises(ValueError, match=r'a multiple of num_samples=3; got \(2,\)'):
-        mean_baseline(r, 3)
-
-
-def test_resumption_without_a_checkpoint_is_an_error():
-    """A run with ``resume=True`` and an empty work dir starts with random weights."""
-    runner = SimpleNamespace(model=SimpleNamespace(self_critical={}), _resume=True, _load_from=None, _has_loaded=False)
-    with pytest.raises(ValueError, match='self-critical training requires load_from'):
-        SelfCriticalHook().before_train(runner)
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda: self_critical_loss(LOG_P[:, :2], TOKENS[:2, :3], REWARD, REWARD), 'log_p and tokens'),
+        (lambda: self_critical_loss(LOG_P, TOKENS[:2, :3], REWARD[:1], REWARD), 'reward'),
+        (lambda: self_critical_loss(LOG_P, TOKENS[:2, :3], REWARD, REWARD[:, None]), 'baseline'),
+        (lambda: mean_baseline(REWARD, 1), 'num_samples'),
+        (lambda: mean_baseline(REWARD, 3), 'num_samples'),
+        *(
+            (lambda caption=caption: CiderReward([[[4, EOS]], [[5, EOS], caption]]), 'references .*image 1')
+            for caption in ([4, 5], [4, EOS, 5, EOS], [])
+        ),
+        # resume=True in an empty work dir would start with random weights
+        (lambda: SelfCriticalHook().before_train(RESUMED), 'load_from'),
+    ],
+)
+def test_failures(call, names):
+    with pytest.raises(ValueError, match=names):
+        call()

@@ -36,12 +36,12 @@ def random_model(config, seed=0):
     return model
 
 
-def write_store(folder, ids=IDS, width=FEATURES, seed=0):
+def write_store(folder, ids=IDS, width=FEATURES, seed=0, least=1, different=5):
     """Write regions of some images, one to five each."""
     generator = torch.Generator().manual_seed(seed)
     with RegionWriter(folder) as writer:
         for number, image_id in enumerate(ids):
-            n = 1 + number % 5
+            n = least + number % different
             corner = torch.rand(n, 2, generator=generator) * 25
             sides = 2 + torch.rand(n, 2, generator=generator) * 12
             features = torch.randn(n, width, generator=generator) * 2

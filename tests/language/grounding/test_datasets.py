@@ -92,23 +92,6 @@ def test_the_vocabulary_can_be_read_alone(folder):
     assert EntitiesDataset.vocabulary_source(cfg) == (folder / 'entities_train.json', None)
 
 
-def test_faults(folder):
-    path = folder / 'entities_train.json'
-    for value in (0, 1.1):
-        with pytest.raises(ValueError, match='min_iou'):
-            build(folder, min_iou=value)
-    with pytest.raises(ValueError, match=f'{path}: 1 fault:\n  image 42: not in the region store'):
-        build(folder, regions={})
-    image = SimpleNamespace(features=torch.zeros(4, 6), boxes=REGIONS, size=(40, 50))
-    with pytest.raises(ValueError, match='image 42: 50×40 in the annotations, 40×50 in the region store'):
-        build(folder, regions={'42': image})[0]
-    with pytest.raises(ValueError, match='image 42: no boxes in the region store'):
-        build(folder, regions={'42': SimpleNamespace(features=image.features, boxes=None, size=SIZE)})[0]
-    path.write_text(json.dumps(dict(images={}, captions=[])), encoding='utf-8')
-    with pytest.raises(ValueError, match='no caption with a phrase that has a box'):
-        build(folder)
-
-
 def test_the_check_lists_the_faults_of_all_files(folder):
     model = SimpleNamespace(num_features=8)
     cfg = dict(regions='regions', data_root=str(folder))
@@ -129,3 +112,25 @@ def test_the_check_lists_the_faults_of_all_files(folder):
     path.write_text(json.dumps(data), encoding='utf-8')
     [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
     assert fault.startswith(f'caption {caption["caption_id"]}, entity {entity}: the box [1, 2, 3] is not left, top')
+
+
+def stored(**changed):
+    return dict(
+        regions={'42': SimpleNamespace(**{'features': torch.zeros(4, 6), 'boxes': REGIONS, 'size': SIZE} | changed)}
+    )
+
+
+@pytest.mark.parametrize(
+    ('options', 'names'),
+    [
+        (dict(min_iou=0), 'min_iou'),
+        (dict(regions={}), 'entities_train.json: .*\n  image 42'),
+        (stored(size=(40, 50)), 'image 42: 50×40 .*40×50'),
+        (stored(boxes=None), 'image 42: no boxes'),
+        (dict(split='none'), 'no caption'),
+    ],
+)
+def test_failures(folder, options, names):
+    (folder / 'entities_none.json').write_text(json.dumps(dict(images={}, captions=[])), encoding='utf-8')
+    with pytest.raises(ValueError, match=names):
+        build(folder, **options)[0]

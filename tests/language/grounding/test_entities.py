@@ -1,6 +1,7 @@
 """Readers of Flickr30k Entities: brackets, boxes and the prepared file."""
 
 import json
+import re
 
 import pytest
 
@@ -45,15 +46,9 @@ def test_all_faults_of_sentences():
         '',
         '[/EN#3/a [/EN#4/b c]]',
     ]
-    with pytest.raises(ValueError, match='4 faults') as error:
+    with pytest.raises(ValueError, match=r'42\.txt: 4 faults') as error:
         parse_sentences('\n'.join(lines), '42.txt')
-    assert str(error.value).splitlines() == [
-        '42.txt: 4 faults:',
-        "  line 2: a bracket that is not of the form [/EN#id/type words] in '[/EN#x/people A man]'",
-        "  line 3: a bracket that is not of the form [/EN#id/type words] in 'a ] b'",
-        "  line 4: the phrase '[/EN#2/other , ?]' has no words",
-        "  line 6: a bracket that is not of the form [/EN#id/type words] in '[/EN#3/a'",
-    ]
+    assert re.findall(r'line (\d)', str(error.value)) == ['2', '3', '4', '6']
     assert parse_sentences('a\r\n\r\nb\n', '42.txt') == [(['a'], []), ([], []), (['b'], [])]
 
 
@@ -82,27 +77,15 @@ def test_boxes_count_from_0_and_an_object_may_have_several_ids():
 
 
 def test_all_faults_of_an_annotation():
-    text = annotation(
-        thing([], (1, 1, 2, 2)),
-        thing(['a'], (1, 1, 2, 2)),
-        thing(['7'], (9, 1, 2, 2)),
-        thing(['7'], (9,)),
-        thing(['7'], (1, 1, 51, 2)),
-        thing(['7'], (0, 1, 5, 2)),
-    )
-    with pytest.raises(ValueError, match='6 faults') as error:
-        parse_annotation(text, '42.xml')
-    assert str(error.value).splitlines() == [
-        '42.xml: 6 faults:',
-        '  object 1: its names must be ids; got []',
-        "  object 2: its names must be ids; got ['a']",
-        '  object 3: the box [9, 1, 2, 2] ends before it starts',
-        '  object 4: ymin must be an integer; got None',
-        '  object 5: the box [1, 1, 51, 2] is outside the image of 50×40',
-        '  object 6: the box [0, 1, 5, 2] is outside the image of 50×40',
-    ]
-    for text, reason in (('<annotation>', 'no element found'), (annotation(size=''), 'size/width must be an integer')):
-        with pytest.raises(ValueError, match=rf'^42.xml: 1 fault:\n  not an annotation: {reason}'):
+    boxes = [[(1, 1, 2, 2)], [(1, 1, 2, 2)], [(9, 1, 2, 2)], [(9,)], [(1, 1, 51, 2)], [(0, 1, 5, 2)]]
+    names = [[], ['a'], ['7'], ['7'], ['7'], ['7']]
+    with pytest.raises(ValueError, match=r'42\.xml: 6 faults') as error:
+        parse_annotation(annotation(*(thing(*pair) for pair in zip(names, *zip(*boxes)))), '42.xml')
+    assert re.findall(r'object (\d): .*?(names|ends|ymin|outside)', str(error.value)) == [
+        ('1', 'names'), ('2', 'names'), ('3', 'ends'), ('4', 'ymin'), ('5', 'outside'), ('6', 'outside')
+    ]  # fmt: skip
+    for text in ('<annotation>', annotation(size='')):
+        with pytest.raises(ValueError, match=r'42\.xml: 1 fault'):
             parse_annotation(text, '42.xml')
 
 
@@ -122,37 +105,25 @@ def test_the_prepared_file_contains_all(tmp_path):
 
 def test_faults_of_the_prepared_file(tmp_path):
     path = tmp_path / 'entities_val.json'
+
+    def faults(data):
+        path.write_text(json.dumps(data), encoding='utf-8')
+        with pytest.raises(ValueError, match=f'^{path}: ') as error:
+            read_entities(path)
+        return str(error.value).splitlines()[1:]
+
     data = prepared([('42', [CAPTION, CAPTION], BOXES)])
     data['captions'][1].update(caption_id='42#0', image_id='43')
     data['captions'][0]['phrases'][2]['end'] = 9
-    path.write_text(json.dumps(data), encoding='utf-8')
-    with pytest.raises(ValueError, match='3 faults') as error:
-        read_entities(path)
-    assert str(error.value).splitlines() == [
-        f'{path}: 3 faults:',
-        '  caption 42#0: 2 times in the file',
-        '  caption 42#0: words 6 to 9 of 8 are not a phrase',
-        "  caption 42#0: its image 43 is not in 'images'",
-    ]
+    assert [fault.split(': ')[0] for fault in faults(data)] == ['  caption 42#0'] * 3
     data = prepared([('42', [Caption(['é'], []), CAPTION, CAPTION], BOXES)])
     boxes = data['images']['42']['boxes']
     boxes['7'], boxes['8'] = [[0, 0, 9], [0.1, 0.1, 0.5, 0.9], [0, 0, 51, 9], [9, 0, 8, 9]], []
-    path.write_text(json.dumps(data), encoding='utf-8')
-    with pytest.raises(ValueError, match='5 faults') as error:
-        read_entities(path)
-    assert str(error.value).splitlines()[1:] == [
-        '  caption 42#1, entity 7: the box [0, 0, 9] is not left, top, right, bottom as integers, in pixels',
-        '  caption 42#1, entity 7: the box [0.1, 0.1, 0.5, 0.9] is not left, top, right, bottom as integers, in pixels',
-        '  caption 42#1, entity 7: the box [0, 0, 51, 9] is outside the image of 50×40',
-        '  caption 42#1, entity 7: the box [9, 0, 8, 9] ends before it starts',
-        '  caption 42#1, entity 8: its boxes must be a list of boxes; got []',
-    ]
+    assert [fault.split(': ')[0] for fault in faults(data)] == [f'  caption 42#1, entity {n}' for n in '77778']
     for data in (
         [],
         dict(images={}),
         dict(images={'42': dict(size=['x', 5])}),
         dict(images={}, captions=[dict(caption_id='1')]),
     ):
-        path.write_text(json.dumps(data), encoding='utf-8')
-        with pytest.raises(ValueError, match='not a prepared file of Flickr30k Entities'):
-            read_entities(path)
+        faults(data)

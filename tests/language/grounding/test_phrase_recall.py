@@ -115,12 +115,12 @@ def test_repeated_samples_count_once_and_missing_ones_are_an_error():
     assert evaluate(PhraseRecall(), [*data, data[2]]) == evaluate(PhraseRecall(), data)
     metric = PhraseRecall()
     metric.process({}, data)
-    with pytest.raises(ValueError, match="5 predictions with different 'caption_id', but the data set has 6 samples"):
+    with pytest.raises(ValueError, match='caption_id'):
         metric.evaluate(6)
 
 
 def test_wrong_scores_are_an_error():
     sample = samples(6)[5]
     for scores in (sample['pred_scores'][:, 1:], sample['pred_scores'] * torch.nan):
-        with pytest.raises(ValueError, match='caption 05#0: pred_scores must be'):
+        with pytest.raises(ValueError, match='caption 05#0: pred_scores'):
             PhraseRecall().process({}, [dict(sample, pred_scores=scores)])

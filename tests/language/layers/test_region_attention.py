@@ -264,12 +264,6 @@ def test_geometry_has_the_precision_of_float32():
         torch.testing.assert_close(found, relative_geometry(rounded.double()).float(), rtol=1e-5, atol=1e-5)
 
 
-def test_normalised_queries_of_a_column():
-    x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)[None, :, None]
-    expected = torch.tensor([-0.925819, -0.462910, 1.388729], dtype=torch.float64)
-    torch.testing.assert_close(normalize_queries(x)[0, :, 0], expected, rtol=0, atol=2e-6)  # ε changes the sixth place
-
-
 def test_normalised_queries_ignore_their_bias_and_scale():
     layer, (x, boxes) = region_attention(query_norm='instance', geometry='query_dependent'), regions()
     expected = call(layer, x, boxes, MASK)
@@ -281,17 +275,6 @@ def test_normalised_queries_ignore_their_bias_and_scale():
         expected = call(layer, x, boxes, MASK)
         layer.in_proj_weight[:CHANNELS] *= literal.randn(CHANNELS, 1, seed=4).abs() + 1
         torch.testing.assert_close(call(layer, x, boxes, MASK), expected, rtol=0, atol=1e-12)
-
-
-def test_normalised_keys_are_divided_by_their_deviation():
-    """Their mean adds one logit to all keys of a query."""
-    layer, (x, boxes) = region_attention(key_norm='instance'), regions()
-    q, k, v = (x @ w.T + b for w, b in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)))
-    k = k / (k.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-    q, k, v = (torch.stack(t.chunk(HEADS, -1), 1) for t in (q, k, v))
-    weights = (q @ k.mT / math.sqrt(CHANNELS // HEADS)).softmax(-1)
-    expected = layer.out_proj(torch.cat((weights @ v).unbind(1), -1))
-    torch.testing.assert_close(call(layer, x, boxes), expected, rtol=0, atol=1e-12)
 
 
 def test_one_region_has_queries_of_zero():
@@ -313,22 +296,6 @@ def test_batch_norm_has_running_statistics_of_the_valid_regions():
     torch.testing.assert_close(norm.running_var, 0.9 + rows.var(0) * 0.1)  # unbiased, as in torch
     alone = call(layer.eval(), x[:1], boxes[:1])
     torch.testing.assert_close(call(layer, x, boxes, MASK)[:1], alone, rtol=0, atol=1e-12)
-
-
-def test_parameters_are_counted_and_initialised():
-    def count(**options):
-        return sum(p.numel() for p in RegionAttention(512, 8, **options).parameters())
-
-    plain = count()
-    assert plain == 4 * (512 * 512 + 512)
-    assert count(query_norm='instance', key_norm='instance') == plain
-    for kind in NORMS[1:]:
-        assert count(query_norm=kind) - plain == 1024
-    added = {'content_independent': 8 * 64, 'query_dependent': 512 * 512 + 512, 'key_dependent': 512 * 512 + 512}
-    for terms in SUMS:
-        assert count(geometry=terms) - plain == 4 * 64 + 64 + sum(added[term] for term in terms)
-    for name, parameter in RegionAttention(8, 2, geometry=TERMS).named_parameters():
-        assert parameter.any() == ('bias' not in name), name
 
 
 @pytest.mark.parametrize('terms', SUMS, ids='+'.join)
@@ -370,40 +337,6 @@ def test_compiles():
     torch.testing.assert_close(call(compiled, x, boxes, MASK), call(layer, x, boxes, MASK))
 
 
-def test_wrong_options_are_named():
-    for options, message in (
-        (dict(query_norm='group'), "query_norm must be None or one of .*got 'group'"),
-        (dict(key_norm=''), 'key_norm must be'),
-        (dict(geometry='phi'), "geometry must be None, or one or more of .*got 'phi'"),
-        (dict(geometry=('key_dependent',) * 2), 'geometry must be .* each once'),
-        (dict(is_causal=True), 'is_causal must be False'),
-    ):
-        with pytest.raises(ValueError, match=message):
-            RegionAttention(8, 2, **options)
-
-
-def test_wrong_calls_are_named():
-    layer, (x, boxes) = region_attention(geometry=TERMS), regions()
-    f = relative_geometry(boxes)
-    with pytest.raises(ValueError, match=r'^key must be None or have the shape of query, .*, since RegionAttention'):
-        layer(x, x[:, :2], x, relative_geometry=f)
-    with pytest.raises(ValueError, match=r'query must be \(B, L, 6\)'):
-        layer(*[x[..., :4]] * 3, relative_geometry=f)
-    for wrong in (None, boxes, f[:, :4]):
-        with pytest.raises(ValueError, match=r'relative_geometry must be \(2, 5, 5, 4\) with geometry='):
-            layer(x, x, x, relative_geometry=wrong)
-    with pytest.raises(TypeError, match='key_padding_mask must be bool'):
-        layer(x, x, x, MASK.long(), f)
-    with pytest.raises(ValueError, match=r'boxes must be \(B, N, 4\); got \(2, 5\)'):
-        relative_geometry(boxes[..., 0])
-    with pytest.raises(TypeError, match='boxes must be floating-point'):
-        relative_geometry(boxes.long())
-    with pytest.raises(ValueError, match=r'key_padding_mask must be \(2, 5\)'):
-        relative_geometry(boxes, MASK[:1])
-    plain = region_attention()
-    assert torch.equal(call(plain, x, boxes), plain(x, x, x)[0])
-
-
 def test_quantized():
     layer = RegionAttention(8, 2, geometry=TERMS).eval()
     boxes = torch.tensor([[[0.0, 0, 2, 3], [1, 1, 4, 5], [2, 0, 5, 2]]])
@@ -424,3 +357,32 @@ def test_content_independent_logits_of_any_geometry():
         g = torch.relu(layer.geometry_proj.weight @ f[b, i, j] + layer.geometry_proj.bias)
         torch.testing.assert_close(found[b, h, i, j], torch.relu(layer.geometry_weight.weight[h] @ g))
     assert 0 < (found > 0).double().mean() < 1
+
+
+X, BOXES = regions()
+F = relative_geometry(BOXES)
+
+
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda _: RegionAttention(8, 2, query_norm='group'), 'query_norm'),
+        (lambda _: RegionAttention(8, 2, key_norm=''), 'key_norm'),
+        (lambda _: RegionAttention(8, 2, geometry='phi'), 'geometry'),
+        (lambda _: RegionAttention(8, 2, geometry=('key_dependent',) * 2), 'geometry'),
+        (lambda _: RegionAttention(8, 2, is_causal=True), 'is_causal'),
+        (lambda layer: layer(X, X.clone(), X, relative_geometry=F), 'key and value'),
+        (lambda layer: layer(*[X[..., :4]] * 3, relative_geometry=F), 'query'),
+        *(
+            (lambda layer, f=f: layer(X, X, X, relative_geometry=f), 'relative_geometry')
+            for f in (None, BOXES, F[:, :4])
+        ),
+        (lambda layer: layer(X, X, X, MASK.long(), F), 'key_padding_mask'),
+        (lambda _: relative_geometry(BOXES[..., 0]), 'boxes'),
+        (lambda _: relative_geometry(BOXES.long()), 'boxes'),
+        (lambda _: relative_geometry(BOXES, MASK[:1]), 'key_padding_mask'),
+    ],
+)
+def test_failures(call, names):
+    with pytest.raises((TypeError, ValueError), match=f'^{names} must'):
+        call(region_attention(geometry=TERMS))

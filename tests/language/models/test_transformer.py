@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.language import DecodingState, SequenceDecoder, SequenceEncoder
+from mmattn.language import SequenceDecoder, SequenceEncoder
 from mmattn.language.layers.region_attention import normalize_queries
 from mmattn.language.models.transformer import TransformerDecoderLayer
 
@@ -296,46 +296,33 @@ def test_queries_of_low_precision_are_normalized_in_float32(dtype):
         torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-3)
 
 
-def test_errors():
-    with pytest.raises(ValueError, match='normalize_queries requires is_causal=False'):
-        SequenceDecoder(1, layer(self_attention=dict(type=BILATERAL, position='none', normalize_queries=True)))
-    with pytest.raises(ValueError, match='one config, or one per layer: 3; got 2'):
-        SequenceEncoder(3, [layer(), layer()])
-    with pytest.raises(ValueError, match='num_layers'):
-        SequenceEncoder(0, layer())
-    cross = TransformerDecoderLayer(CHANNELS, HEADS, HIDDEN, cross_attention=dict(type=BILATERAL, position='relative'))
-    with pytest.raises(ValueError, match="memory requires position='none'"):
-        cross.cross_attention.start(torch.randn(1, 2, CHANNELS))
-    plain = TransformerDecoderLayer(CHANNELS, HEADS, HIDDEN)
-    with pytest.raises(TypeError, match='key_padding_mask must be bool'):
-        plain.cross_attention.start(torch.randn(1, 2, CHANNELS), torch.zeros(1, 2))
-    with pytest.raises(ValueError, match='key_padding_mask must be None without memory'):
-        plain.self_attention[0].start(None, torch.zeros(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match='is_causal must be True'):
-        SequenceEncoder(1, layer()).layers[0].self_attention[0].start()
+def cross(**options):
+    return TransformerDecoderLayer(
+        CHANNELS, HEADS, HIDDEN, cross_attention=dict(type=BILATERAL, **options)
+    ).cross_attention
 
 
-def test_a_state_of_another_position_is_an_error():
-    layer_of = SequenceDecoder(1, layer()).layers[0].self_attention[0]
-    x = torch.randn(2, 1, CHANNELS)
-    _, state = layer_of.step(x, layer_of.start(), 0)
-    for wrong in (0, 2):
-        with pytest.raises(ValueError, match='position'):
-            layer_of.step(x, state, wrong)
-    with pytest.raises(ValueError, match='x must be'):
-        layer_of.step(torch.randn(2, 2, CHANNELS), state, 1)
+def own(stack):
+    return stack(1, layer()).layers[0].self_attention[0]
 
 
-def test_layers_may_differ():
-    growing = [layer(self_attention=dict(type=BILATERAL, window_size=k)) for k in (3, 7)]
-    encoder = SequenceEncoder(2, growing)
-    assert [each.self_attention[0].window_position.window_size for each in encoder.layers] == [(3,), (7,)]
+MEMORY, MASK = torch.randn(1, 2, CHANNELS), torch.zeros(1, 2, dtype=torch.bool)
+NORMALIZED = dict(type=BILATERAL, position='none', normalize_queries=True)
 
 
-def test_the_state_knows_its_position():
-    decoder = SequenceDecoder(1, layer())
-    state = decoder.start(torch.randn(2, 3, CHANNELS))
-    assert isinstance(state, DecodingState)
-    for position in range(3):
-        assert state.position == position
-        _, state = decoder.step(torch.randn(2, 1, CHANNELS), state)
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda: SequenceDecoder(1, layer(self_attention=NORMALIZED)), 'normalize_queries'),
+        (lambda: SequenceEncoder(3, [layer(), layer()]), '3; got 2'),
+        (lambda: cross(position='relative').start(MEMORY), 'memory'),
+        (lambda: cross(position='none').start(MEMORY, MASK.float()), 'key_padding_mask'),
+        (lambda: own(SequenceDecoder).start(None, MASK), 'key_padding_mask'),
+        (lambda: own(SequenceEncoder).start(), 'is_causal'),
+        (lambda: own(SequenceDecoder).step(MEMORY[:, :1], {}, 2), 'position'),
+        (lambda: own(SequenceDecoder).step(MEMORY, {}, 0), 'x must'),
+    ],
+)
+def test_failures(call, names):
+    with pytest.raises((TypeError, ValueError), match=names):
+        call()

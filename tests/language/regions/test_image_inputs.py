@@ -1,10 +1,7 @@
 """Pictures by the ids of their images: none is taken if several may be meant."""
 
-import os
-
 import pytest
 
-from mmattn.language.progress_file import progress_path
 from mmattn.language.regions.image_inputs import picture_paths
 
 
@@ -21,11 +18,3 @@ def test_pictures_by_names_and_numbers(tmp_path):
     (tmp_path / 'dog.png').touch()
     with pytest.raises(ValueError, match=r'several pictures of one image: dog\.jpg and dog\.png'):
         picture_paths(tmp_path)
-
-
-def test_only_regular_files_are_replaced(tmp_path):
-    """Not a device, such as /dev/null, which renaming would replace."""
-    os.mkfifo(tmp_path / 'out')
-    for overwrite in (False, True):
-        with pytest.raises(OSError, match='this is not a regular file'):
-            progress_path(tmp_path / 'out', False, overwrite)

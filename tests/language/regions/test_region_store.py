@@ -15,7 +15,6 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.runner import Runner
-from torch.utils.data import DataLoader, Dataset
 
 from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.regions.data_preprocessor import RegionDataPreprocessor, pad_regions
@@ -139,36 +138,12 @@ def test_several_folders_are_one_store(tmp_path):
     same(store['3'], regions(3, extra=False))
     write(tmp_path / 'c', {'2': regions(2)})
     write(tmp_path / 'd', {'4': regions(2, width=5), '1': regions(1, width=5)})
-    with pytest.raises(ValueError, match=r': 3 faults:\n') as caught:
+    with pytest.raises(ValueError, match='3 faults') as caught:
         RegionStore([a, tmp_path / 'c', tmp_path / 'd'])
-    assert str(caught.value).split('\n  ')[1:] == [
-        f'{tmp_path}/c: image 2 is also in {a}, line 2',
-        f'{tmp_path}/d: image 1 is also in {a}, line 1',
-        f'{tmp_path}/d: 5 features per region, but {a} has 6',
-    ]
-
-
-class Images(Dataset):
-    def __init__(self, store):
-        self.store = store
-
-    def __len__(self):
-        return len(self.store)
-
-    def __getitem__(self, index):
-        return self.store[self.store.image_ids[index]]
-
-
-@pytest.mark.parametrize('method', ['fork', pytest.param('spawn', marks=pytest.mark.slow)])
-def test_workers_of_a_data_loader_read_the_same(tmp_path, method):
-    store = RegionStore(write(tmp_path / 'a'))
-    loader = DataLoader(
-        Images(store), batch_size=1, num_workers=2, collate_fn=lambda x: x[0], multiprocessing_context='fork'
-    )
-    if method == 'spawn':
-        loader = DataLoader(Images(store), batch_size=None, num_workers=1, multiprocessing_context='spawn')
-    for found, expected in zip(loader, IMAGES.values(), strict=True):
-        same(found._replace(size=tuple(found.size)), expected)
+    for fault, names in zip(
+        str(caught.value).split('\n  ')[1:], ('c: image 2', 'd: image 1', 'd: 5 features'), strict=True
+    ):
+        assert fault.startswith(f'{tmp_path}/{names} ')
 
 
 def test_a_pickled_store_holds_its_paths_alone(tmp_path):
@@ -198,133 +173,130 @@ def test_all_faults_of_images_together(tmp_path):
         np.save(tmp_path / f'a/{name}.npy', array)
     store = RegionStore(tmp_path / 'a')
     expected = [
-        '6 features per region, but the model has 2048',
-        'image b: features are NaN, infinite or too large for float32: regions 1, 2',
-        'image c: boxes are outside the image of 50×40: region 0',
-        'image c: boxes have a side that is not positive: region 1',
-        'image d: boxes are NaN or infinite: region 0',
-        'image d: scores are NaN or infinite: region 1',
-        'image f: no regions',
-        'image g: its size must be positive; got 0×40',
-        'image z is not in the store',
+        r'6 features .* 2048',
+        r'image b: features .*: regions 1, 2',
+        r'image c: .* outside .*: region 0',
+        r'image c: .* not positive: region 1',
+        r'image d: boxes .*: region 0',
+        r'image d: scores .*: region 1',
+        r'image f: no regions',
+        r'image g: its size .*0×40',
+        r'image z is not in the store',
     ]
     wanted = [*images, 'z', 'z', 'a']
-    assert store.find_faults(wanted, 2048) == expected
-    assert store.find_faults(wanted, 6, features=False) == expected[2:]
+    for found, patterns in (
+        (store.find_faults(wanted, 2048), expected),
+        (store.find_faults(wanted, 6, features=False), expected[2:]),
+    ):
+        assert all(re.fullmatch(*pair) for pair in zip(patterns, found, strict=True))
     assert store.find_faults(['a', 'e'], 6) == []
-    store.check(['a', 'e'], 6)
-    with pytest.raises(ValueError, match=r'(?s)a: 9 faults:\n  6 features .*\n  image z is not in the store$'):
-        store.check(wanted, 2048)
-    with pytest.raises(ValueError, match=r'(?s)a: 30 faults:\n.*image 19 is not in the store\n  … and 10 more$'):
-        store.check(map(str, range(30)))
-    with pytest.raises(KeyError, match=r'image z is not in the store .*/a'):
+    for arguments, message in (
+        ((wanted, 2048), 'a: 9 faults:\n  6 features.*image z'),
+        ((map(str, range(30)),), 'image 19 .*\n  … and 10 more$'),
+    ):
+        with pytest.raises(ValueError, match=f'(?s){message}'):
+            store.check(*arguments)
+    with pytest.raises(KeyError, match='image z'):
         store['z']
+    with pytest.raises(ValueError, match=r'image b of .*: features'):  # whatever reads regions reads them here
+        store['b']
 
 
-@pytest.mark.parametrize('name', ['features', 'boxes'])
-def test_an_image_with_nan_is_not_read(tmp_path, name):
-    """Another program may have written it; whatever trains, tests or answers reads regions here."""
-    store = RegionStore(write(tmp_path / 'a'))
-    array = np.load(tmp_path / f'a/{name}.npy')
-    array[2, -1] = np.nan
-    np.save(tmp_path / f'a/{name}.npy', array)
-    broken, *others = list(IMAGES)[1::-1]
-    store = RegionStore(tmp_path / 'a')
-    with pytest.raises(ValueError, match=rf'^image {broken} of the region store .*a: {name} are NaN.*: region 1$'):
-        store[broken]
-    same(store[others[0]], IMAGES[others[0]])
+def edit(path, name, function):
+    """Write an array again, after a function, or a file of text."""
+    if name.endswith('.npy'):
+        np.save(path / name, function(np.load(path / name)))
+    else:
+        (path / name).write_bytes(function((path / name).read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ('name', 'function', 'names'),
+    [
+        ('boxes.npy', lambda x: x.astype(float), 'float64'),
+        ('classes.npy', lambda x: x[:15], '15'),
+        ('sizes.npy', lambda x: x[:6], '6'),
+        ('offsets.npy', lambda x: np.array([0, 1, 3, 2, 10, 11, 13, 16]), 'ascend'),
+        ('features.npy', lambda x: x[:, :5], '5'),
+        *((name, None, '') for name in ('features.npy', 'store.json', 'image_ids.txt')),  # removed
+        *((name, b'', '') for name in ('features.npy', 'offsets.npy')),  # truncated
+        ('store.json', lambda x: x.replace(b'"version": 1', b'"version": 2'), 'version 2'),
+        ('store.json', lambda x: x.replace(b'"features",', b''), 'arrays'),
+        ('store.json', lambda x: b'{', ''),
+        ('image_ids.txt', lambda x: b'\xff\n', 'line 1'),
+        ('image_ids.txt', lambda x: b'1\n1\n3\n4\n5\n6\n7\n', None),
+    ],
+)
+def test_files_that_do_not_fit_each_other(tmp_path, name, function, names):
+    path = write(tmp_path / 'a')
+    if function is None:
+        (path / name).unlink()
+    elif function == b'':
+        (path / name).write_bytes((path / name).read_bytes()[:-4])
+    else:
+        edit(path, name, function)
+    with pytest.raises(ValueError, match='image 1' if names is None else f'{name}.*{names}'):
+        RegionStore([path, write(tmp_path / 'b', {'x': regions(1)})])
 
 
 def test_all_faults_of_files_together(tmp_path):
     path = write(tmp_path / 'a')
-    for name in ('features', 'scores'):
-        data = (path / f'{name}.npy').read_bytes()
-        (path / f'{name}.npy').write_bytes(data[:-4])
-    (path / 'boxes.npy').unlink()
-    (path / 'offsets.npy').write_bytes(b'')
-    with pytest.raises(ValueError, match='4 faults') as caught:
-        RegionStore([path, write(tmp_path / 'b', {'1': regions(1)})])
-    offsets, features, boxes, scores = str(caught.value).split('\n  ')[1:]
-    for name, fault in dict(offsets=offsets, features=features, scores=scores).items():
-        assert fault.startswith(f'{path}/{name}.npy: truncated, or not a NumPy array: ')
-    assert boxes == f'{path}/boxes.npy: no such file'
-    with pytest.raises(FileNotFoundError, match='a converter such as'):
-        RegionStore(tmp_path / 'none')
-    with pytest.raises(ValueError, match='at least one folder'):
-        RegionStore([])
-
-
-CHANGES = {
-    'boxes.npy: float64 (16, 4), not float32 (16, 4)': lambda path: np.save(
-        path / 'boxes.npy', np.load(path / 'boxes.npy').astype(float)
-    ),
-    'classes.npy: int32 (15,), not int32 (16,)': lambda path: np.save(
-        path / 'classes.npy', np.load(path / 'classes.npy')[:15]
-    ),
-    'sizes.npy: int32 (6, 2), not int32 (7, 2)': lambda path: np.save(
-        path / 'sizes.npy', np.load(path / 'sizes.npy')[:6]
-    ),
-    'offsets.npy: must ascend from 0 to 16': lambda path: np.save(
-        path / 'offsets.npy', np.array([0, 1, 3, 2, 10, 11, 13, 16])
-    ),
-    'features.npy: float32 (16, 6), not float32 (16, 7)': lambda path: change(path, num_features=7),
-    'store.json: version 2 of the format; this release reads 1': lambda path: change(path, version=2),
-    'store.json: not the record of a store: ValueError("arrays is [\'boxes\']")': lambda path: change(
-        path, arrays=['boxes']
-    ),
-    'store.json: not the record of a store: JSONDecodeError': lambda path: (path / 'store.json').write_bytes(b'{'),
-    'store.json: no such file': lambda path: (path / 'store.json').unlink(),
-    'image_ids.txt: no such file': lambda path: (path / 'image_ids.txt').unlink(),
-    'image_ids.txt, line 1: not UTF-8': lambda path: (path / 'image_ids.txt').write_bytes(b'\xff\n'),
-    'image 1 is also in': lambda path: (path / 'image_ids.txt').write_text('1\n1\n3\n4\n5\n6\n7\n', encoding='utf-8'),
-}
-
-
-def change(path, **values):
-    record = json.loads((path / 'store.json').read_text(encoding='utf-8'))
-    (path / 'store.json').write_text(json.dumps({**record, **values}), encoding='utf-8')
-
-
-@pytest.mark.parametrize('message', CHANGES)
-def test_files_that_do_not_fit_each_other(tmp_path, message):
-    path = write(tmp_path / 'a')
-    CHANGES[message](path)
-    with pytest.raises(ValueError, match=re.escape(message)):
+    for name in ARRAYS:
+        (path / f'{name}.npy').unlink()
+    with pytest.raises(ValueError, match='4 faults'):
         RegionStore(path)
+    with pytest.raises(FileNotFoundError, match='none'):
+        RegionStore(tmp_path / 'none')
 
 
 # Writing.
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'message'),
+    ('wrong', 'names'),
     [
-        (dict(features=torch.full((3, 6), torch.nan)), 'NaN, infinite or too large for float16: regions 0, 1, 2'),
-        (dict(features=torch.tensor([[0.0] * 6] * 2 + [[7e4] * 6])), 'too large for float16: region 2'),
-        (dict(features=torch.zeros(3, 5)), 'num_features must be 6, as of the images before; got 5'),
+        (dict(features=torch.full((3, 6), torch.nan)), 'features .*regions 0, 1, 2'),
+        (dict(features=torch.tensor([[0.0] * 6] * 2 + [[7e4] * 6])), 'features .*float16: region 2'),
+        (dict(features=torch.zeros(3, 5)), 'num_features'),
         (dict(features=torch.zeros(0, 6), boxes=torch.zeros(0, 4), classes=None, scores=None), 'no regions'),
-        (dict(features=torch.zeros(3)), r'features must be \(n, D\); got \(3,\)'),
-        (dict(boxes=torch.zeros(2, 4)), r'boxes must be \(3, 4\), one per region; got \(2, 4\)'),
-        (dict(scores=None), r"arrays must be \['features', 'boxes', 'classes', 'scores'\], as of the images before"),
-        (dict(scores=torch.zeros(2)), r'scores must be \(3,\), one per region; got \(2,\)'),
-        (dict(size=(5, 4)), 'outside the image of 5×4: regions 0, 1, 2'),
-        (dict(size=(0, 4)), 'its size must be positive; got 0×4'),
-        (dict(size=(50.5, 40)), r'size must be whole numbers; got \(50\.5, 40\)'),
-        (dict(classes=torch.tensor([1.0, 1.7, 2.0])), 'classes must be integers; got torch.float32'),
+        (dict(features=torch.zeros(3)), 'features'),
+        (dict(boxes=torch.zeros(2, 4)), 'boxes'),
+        (dict(scores=None), 'arrays'),
+        (dict(scores=torch.zeros(2)), 'scores'),
+        (dict(size=(5, 4)), 'boxes .*5×4'),
+        (dict(size=(0, 4)), 'size'),
+        (dict(size=(50.5, 40)), 'size'),
+        (dict(classes=torch.tensor([1.0, 1.7, 2.0])), 'classes'),
     ],
 )
-def test_wrong_regions_are_not_written(tmp_path, wrong, message):
+def test_wrong_regions_are_not_written(tmp_path, wrong, names):
     with RegionWriter(tmp_path / 'a', float16=True) as writer:
         writer.write('good', regions(0))
-        with pytest.raises(ValueError, match=f'image bad: .*{message}'):
-            writer.write('bad', regions(1)._replace(**wrong))
-        with pytest.raises(ValueError, match='image good is already in the store'):
-            writer.write('good', regions(1))
-        for wrong_id in ('', 'a\nb', 'a\r', 7):
-            with pytest.raises(ValueError, match='image_id must be a non-empty string without line breaks'):
+        for image_id, changed in (('bad', regions(1)._replace(**wrong)), ('good', regions(1))):
+            with pytest.raises(ValueError, match=f'image {image_id}.*{names if image_id == "bad" else ""}'):
+                writer.write(image_id, changed)
+        for wrong_id in ('', 'a\nb', 7):
+            with pytest.raises(ValueError, match='image_id'):
                 writer.write(wrong_id, regions(1))
-        assert len(writer) == 1
     assert RegionStore(tmp_path / 'a').image_ids == ['good']
+
+
+def test_other_arguments_and_processes_do_not_continue_a_store(tmp_path):
+    with RegionWriter(tmp_path / 'a', 'x') as writer:
+        writer.write('1', regions(1))
+
+        def other():
+            with pytest.raises(BlockingIOError, match='in use'):
+                RegionWriter(tmp_path / 'a', 'x')
+
+        assert in_child(other) == 0
+    end(begin(tmp_path / 'b', 1, source='x'))
+    for options, names in ((dict(source='y'), 'source'), (dict(source='x', float16=True), 'dtype')):
+        with pytest.raises(ValueError, match=rf'b\.part: .*{names}'):
+            RegionWriter(tmp_path / 'b', **options)
+    (tmp_path / 'b.part/images.jsonl').write_bytes(b'{\n')
+    with pytest.raises(ValueError, match=r'images\.jsonl'):
+        RegionWriter(tmp_path / 'b', 'x')
 
 
 def test_a_store_is_never_overwritten(tmp_path):
@@ -340,17 +312,6 @@ def test_a_store_is_never_overwritten(tmp_path):
     with pytest.raises(ValueError, match='no image was written'), RegionWriter(tmp_path / 'c'):
         pass
     assert not (tmp_path / 'c').exists()
-
-
-def test_other_arguments_do_not_continue_a_store(tmp_path):
-    end(begin(tmp_path / 'a', 1, source='x'))
-    with pytest.raises(ValueError, match=r"a\.part: begun with source 'x', but now it is 'y'; remove this folder"):
-        RegionWriter(tmp_path / 'a', 'y')
-    with pytest.raises(ValueError, match="begun with dtype 'float32', but now it is 'float16'"):
-        RegionWriter(tmp_path / 'a', 'x', float16=True)
-    (tmp_path / 'a.part/images.jsonl').write_bytes(b'{\n')
-    with pytest.raises(ValueError, match=r'images.jsonl: not the progress of a store .*; remove .*a\.part'):
-        RegionWriter(tmp_path / 'a', 'x')
 
 
 def in_child(function):
@@ -438,19 +399,6 @@ def test_a_full_disk_loses_no_image(tmp_path):
     assert content(tmp_path / 'a') == expected
 
 
-def test_two_processes_do_not_write_one_store(tmp_path):
-    with RegionWriter(tmp_path / 'a') as writer:
-        writer.write('1', regions(1))
-
-        def other():
-            try:
-                RegionWriter(tmp_path / 'a')
-            except BlockingIOError as error:
-                os._exit(0 if 'in use by another run' in str(error) else 1)
-
-        assert in_child(other) == 0
-
-
 # Boxes and batches.
 
 
@@ -483,21 +431,6 @@ def test_padding_of_regions():
         assert inputs['boxes'][image, count:].tolist() == [[0, 0, 1, 1]] * (5 - count)
         assert inputs['region_mask'][image].tolist() == [False] * count + [True] * (5 - count)
     assert 'region_mask' not in data['inputs']  # the batch that came is unchanged
-
-
-@pytest.mark.parametrize(
-    ('features', 'boxes', 'message'),
-    [
-        ([], [], 'one tensor per image, at least one; got 0 and 0'),
-        ([(2, 6)], [(2, 4), (2, 4)], 'got 1 and 2'),
-        ([(2, 6), (0, 6)], [(2, 4), (1, 4)], r'got \(0, 6\) and \(1, 4\) for image 1'),
-        ([(2, 6), (2, 5)], [(2, 4), (2, 4)], r'must be \(n, 6\) .* got \(2, 5\)'),
-        ([(2, 6)], [(3, 4)], r'got \(2, 6\) and \(3, 4\)'),
-    ],
-)
-def test_batches_that_cannot_be_padded(features, boxes, message):
-    with pytest.raises(ValueError, match=message):
-        pad_regions(list(map(torch.zeros, features)), list(map(torch.zeros, boxes)))
 
 
 def test_batches_of_pictures_and_single_numbers():

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from itertools import pairwise, product
-from pathlib import Path
 
 import pytest
 
@@ -61,27 +60,10 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     assert read_json(path) == {'a': '\ufeff'}
 
 
-def test_faults_of_a_file_have_its_name_and_line(tmp_path):
-    bad = tmp_path / 'bad.en'
-    bad.write_bytes('gut\nübel\n'.encode() + b'\xfc\n')
-    with pytest.raises(ValueError, match=rf'{bad}, line 3: not UTF-8'):
-        [*iter_lines(bad)]
-    cut = tmp_path / 'cut.en.gz'
-    cut.write_bytes(gzip.compress(b'one\ntwo\n')[:-9])
-    with pytest.raises(ValueError, match=f'{cut}: damaged after line'):
-        [*iter_lines(cut)]
-    plain = write(tmp_path / 'plain.en.gz', ['one'])
-    with pytest.raises(ValueError, match=f'{plain}: damaged after line 0'):
-        [*iter_lines(plain)]
-
-
 def test_segments(tmp_path):
     path = tmp_path / 'a.xml'
     write(path, ['<doc>', '<seg id="1"> R&amp;D &lt;b&gt; &amp;lt; </seg>', '<seg id="2"></seg>', '<seg id=3>c</seg>'])
     assert read_segments(path) == ['R&D <b> &lt;', '', 'c']
-    write(path, ['<seg id="1">a</seg>', '<seg id="2">b'])
-    with pytest.raises(ValueError, match=rf"{path}, line 2: expected .*; got '<seg id=\"2\">b'"):
-        read_segments(path)
 
 
 def test_files_are_found_in_subfolders(tmp_path):
@@ -157,30 +139,6 @@ def test_codes_are_those_of_the_definition_and_of_subword_nmt():
     learn_bpe([' '.join(line.split()) for line in text], output, 1000)
     assert output.getvalue().splitlines() == codes
     assert len(codes) < 1000
-
-
-@pytest.mark.parametrize('words', [{}, {'a': 5}, {'ab': 1}])
-def test_codes_of_text_without_a_frequent_pair(words):
-    with pytest.raises(ValueError, match='no pair of symbols occurs twice'):
-        learn_codes(words, 10)
-
-
-def test_processes_keep_the_order(monkeypatch):
-    monkeypatch.setattr(preparation, 'CHUNK', 3)
-    pairs = [(f'a{i}', f'B{i}') for i in range(70)]
-    expected = [((a, b), (a.upper(), b.lower())) for a, b in pairs]
-    for workers in (1, 2):
-        assert [*map_pairs((str.upper, str.lower), iter(pairs), workers)] == expected
-
-
-def test_errors_of_processes_and_of_their_input(monkeypatch, tmp_path):
-    monkeypatch.setattr(preparation, 'CHUNK', 3)
-    with pytest.raises(ValueError, match='invalid literal'):
-        [*map_pairs((int, int), [('1', '2'), ('x', '3')], 2)]
-    bad = tmp_path / 'bad'
-    bad.write_bytes(b'a\n' * 7 + b'\xff\n')
-    with pytest.raises(ValueError, match=f'{bad}, line 8'):
-        [*map_pairs((str, str), iter_pairs(bad, bad), 2)]
 
 
 # The corpus.
@@ -294,33 +252,6 @@ def test_reserved_symbols_are_not_in_the_vocabulary(tmp_path):
     assert writer.warnings == ['train: contains <s>, <unk>, which models use for other purposes']
 
 
-def test_fewer_merges_are_a_warning(tmp_path):
-    record, warnings = prepare_corpus(
-        tmp_path / 'new', ('en', 'de'), PAIRS, PAIRS[:1], PAIRS[:1], merges=9999, lowercase=True
-    )
-    assert warnings == [f'only {record["merges"]} of 9,999 BPE merges: no other pair of symbols occurs twice']
-
-
-@pytest.mark.parametrize(
-    ('change', 'error', 'message'),
-    [
-        (dict(val=PAIRS, validate_every=2), ValueError, 'exactly one of val and validate_every'),
-        (dict(), ValueError, 'exactly one of val and validate_every'),
-        (dict(val=PAIRS, languages=('en', 'xx')), ValueError, "language must be one of .*; got 'xx'"),
-        (dict(val=PAIRS[:2], train=[]), ValueError, 'no pair of symbols occurs twice'),
-        (dict(val=[]), ValueError, 'no pair of lines is left in val'),
-        (dict(val=PAIRS[:2], test=[]), ValueError, 'no pair of lines is left in test'),
-        (dict(val=PAIRS[:2], piece_limits=Limits(1)), ValueError, 'no pair of lines is left in train'),
-        (dict(val=PAIRS), ValueError, '^val: empty lines cannot be translated: 3, 10, 17$'),
-        (dict(val=PAIRS[:2], test=[('a', 'b'), (' ', 'c')]), ValueError, '^test: empty lines cannot be translated: 2$'),
-    ],
-)
-def test_wrong_arguments(tmp_path, change, error, message):
-    options = dict(languages=('en', 'de'), train=PAIRS, test=PAIRS[:2], merges=5, lowercase=True)
-    with pytest.raises(error, match=message):
-        prepare_corpus(tmp_path / 'new', **{**options, **change})
-
-
 def test_exchanged_and_equal_sides_are_warnings(tmp_path):
     options = dict(merges=20, lowercase=True)
     exchanged = [(german, english) for english, german in PAIRS if english]
@@ -345,9 +276,8 @@ def test_a_new_test_set_has_codes_and_vocabulary_of_the_trained_model(tmp_path):
     assert json.loads(new['corpus.json']) == json.loads(old['corpus.json']) | dict(counts=dict(test=2), dropped=0)
     _, [warning] = prepare_test(tmp_path / 'other', prepared, [('Жук', 'Ein Hund.')])
     assert re.fullmatch(rf'test: \d of \d+ symbols are not in the vocabulary of {prepared}', warning)
-    for pairs, message in (([], 'no pair of lines is left in test'), ([('', 'x')], 'empty lines .*: 1')):
-        with pytest.raises(ValueError, match=message):
-            prepare_test(tmp_path / 'none', prepared, pairs)
+    with pytest.raises(ValueError, match=r'test: .*: 1'):
+        prepare_test(tmp_path / 'none', prepared, [('', 'x')])
     assert not (tmp_path / 'none').exists()
 
 
@@ -362,6 +292,44 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, capfd):
     assert capfd.readouterr().err == ''
 
 
-def test_an_existing_folder_is_an_error_before_the_text_is_read(tmp_path):
-    with pytest.raises(FileExistsError):
-        prepare_corpus(Path(tmp_path), ('en', 'de'), None, None, [], merges=5, lowercase=True)
+def prepare(folder, **change):
+    options = dict(languages=('en', 'de'), train=PAIRS, test=PAIRS[:2], val=PAIRS[:2], merges=5, lowercase=True)
+    prepare_corpus(folder / 'new', **options | change)
+
+
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda folder, path: [*iter_lines(path('bad.en', b'gut\n\xc3\xbcbel\n\xfc\n'))], 'bad.en, line 3'),
+        (
+            lambda folder, path: [*iter_lines(path('cut.en.gz', gzip.compress(b'one\ntwo\n')[:-9]))],
+            'cut.en.gz: .*after line',
+        ),
+        (lambda folder, path: [*iter_lines(path('plain.en.gz', b'one\n'))], 'plain.en.gz: .*line 0'),
+        (lambda folder, path: read_segments(path('a.xml', b'<seg id="1">a</seg>\n<seg id="2">b\n')), 'a.xml, line 2'),
+        (lambda folder, path: [*map_pairs((int, int), [('1', '2'), ('x', '3')], 2)], 'invalid literal'),
+        (
+            lambda folder, path: [*map_pairs((str, str), iter_pairs(*[path('bad', b'a\n' * 7 + b'\xff\n')] * 2), 2)],
+            'line 8',
+        ),
+        (lambda folder, path: learn_codes({'ab': 1}, 10), 'twice'),
+        (lambda folder, path: prepare(folder, validate_every=2), 'val and validate_every'),
+        (lambda folder, path: prepare(folder, val=None), 'val and validate_every'),
+        (lambda folder, path: prepare(folder, languages=('en', 'xx')), 'language'),
+        (lambda folder, path: prepare(folder, val=[]), 'val'),
+        (lambda folder, path: prepare(folder, test=[]), 'test'),
+        (lambda folder, path: prepare(folder, piece_limits=Limits(1)), 'train'),
+        (lambda folder, path: prepare(folder, val=PAIRS), '^val: .*: 3, 10, 17$'),
+        (lambda folder, path: prepare(path('new/a', b'').parents[1]), 'new'),
+    ],
+)
+def test_failures(tmp_path, monkeypatch, call, names):
+    monkeypatch.setattr(preparation, 'CHUNK', 3)
+
+    def path(name, content):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    with pytest.raises((OSError, ValueError), match=names):
+        call(tmp_path, path)

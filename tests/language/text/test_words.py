@@ -25,5 +25,5 @@ def test_vocabulary_counts_all_words():
     assert question_words(['b a b', 'c ' * 30, 'a <pad> </s>'], 'ban') == ['c', 'a', 'b']
     assert question_words(["b's"], 'ban') == ["'s", 'b']
     assert question_words(["b's"], 'skip-thought') == ['bs']
-    with pytest.raises(ValueError, match="tokens must be one of 'ban', 'mcan', 'skip-thought'; got 'moses'"):
+    with pytest.raises(ValueError, match='tokens'):
         question_words([], 'moses')

@@ -80,15 +80,6 @@ def test_weights_are_literal_softmax_rows():
     ]
 
 
-def test_layers_that_do_not_exist():
-    model = random_model()
-    for layer in (0, 5):
-        with pytest.raises(ValueError, match=f'layer must be from 1 to 4, the layers of the encoder; got {layer}'):
-            sentence_attention(model, SOURCE, TARGET, layer)
-    with pytest.raises(ValueError, match='has no attention layer'):
-        sentence_attention(TranslationTransformer(65, 'tiny', stack='Torch'), SOURCE, TARGET)
-
-
 def test_several_layers_and_none_in_a_sublayer():
     model = random_model(
         encoder_attention=[dict(type='mmattn.DynamicConv1d'), dict(type='mmattn.TransformerAttention1d')],
@@ -124,22 +115,6 @@ def test_the_figure_has_the_weights_and_the_pieces():
     assert [labels(row, 'x') for row in (0, 1, 3, 4)] == [[]] * 4
 
 
-def test_the_largest_weight_of_a_row_is_the_brightest_part():
-    table = torch.tensor([[0.1, 0.7, 0.2], [0.2, 0.3, 0.5]]).expand(1, 2, 3)
-    picture = draw_sentence_attention(
-        [SentenceAttention('decoder', 'cross-attention', dict(content=table))], ['a', 'b', '</s>'], ['c', '</s>']
-    ).astype(int)
-    yellow = (picture[..., 0] > 200) & (picture[..., 1] > 200) & (picture[..., 2] < 100)
-    rows_, columns = np.nonzero(yellow)
-    upper = rows_ < (rows_.min() + rows_.max()) / 2
-    assert columns[upper].max() <= columns[~upper].min()  # column 1 of row 0, column 2 of row 1
-    assert columns[upper].max() - columns[upper].min() > 20
-    with pytest.raises(ValueError, match=r'decoder must have weights of \(2, 2\) queries and keys'):
-        draw_sentence_attention(
-            [SentenceAttention('decoder', 'cross-attention', dict(content=table))], ['a', '</s>'], ['c', '</s>']
-        )
-
-
 def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
     inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu')
     drawn = {}
@@ -162,5 +137,20 @@ def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
     for found, each in zip(drawn['attention'], expected):
         assert (found.layer, found.weights.keys()) == (each.layer, each.weights.keys())
         assert all(torch.equal(found.weights[kind], each.weights[kind]) for kind in each.weights)
-    with pytest.raises(ValueError, match='inputs must have at least one piece'):
-        inferencer.visualize('  ', ['a'])
+
+
+WRONG = [SentenceAttention('decoder', 'cross-attention', dict(content=torch.ones(1, 2, 3)))]
+
+
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda _: sentence_attention(random_model(), SOURCE, TARGET, 5), 'layer'),
+        (lambda _: sentence_attention(TranslationTransformer(65, 'tiny', stack='Torch'), SOURCE, TARGET), 'attention'),
+        (lambda _: draw_sentence_attention(WRONG, ['a', '</s>'], ['c', '</s>']), 'decoder'),
+        (lambda trained: TranslationInferencer(trained.config, trained.checkpoint).visualize('  ', ['a']), 'inputs'),
+    ],
+)
+def test_failures(trained, call, names):
+    with pytest.raises(ValueError, match=names):
+        call(trained)

@@ -1,9 +1,5 @@
 """Raw text in, raw text out: equal to the model's search for single sentences, in any batch and after any stop."""
 
-import errno
-import fcntl
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +10,7 @@ from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.vocabulary import EOS, Vocabulary
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
-from mmattn.utils import trained_model
 
-from ...full_disk import full_disk
 from ..interruption import Stop, stop_after
 from .conftest import CONFIG, LINES, META, SYMBOLS, random_model
 
@@ -117,12 +111,6 @@ def test_translations_that_may_be_cut_are_named(trained, monkeypatch):
     assert not said
 
 
-def test_pieces_are_those_of_the_text(inferencer):
-    for prediction in inferencer(LINES)['predictions']:
-        assert set(prediction['pieces']) <= {*SYMBOLS, '<unk>'}
-        assert inferencer._target.detokenize(undo_bpe(' '.join(prediction['pieces']))) == prediction['text']
-
-
 def test_options_of_the_search_replace_those_of_the_config(trained, inferencer):
     cfg = Config.fromfile(trained.config)
     cfg.model.test_cfg.update(beam=2, length_penalty=0.3)
@@ -163,182 +151,101 @@ def test_both_forms_of_unicode_are_one_text(trained, tmp_path):
     assert not composed['unknown']
 
 
-def test_errors_come_before_the_model_runs(inferencer, tmp_path, monkeypatch):
-    def fail(*args, **options):
-        raise AssertionError('the model ran')
-
-    monkeypatch.setattr(inferencer.model, 'translate', fail)
-    with pytest.raises(ValueError, match='inputs, line 3: a sentence of 15 pieces, but max_source_length is 14'):
-        inferencer(LINES, max_source_length=14)
-    with pytest.raises(ValueError, match=r'inputs, line 2: batch_tokens must be at least 62, .* got 60'):
-        inferencer(['a', 'b ' * 61])
-    with pytest.raises(ValueError, match='n_best must be at most beam, 3; got 4'):
-        inferencer(LINES, n_best=4)
-    for name, error in (('beam', ValueError), ('n_best', ValueError), ('max_source_length', ValueError)):
-        with pytest.raises(error, match=f'{name} must be at least 1; got 0'):
-            inferencer(LINES, **{name: 0})
-    with pytest.raises(ValueError, match=r'alpha must be from -10.0 to 10.0; got 1000000000.0'):
-        inferencer(LINES, length_penalty=1e9)
-    for text in ('a dog\ra man', 'a dog\na man'):
-        with pytest.raises(ValueError, match=r'lines.en, line 2: a line break within a sentence'):
-            inferencer(['a dog\r\n', text], name='lines.en')
-    path = tmp_path / 'sentences.en'
-    path.write_bytes(b'a dog\ra man\r')
-    with pytest.raises(ValueError, match=r'sentences\.en, line 1: a line break within a sentence'):
-        inferencer(path)
-    with pytest.raises(TypeError, match=r"'.*sentences\.en' is a file: Path\('.*sentences\.en'\)"):
-        inferencer(str(path))
-    with pytest.raises(TypeError, match=r'alpha must be a number'):
-        inferencer(LINES, length_penalty='1')
-    with pytest.raises(TypeError, match=r'inputs must be a str, a Path or a sequence of str; got int'):
-        inferencer(['a', 3])
-    path = tmp_path / 'latin.en'
-    path.write_bytes(b'a\nb\n\xfc\n')
-    with pytest.raises(ValueError, match=r'latin\.en, line 3: not UTF-8'):
-        inferencer(path)
-    with pytest.raises(FileNotFoundError):
-        inferencer(tmp_path / 'missing.en')
-
-
-@pytest.mark.parametrize(
-    ('meta', 'message'),
-    [
-        (None, 'meta.dataset_meta has no source, target, lowercase, moses, symbols, codes'),
-        ({name: META[name] for name in META if name != 'codes'}, 'meta.dataset_meta has no codes'),
-        ({**META, 'symbols': [*SYMBOLS, 'more']}, 'its vocabulary has 66 symbols, 4 special ones included, but .* 65'),
-        ({**META, 'symbols': [*SYMBOLS[:-1], 'a']}, "dataset_meta is invalid: symbols contains 'a' twice"),
-        ({**META, 'moses': dict(unknown=True)}, 'dataset_meta is invalid: .*unknown'),
-        ({**META, 'codes': ['t h e']}, 'dataset_meta is invalid: codes must have two symbols per line'),
-        ({**META, 'source': 'xx'}, 'dataset_meta is invalid: language must be one of'),
-    ],
-)
-def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path, meta, message):
-    checkpoint = torch.load(trained.checkpoint)
-    checkpoint['meta'] = {} if meta is None else dict(dataset_meta=meta)
-    torch.save(checkpoint, tmp_path / 'other.pth')
-    with pytest.raises(ValueError, match=rf'other\.pth: .*{message}'):
-        TranslationInferencer(trained.config, tmp_path / 'other.pth', 'cpu')
-
-
-def test_another_attention_than_trained_is_named(trained, tmp_path, monkeypatch):
-    """Its weights have the same names and shapes. What does not change the trained function may differ."""
-    said = []
-    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
-    checkpoint = torch.load(trained.checkpoint)
-    checkpoint['meta']['cfg'] = Config(dict(model=CONFIG)).pretty_text
-    path = tmp_path / 'plain.pth'
-    torch.save(checkpoint, path)
-    for options in (dict(dropout=0.3, test_cfg=dict(beam=7)), dict(decoder_attention=dict(smoothing='zscore'))):
-        cfg = Config(dict(model=CONFIG))
-        cfg.merge_from_dict(dict(model=options))
-        TranslationInferencer(cfg, path, 'cpu')
-    assert said == [
-        f"{path}: its weights were trained with another model: model.decoder_attention.smoothing is 'zscore' "
-        '(in training: not set)'
-    ]
-
-
-def test_models_that_do_not_fit(trained, tmp_path):
-    cfg = Config(dict(model=dict(CONFIG, encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))))
-    with pytest.raises(RuntimeError, match=r'window_position'):
-        TranslationInferencer(cfg, trained.checkpoint, 'cpu')
-    cfg = Config(dict(model=dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)))
-    with pytest.raises(ValueError, match=r'must be a TranslationTransformer; the config has mmattn\.TokenEmbedding'):
-        TranslationInferencer(cfg, trained.checkpoint, 'cpu')
-    with pytest.raises(TypeError, match=r'weights must be the path or URL of a checkpoint; got None'):
-        TranslationInferencer(trained.config, None, 'cpu')
-    checkpoint = torch.load(trained.checkpoint)
-    with pytest.raises(TypeError, match=r'weights must be the path or URL of a checkpoint; got dict$'):
-        TranslationInferencer(trained.config, checkpoint, 'cpu')
-    with pytest.raises(TypeError, match=r'model must be a Config or the path of one; got dict$'):
-        TranslationInferencer(dict(model=CONFIG), trained.checkpoint, 'cpu')
-    with pytest.raises(ValueError, match=r'its vocabulary has 65 symbols, .* vocab_size of the model is 5036'):
-        TranslationInferencer('mmattn::bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py', trained.checkpoint, 'cpu')
-    with pytest.raises(ValueError, match=r'batch_tokens must be at least 1'):
-        TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=0)
-
-
-@pytest.mark.parametrize('torn', [b'', b'{"index": 2, "text": "a', b'\xc3'])
-def test_an_interrupted_run_continues_with_the_next_batch(trained, tmp_path, torn, monkeypatch):
-    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=24)
+def test_an_interrupted_run_continues_with_the_next_batch_and_no_other_run_does(trained, tmp_path, monkeypatch):
+    """A batch that is half finished is translated again."""
+    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
+    options = dict(n_best=2, progress_file=tmp_path / 'out.part')
     whole = inferencer(LINES, n_best=2)
-    path = tmp_path / 'new' / 'out.part'
     with monkeypatch.context() as patch:
         before = stop_after(inferencer, 2, patch)
         with pytest.raises(Stop):
-            inferencer(LINES, n_best=2, progress_file=path)
-    records = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()[1:]]
-    assert [record.pop('index') for record in records] == [index for lines in before for index in lines]
-    path.write_bytes(path.read_bytes() + torn)
-    after = stop_after(inferencer, -1, monkeypatch)
-    assert inferencer(LINES, n_best=2, progress_file=path) == whole  # exact, in float32, too
-    assert sorted(index for lines in (*before, *after) for index in lines) == [0, 2, 3, 4, 6, 7, 8, 9]
-    after.clear()
-    assert inferencer(LINES, n_best=2, progress_file=path) == whole
-    assert after == []
-    assert inferencer(LINES, n_best=2, progress_file=path, resume=False) == whole
-    assert len(after) > 4
-
-
-def test_a_batch_that_is_half_finished_is_translated_again(inferencer, tmp_path, monkeypatch):
-    path = tmp_path / 'out.part'
-    whole = inferencer(LINES, progress_file=path)
-    path.write_bytes(b'\n'.join(path.read_bytes().splitlines()[:-1]) + b'\n')
-    ran = stop_after(inferencer, -1, monkeypatch)
-    assert inferencer(LINES, progress_file=path) == whole
-    assert len(ran) == 1
-    assert len(ran[0]) > 1
-
-
-def test_progress_of_another_run_is_refused(trained, inferencer, tmp_path):
-    path = tmp_path / 'out.part'
-    inferencer(LINES, progress_file=path)
-    content = path.read_bytes()
-    for key, value in (('beam', 2), ('n_best', 2), ('length_penalty', 0.5)):
-        with pytest.raises(ValueError, match=rf'out\.part .* of another run, which differs in {key}$'):
-            inferencer(LINES, progress_file=path, **{key: value})
-    with pytest.raises(ValueError, match=r'differs in input$'):
-        inferencer(LINES[1:], progress_file=path)
-    with pytest.raises(ValueError, match=r'differs in batch_tokens$'):
-        make(trained, batch_tokens=61)(LINES, progress_file=path)
-    other = make(trained, batch_tokens=60)
+            inferencer(LINES, **options)
+    lines = options['progress_file'].read_bytes().splitlines()
+    options['progress_file'].write_bytes(b'\n'.join(lines[:-1]) + b'\n')
+    for changed, names in (
+        (dict(beam=4), 'beam'),
+        (dict(n_best=3), 'n_best'),
+        (dict(length_penalty=0.5), 'length_pen'),
+    ):
+        with pytest.raises(ValueError, match=rf'out\.part .*differs in {names}'):
+            inferencer(LINES, **options | changed)
+    with pytest.raises(ValueError, match='differs in input'):
+        inferencer(LINES[1:], **options)
+    other = make(trained, batch_tokens=61)
     with torch.no_grad():
         other.model.embedding.weight[7] += 1e-7
-    with pytest.raises(ValueError, match=r'differs in weights$'):
-        other(LINES, progress_file=path)
-    assert path.read_bytes() == content
-    damaged = content.replace(b'\n{', b'\n[', 1) + b'no line break'
-    path.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished predictions'):
-        inferencer(LINES, progress_file=path)
-    assert path.read_bytes() == damaged
-    path.write_text('[{"image_id": 1}]')  # another file, without a line end
-    with pytest.raises(ValueError, match=r'out\.part, line 1: not a file of finished predictions'):
-        inferencer(LINES, progress_file=path)
-    assert path.read_text() == '[{"image_id": 1}]'
+    with pytest.raises(ValueError, match=r'differs in (?=.*weights).*batch_tokens'):
+        other(LINES, **options)
+    after = stop_after(inferencer, -1, monkeypatch)
+    assert inferencer(LINES, **options) == whole  # exact, in float32, too
+    assert after[0] == before[1]
+    assert sorted(index for batch in (before[0], *after) for index in batch) == [0, 2, 3, 4, 6, 7, 8, 9]
+
+
+def with_meta(trained, folder, meta):
+    checkpoint = dict(torch.load(trained.checkpoint), meta=meta)
+    torch.save(checkpoint, folder / 'other.pth')
+    return TranslationInferencer(trained.config, folder / 'other.pth', 'cpu')
+
+
+def write(path, content):
     path.write_bytes(content)
-    with open(path, 'rb') as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        with pytest.raises(BlockingIOError, match='in use by another process'):
-            inferencer(LINES, progress_file=path, resume=False)
-    assert path.read_bytes() == content
+    return path
 
 
-def test_a_disk_without_locks(inferencer, tmp_path, monkeypatch):
-    def no_lock(*_):
-        raise OSError(errno.ENOLCK, 'No locks available')
+@pytest.mark.parametrize(
+    ('call', 'names'),
+    [
+        (lambda run, _: run(LINES, max_source_length=14), 'line 3: .*max_source_length'),
+        (lambda run, _: run(['a', 'b ' * 61]), 'line 2: batch_tokens'),
+        (lambda run, _: run(LINES, n_best=4), 'n_best'),
+        (lambda run, _: run(LINES, beam=0), 'beam'),
+        (lambda run, _: run(LINES, length_penalty='1'), 'alpha'),
+        (lambda run, _: run(['a dog\r\n', 'a dog\ra man'], name='lines.en'), 'lines.en, line 2'),
+        (lambda run, folder: run(write(folder / 'a.en', b'a dog\ra man\r')), 'a.en, line 1'),
+        (lambda run, folder: run(write(folder / 'a.en', b'a\nb\n\xfc\n')), 'a.en, line 3'),
+        (lambda run, folder: run(str(write(folder / 'a.en', b'a'))), r"Path\('.*a.en"),
+        (lambda run, _: run(['a', 3]), 'inputs .*int'),
+        (lambda run, folder: run(folder / 'missing.en'), 'missing.en'),
+    ],
+)
+def test_failures_before_the_model_runs(inferencer, tmp_path, monkeypatch, call, names):
+    monkeypatch.setattr(inferencer.model, 'translate', None)
+    with pytest.raises((OSError, TypeError, ValueError), match=names):
+        call(inferencer, tmp_path)
 
-    monkeypatch.setattr(fcntl, 'flock', no_lock)
-    path = tmp_path / 'out.part'
-    assert inferencer(LINES, progress_file=path) == inferencer(LINES, progress_file=path)
+
+@pytest.mark.parametrize(
+    ('meta', 'names'),
+    [
+        ({}, 'source, target, lowercase, moses, symbols, codes'),
+        (dict(dataset_meta={name: META[name] for name in META if name != 'codes'}), 'codes'),
+        (dict(dataset_meta=dict(META, symbols=[*SYMBOLS, 'more'])), 'vocabulary'),
+        (dict(dataset_meta=dict(META, symbols=[*SYMBOLS[:-1], 'a'])), "symbols .*'a'"),
+        (dict(dataset_meta=dict(META, moses=dict(unknown=True))), 'unknown'),
+        (dict(dataset_meta=dict(META, codes=['t h e'])), 'codes'),
+        (dict(dataset_meta=dict(META, source='xx')), 'language'),
+    ],
+)
+def test_checkpoints_that_do_not_fit(trained, tmp_path, meta, names):
+    with pytest.raises(ValueError, match=rf'other\.pth: .*{names}'):
+        with_meta(trained, tmp_path, meta)
 
 
-def test_a_full_disk_is_named_and_no_finished_batch_is_lost(inferencer, tmp_path):
-    path = tmp_path / 'out.part'
-    whole = inferencer(LINES, progress_file=path)
-    size = path.stat().st_size
-    with full_disk(size - 5), pytest.raises(OSError, match=r'out\.part'):
-        inferencer(LINES, progress_file=path, resume=False)
-    assert path.stat().st_size == size - 5
-    assert inferencer(LINES, progress_file=path) == whole
-    assert path.stat().st_size >= size
+OTHER = dict(encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))
+
+
+@pytest.mark.parametrize(
+    ('change', 'names'),
+    [
+        (dict(model=Config(dict(model={**CONFIG, **OTHER}))), 'window_position'),
+        (dict(model=Config(dict(model=dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)))), 'Transformer'),
+        (dict(model='mmattn::bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py'), 'vocab_size'),
+        (dict(model=dict(model=CONFIG)), 'model'),
+        (dict(weights=None), 'weights'),
+        (dict(batch_tokens=0), 'batch_tokens'),
+    ],
+)
+def test_models_that_do_not_fit(trained, change, names):
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=names):
+        TranslationInferencer(**dict(model=trained.config, weights=trained.checkpoint, device='cpu') | change)

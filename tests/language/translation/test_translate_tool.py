@@ -1,10 +1,9 @@
 """The command line: what it writes, killed and called again, and what is wrong in one line before any work."""
 
 import io
-import os
+import re
 import runpy
-import signal
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from PIL import Image
 from mmattn.language.translation.inferencer import TranslationInferencer
 
 from ...forked_tools import run_command
-from ..interruption import killing
+from ..interruption import stop_once
 from .conftest import LINES
 
 ROOT = Path(__file__).parents[3]
@@ -91,36 +90,27 @@ def test_options_reach_the_search(trained, arguments, tmp_path, call):
     )
 
 
-def test_output_that_exists_is_an_error_before_any_work(arguments, tmp_path, call, monkeypatch):
-    def fail(*args, **options):
-        raise AssertionError('the model was built')
-
-    monkeypatch.setattr(TranslationInferencer, '__init__', fail)
-    out = tmp_path / 'lines.de'
-    out.write_bytes(b'precious')
-    part = tmp_path / 'lines.de.part'
-    with pytest.raises(SystemExit, match=r'lines\.de: this file exists; --overwrite replaces it'):
-        call(*arguments, '--out', out)
-    with pytest.raises(SystemExit, match=r'lines\.de: this file exists; --overwrite replaces it'):
-        call(*arguments, '--out', out, '--resume')
-    assert out.read_bytes() == b'precious'
-    out.unlink()
-    part.write_bytes(b'precious')
-    with pytest.raises(SystemExit, match=r'lines\.de\.part: an interrupted run left this file; --resume continues it'):
-        call(*arguments, '--out', out)
-    assert part.read_bytes() == b'precious'
-    with pytest.raises(SystemExit, match='would replace an input'):
-        call(*arguments, '--out', arguments[2], '--overwrite')
-    with pytest.raises(SystemExit, match=r'--out \S+lines\.de\.part would replace an input'):  # removed at the end
-        call(*arguments[:2], part, '--out', out, '--overwrite')
-    with pytest.raises(SystemExit, match='this is a folder; --out is a file'):
-        call(*arguments, '--out', tmp_path, '--overwrite')
-    bad = tmp_path / 'bad.en'
-    bad.write_bytes(b'a\n\xfe\n')
-    with pytest.raises(SystemExit, match=r'bad\.en, line 2: not UTF-8'):
-        call(*arguments[:2], bad)
-    with pytest.raises(SystemExit, match='missing'):
-        call(arguments[0], tmp_path / 'missing.pth', arguments[2])
+@pytest.mark.parametrize(
+    ('more', 'names'),
+    [
+        (['--resume'], '--out'),
+        (['--out', 'lines.de'], 'lines.de: .*--overwrite'),
+        (['--out', 'lines.en', '--overwrite'], 'lines.en'),
+        (['--out', 'new.de', '--max-source-length', 14], 'line 3: .*max_source_length'),
+        (['--out', 'new.de', '--attention', 'maps', '--attention-layer', 5], 'layer'),
+    ],
+)
+def test_failures(arguments, text, tmp_path, call, monkeypatch, capsys, more, names):
+    """Before any work, and in one line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TranslationInferencer, 'forward', None)
+    arguments[2] = shutil.copy(text, 'lines.en')
+    Path('lines.de').write_bytes(b'precious')
+    with pytest.raises(SystemExit) as caught:
+        call(*arguments, *more)
+    assert re.search(names, f'{caught.value}{capsys.readouterr().err}')
+    assert Path('lines.de').read_bytes() == b'precious'
+    assert not Path('new.de').exists()
 
 
 def test_what_is_not_seen_in_the_output_is_said(arguments, tmp_path, capsys, call):
@@ -133,29 +123,8 @@ def test_what_is_not_seen_in_the_output_is_said(arguments, tmp_path, capsys, cal
     assert f'{tmp_path}/maps: no picture, because no line has text' in capsys.readouterr().err
 
 
-def test_usage_errors(arguments, capsys, call):
-    with pytest.raises(SystemExit) as caught:
-        call(*arguments, '--resume')
-    assert caught.value.code == 2
-    assert '--resume requires --out' in capsys.readouterr().err
-
-
-def test_a_long_sentence_is_named_before_any_work(arguments, tmp_path, call):
-    with pytest.raises(SystemExit, match=r'lines\.en, line 3: a sentence of 15 pieces, but max_source_length is 14'):
-        call(*arguments, '--max-source-length', 14, '--out', tmp_path / 'lines.de')
-    assert [*tmp_path.iterdir()] == []
-
-
 def test_interrupted_between_batches_and_resumed(arguments, predictions, tmp_path, call, monkeypatch):
-    out, forward, ran = tmp_path / 'lines.de', TranslationInferencer.forward, []
-
-    def limited(self, batch, **options):
-        ran.append(batch.indices)
-        if len(ran) == 2:
-            raise ValueError('stopped')
-        return forward(self, batch, **options)
-
-    monkeypatch.setattr(TranslationInferencer, 'forward', limited)
+    out, ran = tmp_path / 'lines.de', stop_once(TranslationInferencer, 1, monkeypatch)
     with pytest.raises(SystemExit, match='stopped'):
         call(*arguments, '--out', out)
     assert [path.name for path in tmp_path.iterdir()] == ['lines.de.part']
@@ -168,21 +137,6 @@ def test_interrupted_between_batches_and_resumed(arguments, predictions, tmp_pat
     (tmp_path / 'lines.de.part').write_bytes(b'of another run\n')
     call(*arguments, '--out', out, '--overwrite')
     assert [path.name for path in tmp_path.iterdir()] == ['lines.de']
-
-
-@pytest.mark.slow
-def test_killed_and_resumed(arguments, predictions, tmp_path):
-    out, part = tmp_path / 'lines.de', tmp_path / 'lines.de.part'
-    words = [*arguments, '--out', str(out)]
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert not out.exists()
-    assert len(part.read_bytes().splitlines()[-1]) == 20
-    done = run_command([sys.executable, TOOL, *words, '--resume'])
-    assert done.returncode == 0, done.stderr
-    assert out.read_text(encoding='utf-8') == ''.join(f'{each["text"]}\n' for each in predictions)
-    assert not part.exists()
 
 
 def test_pictures_of_the_first_sentences(trained, arguments, predictions, tmp_path, call, monkeypatch):
@@ -201,6 +155,4 @@ def test_pictures_of_the_first_sentences(trained, arguments, predictions, tmp_pa
     (tmp_path / 'lines.de').unlink()
     with pytest.raises(SystemExit, match=r'maps/1\.png: this file exists; --overwrite replaces it'):
         call(*words)
-    with pytest.raises(SystemExit, match='layer must be from 1 to 4, the layers of the encoder; got 5'):
-        call(*words, '--overwrite', '--attention-layer', 5)
     assert not (tmp_path / 'lines.de').exists()

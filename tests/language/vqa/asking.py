@@ -1,5 +1,6 @@
 """A small store of regions, pictures, questions, and small models of visual questions with random weights."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,14 +9,13 @@ from mmengine.config import Config
 from PIL import Image
 
 import mmattn.engine  # noqa: F401
-from mmattn.language.regions.region_store import Regions
-from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.registry import MODELS
 
+from ..captioning import tiny_models
+
+FEATURES, SIZE = tiny_models.FEATURES, tiny_models.SIZE
 WORDS = ['what', 'is', 'this', 'dog', 'the', 'colour', 'of', 'how', 'many', 'cats']
 ANSWERS = ['yes', 'no', 'dog', 'two', 'red', 'on the table']
-FEATURES = 6
-SIZE = (60, 40)
 IDS = ['7', '12', '5', '40']
 QUESTIONS = [
     ('7', 'What is this?'),
@@ -61,26 +61,7 @@ def random_model(config, seed=0):
     return model
 
 
-def write_store(folder, ids=IDS, width=FEATURES):
-    """Write regions of some images, three to six each."""
-    generator = torch.Generator().manual_seed(0)
-    with RegionWriter(folder) as writer:
-        for number, image_id in enumerate(ids):
-            n = 3 + number % 4
-            corner = torch.rand(n, 2, generator=generator) * 25
-            sides = 2 + torch.rand(n, 2, generator=generator) * 12
-            features = torch.randn(n, width, generator=generator) * 2
-            writer.write(image_id, Regions(features, torch.cat([corner, corner + sides], 1), SIZE))
-    return folder
-
-
-def spoil(folder):
-    """Make a feature of the second image of a store NaN."""
-    path = folder / 'features.npy'
-    features = np.load(path)
-    features[np.load(folder / 'offsets.npy')[1], 1] = np.nan
-    np.save(path, features)
-    return folder
+write_store = partial(tiny_models.write_store, ids=IDS, least=3, different=4)
 
 
 def write_model(folder, name, config, **meta):

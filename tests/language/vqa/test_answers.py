@@ -76,10 +76,6 @@ def test_ten_subsets(count):
     assert official_score('dog', humans) == answer_score(count, 10)
 
 
-def test_figures_of_the_specification():
-    assert [answer_score(count, 10) for count in range(5)] == [0, 0.3, 0.6, 0.9, 1]
-
-
 def test_both_sides_are_normalised_unless_all_ten_are_the_same():
     assert official_score('The dog.', ['dog', 'a dog', 'Dog?'] + ['cat'] * 7) == 0.9
     assert official_score('2', ['two'] * 10) == 0
@@ -206,9 +202,3 @@ def test_questions_without_answers_have_no_figures_but_a_file(tmp_path, monkeypa
     assert messages == ['no figures: 1 questions without answers, such as 97']
     assert len(json.loads((tmp_path / 'results.json').read_text(encoding='utf-8'))) == 4
     assert not (tmp_path / 'scores.json').exists()
-
-
-def test_an_output_folder_that_is_a_file_is_an_error_before_work(tmp_path):
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(OSError, match='file'):
-        VQAAccuracy(output_dir=str(tmp_path / 'file'))

@@ -1,13 +1,9 @@
 """The command line: one question and many, pictures, killed and called again; errors before any work."""
 
 import json
-import os
 import re
-import runpy
-import shutil
-import signal
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +15,8 @@ from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
 from ...forked_tools import run_command
-from ..interruption import killing
-from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, spoil, write_model, write_pictures, write_store
+from ..interruption import Stop, stop_once
+from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, write_model, write_pictures, write_store
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/vqa_demo.py'
@@ -42,16 +38,9 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
-    """``call(*arguments)`` runs the tool in this process, and returns the lines that it prints, without mmengine's."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, arguments)])
-        monkeypatch.syspath_prepend(str(TOOL.parent))
-        runpy.run_path(str(TOOL))['main']()
-        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith('Loads checkpoint')]
-
-    return call
+def call(run_tool):
+    """``call(*arguments)`` runs the tool in this process, and returns the lines that it prints."""
+    return partial(run_tool, TOOL)
 
 
 @pytest.fixture
@@ -123,20 +112,6 @@ def test_a_model_that_reads_pictures(tiny, tmp_path, call):
     assert said[:-1] == lines_of(found)
     [asked] = ask.questions(tiny.pictures, QUESTIONS[:1])
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / 'attention.png')), ask.visualize(asked))
-    with pytest.raises(ValueError, match='this model requires --images'):
-        call(*arguments, '--regions', tiny.store, *QUESTIONS[0])
-    with pytest.raises(ValueError, match='this model requires --regions'):
-        call(tiny.ban.config, tiny.ban.checkpoint, '--images', tiny.pictures, *QUESTIONS[0])
-
-
-def test_features_that_are_not_finite_are_refused(tiny, of_ban, of_file, tmp_path, call):
-    of_ban[3] = of_file[3] = spoil(write_store(tmp_path / 'spoilt'))
-    message = r'image 12 of the region store .*spoilt: .*NaN'
-    with pytest.raises(ValueError, match=message):
-        call(*of_ban, *QUESTIONS[2])
-    with pytest.raises(ValueError, match=message):
-        call(*of_file, '--out', tmp_path / 'out')
-    assert call(*of_ban, *QUESTIONS[0])[0] == 'score  answer'  # of another image
 
 
 def test_a_file_of_questions(tiny, of_file, tmp_path, call):
@@ -147,81 +122,50 @@ def test_a_file_of_questions(tiny, of_file, tmp_path, call):
     assert names(tmp_path / 'out') == ['answers.json']
 
 
-def test_errors_before_any_work(tiny, of_ban, of_file, tmp_path, call, monkeypatch):
-    def fail(*args, **options):
-        raise AssertionError('the model ran')
-
-    monkeypatch.setattr(VQAInferencer, 'forward', fail)
-    with pytest.raises(ValueError, match='image 99 is not in the store'):
-        call(*of_ban, '99', 'What is this?')
-    with pytest.raises(ValueError, match=r"the question must have a word; got '\?'"):
-        call(*of_ban, '7', '?')
-    with pytest.raises(FileNotFoundError, match=re.escape('none.png')):
-        call(*of_ban, *QUESTIONS[0], '--out', tmp_path / 'out', '--picture', tmp_path / 'none.png')
-    (tmp_path / 'torn.png').write_bytes(b'x')
-    with pytest.raises(ValueError, match=r'torn\.png: unreadable: PIL does not recognise'):
-        call(*of_ban, *QUESTIONS[0], '--out', tmp_path / 'out', '--picture', tmp_path / 'torn.png')
-    for name, arguments in (
-        ('attention.png', [*of_ban, *QUESTIONS[0]]),
-        ('answers.json', of_file),
-        ('answers.json.part', of_file),
-    ):
-        (tmp_path / name).write_bytes(b'precious')
-        with pytest.raises(FileExistsError):
-            call(*arguments, '--out', tmp_path)
-        assert (tmp_path / name).read_bytes() == b'precious'
-        (tmp_path / name).unlink()
-    part = shutil.copyfile(tiny.questions, tmp_path / 'answers.json.part')
-    with pytest.raises(ValueError, match=r'--out \S+answers\.json\.part would replace an input'):
-        call(*of_ban, '--questions', part, '--out', tmp_path, '--overwrite')
-    assert not (tmp_path / 'out').exists()
-
-
-def test_a_picture_of_another_shape(tiny, of_ban, tmp_path, call):
-    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'a.png')
-    with pytest.raises(ValueError, match=r'a\.png: 40×60 pixels; image 7 of the store, 60×40, has another shape'):
-        call(*of_ban, *QUESTIONS[0], '--picture', tmp_path / 'a.png', '--out', tmp_path / 'out')
-    assert not (tmp_path / 'out').exists()
-
-
-def test_a_model_without_attention_is_not_drawn(tiny, tmp_path, call):
-    arguments = [tiny.mcan.config, tiny.mcan.checkpoint, '--regions', tiny.store, '--device', 'cpu', *QUESTIONS[0]]
-    assert call(*arguments)[0] == 'score  answer'
-    with pytest.raises(ValueError, match='the model must return attention weights; MCAN returns none'):
-        call(*arguments, '--out', tmp_path / 'out')
-    assert not list(tmp_path.rglob('*.png'))
+def test_a_stopped_run_is_resumed(of_file, tmp_path, call, monkeypatch):
+    call(*of_file, '--out', tmp_path / 'whole')
+    ran = stop_once(VQAInferencer, 1, monkeypatch)
+    with pytest.raises(Stop):
+        call(*of_file, '--out', tmp_path / 'out')
+    assert names(tmp_path / 'out') == ['answers.json.part']
+    call(*of_file, '--out', tmp_path / 'out', '--resume')
+    assert ran == [[0, 1], [2, 3], [2, 3], [4]]
+    assert names(tmp_path / 'out') == ['answers.json']
+    assert (tmp_path / 'out/answers.json').read_bytes() == (tmp_path / 'whole/answers.json').read_bytes()
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
+    ('model', 'arguments', 'message'),
     [
-        ([], 'IMAGE and a question are required, or --questions'),
-        (['7'], 'IMAGE and a question are required, or --questions'),
-        (['7', ' '], 'IMAGE and a question are required, or --questions'),
-        (['7', 'dog', '--questions', 'q.json'], '--questions excludes IMAGE and question; got 7'),
-        (['--questions', 'q.json'], '--questions requires --out, and excludes --picture'),
-        (['7', 'dog', '--resume'], '--resume requires --questions'),
-        (['7', 'dog', '--picture', 'a.png'], '--picture requires --regions and --out'),
-        (['7', 'dog', '--images', 'folder'], 'not allowed with argument'),
+        ('ban', ['--regions', 'regions'], '--questions'),
+        ('ban', ['--regions', 'regions', '7', ' '], '--questions'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--questions', 'q.json'], '--questions'),
+        ('ban', ['--regions', 'regions', '--questions', 'q.json'], '--out'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--resume'], '--resume'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--picture', 'a.png'], '--picture'),
+        ('ban', ['--regions', 'regions', '99', 'What is this?'], 'image 99'),
+        ('ban', ['--regions', 'regions', '7', '?'], 'question'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'new', '--picture', 'none.png'], 'none.png'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'new', '--picture', 'torn.png'], 'torn.png'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'new', '--picture', 'turned.png'], 'turned.png: 40×60'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'out'], 'attention.png'),
+        ('ban', ['--regions', 'regions', '--questions', 'q.json', '--out', 'out'], 'answers.json'),
+        ('ban', ['--images', 'pictures', '7', 'dog'], '--regions'),
+        ('conv', ['--regions', 'regions', '7', 'dog'], '--images'),
+        ('mcan', ['--regions', 'regions', '7', 'dog', '--out', 'new'], 'MCAN'),
     ],
 )
-def test_usage_errors(of_ban, arguments, message, capsys, call):
-    with pytest.raises(SystemExit) as caught:
-        call(*of_ban, *arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_killed_and_resumed(of_file, tmp_path, call):
-    call(*of_file, '--out', tmp_path / 'whole')
-    words = [str(each) for each in (*of_file, '--out', tmp_path / 'out')]
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert names(tmp_path / 'out') == ['answers.json.part']
-    with pytest.raises(ValueError, match='differs in top_k'):
-        call(*words, '--resume', '--top-k', 2)
-    call(*words, '--resume')
-    assert names(tmp_path / 'out') == ['answers.json']
-    assert (tmp_path / 'out/answers.json').read_bytes() == (tmp_path / 'whole/answers.json').read_bytes()
+def test_failures(tiny, call, tmp_path, monkeypatch, capsys, model, arguments, message):
+    """Nothing is written or replaced."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'out').mkdir()
+    for name in ('torn.png', 'out/attention.png', 'out/answers.json'):
+        (tmp_path / name).write_bytes(b'precious')
+    Image.new('RGB', SIZE[::-1]).save('turned.png')
+    places = dict(regions=tiny.store, pictures=tiny.pictures) | {'q.json': tiny.questions}
+    trained = getattr(tiny, model)
+    with pytest.raises((OSError, SystemExit, ValueError)) as caught:
+        call(trained.config, trained.checkpoint, *(places.get(word, word) for word in arguments))
+    assert re.search(message, f'{caught.value}{capsys.readouterr().err}')
+    assert not (tmp_path / 'new').exists() or not names(tmp_path / 'new')
+    assert {path.read_bytes() for path in (tmp_path / 'out').iterdir()} == {b'precious'}

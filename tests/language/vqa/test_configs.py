@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 
 from mmattn.language.text.vocabulary import PAD, UNK
@@ -41,20 +41,15 @@ TRAINED = [
 WORDS = len(QUESTION_WORDS) + 4
 
 
-def publish(folder, dim):
-    """Word vectors and a GRU, as published."""
-    for name in ('glove/glove.6B.300d.txt', 'glove/glove.840B.300d.txt', 'vqa2/word_vectors_600.txt'):
-        glove(folder / name, QUESTION_WORDS[:3], dim)
-    skip_thought(folder / 'skip', ['is', 'dog'], dim)
-
-
 @pytest.fixture
-def config(request, tiny_data, tmp_path, monkeypatch):
-    publish(tmp_path, 6)
-    places = dict(tiny_data, GLOVE_ROOT=str(tmp_path / 'glove'), SKIP_THOUGHT_ROOT=str(tmp_path / 'skip'))
-    for name, value in places.items():
-        monkeypatch.setenv(name, value)
-    cfg = Config.fromfile(config_path(request.param))
+def config(request, small, tiny_data, tmp_path, monkeypatch):
+    """With word vectors and a GRU, as published."""
+    for name in ('glove/glove.6B.300d.txt', 'glove/glove.840B.300d.txt', 'vqa2/word_vectors_600.txt'):
+        glove(tmp_path / name, QUESTION_WORDS[:3], 6)
+    skip_thought(tmp_path / 'skip', ['is', 'dog'], 6)
+    monkeypatch.setenv('GLOVE_ROOT', str(tmp_path / 'glove'))
+    monkeypatch.setenv('SKIP_THOUGHT_ROOT', str(tmp_path / 'skip'))
+    cfg = small(request.param)
     for hook in cfg.get('custom_hooks', []):
         hook.file = hook.file.replace(tiny_data['VQA2_ROOT'], str(tmp_path / 'vqa2'))
     cfg.model.update(vocab_size=WORDS, num_answers=len(ANSWERS), num_features=FEATURES)
@@ -64,14 +59,6 @@ def config(request, tiny_data, tmp_path, monkeypatch):
         cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
     if 'head' in cfg.model and cfg.model.head.type == 'mmattn.FusionHead':
         cfg.model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
-    for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
-        loader.update(num_workers=0, persistent_workers=False, batch_size=3)
-    cfg.train_cfg.update(
-        {'max_iters' if cfg.train_cfg.type == 'IterBasedTrainLoop' else 'max_epochs': 1}, val_interval=1
-    )
-    cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
-    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path / 'work'), 'ERROR', request.param
-    cfg.randomness = dict(seed=0)
     return cfg
 
 
@@ -95,30 +82,6 @@ def test_config_trains_and_answers(config):
         assert sample.pred_label in range(len(ANSWERS))
 
 
-@pytest.mark.parametrize(
-    ('name', 'expected'),
-    [
-        ('ban_13e', [1e-3, 2e-3, 3e-3, *[4e-3] * 7, 1e-3, 1e-3, 2.5e-4]),
-        ('ban_26e', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 17, *[5e-4] * 4, 1.25e-4, 1.25e-4]),
-        ('ban_13e_bs256', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 7, 5e-4, 5e-4, 1.25e-4]),
-        ('mcan_13e', [2.5e-5, 5e-5, 7.5e-5, *[1e-4] * 7, 2e-5, 2e-5, 4e-6]),
-        ('fusion_100e', [1e-4] * 100),
-        ('fusion_20e', [4e-4] * 20),
-    ],
-)
-def test_rate_of_each_epoch(name, expected):
-    cfg = Config.fromfile(config_path(f'_base_/schedules/{name}.py'))
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
-    schedulers = [PARAM_SCHEDULERS.build(dict(each, optimizer=optimizer)) for each in cfg.param_scheduler]
-    found = []
-    for _ in range(cfg.train_cfg.max_epochs):
-        found.append(optimizer.param_groups[0]['lr'])
-        optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
 FUSIONS = {
     'mlb': dict(num_branches=1),
     'ne': dict(query_activation=['identity', 'leaky_relu', 'selu', 'sigmoid', 'tanh'], value_activation='selu'),
@@ -140,31 +103,22 @@ HEADS = {
 
 @pytest.mark.parametrize('name', QUESTIONS)
 def test_the_config_is_that_of_its_name(name):
-    """Batch, epochs, optimizer, head, size and data; which data the test has, and what starts from published files."""
+    """Head, size and data; which data the test has, and what starts from published files."""
     cfg = Config.fromfile(config_path(name))
-    pattern = r'(\w+)/([\w-]+?)_(small_)?1xb(\d+)-(\d+)e?_([\w-]+)\.py'
-    folder, method, small, batch, duration, data = re.fullmatch(pattern, name).groups()
+    pattern = r'(\w+)/([\w-]+?)_(small_)?1xb\d+-\d+e?_([\w-]+)\.py'
+    folder, method, small, data = re.fullmatch(pattern, name).groups()
     model, fusion = cfg.model, folder == 'fusion'
-    own_schedule = data == 'easy-vqa'
-    length = cfg.train_cfg.max_iters if own_schedule else cfg.train_cfg.max_epochs
-    assert (cfg.train_dataloader.batch_size, length) == (int(batch), int(duration))
     assert data.split('-test')[0].split('-trainval')[0].replace('-', '_') in cfg.train_dataloader.dataset.data_root
     dataset = cfg.train_dataloader.dataset
     mcan = folder == 'ng_san'
     assert (dataset.get('tokens', 'ban'), dataset.get('target', 'soft'), model.get('loss', 'binary')) == (
         ('skip-thought', 'sampled', 'cross_entropy') if fusion else ('mcan' if mcan else 'ban', 'soft', 'binary')
     )
-    adam = mcan or (fusion and not own_schedule)
-    if adam:
-        rate = 4e-4 if small else 1e-4
-    else:
-        rate = 4e-3 if batch == '512' else 2e-3
-    assert cfg.optim_wrapper.optimizer.lr == rate
-    assert cfg.optim_wrapper.optimizer.type == ('Adam' if adam else 'Adamax')
-    assert cfg.optim_wrapper.get('clip_grad') == (None if adam else dict(max_norm=0.25))
     without_val = 'trainval' in data
-    assert cfg.default_hooks.checkpoint.save_best == (None if without_val else 'accuracy')
-    assert (cfg.val_cfg is None) == (cfg.val_dataloader is None) == (cfg.val_evaluator is None) == without_val
+    assert (cfg.val_cfg is None) == (cfg.default_hooks.checkpoint.save_best is None) == without_val
+    adam = mcan or (fusion and data != 'easy-vqa')
+    rate = (4e-4 if small else 1e-4) if adam else 4e-3 if '1xb512' in name else 2e-3
+    assert (cfg.optim_wrapper.optimizer.type, cfg.optim_wrapper.optimizer.lr) == ('Adam' if adam else 'Adamax', rate)
     on_val = data in ('vqa1', 'vqa2')
     assert cfg.test_dataloader.dataset.ann_file == f'questions_{"val" if on_val else "test"}.json'
     hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
@@ -250,16 +204,6 @@ def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
 
 def literal_words(text):
     return re.sub(r"""([.,'!?"()*#:;])""", '', text.lower()).replace('-', ' ').replace('/', ' ').split()
-
-
-@pytest.mark.parametrize(('name', 'more'), [('mcan', 0), ('mcan-gsa', 1_577_856)])
-def test_parameters_of_mcan(name, more):
-    """Those of its docstring, and 300 per symbol."""
-    cfg = Config.fromfile(config_path(f'ng_san/{name}_1xb64-13e_vqa2-trainval-genome.py'))
-    init_default_scope('mmengine')
-    with torch.device('meta'):
-        model = MODELS.build(cfg.model)
-    assert sum(p.numel() for p in model.parameters()) == 51_640_891 + 300 * cfg.model.vocab_size + more
 
 
 def test_operations_are_those_of_the_matrix_products():

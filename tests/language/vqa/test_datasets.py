@@ -1,7 +1,5 @@
 """Visual questions: samples, the words and answers that are counted, targets, and faults before training."""
 
-import pickle
-import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -91,13 +89,6 @@ def test_scores_of_soft_targets(tmp_path):
     assert normal[4]['inputs']['targets'].tolist() == [float(text == 'A3.') for text in normal.answers]
 
 
-def test_counts_may_be_normalised(tmp_path):
-    write_questions(tmp_path / 'q.json', [Question(1, '10', '?', ['Dog', 'dog.', 'cat', 'a cat'] + ['x'] * 6, 'dog')])
-    for option, score in ((False, 0), (True, 0.6)):
-        found = build(str(tmp_path / 'q.json'), normalize_counts=option)[0]['inputs']['targets']
-        assert found.tolist() == pytest.approx([score])
-
-
 def test_sampled_answers(train):
     """In proportion to the counts among the answers that can be given; by seed and position alone."""
     dataset = build(train, target='sampled', normalize_answers=False)
@@ -146,8 +137,6 @@ def test_sampling_leaves_questions_out_and_their_words(tmp_path, monkeypatch):
     assert len(test) == 4
     assert test.metainfo == dataset.metainfo
     assert test[2]['inputs']['question'].tolist() == [UNK] + [PAD] * 25
-    with pytest.raises(ValueError, match='no question is left'):
-        build(path, target='sampled', vocab_files=[path], answer_files=[write_one(tmp_path, 'zebra')], min_answers=1)
 
 
 def write_one(folder, answer):
@@ -171,10 +160,9 @@ def test_a_test_set_without_answers(train, tmp_path):
     options = dict(vocab_files=['questions_train.json'], answer_files=['questions_train.json'], data_root=str(tmp_path))
     (only,) = build('test.json', test_mode=True, **options)
     assert only['data_samples'].answers == []
-    with pytest.raises(ValueError, match=r'test\.json: no answers, which training requires'):
-        build('test.json', **options)
-    with pytest.raises(ValueError, match=r'test\.json: no answer of at least 1 questions; see answer_files'):
-        build(str(tmp_path / 'test.json'), test_mode=True)
+    for wrong, names in ((dict(test_mode=False), 'test.json: no answers'), (dict(answer_files=()), 'answer_files')):
+        with pytest.raises(ValueError, match=names):
+            build('test.json', **dict(options, test_mode=True) | wrong)
 
 
 def test_several_files_and_further_questions(train, tmp_path):
@@ -233,21 +221,20 @@ def test_pictures(train, tmp_path):
     inputs = RegionDataPreprocessor()(pseudo_collate([dataset[i] for i in range(4)]))['inputs']
     assert torch.equal(inputs['image'], expected.expand(4, 3, 5, 7))
     assert inputs['targets'].shape == (4, 3)
-    Image.fromarray(pixels[:3]).save(folder / '11.png')
-    with pytest.raises(ValueError, match=r'one size; got \(3, 5, 7\) and \(3, 3, 7\)'):
-        RegionDataPreprocessor()(pseudo_collate([dataset[0], dataset[1]]))
     (folder / '11.png').write_bytes(b'')
-    with pytest.raises(ValueError, match=r'images/11\.png: unreadable'):
-        dataset[1]
-    Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(folder / '11.png')  # PIL would make it white
-    with pytest.raises(ValueError, match=r'images/11\.png: .* 8 bits per channel; this one is of mode I;16'):
-        dataset[1]
+    Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(folder / '12.jpg', format='PNG')  # PIL would make it white
+    for index, name in ((1, '11.png'), (3, '12.jpg')):
+        with pytest.raises(ValueError, match=f'images/{name}'):
+            dataset[index]
+    Image.fromarray(pixels[:3]).save(folder / '11.png')
+    with pytest.raises(ValueError, match=r'\(3, 5, 7\) and \(3, 3, 7\)'):
+        RegionDataPreprocessor()(pseudo_collate([dataset[0], dataset[1]]))
     (folder / '12.jpg').unlink()
-    with pytest.raises(ValueError, match=r'1 fault:\n  image 12: no picture in .*images'):
+    with pytest.raises(ValueError, match='image 12: no picture'):
         VQADataset('questions_train.json', images='images', min_answers=1, data_root=str(tmp_path))
 
 
-def test_best_regions():
+def test_best_regions(train):
     """The whole image, which has no class, and those with the best scores, in their order."""
     scores, classes = torch.tensor([0.0, 0.2, 0.9, 0.2, 0.5]), torch.tensor([-1, 3, 3, 4, 5])
     regions = make_regions(5, scores=scores, classes=classes)
@@ -259,48 +246,7 @@ def test_best_regions():
         assert found.size == regions.size
     assert torch.equal(best_regions(make_regions(5), 2).features, make_regions(5).features[:2])
     assert best_regions(regions, None) is regions
-
-
-def test_at_most_so_many_regions(train):
     assert [len(each['inputs']['features']) for each in build(train, max_regions=2)] == [2, 2, 2, 0]
-
-
-def test_a_data_set_can_be_sent_to_a_worker(train):
-    dataset = build(train)
-    copy = pickle.loads(pickle.dumps(dataset))
-    for a, b in zip(dataset, copy):
-        assert torch.equal(a['inputs']['question'], b['inputs']['question'])
-        assert torch.equal(a['inputs']['targets'], b['inputs']['targets'])
-
-
-def test_a_changed_file_is_read_again(train):
-    assert build(train).answers == ['dog', 'flying', '2']
-    write_questions(train, [QUESTIONS[0]])
-    assert build(train).answers == ['dog']
-    assert build(train).metainfo['symbols'] == ["'s", 'this', 'what']
-
-
-def test_images_outside_the_store_are_named(train):
-    with pytest.raises(ValueError, match=rf'{re.escape(train)}: 2 faults:\n  image 10: not in .*\n  image 12: not in'):
-        build(train, regions={'11': SimpleNamespace()})
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        ({'tokens': 'moses'}, "tokens must be one of 'ban', 'mcan', 'skip-thought'; got 'moses'"),
-        ({'target': 'hard'}, "target must be one of 'soft', 'sampled'; got 'hard'"),
-        ({'min_answers': 0}, 'min_answers must be at least 1'),
-        ({'num_answers': 0}, 'num_answers must be at least 1'),
-        ({'max_words': 0}, 'max_words must be at least 1'),
-        ({'max_regions': 0}, 'max_regions must be at least 1'),
-        ({'images': 'images'}, 'exactly one of regions and images must be set'),
-        ({'regions': None}, 'exactly one of regions and images must be set'),
-    ],
-)
-def test_invalid_options(train, options, message):
-    with pytest.raises(ValueError, match=message):
-        build(train, **options)
 
 
 @pytest.mark.parametrize('fusion', ['', '_fusion'])
@@ -328,3 +274,20 @@ def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
     assert [len(each['data_samples'].answers) for each in test] == [
         0 if name in ('vqa1', 'vqa2') else 10 if ten else 1
     ] * 4
+
+
+@pytest.mark.parametrize(
+    ('options', 'names'),
+    [
+        (dict(regions={'11': SimpleNamespace()}), 'questions_train.json: .*\n  image 10: .*\n  image 12: '),
+        (dict(tokens='moses'), 'tokens'),
+        (dict(target='hard'), 'target'),
+        (dict(min_answers=0), 'min_answers'),
+        (dict(images='images'), 'regions and images'),
+        (dict(regions=None), 'regions and images'),
+        (dict(target='sampled', min_answers=9), 'min_answers'),
+    ],
+)
+def test_failures(train, options, names):
+    with pytest.raises(ValueError, match=names):
+        build(train, **options)

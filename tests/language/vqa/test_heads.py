@@ -141,20 +141,6 @@ def test_logits_and_gradients_are_those_of_the_literal_head(name):
     assert_same_with_gradients(found, expected, [words, state, regions], head, 1e-11)
 
 
-def test_mutan_is_the_tucker_product():
-    """Of the second fusion: Σ_r (M_r q̃ + b)(N_r ṽ + b'), entry by entry of the tensors 𝒯_c."""
-    fusion = build('MUTAN').fusion
-    q, v = literal.randn(B, 3, seed=8), literal.randn(B, 6, seed=9)
-    # The constants 1 that are appended multiply the biases.
-    m, n = (
-        torch.cat([layer.weight, layer.bias[:, None]], 1).view(5, 5, -1)
-        for layer in (fusion.query_proj, fusion.value_proj)
-    )
-    core = torch.einsum('rki,rkj->kij', m, n)  # 𝒯_c[:, :, k] = Σ_r m_r^k (n_r^k)ᵀ
-    q1, v1 = (torch.cat([x, torch.ones(B, 1)], 1).double() for x in (q, v))
-    torch.testing.assert_close(fusion(q, v), torch.einsum('bi,kij,bj->bk', q1, core, v1), rtol=1e-12, atol=1e-12)
-
-
 def test_mutan_without_tanh_is_bilinear():
     """As Eq. 3.5 to 3.9: of the question and the regions, without the biases."""
     head = build('MUTAN, linear')
@@ -239,18 +225,6 @@ def test_questions_without_words_and_images_without_regions_are_answered(name, w
     assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
 
 
-@pytest.mark.parametrize('mask_words', [False, True])
-def test_zero_output_projections_leave_the_sum_of_the_words(mask_words):
-    """s = ΣX, over all words, or the valid ones."""
-    head, (words, state, regions) = build('BAN', mask_words=mask_words), inputs(requires_grad=False)
-    for layer in head.network.out_proj:
-        nn.init.zeros_(layer[1].parametrizations.weight.original0)
-        nn.init.zeros_(layer[1].bias)
-    summed = words.masked_fill(WORD_MASK[..., None], 0) if mask_words else words
-    found, _ = head(EncodedQuestion(words, state, WORD_MASK), regions, REGION_MASK)
-    torch.testing.assert_close(found, classified(head, summed.sum(1)), rtol=1e-12, atol=1e-12)
-
-
 def test_first_glimpses_in_evaluation():
     head, (words, state, regions) = build('BAN', test_glimpses=2), inputs(requires_grad=False)
     question, none = EncodedQuestion(words, state, WORD_MASK), torch.zeros(B, Q, dtype=torch.bool)
@@ -330,21 +304,14 @@ def test_parameters_of_fusion(fusion, options, expected):
 
 
 @pytest.mark.parametrize(
-    ('name', 'options', 'error', 'message'),
+    ('name', 'options'),
     [
-        ('BAN', dict(test_glimpses=4), ValueError, 'test_glimpses must be at most num_glimpses=3.*; got 4'),
-        ('BAN', dict(test_glimpses=0), ValueError, 'test_glimpses must be at least 1; got 0'),
-        ('BAN concat', dict(test_glimpses=2), ValueError, 'test_glimpses must be .* equal to it with concat; got 2'),
-        ('BAN', dict(num_glimpses=0), ValueError, 'num_glimpses must be at least 1; got 0'),
-        ('unitary', dict(embed_dim=0), ValueError, 'embed_dim must be at least 1; got 0'),
-        ('MUTAN', dict(num_glimpses=4), ValueError, 'num_glimpses must divide pooled_dim=6; got 4'),
-        ('MUTAN', dict(query_dim=0.5), TypeError, 'query_dim must be an integer; got 0.5'),
-        ('MUTAN', dict(activation='relu'), ValueError, "activation must be 'tanh' or 'identity'; got 'relu'"),
-        ('MUTAN', dict(dropout=2), ValueError, 'dropout must be from 0 to 1; got 2'),
-        ('MUTAN', dict(fusion=dict(type=HADAMARD, relations=('minus',))), ValueError, 'relations must be one'),
-        ('MUTAN', dict(fusion=dict(type=HADAMARD, query_activation='relu')), ValueError, "'identity', 'leaky_relu'"),
+        ('BAN', dict(test_glimpses=4)),
+        ('BAN concat', dict(test_glimpses=2)),
+        ('MUTAN', dict(num_glimpses=4)),
+        ('MUTAN', dict(activation='relu')),
     ],
-)  # fmt: skip
-def test_wrong_arguments(name, options, error, message):
-    with pytest.raises(error, match=message):
+)
+def test_failures(name, options):
+    with pytest.raises(ValueError, match=f'{next(iter(options))} must'):
         build(name, **options)

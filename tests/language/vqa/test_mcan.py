@@ -199,15 +199,3 @@ def test_all_attention_drops_weights():
         calls += [(layer.self_attention[0], regions, regions, context), (layer.cross_attention, regions, words, {})]
     for attention, query, key, options in calls:
         assert not torch.equal(*(attention(query, key, key, **options)[0] for _ in range(2)))
-
-
-def test_wrong_arguments_are_errors():
-    for options, error, message in (
-        (dict(num_answers=0), ValueError, 'num_answers must be at least 1; got 0'),
-        (dict(word_dim=1.5), TypeError, 'word_dim must be an integer; got 1.5'),
-        (dict(dropout=2), ValueError, 'dropout must be from 0 to 1; got 2'),
-        (dict(num_heads=3), ValueError, 'num_heads must divide embed_dim=16; got 3'),
-        (dict(region_attention=dict(GSA, geometry='far')), ValueError, 'geometry must be None, or one or more of'),
-    ):
-        with pytest.raises(error, match=message):
-            MCAN(**{**SMALL, **options})

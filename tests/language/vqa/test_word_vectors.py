@@ -75,44 +75,41 @@ def test_a_checkpoint_keeps_its_vectors():
     assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize(
-    ('text', 'dim', 'message'),
-    [
-        (GLOVE, 2, r'glove\.txt, line 1: expected a word and 2 numbers \(word_dim .*\); got 3: '),
-        (GLOVE, 4, r'glove\.txt, line 1: expected a word and 4 numbers \(word_dim .*\); got 3: '),
-        ('a 1 2 3\ndog 1 2\n', 3, r'glove\.txt, line 2: expected a word and 3 numbers .*; got 2: .dog 1 2.'),
-        ('a 1 2 3\ndog 1 x 3\n', 3, r'glove\.txt, line 2'),
-        ('a 1 2 3\ndog 1 nan 3\n', 3, r'glove\.txt, line 2'),
-        ('a 1 2 3\n', 3, r'glove\.txt: none of the . words is in the file'),
-        ('UNK 1 2 3\n', 3, r'glove\.txt: none of the . words is in the file'),
-        ('', 3, r'glove\.txt: none of the'),
-    ],
-)
-def test_wrong_files_are_named(glove, text, dim, message):
-    glove.write_text(text, encoding='utf-8')
-    with pytest.raises(ValueError, match=message):
-        fill(WordVectorHook(str(glove)), dim=dim)
-
-
-def test_wrong_tables_are_named(table, glove):
-    file, dictionary, _ = table
-    with pytest.raises(ValueError, match=r'utable\.npy: must be \(n, 7\), .*; got \(5, 3\)'):
-        read_word_vectors(file, SYMBOLS, 7, dictionary)
-    dictionary.write_text('\n'.join('abcdef'), encoding='utf-8')
-    with pytest.raises(ValueError, match=r'at least 6 rows, the lines of .*dictionary\.txt; got \(5, 3\)'):
-        read_word_vectors(file, SYMBOLS, 3, dictionary)
-    with pytest.raises(ValueError, match=r'utable\.npy: dictionary must be the path of the words'):
-        read_word_vectors(file, SYMBOLS, 3)
-    with pytest.raises(ValueError, match=r'glove\.txt: dictionary must be None'):
-        read_word_vectors(glove, SYMBOLS, 3, dictionary)
-    file.write_bytes(b'text')
-    with pytest.raises(ValueError, match=r'utable\.npy: not an array'):
-        read_word_vectors(file, SYMBOLS, 3, dictionary)
-    with pytest.raises(FileNotFoundError, match=r'missing\.txt'):
-        fill(WordVectorHook('missing.txt'))
-
-
 @pytest.mark.parametrize(('model', 'rows'), [(nn.Linear(2, 2), 'None'), (QuestionGRU(9, 3, 2), '9')])
 def test_a_model_without_an_embedding_of_the_words(glove, model, rows):
     with pytest.raises(ValueError, match=rf'glove\.txt: .* an nn\.Embedding of 7 rows.*; got {rows}'):
         fill(WordVectorHook(str(glove)), model=model)
+
+
+@pytest.mark.parametrize(
+    ('text', 'names'),
+    [
+        ('the 0.5 -1\n', 'line 1: .*3 numbers .*got 2'),
+        ('the 0.5 -1 2 4\n', 'line 1: .*3 numbers .*got 4'),
+        ('a 1 2 3\ndog 1 2\n', 'line 2'),
+        ('a 1 2 3\ndog 1 x 3\n', 'line 2'),
+        ('a 1 2 3\ndog 1 nan 3\n', 'line 2'),
+        ('UNK 1 2 3\n', 'none'),
+        ('', 'none'),
+    ],
+)
+def test_wrong_files(glove, text, names):
+    glove.write_text(text, encoding='utf-8')
+    with pytest.raises(ValueError, match=rf'glove\.txt.*{names}'):
+        fill(WordVectorHook(str(glove)))
+
+
+def test_wrong_tables(table, glove):
+    file, dictionary, _ = table
+    longer, text = file.with_name('longer.txt'), file.with_name('text.npy')
+    longer.write_text('\n'.join('abcdef'), encoding='utf-8')
+    text.write_bytes(b'text')
+    for arguments, names in (
+        ((file, SYMBOLS, 7, dictionary), r'utable\.npy: .*\(5, 3\)'),
+        ((file, SYMBOLS, 3, longer), r'6 .*longer\.txt'),
+        ((file, SYMBOLS, 3), r'utable\.npy: dictionary'),
+        ((glove, SYMBOLS, 3, dictionary), r'glove\.txt: dictionary'),
+        ((text, SYMBOLS, 3, dictionary), r'text\.npy'),
+    ):
+        with pytest.raises(ValueError, match=names):
+            read_word_vectors(*arguments)

@@ -1,0 +1,96 @@
+"""The file of finished predictions: a run continues after any stop, and no other run, process or file is mistaken."""
+
+import errno
+import fcntl
+import os
+
+import pytest
+
+from mmattn.language.progress_file import open_progress, progress_path
+
+from ..full_disk import full_disk
+
+SETTINGS = dict(beam=3, input='a')
+PREDICTIONS = {index: dict(text='ä' * index) for index in range(4)}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The file after two predictions."""
+    with open_progress(tmp_path / 'new/out.part', SETTINGS, True) as (done, add):
+        assert done == {}
+        add({0: PREDICTIONS[0]})
+        add({1: PREDICTIONS[1]})
+    return tmp_path / 'new/out.part'
+
+
+def reopened(path, settings=SETTINGS, resume=True):
+    with open_progress(path, settings, resume) as (done, _):
+        return done
+
+
+@pytest.mark.parametrize('torn', [b'', b'{"index": 2, "text": "a', b'\xc3'])
+def test_an_incomplete_last_line_is_removed(path, torn):
+    path.write_bytes(path.read_bytes() + torn)
+    with open_progress(path, SETTINGS, True) as (done, add):
+        assert done == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
+        add({2: PREDICTIONS[2], 3: PREDICTIONS[3]})
+    assert reopened(path) == PREDICTIONS
+    assert reopened(path, resume=False) == {}
+
+
+@pytest.mark.parametrize(
+    ('content', 'names'),
+    [
+        (None, 'out.part .*beam, more$'),
+        ('{"beam": 2, "input": "a", "more": 1}\n[1]\nno line break', 'out.part, line 2'),
+        ('[{"image_id": 1}]', 'out.part, line 1'),
+    ],
+)
+def test_another_file_is_refused_and_kept(path, content, names):
+    if content is not None:
+        path.write_text(content, encoding='utf-8')
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=names):
+        reopened(path, dict(SETTINGS, beam=2, more=1))
+    assert path.read_bytes() == before
+
+
+def test_a_file_in_use_is_refused_and_kept(path):
+    before = path.read_bytes()
+    with open(path, 'rb') as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(BlockingIOError, match='in use'):
+            reopened(path, resume=False)
+    assert path.read_bytes() == before
+
+
+def test_a_disk_without_locks(path, monkeypatch):
+    def no_lock(*_):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(fcntl, 'flock', no_lock)
+    assert len(reopened(path)) == 2
+
+
+def test_a_full_disk_is_named_and_loses_no_finished_prediction(path):
+    full = full_disk(path.stat().st_size + 9)
+    with open_progress(path, SETTINGS, True) as (_, add), full, pytest.raises(OSError, match=r'out\.part'):
+        add({2: PREDICTIONS[2]})
+    assert reopened(path) == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
+
+
+def test_outputs_that_exist(tmp_path):
+    out, part = tmp_path / 'out', tmp_path / 'out.part'
+    assert progress_path(out, False, False) == part
+    for file, resume, overwrite in ((out, False, True), (part, False, True), (part, True, False)):
+        file.touch()
+        assert progress_path(out, resume, overwrite) == part
+        with pytest.raises(FileExistsError, match='--overwrite'):
+            progress_path(out, resume=file is out, overwrite=False)
+        file.unlink()
+    (tmp_path / 'folder').mkdir()
+    os.mkfifo(tmp_path / 'pipe')  # as /dev/null, it would be replaced
+    for name in ('folder', 'pipe'):
+        with pytest.raises(OSError, match=name):
+            progress_path(tmp_path / name, False, True)
