@@ -203,7 +203,7 @@ def test_all_faults_are_reported_at_once(tmp_path):
         ([dict(videoID='a', enCap='text')], {}, 'enCap'),
         ([dict(enCap=['text'])], {}, 'videoID'),
         (b'{', {}, 'file.json'),
-        (gzip.compress(b'{}')[:9], {}, 'file.json'),
+        (gzip.compress(b'{}', mtime=0)[:9], {}, 'file.json'),
         (None, {}, 'file.json'),
         (
             karpathy({f'1{i:02}': ('train', ['a']) for i in range(30)}),
