@@ -371,7 +371,7 @@ F = relative_geometry(BOXES)
         (lambda _: RegionAttention(8, 2, geometry='phi'), 'geometry'),
         (lambda _: RegionAttention(8, 2, geometry=('key_dependent',) * 2), 'geometry'),
         (lambda _: RegionAttention(8, 2, is_causal=True), 'is_causal'),
-        (lambda layer: layer(X, X.clone(), X, relative_geometry=F), 'key and value'),
+        (lambda layer: layer(X, X[:, :3], X, relative_geometry=F), 'key'),
         (lambda layer: layer(*[X[..., :4]] * 3, relative_geometry=F), 'query'),
         *(
             (lambda layer, f=f: layer(X, X, X, relative_geometry=f), 'relative_geometry')
