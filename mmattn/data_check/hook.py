@@ -23,7 +23,8 @@ from mmattn.utils.files import write_text
 from mmattn.utils.trained_model import warn_of_differences
 
 from .data_sets import CheckableDataset, Fault, data_sets
-from .metrics import metric_faults
+from .metrics import metric_faults, monitor_faults
+from .schedules import check_schedules
 
 META_KEYS = ('classes', 'palette')
 
@@ -38,6 +39,9 @@ class DataCheckHook(Hook):
     mmengine builds data sets before it calls any hook, and raises an error that does not name the data set if one is
     empty. Therefore, ``tools/train.py`` first calls ``before_loops``, and ``tools/test.py`` first calls
     ``before_test_loop``. In other tools, the check runs in ``before_train``, ``before_val`` or ``before_test``.
+
+    ``before_train`` also checks that the schedules fit the length of the training, see
+    :func:`~mmattn.data_check.schedules.check_schedules`.
 
     The log warns if the checkpoint was trained with another model, for example with another attention, even if its
     weights fit. Before a test, it also warns if the checkpoint was trained on other classes.
@@ -67,6 +71,7 @@ class DataCheckHook(Hook):
             *self.find_faults(runner, loaders),
             *data_set_faults(runner, loaders),
             *metric_faults(runner.cfg),
+            *(monitor_faults(runner.cfg) if 'train_dataloader' in loaders else ()),
             *meta_faults(runner.cfg, loaders),
         ):
             faults.setdefault(path, {})[reason] = None
@@ -75,6 +80,12 @@ class DataCheckHook(Hook):
     def before_loops(self, runner: Runner) -> None:
         """Check the data of training and validation."""
         self._check(runner, 'train_dataloader', 'val_dataloader')
+
+    def before_train(self, runner: Runner) -> None:
+        """Check the data, unless that has been done, and whether schedules and hooks fit the length of the training."""
+        self.before_loops(runner)
+        if self.enabled:
+            check_schedules(runner)
 
     def before_val(self, runner: Runner) -> None:
         """Check the data of validation, unless training has checked them."""
@@ -100,7 +111,6 @@ class DataCheckHook(Hook):
             warn_of_differences(name, meta, model.get('module', model))  # test-time augmentation has a module
             self._classes = list((meta.get('dataset_meta') or {}).get('classes') or ())
 
-    before_train = before_loops
     before_test_loop = before_test
 
     def _check(self, runner: Runner, *loaders: str) -> None:

@@ -2,38 +2,49 @@
 
 import difflib
 from collections.abc import Iterable, Iterator
+from logging import WARNING
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.registry import METRICS
 
-from mmattn.utils.component_type import type_name
+from mmattn.utils.component_type import component_class, type_name
 
-from .data_sets import Fault, dicts
+from .data_sets import Fault, dicts, log
 
 IOU_METRICS = {'mIoU': ('mIoU', 'mAcc'), 'mDice': ('mDice', 'mAcc'), 'mFscore': ('mFscore', 'mPrecision', 'mRecall')}
 BOX_RESULTS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 
 
 def metric_faults(cfg: Config) -> Iterator[Fault]:
-    """Yield ``(place in the config, fault)``: a metric with an unknown name, and ``save_best`` of no metric.
-
-    Only mmseg's ``IoUMetric`` and mmdet's ``VOCMetric`` and ``CocoMetric`` are checked.
-    """
+    """Yield ``(place in the config, fault)``: a metric of mmseg's ``IoUMetric`` with an unknown name."""
     for name in ('val_evaluator', 'test_evaluator'):
         for metric in dicts(cfg.get(name)):
             if type_name(metric) == 'IoUMetric':
                 for unknown in set(_list(metric.get('iou_metrics', ['mIoU']))) - set(IOU_METRICS):
                     yield f'{name}.iou_metrics', _unknown(unknown, IOU_METRICS)
+
+
+def monitor_faults(cfg: Config) -> Iterator[Fault]:
+    """Yield ``(place in the config, fault)``: hooks and schedulers that wait for a metric that nothing computes.
+
+    mmseg's ``IoUMetric``, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with ``metric_names`` are checked.
+    These are the names of their results, which may go on after a slash or a dot. What never acts because there is no
+    validation is logged as a warning.
+    """
     metrics = dicts(cfg.get('val_evaluator'))
+    monitored = list(_monitored(cfg))
+    if not metrics:
+        for where, key in monitored:
+            log(f'{where}: there is no validation (val_evaluator), so {key!r} is never computed', WARNING)
     computed = [_computed(metric) for metric in metrics]
     if not metrics or None in computed:
         return
     names = {key for keys in computed for key in keys or ()}
-    for where, hook in _checkpoint_hooks(cfg):
-        for key in _list(hook.get('save_best') or ()):
-            if key != 'auto' and key not in names:
-                evaluators = ' and '.join(type_name(metric) for metric in metrics)
-                yield f'{where}.save_best', f'{_unknown(key, names)}: the metrics of val_evaluator ({evaluators})'
+    for where, key in monitored:
+        if key != 'auto' and not any(key == name or key.startswith((f'{name}/', f'{name}.')) for name in names):
+            evaluators = ' and '.join(type_name(metric) for metric in metrics)
+            yield where, f'{_unknown(key, names)}: the metrics of val_evaluator ({evaluators})'
 
 
 def _computed(metric: dict) -> set[str] | None:
@@ -53,14 +64,30 @@ def _computed(metric: dict) -> set[str] | None:
         if 'proposal' in _list(metric.get('metric', 'bbox')):
             return None
     else:
-        return None
+        metric_class = component_class(metric, METRICS)
+        keys = set(getattr(metric_class, 'metric_names', ()))
+        prefix = metric.get('prefix') or getattr(metric_class, 'default_prefix', None)
+        if not keys:
+            return None
     return {f'{prefix}/{key}' if prefix else key for key in keys}
 
 
-def _checkpoint_hooks(cfg: Config) -> Iterator[tuple[str, dict]]:
-    hooks = {'default_hooks.checkpoint': (cfg.get('default_hooks') or {}).get('checkpoint')}
-    hooks |= {f'custom_hooks.{i}': hook for i, hook in enumerate(cfg.get('custom_hooks') or ())}
-    yield from ((where, hook) for where, hook in hooks.items() if isinstance(hook, dict) and 'save_best' in hook)
+def _monitored(cfg: Config) -> Iterator[tuple[str, str]]:
+    """Yield the settings of hooks and schedulers that name a metric of the validation, and the name."""
+    for setting in ('default_hooks', 'custom_hooks', 'param_scheduler'):
+        for where, part in _components(cfg.get(setting), setting):
+            for key in ('save_best', 'monitor'):
+                # mmengine's ReduceOnPlateauLR monitors 'loss' by default
+                default = 'loss' if key == 'monitor' and type_name(part).startswith('ReduceOnPlateau') else ()
+                yield from ((f'{where}.{key}', name) for name in _list(part.get(key, default) or ()))
+
+
+def _components(cfg: Any, where: str) -> Iterator[tuple[str, dict]]:
+    if isinstance(cfg, dict) and 'type' in cfg:
+        yield where, cfg
+    elif isinstance(cfg, dict | list | tuple):
+        for key, part in cfg.items() if isinstance(cfg, dict) else enumerate(cfg):
+            yield from _components(part, f'{where}.{key}')
 
 
 def _unknown(name: str, names: Iterable[str]) -> str:

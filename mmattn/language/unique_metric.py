@@ -22,6 +22,7 @@ class UniqueMetric(BaseMetric):
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
     """
 
+    metric_names: tuple[str, ...]  # what it computes; a name may go on after a slash
     key: str  # entry of a result that tells samples apart and orders them
     results: list[dict[str, Any]]
 

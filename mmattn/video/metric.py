@@ -63,6 +63,8 @@ class VOSMetric(BaseMetric):
         100.0
     """
 
+    metric_names = (*COLUMNS, 'G', 'J_seen', 'F_seen', 'J_unseen', 'F_unseen')  # what it computes
+
     def __init__(
         self,
         skip_last: bool = True,

@@ -214,6 +214,7 @@ class CaptionMetric(UniqueMetric):
         81.87...
     """
 
+    metric_names = (*(f'BLEU-{n}' for n in range(1, 5)), 'METEOR', 'ROUGE-L', 'CIDEr-D', 'SPICE')
     key = 'image_id'
 
     def __init__(

@@ -45,6 +45,9 @@ class PhraseRecall(UniqueMetric):
         (0.0, 100.0, 100.0)
     """
 
+    metric_names = tuple(
+        f'{name}{rule}' for name in (*(f'R@{k}' for k in TOP), 'upper bound', 'whole image') for rule in ('', ' union')
+    )
     key = 'caption_id'
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:

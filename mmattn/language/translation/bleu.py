@@ -69,6 +69,7 @@ class BLEU(UniqueMetric):
         0.0
     """
 
+    metric_names = ('BLEU', 'sacreBLEU')
     key = 'line'
 
     def __init__(

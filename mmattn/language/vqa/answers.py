@@ -191,6 +191,7 @@ class VQAAccuracy(UniqueMetric):
         {'accuracy': 90.0, 'accuracy/number': 90.0, 'accuracy/how many': 90.0, 'raw accuracy': 0.0}
     """
 
+    metric_names = ('accuracy', 'raw accuracy')
     key = 'question_id'
 
     def __init__(self, question_types: bool = True, output_dir: str | None = None, **kwargs: Any) -> None:

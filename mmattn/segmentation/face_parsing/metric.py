@@ -52,6 +52,8 @@ class FaceParsingMetric(BaseMetric):
         >>> metric.process(None, [image])
     """
 
+    metric_names = ('F1', 'overall', 'accuracy')  # what it computes; a name may go on after a dot
+
     def __init__(
         self,
         columns: Sequence[str] | None = None,

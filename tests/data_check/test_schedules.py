@@ -1,0 +1,147 @@
+"""Schedules and hooks against the length of the training, in mmengine's own loops and schedulers."""
+
+import logging
+import re
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from mmengine.registry import HOOKS, LOOPS, init_default_scope
+from mmengine.runner import Runner
+from torch.utils.data import DataLoader
+
+from mmattn.data_check import data_sets
+from mmattn.data_check.metrics import metric_faults, monitor_faults
+from mmattn.data_check.schedules import check_schedules
+from mmattn.utils import config_path
+
+CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
+ITERATIONS, EPOCHS = dict(type='IterBasedTrainLoop', max_iters=100), dict(type='EpochBasedTrainLoop', max_epochs=5)
+
+
+def runner_of(cfg, batches):
+    """A Runner that has what training starts with, except model and data."""
+    runner = Runner.__new__(Runner)
+    runner.logger = logging.getLogger('schedules')
+    runner.optim_wrapper = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9))
+    loader = DataLoader(range(batches))
+    runner._train_dataloader = loader
+    runner._train_loop = LOOPS.build(cfg['train_cfg'], default_args=dict(runner=runner, dataloader=loader))
+    runner._val_loop = LOOPS.build(
+        dict(type='ValLoop'), default_args=dict(runner=runner, dataloader=loader, evaluator=[])
+    )
+    runner.param_schedulers = runner.build_param_scheduler(cfg['param_scheduler']) if cfg.get('param_scheduler') else []
+    checkpoint = (cfg.get('default_hooks') or {}).get('checkpoint')
+    hooks = [*filter(None, [checkpoint]), *(cfg.get('custom_hooks') or [])]
+    runner._hooks = [HOOKS.build(dict(hook)) for hook in hooks]
+    return runner
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    lines = []
+    monkeypatch.setattr(data_sets, 'print_log', lambda text, logger, level: lines.append((level, text)))
+    return lines
+
+
+def poly(**options):
+    return dict(type='PolyLR', **{'eta_min': 0, 'by_epoch': False, **options})
+
+
+@pytest.mark.parametrize(
+    ('train_cfg', 'schedule', 'said'),
+    [
+        (
+            ITERATIONS,
+            [poly(end=40)],
+            r'param_scheduler.0.end: PolyLR .* 0 at 40 iterations, but train_cfg.max_iters is 100',
+        ),
+        (ITERATIONS, [dict(type='CosineAnnealingLR', begin=10, end=40, by_epoch=False)], 'param_scheduler.0.end: Cos'),
+        (ITERATIONS, [poly(by_epoch=True)], 'param_scheduler.0.by_epoch: .*PolyLR would never change lr'),
+        (ITERATIONS, [poly(), dict(type='LinearMomentum', end=5)], 'param_scheduler.1.by_epoch: .*change momentum'),
+        (EPOCHS, [poly(by_epoch=True, end=3)], '0 at 3 epochs, but train_cfg.max_epochs is 5'),
+        (
+            EPOCHS,
+            [poly(by_epoch=True, end=3, convert_to_iter_based=True)],
+            'at 60 iterations, but .*max_epochs=5 .* 100',
+        ),
+        (EPOCHS, [dict(type='LinearLR', end=10, by_epoch=False), poly(by_epoch=True, end=4)], 'param_scheduler.1.end'),
+    ],
+)
+def test_a_learning_rate_that_is_0_or_never_changes_is_an_error(train_cfg, schedule, said):
+    with pytest.raises(ValueError, match=said):
+        check_schedules(runner_of(dict(train_cfg=train_cfg, param_scheduler=schedule), 20))
+
+
+@pytest.mark.parametrize(
+    ('train_cfg', 'schedule', 'hooks', 'said'),
+    [
+        (ITERATIONS, [dict(type='LinearLR', end=500, by_epoch=False)], [], '0.end: 500, but .*LinearLR is cut off'),
+        (EPOCHS, [dict(type='LinearLR', end=500, by_epoch=False)], [], '0.end: 500, but .* at 100 iterations'),
+        (ITERATIONS, [poly(begin=100, end=200)], [], '0.begin: 100, but .*PolyLR never acts'),
+        (EPOCHS, [dict(type='MultiStepLR', milestones=[3, 8, 11])], [], r'0.milestones: 8, 11 not reached'),
+        (EPOCHS, [dict(type='StepLR', step_size=5)], [], '0.step_size: 5 not reached'),
+        (EPOCHS, [dict(type='CosineAnnealingLR', T_max=2)], [], '0.T_max: 2, but .* rises again after 2'),
+        (EPOCHS, [dict(type='CosineAnnealingLR', T_max=9)], [], '0.T_max: 9, but .*cut off'),
+        (
+            ITERATIONS,
+            [dict(type='mmattn.InverseRootLR', warmup=400, by_epoch=False)],
+            [],
+            '0.warmup: 400, but training ends at 100',
+        ),
+        (dict(ITERATIONS, val_begin=200), [], [], 'val_begin: 200, but .*there is no validation'),
+        (dict(EPOCHS, dynamic_intervals=[(9, 1)]), [], [], 'dynamic_intervals: 9 not reached'),
+        (
+            ITERATIONS,
+            [],
+            [dict(type='CheckpointHook', interval=10)],
+            'CheckpointHook.by_epoch: .*interval=10 .* epochs',
+        ),
+        (ITERATIONS, [], [dict(type='EMAHook', begin_iter=100)], 'EMAHook.begin_iter: 100 is not reached'),
+        (EPOCHS, [], [dict(type='mmdet.PipelineSwitchHook', switch_epoch=7, switch_pipeline=[])], 'switch_epoch: 7'),
+    ],
+)
+def test_what_the_training_is_too_short_for_is_a_warning(train_cfg, schedule, hooks, said, warned):
+    if any('mmdet' in hook['type'] for hook in hooks):
+        pytest.importorskip('mmdet')
+    check_schedules(runner_of(dict(train_cfg=train_cfg, param_scheduler=schedule, custom_hooks=hooks), 20))
+    ((level, text),) = warned
+    assert level == logging.WARNING
+    assert re.search(said, text)
+
+
+@pytest.mark.parametrize(
+    ('train_cfg', 'schedule'),
+    [
+        (ITERATIONS, [poly(end=100)]),
+        (ITERATIONS, [poly(end=50, eta_min=1e-4)]),  # the rest has a rate
+        (ITERATIONS, [dict(type='CosineAnnealingLR', end=50, by_epoch=False), poly(begin=50)]),
+        (ITERATIONS, [dict(type='ReduceOnPlateauLR', monitor='mIoU')]),  # acts after validation
+        (EPOCHS, [dict(type='LinearLR', end=20, by_epoch=False), dict(type='MultiStepLR', milestones=[2, 4])]),
+        (EPOCHS, [dict(type='CosineAnnealingLR', begin=1, T_max=4, convert_to_iter_based=True)]),
+    ],
+)
+def test_schedules_that_fit_pass(train_cfg, schedule, warned):
+    check_schedules(runner_of(dict(train_cfg=train_cfg, param_scheduler=schedule), 20))
+    assert warned == []
+
+
+def test_a_resumed_schedule_ends_where_its_checkpoint_says(warned):
+    """The config is that of a longer run, but mmengine's schedulers take their end from the checkpoint."""
+    first, second = (
+        runner_of(dict(train_cfg=dict(ITERATIONS, max_iters=length), param_scheduler=[poly(end=length)]), 20)
+        for length in (100, 150)
+    )
+    check_schedules(second)
+    second.param_schedulers[0].load_state_dict(first.param_schedulers[0].state_dict())
+    with pytest.raises(ValueError, match=r'0 at 100 iterations, but train_cfg\.max_iters is 150'):
+        check_schedules(second)
+
+
+def test_shipped_configs_have_schedules_and_metrics_that_fit(warned):
+    for name in CONFIGS:
+        cfg = Config.fromfile(config_path(name))
+        init_default_scope(cfg.default_scope)
+        check_schedules(runner_of(cfg, 100_000))
+        assert [*metric_faults(cfg), *monitor_faults(cfg), *warned] == [], name
