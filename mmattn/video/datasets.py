@@ -10,9 +10,10 @@ from mmengine.fileio import load
 from mmengine.logging import print_log
 
 from mmattn.registry import DATASETS
+from mmattn.utils.faults import shorten
 
 from .frame_files import find_faults, find_files, find_gaps
-from .masks import object_ids, read_mask
+from .masks import doubtful_ids, object_ids, read_mask
 
 THREADS = 4  # more threads would wait for the global interpreter lock
 
@@ -89,8 +90,11 @@ class VideoFolderDataset(BaseDataset):
                 faults += (fault for clip_faults in pool.imap(self._check, clips) for fault in clip_faults)
         if not names:
             faults.append(f'{self.ann_file}: lists no clip')
+        warnings = [clip.pop('warning') for clip in clips if 'warning' in clip]
         if faults:
             raise ValueError(f'{type(self).__name__}: {len(faults)} faults in its files:\n' + '\n'.join(faults))
+        if warnings:
+            print_log('\n'.join([f'{type(self).__name__}:', *shorten(warnings)]), 'current', logging.WARNING)
         if (
             not self.test_mode
             and any(len(clip['frame_paths']) > 1 for clip in clips)
@@ -134,7 +138,13 @@ class VideoFolderDataset(BaseDataset):
         masks = [clip['mask_paths'][i] for i in clip['given_positions'] if clip['mask_paths'][i]]
         if not faults and masks:
             try:  # masks are decoded up to the first one that shows an object
-                if not any(object_ids(read_mask(path, self.single_object)) for path in masks):
+                shown = next((path for path in masks if object_ids(read_mask(path, self.single_object))), None)
+                fault, warning = ('', '') if self.single_object or shown is None else doubtful_ids(shown)
+                if fault:
+                    faults.append(f'{shown}: {fault}')
+                if warning:
+                    clip['warning'] = f'{shown}: {warning}'
+                if shown is None:
                     faults.append(
                         f'{masks[0]}: shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
                         if len(masks) == 1

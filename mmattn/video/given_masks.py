@@ -12,7 +12,7 @@ from mmattn.utils.files import check_path
 
 from .clip_readers import Clip
 from .frame_files import find_images, natural_order, numbers_in_names, raise_for
-from .masks import black_objects, keep_objects, object_ids, read_mask
+from .masks import black_objects, doubtful_ids, keep_objects, object_ids, read_mask
 
 MANY_OBJECTS = 30  # more ids in one mask are probably smoothed edges
 
@@ -115,6 +115,12 @@ def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: b
                 f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
                 f'frame {clip.name(number)} on'
             )
+        fault, warning = ('', '') if single_object else doubtful_ids(path)
+        if fault:
+            faults.append(f'{path}: {fault}')
+            continue
+        if warning:
+            print_log(f'{path}: {warning}', 'current', logging.WARNING)
         black = black_objects(path)
         if black:
             message = (

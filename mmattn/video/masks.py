@@ -121,6 +121,36 @@ def black_objects(path: str | Path) -> list[int]:
     return [i for i in ids if colours[0].any() and not colours[i].any()]
 
 
+def doubtful_ids(path: str | Path) -> tuple[str, str]:
+    """Look for values of a mask file that are no ids: smoothed edges, and an object of 255, the void label.
+
+    Returns a fault and a warning, '' if there is none. Smoothing and scaling put values between those of the objects:
+    an id of such an edge is one or two pixels wide, so that its pixels have a lower and a higher value near them.
+    """
+    with Image.open(path) as image:
+        ids = np.array(image)
+    if ids.max() > VOID or ids.min() < 0:
+        return '', ''
+    ids = ids.astype(np.uint8)
+    around = np.ones((5, 5), np.uint8)
+    is_between = (cv2.erode(ids, around) < ids) & (ids < cv2.dilate(ids, around))
+    pixels, between = (np.bincount(values, minlength=256) for values in (ids.ravel(), ids[is_between]))
+    edges = [i for i in object_ids(ids) if between[i] >= 0.9 * pixels[i]]
+    count = int((pixels[1:] > 0).sum())
+    hint = 'for one object of all values but 0, set single_object=True (--single-object)'
+    if 2 * len(edges) > count:
+        return (
+            f'{len(edges)} of its {count} values besides 0 are edges, one or two pixels wide, between lower and higher '
+            f'values, as smoothing and scaling make them; save the ids themselves, or, {hint}'
+        ), ''
+    if edges:
+        names = ', '.join(map(str, edges))
+        return '', f'{names}: one or two pixels wide between a lower and a higher id, as on smoothed edges; check them'
+    if count > 1 and cv2.erode((ids == VOID).astype(np.uint8), np.ones((9, 9), np.uint8)).any():
+        return '', f'{VOID} beside other ids is void, not an object; to follow it, give it another id, or, {hint}'
+    return '', ''
+
+
 def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
     """Set all values of a uint8 mask, except ``ids`` and void, to background."""
     table = np.zeros(256, np.uint8)
