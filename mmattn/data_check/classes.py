@@ -123,6 +123,16 @@ def _wrong_ignored(cfg: Config, heads: Iterable[tuple[str, dict]], parts: Sequen
     for where, label in ignored.items():
         if label != ignored[first]:
             yield where, f'{label}, but {first} is {ignored[first]}'
+    classes = next((part.classes for part in parts if part.classes), ())
+    for label in sorted({label for label in ignored.values() if 0 <= label < len(classes)}):
+        # a warning: mmseg's own configs ignore the first class of HSI Drive
+        settings = _names(where for where in ignored if ignored[where] == label)
+        log(
+            f'label {label}, the class {classes[label]}, is ignored ({settings}): it is not trained, and its score, 0 '
+            f'or nan, may count in the means. To ignore it, leave it out of the classes and map it to {IGNORE_INDEX}, '
+            f'by reduce_zero_label or label_map; to train it, set ignore_index={IGNORE_INDEX}',
+            WARNING,
+        )
 
 
 def _wrong_masks(

@@ -21,6 +21,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 
 from mmattn._compat import loads_masks_as
 from mmattn.registry import HOOKS
+from mmattn.utils.files import unmeant_files
 
 from .classes import IGNORED, class_faults, classes_of_labels
 from .data_sets import CACHE, LOADERS, Fault, Part, data_sets, is_local, loader_name, log
@@ -78,6 +79,7 @@ class SegDataCheckHook(DataCheckHook):
 
     Example:
         >>> from mmattn.registry import HOOKS
+from mmattn.utils.files import unmeant_files
         >>> hook = HOOKS.build(dict(type='SegDataCheckHook', allow_absent=['train']))
         >>> hook.allow_absent
         ['train']
@@ -195,6 +197,11 @@ def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
             if is_local(dataset):
                 infos = dataset.load_data_list()
                 listed.update(info[key] for info in infos for key in ('img_path', 'seg_map_path') if key in info)
+    for part in parts:
+        if _reads_whole_folders(part.dataset):
+            images = (sample.image.path for sample in part.samples if sample.image)
+            for image, reason in unmeant_files(images, part.dataset.data_prefix.get('img_path') or '.'):
+                yield str(image), reason
     for (folder, suffix), is_mask in folders.items():
         for path, reason in unread_files(folder, suffix, listed):
             yield path, 'a mask without an image' if is_mask and reason == 'not read' else reason

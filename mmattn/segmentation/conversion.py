@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
+from mmattn.utils.files import unmeant_files
 from mmattn.utils.images import unreadable
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
@@ -57,8 +58,8 @@ def find_pairs(
 def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, Path], list[str]]:
     check_folder(folder)
     images: dict[Path, Path] = {}
-    faults = []
-    paths = [path for path in files_below(folder) if not path.name.startswith('.')]
+    paths = files_below(folder)
+    faults = [f'{path}: {reason}' for path, reason in unmeant_files(paths, folder)]
     skipped = [path for path in paths if path.suffix.lower() not in suffixes]
     if skipped:
         print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)

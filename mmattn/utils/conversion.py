@@ -104,8 +104,9 @@ def check_folder(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """List the files of a folder and its subfolders, sorted by path. Links to folders are followed."""
-    return sorted(Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
+    """List the files of a folder and its subfolders, sorted by path. Links are followed, hidden names skipped."""
+    paths = (Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
+    return sorted(path for path in paths if not any(part.startswith('.') for part in path.relative_to(folder).parts))
 
 
 def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:

@@ -4,15 +4,18 @@ import ast
 import errno
 import fcntl
 import os
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from filecmp import cmp
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 from uuid import uuid4
 
 LONGEST = 255  # bytes of a file name
+COPY = re.compile(r'(.+?)(?: \(\d+\)| - Copy(?: \(\d+\))?| copy(?: \d+)?|~)', re.IGNORECASE)  # stems, by programs
 
 
 @contextmanager
@@ -104,6 +107,26 @@ def check_path(argument: str, value: object) -> Path:
     if not isinstance(value, str | Path):
         raise TypeError(f'{argument} must be a path (str or Path); got {type(value).__name__}')
     return Path(value)
+
+
+def unmeant_files(paths: Iterable[str | Path], folder: str | Path) -> Iterator[tuple[Path, str]]:
+    """Yield files below a folder that programs have left there, and the reason: hidden folders, copies of other files.
+
+    A copy is named like one, as in 'a (1).png', and has the bytes of the file 'a.png'.
+
+    Example:
+        >>> for name in ('a.txt', 'a (1).txt', 'b.txt'):
+        ...     _ = Path(name).write_text(name[0], encoding='utf-8')
+        >>> [str(path) for path, _ in unmeant_files(['a.txt', 'a (1).txt', 'b.txt'], '.')]
+        ['a (1).txt']
+    """
+    for path in map(Path, paths):
+        match = COPY.fullmatch(path.stem)
+        original = path.with_stem(match[1]) if match else path
+        if any(part.startswith('.') and part != '..' for part in Path(os.path.relpath(path, folder)).parts[:-1]):
+            yield path, 'in a hidden folder, as programs make them; remove the folder'
+        elif match and path.is_file() and original.is_file() and cmp(path, original, shallow=False):
+            yield path, f'a copy of {original.name}; remove it'
 
 
 def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Path]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
+from mmattn.utils.files import unmeant_files
 from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
 
 from .masks import mask_fault
@@ -67,6 +68,7 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
         for i in range(1, len(paths))
         if numbers[i] == numbers[i - 1]
     ]
+    faults += [f'{path}: {reason}' for path, reason in unmeant_files(paths, frames)]
     by_name: dict[str, Path] = {}
     for path in sorted(find_images(masks)):
         if path.stem in by_name:

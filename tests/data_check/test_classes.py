@@ -236,3 +236,11 @@ def test_metrics_ignore_what_heads_ignore(check, root):
     assert check(*sets, model=model, val_evaluator=[dict(type='IoUMetric')]) == {
         'val_evaluator.ignore_index': '255, but model.decode_head.ignore_index is 0'
     }
+
+
+@pytest.mark.parametrize('label', [0, 1, 2, 255])
+def test_a_class_that_is_ignored_is_a_warning(check, root, warned, label):
+    model = dict(decode_head=dict(num_classes=2, ignore_index=label))
+    assert check(data_set(root), model=model) == {}
+    said = f'Data check: label {label}, the class class {label}, is ignored (model.decode_head.ignore_index)'
+    assert [text.startswith(said) for level, text in warned if level == logging.WARNING] == [True] * (label < 2)

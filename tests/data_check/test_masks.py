@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmattn.segmentation import SegDataCheckHook
+from mmattn.segmentation.conversion import find_pairs
 from mmattn.utils.faults import SHOWN
+from mmattn.video.frame_files import find_files
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
 from ..forked_tools import run_command
@@ -297,6 +300,38 @@ def test_what_may_lie_with_the_data(check, root):
     (root / 'img_dir/train/photo.jpg').unlink()
     (root / 'ann_dir/train/photo.png').unlink()
     assert check(data_set(root, indices=1), allow_absent=['class 0']) == {}, 'of three images'
+
+
+@pytest.mark.parametrize(
+    ('names', 'is_copy', 'said'),
+    [
+        (['.ipynb_checkpoints/sound_0-checkpoint.png'], True, 'in a hidden folder'),
+        (['sound_0 (1).png'], True, r'a copy of sound_0\.png'),
+        (['sound_0 - Copy.png'], True, r'a copy of sound_0\.png'),
+        (['sound_0 copy 2.png'], True, r'a copy of sound_0\.png'),
+        (['sound_0~.png'], True, r'a copy of sound_0\.png'),
+        (['sound_0 (1).png'], False, ''),  # a browser numbers downloads of one name
+        (['other (1).png', 'other (2).png'], False, ''),
+        (['sound_0.png~', 'sound_0.png.bak', 'Thumbs.db', '.DS_Store', '._sound_0.png'], True, ''),
+    ],
+)
+def test_files_that_nobody_meant(check, root, names, is_copy, said):
+    """In a data set, in the frames of a clip, and in a converter."""
+    for kind in ('img_dir', 'ann_dir'):
+        for name in names:
+            path = root / kind / 'train' / name
+            path.parent.mkdir(exist_ok=True)
+            if is_copy:
+                shutil.copy(root / kind / 'train/sound_0.png', path)
+            else:
+                add(root, path.stem)
+    path = root / 'img_dir/train' / names[0]
+    assert_faults(check(data_set(root)), {f'img_dir/train/{names[0]}': said} if said else {}, root)
+    clip_faults = find_files(root / 'img_dir/train', root / 'none')[-1]
+    *_, faults = find_pairs(root / 'img_dir/train', root / 'ann_dir/train', {'.png'})
+    copied = [f'{path}: a copy of sound_0.png; remove it'] if 'copy' in said else []  # hidden folders are skipped
+    assert [fault for fault in clip_faults if str(path) in fault] == copied
+    assert [fault for fault in faults if str(path) in fault] == copied
 
 
 def test_images_and_masks_in_one_folder_and_long_suffixes(check, root):
