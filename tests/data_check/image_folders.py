@@ -1,5 +1,7 @@
 """Small folders of images and masks, and a config of their data set."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from mmengine.config import Config
 from PIL import Image
@@ -46,6 +48,7 @@ class FakeRunner:
 
     def __init__(self, work_dir, train, val=None, test=None, model=None, val_evaluator=None):
         self.work_dir = str(work_dir)
+        self.train_loop, self.val_loop, self.hooks = SimpleNamespace(max_iters=1, max_epochs=1), None, []
         parts = dict(train=train, val=val, test=test)
         loaders = {f'{part}_dataloader': dict(dataset=cfg) for part, cfg in parts.items() if cfg}
         self.cfg = Config(dict(model=model, val_evaluator=val_evaluator, **loaders))
