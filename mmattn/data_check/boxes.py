@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from filecmp import cmp
 from itertools import chain
-from logging import WARNING
+from logging import INFO, WARNING
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from mmdet.datasets import BaseDetDataset, CocoDataset, XMLDataset
@@ -31,11 +32,21 @@ from .data_sets import (
     is_local,
     loader_name,
     log,
+    warn_of_repetitions,
 )
 from .hook import DataCheckHook
 from .images import Facts, ImageFile, inspect_files
 
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
+NUMBERS = (('images', 'width'), ('images', 'height'), ('annotations', 'area'))  # in a COCO file
+
+
+class _Box(NamedTuple):
+    file: str  # image of a COCO file, or XML file
+    name: str  # of the class
+    size: tuple[int, int] | None  # width and height of the image
+    corners: list[float]
+    mark: str  # why training ignores it, or ''
 
 
 @HOOKS.register_module()
@@ -46,16 +57,18 @@ class DetDataCheckHook(DataCheckHook):
     ``train_dataloader`` and ``val_dataloader`` before training, and ``test_dataloader`` before testing. Faults are:
 
     * An annotation file that is missing or cannot be parsed, or a data set whose ``filter_cfg`` leaves no image.
-    * In a COCO file: repeated image ids, boxes that are not four finite numbers, boxes of no image, boxes with an area
-      of 0, boxes in 0…1, boxes given as corners.
+    * In a COCO file: repeated image ids or categories, boxes that are not four finite numbers, boxes of no image, boxes
+      with an area of 0, boxes given as corners, text or null in place of a number.
+    * Boxes in 0…1.
     * A metric that compares with another annotation file than the data set reads.
     * An image that is missing, truncated or unreadable, or whose size differs from the size in its annotations.
     * Categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the file's order.
     * A class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
 
-    The hook logs a warning for unused boxes (no area, outside the image, or a class that is not in
-    ``metainfo['classes']``), and for a class without a box in validation or test. mmdet's ``NumClassCheckHook`` checks
-    ``num_classes`` of the heads. Files that are not on a local disk are not checked.
+    The hook logs a warning for unused boxes (no area, outside the image, a class that is not in
+    ``metainfo['classes']``, or most of them marked as crowds or difficult), for a class without a box in validation or
+    test, and for images that are listed twice or are in both training and validation. mmdet's ``NumClassCheckHook``
+    checks ``num_classes`` of the heads. Files that are not on a local disk are not checked.
     :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which process.
 
     Args:
@@ -87,6 +100,7 @@ class DetDataCheckHook(DataCheckHook):
         facts, _ = inspect_files(dict.fromkeys(chain(*files.values())), Path(runner.work_dir) / CACHE)
         for part in parts:
             yield from _image_faults(part, files[part.where], facts)
+        warn_of_repetitions(parts, {where: [file.path for file in images] for where, images in files.items()})
         incomplete = {loader_name(where) for where, _ in faults}
         yield from _absent([part for part in parts if part.loader not in incomplete], self.allow_absent)
         log(f'{sum(len(part.samples) for part in parts)} images with their boxes')
@@ -117,9 +131,13 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
     except (OSError, AssertionError) as error:
         yield where, str(error) or f'{cfg["type"]} raises {error!r}'
     else:
-        unused, beyond = _box_counts(dataset, listed, content)
+        boxes = [*_boxes(dataset, listed, content)]
+        if faults := [*_share_faults(boxes)]:
+            yield from ((dataset.ann_file, fault) for fault in faults)
+            return
+        unused, beyond, level = _box_counts(dataset, boxes)
         if unused:
-            log(f'{where}: boxes are not used: {unused}', WARNING)
+            log(f'{where}: boxes are not used: {unused}', level)
         if beyond:
             log(f'{where}: {beyond} boxes reach beyond their images', WARNING)
         if kept:
@@ -135,6 +153,15 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
 
 
 def _coco_faults(content: dict) -> Iterator[str]:
+    texts = []
+    for kind, key in NUMBERS:
+        entries = content.get(kind, ())
+        if wrong := [entry for entry in entries if not isinstance(entry.get(key, 0), int | float)]:
+            first = f'{key} {wrong[0][key]!r} of id {wrong[0].get("id")}'
+            texts.append(f'{len(wrong)} of {len(entries)} {kind} have no number as {key}, such as {first}')
+    yield from texts
+    if texts:
+        return
     images: dict[object, dict] = {}
     repeated = []
     for image in content['images']:
@@ -187,9 +214,6 @@ def _reads_as_corners(box: dict, images: dict) -> bool:
 CORNERS_GIVEN = "reach beyond their images, and all boxes read as corners; COCO's are [left, top, width, height]"
 BOX_FAULTS: dict[str, Callable[[dict, dict], bool]] = {
     'have an area of 0 in the file, so that mmdet drops them': lambda box, _: box.get('area', 1) <= 0,
-    'are given in 0…1, but boxes are in pixels': lambda box, image: (
-        max(box['bbox']) <= 1 < min(image['width'], image['height']) and any(x % 1 for x in box['bbox'])
-    ),
     CORNERS_GIVEN: _leaves_image,
 }
 
@@ -256,14 +280,19 @@ def _text_fault(element: ElementTree.Element, tag: str, parse: Callable[[str], o
     return ''
 
 
-def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None) -> tuple[str, int]:
-    """Describe the unused boxes by reason, and count boxes that leave their images by more than a pixel."""
+def _box_counts(dataset: BaseDetDataset, boxes: Sequence[_Box]) -> tuple[str, int, int]:
+    """Describe the unused boxes by reason, count boxes that leave their images by more than a pixel, rate the former.
+
+    Some crowds in COCO and difficult boxes in VOC are worth a line in the log, most boxes a warning.
+    """
     reasons: Counter[str] = Counter()
     beyond = 0
     foreign: Counter[str] = Counter()  # names that are not classes
-    for name, size, (left, top, right, bottom) in _boxes(dataset, listed, content):
+    for _, name, size, (left, top, right, bottom), mark in boxes:
         if name not in (dataset.metainfo.get('classes') or ()):
             foreign[name] += 1
+        elif mark:
+            reasons[f'marked {mark}'] += 1
         elif right <= left or bottom <= top:
             reasons['without an area'] += 1
         elif size is not None and (right <= 0 or bottom <= 0 or left >= size[0] or top >= size[1]):
@@ -273,24 +302,42 @@ def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict |
     unused = [f'{count} {reason}' for reason, count in reasons.items()]
     if foreign:
         unused.append(f'{sum(foreign.values())} of names that are not among the classes: {_names(foreign)}')
-    return '; '.join(unused), beyond
+    marked = sum(count for reason, count in reasons.items() if reason.startswith('marked'))
+    is_usual = 2 * marked < len(boxes) and marked == reasons.total() and not foreign
+    return '; '.join(unused), beyond, INFO if is_usual else WARNING
 
 
-def _boxes(
-    dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None
-) -> Iterator[tuple[str, tuple[int, int] | None, list[float]]]:
+def _share_faults(boxes: Sequence[_Box]) -> Iterator[str]:
+    shares = [
+        box
+        for box in boxes
+        if box.size and max(box.corners) <= 1 < min(box.size) and any(number % 1 for number in box.corners)
+    ]
+    if shares:
+        yield (
+            f'{len(shares)} of {len(boxes)} boxes are given in 0…1, but boxes are in pixels: such as '
+            f'{shares[0].corners} in {shares[0].file}'
+        )
+
+
+def _boxes(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None) -> Iterator[_Box]:
     if content is not None:
         names = {category['id']: category['name'] for category in content.get('categories', ())}
-        sizes = {image['id']: (image['width'], image['height']) for image in content['images']}
+        images = {image['id']: image for image in content['images']}
         for box in content.get('annotations', ()):
             left, top, width, height = box['bbox']
-            name = names.get(box['category_id'], f'category {box["category_id"]}')
-            yield name, sizes.get(box['image_id']), [left, top, left + width, top + height]
+            name = names.get(box['category_id'], f'category {box["category_id"]!r}')
+            image = images[box['image_id']]
+            mark = next((key for key in ('iscrowd', 'ignore') if box.get(key)), '')
+            corners = [left, top, left + width, top + height]
+            yield _Box(image['file_name'], name, (image['width'], image['height']), corners, mark)
     elif isinstance(dataset, XMLDataset):
         for info in listed:
             for box in ElementTree.parse(info['xml_path']).getroot().findall('object'):
                 corners = [float(box.findtext(f'bndbox/{key}') or 'nan') for key in CORNERS]
-                yield box.findtext('name') or '', (info['width'], info['height']), corners
+                mark = 'difficult' if int(box.findtext('difficult') or 0) else ''
+                name = box.findtext('name') or ''
+                yield _Box(info['xml_path'], name, (info['width'], info['height']), corners, mark)
 
 
 def _order_faults(part: Part, content: dict | None) -> Iterator[Fault]:
@@ -298,13 +345,24 @@ def _order_faults(part: Part, content: dict | None) -> Iterator[Fault]:
     labels: dict[int, int] = getattr(dataset, 'cat2label', {})
     if content is None or not labels:
         return
-    names = {category['id']: category['name'] for category in content['categories']}
+    categories = [(category['id'], category['name']) for category in content['categories']]
+    for key, entries in zip(('id', 'name'), zip(*categories)):
+        counts = Counter(entries)
+        twice = [(i, name) for i, name in categories if name in part.classes and counts[i if key == 'id' else name] > 1]
+        if twice:
+            given = ', '.join(f'{name!r} with id {i}' for i, name in twice)
+            yield dataset.ann_file, f'a category must have one {key}, and a name must occur once; got {given}'
+            return
+    names = dict(categories)
     order = [names[category] for category in labels]
     if tuple(order) != part.classes[: len(order)]:
+        other = {name.strip().lower(): name for _, name in categories}
+        spelt = {name: other.get(name.strip().lower(), name) for name in part.classes}
+        hint = ''.join(f'; the file spells {a!r} {b!r}' for a, b in spelt.items() if a != b)
         yield (
             f'{part.where}.metainfo.classes',
             f"mmdet numbers labels in the order of the file's categories, which is {order} in {dataset.ann_file}; "
-            f'the classes are {list(part.classes)}',
+            f'the classes are {list(part.classes)}{hint}',
         )
 
 
@@ -336,10 +394,20 @@ def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fa
         }
         for part in parts
     }
+    ignored = Counter(
+        part.classes[box['bbox_label']]
+        for part in parts
+        if part.loader == 'train_dataloader'
+        for info in part.samples
+        for box in info.get('instances', ())
+        if box.get('ignore_flag') and box['bbox_label'] < len(part.classes)
+    )
     for loader, names in absent_classes(parts, present, allow_absent).items():
         absent = ', '.join(names)
         if loader == 'train_dataloader':
-            yield loader, f'no box of {absent}; {allow_absent_hint(names)}'
+            why = [f'{ignored[name]} of {name}' for name in names if ignored[name]]
+            why = [f'; boxes marked iscrowd or difficult do not train: {", ".join(why)}'] if why else []
+            yield loader, f'no box of {absent}{"".join(why)}; {allow_absent_hint(names)}'
         elif any(info.get('instances') for part in parts if part.loader == loader for info in part.samples):
             log(f'no box of {absent} in {loader}', WARNING)  # a test set may have no boxes
 

@@ -69,9 +69,6 @@ def class_faults(
 
 def _wrong_names(part: Part) -> Iterator[Fault]:
     meta = part.dataset.metainfo
-    if isinstance(meta.get('classes'), str):
-        yield part.where, f'classes must be a list of names; got {meta["classes"]!r}'
-        return
     if twice := [name for name, count in Counter(part.classes).items() if count > 1]:
         yield part.where, f'classes must have distinct names; duplicates: {", ".join(twice)}'
     for colour in meta.get('palette') or ():

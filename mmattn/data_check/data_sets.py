@@ -1,6 +1,7 @@
 """The data sets of a config, and functions that the checks of masks and boxes share."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -109,6 +110,23 @@ def allow_absent_hint(names: Sequence[str]) -> str:
         'if the subset lacks these classes on purpose, run with --cfg-options '
         f"default_hooks.data_check.allow_absent='[{','.join(names)}]'"
     )
+
+
+def warn_of_repetitions(parts: Sequence[Part], images: Mapping[str, Sequence[str]]) -> None:
+    """Warn of images that a data set lists twice, or that training and validation share.
+
+    ``images`` maps the places of the data sets in the config to paths.
+    """
+    training: set[str] = set()
+    for part in parts:
+        counts = Counter(images[part.where])
+        if repeated := [path for path, count in counts.items() if count > 1]:
+            log(f'{part.where} lists {len(repeated)} images more than once, such as {repeated[0]}', logging.WARNING)
+        if part.loader == 'train_dataloader':
+            training.update(counts)
+        elif shared := training.intersection(counts):
+            count = f'{len(shared)} of the {len(counts)} images of {part.where}'
+            log(f'{count} are training images, such as {min(shared)}', logging.WARNING)
 
 
 def log(text: str, level: int = logging.INFO) -> None:

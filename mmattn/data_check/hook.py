@@ -1,6 +1,7 @@
 """Base class of the hooks that check data before the first iteration."""
 
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -67,8 +68,9 @@ class DataCheckHook(Hook):
         ``loaders`` are keys of the config, such as 'train_dataloader'.
         """
         faults: dict[str, dict[str, None]] = {}
+        text_faults = [*classes_as_text(runner.cfg, loaders)]
         for path, reason in (
-            *self.find_faults(runner, loaders),
+            *(text_faults or self.find_faults(runner, loaders)),  # libraries would read such classes letter by letter
             *data_set_faults(runner, loaders),
             *metric_faults(runner.cfg),
             *(monitor_faults(runner.cfg) if 'train_dataloader' in loaders else ()),
@@ -153,6 +155,14 @@ def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
             model = model.module
         for path, reasons in kind.find_faults(cfgs, model).items():
             yield from ((path, reason) for reason in reasons)
+
+
+def classes_as_text(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:
+    """Yield data sets whose ``classes`` are one text, as by ``('tube')``. A file of names is read by mmengine."""
+    for where, dataset in data_sets(cfg, loaders, BaseDataset):
+        classes = (dataset.get('metainfo') or {}).get('classes')
+        if isinstance(classes, str) and not os.path.isfile(classes):
+            yield where, f'classes must be a list of names; got {classes!r}: write [{classes!r}], or ({classes!r},)'
 
 
 def meta_faults(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:

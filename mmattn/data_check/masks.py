@@ -24,7 +24,7 @@ from mmattn.registry import HOOKS
 from mmattn.utils.files import unmeant_files
 
 from .classes import IGNORED, class_faults, classes_of_labels
-from .data_sets import CACHE, LOADERS, Fault, Part, data_sets, is_local, loader_name, log
+from .data_sets import CACHE, LOADERS, Fault, Part, data_sets, is_local, loader_name, log, warn_of_repetitions
 from .hook import DataCheckHook
 from .images import MISSING, Facts, ImageFile, inspect_files, unread_files
 
@@ -79,7 +79,6 @@ class SegDataCheckHook(DataCheckHook):
 
     Example:
         >>> from mmattn.registry import HOOKS
-from mmattn.utils.files import unmeant_files
         >>> hook = HOOKS.build(dict(type='SegDataCheckHook', allow_absent=['train']))
         >>> hook.allow_absent
         ['train']
@@ -113,7 +112,9 @@ from mmattn.utils.files import unmeant_files
         yield from _unread(cfg, parts)
         for part in parts:
             yield from _file_faults(part, facts, self.allow_ignored)
-        _warn_of_repetitions(parts)
+        warn_of_repetitions(
+            parts, {part.where: [sample.image.path for sample in part.samples if sample.image] for part in parts}
+        )
         seconds = time.monotonic() - start
         log(f'{len(files)} files, {len(files) - inspected} of them unchanged since the last check, {seconds:.1f} s')
 
@@ -250,16 +251,3 @@ def _spans(numbers: Collection[float]) -> str:
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
     text = ', '.join(f'{run[0][1]}' if len(run) == 1 else f'{run[0][1]}…{run[-1][1]}' for run in runs)
     return textwrap.shorten(text, 80, placeholder=' …')
-
-
-def _warn_of_repetitions(parts: Sequence[Part]) -> None:
-    training: set[str] = set()
-    for part in parts:
-        counts = Counter(sample.image.path for sample in part.samples if sample.image)
-        if repeated := [path for path, count in counts.items() if count > 1]:
-            log(f'{part.where} lists {len(repeated)} images more than once, such as {repeated[0]}', WARNING)
-        if part.loader == 'train_dataloader':
-            training.update(counts)
-        elif shared := training.intersection(counts):
-            images = f'{len(shared)} of the {len(counts)} images of {part.where}'
-            log(f'{images} are training images, such as {min(shared)}', WARNING)

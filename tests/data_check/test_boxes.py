@@ -113,7 +113,7 @@ def check(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('layout', [coco, voc])
 def test_data_without_a_fault(check, tmp_path, layout):
-    assert check(layout(tmp_path), layout(tmp_path)) == []
+    assert check(layout(tmp_path), layout(tmp_path / 'val')) == []
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,8 @@ def change(root, **changes):
         (dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']), '1 of 4 boxes .*finite'),
         (dict(bbox=lambda box: None), '4 of 4 boxes .*None'),
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),
-        (dict(area=lambda box: '9'), 'CocoDataset'),
+        (dict(area=lambda box: '9' if box['id'] == 1 else 9), "1 of 4 annotations .*area '9' of id 1"),
+        (dict(area=lambda box: None), '4 of 4 annotations .*area None'),
         (dict(image_id=lambda box: [1]), 'CocoDataset'),
         (dict(bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox']), None),  # one pixel
         (dict(bbox=lambda box: [40, 30, 20, 20]), None),  # clipped, and no corners
@@ -252,6 +253,68 @@ def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, change
     change(tmp_path, **changes)
     with nullcontext() if names is None else pytest.raises(ValueError, match=rf'boxes\.json.*{names}'):
         check(data_set)
+
+
+def rename(content, *names):
+    for category, name in zip(content['categories'], names):
+        category['name'] = name
+
+
+@pytest.mark.parametrize(
+    ('edit', 'classes', 'said'),
+    [
+        (lambda c: [image.update(width='48') for image in c['images']], CLASSES, "2 of 2 images .*width '48' of id 0"),
+        (lambda c: c['categories'].append(dict(id=70, name='cell')), CLASSES, "'cell' with id 7, 'cell' with id 70"),
+        (lambda c: c['categories'].append(dict(id=7, name='dog')), CLASSES, "one id, .*'cell' with id 7"),
+        (lambda c: rename(c, 'cell ', 'plate'), CLASSES, "; the file spells 'cell' 'cell '"),
+        (lambda c: rename(c, 'tube'), 'tube', r"classes must be a list of names; got 'tube': write \['tube'\]"),
+        (lambda c: [box.update(iscrowd=1) for box in c['annotations'][:2]], CLASSES, 'no box of cell; .*: 2 of cell; '),
+    ],
+)
+def test_coco_files_that_are_misread(check, tmp_path, edit, classes, said):
+    data_set = coco(tmp_path, classes=classes)
+    path = tmp_path / 'boxes.json'
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=said):
+        check(data_set)
+
+
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_boxes_in_0_to_1_are_a_fault_even_if_they_are_few(check, tmp_path, layout):
+    boxes = [('cell', BOX), ('plate', BOX), ('cell', (0.1, 0.2, 0.5, 0.75))]
+    with pytest.raises(ValueError, match=r'(boxes.json|list.txt): 2 of 6 boxes are given in 0…1, .*0\.(jpg|xml)'):
+        check(layout(tmp_path, boxes))
+
+
+@pytest.mark.parametrize('marked', [1, 3, 6])
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_marked_boxes_are_a_warning_where_they_are_many(check, tmp_path, layout, marked):
+    data_set = layout(tmp_path, [(name, BOX) for name in CLASSES * 3])
+    if layout is coco:
+        change(tmp_path, iscrowd=lambda box: int(box['id'] // 2 >= 6 - marked))
+    else:
+        for path in (tmp_path / 'Annotations').iterdir():
+            parts = path.read_text().rsplit('<difficult>0', marked)
+            path.write_text('<difficult>1'.join(parts))
+    said = (
+        f'train_dataloader.dataset: boxes are not used: {2 * marked} marked {"iscrowd" if layout is coco else "diff"}'
+    )
+    warnings = check(data_set, allow_absent=CLASSES)
+    assert [said in message for message in warnings] == [True] * (marked >= 3)
+
+
+@pytest.mark.parametrize('split', [False, True])
+def test_an_image_that_is_read_twice_is_a_warning(check, tmp_path, split):
+    data_set = coco(tmp_path)
+    if not split:
+        content = json.loads((tmp_path / 'boxes.json').read_text())
+        content['images'].append(dict(content['images'][0], id=9))
+        content['annotations'].append(dict(content['annotations'][0], id=99, image_id=9))
+        (tmp_path / 'boxes.json').write_text(json.dumps(content))
+    (message,) = check(data_set, *([data_set] if split else []))
+    assert ('are training images' if split else 'lists 1 images more than once') in message
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def named(*classes, **meta):
     ('train', 'val', 'where', 'names'),
     [
         (named('a', 'a'), {}, 'train', ': a'),
-        (dict(metainfo=dict(classes='ab')), {}, 'train', "'ab'"),
+        (dict(metainfo=dict(classes='ab')), {}, 'train', "('ab',)"),
         (named('a', 'b', palette=[[0, 0, 300], [0, 0, 0]]), {}, 'train', '[0, 0, 300]'),
         (named('a', 'b'), named('b', 'a'), 'val', 'order: b, a'),
     ],
