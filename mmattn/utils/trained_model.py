@@ -2,7 +2,9 @@
 
 import ast
 import logging
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mmengine.logging import print_log
@@ -33,14 +35,19 @@ def trained_model(meta: Mapping[str, Any]) -> dict | None:
         >>> trained_model(dict(cfg="a = 1\\nmodel = dict(type='SAN', layers=[dict(dropout=0.1)])"))
         {'type': 'SAN', 'layers': [{'dropout': 0.1}]}
     """
-    try:
+    model = trained_settings(meta).get('model')
+    return model if isinstance(model, dict) else None
+
+
+def trained_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse those settings of the config in a checkpoint's ``meta`` that are constants. The text is read, not run."""
+    settings: dict[str, Any] = {}
+    with suppress(SyntaxError):
         for statement in ast.parse(str(meta.get('cfg', ''))).body:
-            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == 'model':
-                model = _value(statement.value)
-                return model if isinstance(model, dict) else None
-    except (SyntaxError, ValueError):
-        pass
-    return None
+            if isinstance(statement, ast.Assign):
+                with suppress(ValueError):
+                    settings[ast.unparse(statement.targets[0])] = _value(statement.value)
+    return settings
 
 
 def model_differences(model: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]:
@@ -55,7 +62,7 @@ def model_differences(model: Mapping[str, Any], trained: Mapping[str, Any]) -> l
         ...     dict(type='mmattn.A', attention=attention, test_cfg=dict(beam=3)))
         ["model.attention.smoothing is 'zscore' (in training: not set)"]
     """
-    return [*_differences('model', model, trained)] if type_name(model) == type_name(trained) else []
+    return [*differences('model', model, trained, _is_compared)] if type_name(model) == type_name(trained) else []
 
 
 def warn_of_differences(path: str, meta: Mapping[str, Any], model: Mapping[str, Any]) -> None:
@@ -69,16 +76,21 @@ def warn_of_differences(path: str, meta: Mapping[str, Any], model: Mapping[str, 
         )
 
 
-def _differences(where: str, a: Any, b: Any) -> Iterator[str]:
+def _is_compared(key: str) -> bool:
+    return key not in NOT_COMPARED and not any(part in key for part in NOT_IN_USE)
+
+
+def differences(where: str, a: Any, b: Any, is_compared: Callable[[str], bool] = lambda key: True) -> Iterator[str]:
+    """Yield one text per difference of a setting ``where`` and its value in training, ``b``."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in dict.fromkeys([*a, *b]):
-            if key not in NOT_COMPARED and not any(part in key for part in NOT_IN_USE):
-                yield from _differences(f'{where}.{key}', a.get(key, ABSENT), b.get(key, ABSENT))
+            if is_compared(key):
+                yield from differences(f'{where}.{key}', a.get(key, ABSENT), b.get(key, ABSENT), is_compared)
     elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         for i, pair in enumerate(zip(a, b)):
-            yield from _differences(f'{where}.{i}', *pair)
+            yield from differences(f'{where}.{i}', *pair, is_compared)
     elif a != b and not (where.endswith('.type') and _kind(a) == _kind(b)):
-        x, y = (value if value is ABSENT else repr(value) for value in (a, b))
+        x, y = (value if value is ABSENT else textwrap.shorten(repr(value), 200) for value in (a, b))
         yield f'{where} is {x} (in training: {y})'
 
 
