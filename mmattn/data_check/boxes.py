@@ -351,7 +351,7 @@ def _order_faults(part: Part, content: dict | None) -> Iterator[Fault]:
         twice = [(i, name) for i, name in categories if name in part.classes and counts[i if key == 'id' else name] > 1]
         if twice:
             given = ', '.join(f'{name!r} with id {i}' for i, name in twice)
-            yield dataset.ann_file, f'a category must have one {key}, and a name must occur once; got {given}'
+            yield part.where, f'{dataset.ann_file} repeats the {key} of categories: {given}'
             return
     names = dict(categories)
     order = [names[category] for category in labels]
@@ -407,7 +407,9 @@ def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fa
         if loader == 'train_dataloader':
             why = [f'{ignored[name]} of {name}' for name in names if ignored[name]]
             why = [f'; boxes marked iscrowd or difficult do not train: {", ".join(why)}'] if why else []
-            yield loader, f'no box of {absent}{"".join(why)}; {allow_absent_hint(names)}'
+            trains = {name for part in parts if part.loader == loader for name in part.classes} - {*names}
+            hint = allow_absent_hint(names) if trains else 'no class is left to train'
+            yield loader, f'no box of {absent}{"".join(why)}; {hint}'
         elif any(info.get('instances') for part in parts if part.loader == loader for info in part.samples):
             log(f'no box of {absent} in {loader}', WARNING)  # a test set may have no boxes
 

@@ -265,10 +265,15 @@ def rename(content, *names):
     [
         (lambda c: [image.update(width='48') for image in c['images']], CLASSES, "2 of 2 images .*width '48' of id 0"),
         (lambda c: c['categories'].append(dict(id=70, name='cell')), CLASSES, "'cell' with id 7, 'cell' with id 70"),
-        (lambda c: c['categories'].append(dict(id=7, name='dog')), CLASSES, "one id, .*'cell' with id 7"),
+        (
+            lambda c: c['categories'].append(dict(id=7, name='dog')),
+            CLASSES,
+            "repeats the id of categories: 'cell' with id 7",
+        ),
         (lambda c: rename(c, 'cell ', 'plate'), CLASSES, "; the file spells 'cell' 'cell '"),
         (lambda c: rename(c, 'tube'), 'tube', r"classes must be a list of names; got 'tube': write \['tube'\]"),
         (lambda c: [box.update(iscrowd=1) for box in c['annotations'][:2]], CLASSES, 'no box of cell; .*: 2 of cell; '),
+        (lambda c: [box.update(iscrowd=1) for box in c['annotations']], CLASSES, '2 of plate; no class is left'),
     ],
 )
 def test_coco_files_that_are_misread(check, tmp_path, edit, classes, said):
