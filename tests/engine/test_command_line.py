@@ -288,7 +288,8 @@ def test_of_two_processes_one_says_what_is_wrong(call, tmp_path):
 @pytest.mark.parametrize('processes', [1, 2])
 def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
     command = tool('train.py', CONFIG) if processes == 1 else tool('dist_train.sh', CONFIG, 2)
-    options = [*SMALL, 'train_cfg.max_iters=100000', 'train_cfg.val_interval=100000']
+    lengths = 'train_cfg.max_iters', 'train_cfg.val_interval', 'param_scheduler.0.end'
+    options = [*SMALL, *(f'{length}=100000' for length in lengths)]
     environment = {
         **os.environ,
         **tiny_data,

@@ -75,7 +75,6 @@ def test_void_is_background_and_in_masks_of_one_object_the_object(tmp_path, mode
     [
         (Image.new('RGB', (4, 3), (128, 0, 0)), 'RGB'),
         (Image.new('LA', (4, 3)), 'LA'),
-        (Image.fromarray(np.full((3, 4), 256, np.uint16)), '0…255; .* 256…256'),
         ('JPEG', 'JPEG'),
         (b'no image', 'unreadable'),
         (None, 'm.png'),
@@ -96,6 +95,13 @@ def test_what_holds_no_ids_is_told(tmp_path, content, names, single_object):
         content.save(path)
     with pytest.raises((ValueError, FileNotFoundError), match=f'm.png.*{names}' if content is not None else names):
         read_mask(path, single_object)
+
+
+def test_ids_above_those_of_8_bits(tmp_path):
+    Image.fromarray(np.array([[0, 256], [65535, 0]], np.uint16)).save(tmp_path / 'm.png')
+    with pytest.raises(ValueError, match='m.png.*0…255; .* 0…65535'):
+        read_mask(tmp_path / 'm.png')
+    assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1], [1, 0]]
 
 
 @pytest.mark.parametrize(
