@@ -1,6 +1,7 @@
 """Score the heads of question (e) of docs/evidence_protocol.md by person and angle, and compare its rows.
 
 python docs/results/score_faces.py work_dirs/faces --data-root data/fasseg --pretrained mobilenet_v2_imagenet.pth
+PYTHONPATH=tools python docs/results/score_faces.py docs/results/evidence_e.json
 """
 
 import argparse
@@ -72,15 +73,27 @@ def is_tested(unit: str, turn: int) -> bool:
     return person >= 8 and abs(angle) == turn
 
 
+def print_differences(scores: dict[str, dict[str, dict[str, list[int]]]]) -> None:
+    """Print the differences of :func:`compare` between ``OURS`` and all other rows, at each angle."""
+    for baseline in (name for name in scores if name != OURS):
+        for turn in (0, 15, 30, 45):
+            print(f'{OURS} − {baseline}, turned by {turn}°: {compare(scores, OURS, baseline, turn)}')
+
+
 def main() -> None:
     """Write ``scores.json`` to the work dir: for each row and seed, the sums of the overall F1 by person and angle."""
     parser = argparse.ArgumentParser(description='Score heads of tools/reproduce.py by person and angle')
-    parser.add_argument('work_dir', type=Path)
-    parser.add_argument('--data-root', type=Path, required=True)
-    parser.add_argument('--pretrained', type=Path, required=True)
+    parser.add_argument('work_dir', type=Path, help='folder of the runs, or a file of scores, whose rows are compared')
+    parser.add_argument('--data-root', type=Path, help='required for a folder')
+    parser.add_argument('--pretrained', type=Path, help='required for a folder')
     parser.add_argument('--splits', nargs='+', default=['val', 'test'], choices=['val', 'test'])
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
+    if args.work_dir.is_file():
+        print_differences(json.loads(args.work_dir.read_text(encoding='utf-8')))
+        return
+    if not (args.data_root and args.pretrained):
+        parser.error('--data-root and --pretrained are required')
     from reproduction.protocol import Protocol, adapt, read_data
     from reproduction.store import Store
     from reproduction.tables import read_tables
@@ -131,9 +144,8 @@ def main() -> None:
         done.setdefault(name, {})[seed] = scores
     rows = (f'"{name}": {json.dumps(runs, separators=(",", ":"))}' for name, runs in done.items())
     write_text(path, '{\n' + ',\n'.join(rows) + '\n}\n')
-    for baseline in done if OURS in done and 'test' in args.splits else ():
-        for turn in (0, 15, 30, 45) if baseline != OURS else ():
-            print(f'{OURS} − {baseline}, turned by {turn}°: {compare(done, OURS, baseline, turn)}')
+    if OURS in done and 'test' in args.splits:
+        print_differences(done)
 
 
 if __name__ == '__main__':

@@ -6,8 +6,10 @@ python docs/results/score_translations.py de=work_dirs/g_de fr=work_dirs/g_fr lo
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ LEVEL = 1 - 0.05 / 4
 BASELINES = 'SA', 'SA-RPE'
 ROWS = *BASELINES, 'Bi-SA'  # of the primary contrasts
 BOTH, LONGER = ('de', 'fr'), ('long',)
+LENGTHS = 0, 12, 16, 20, 250  # limits of the lengths at which results are printed, in symbols
 LIMIT = 12  # symbols on a side, in the training of 'long'
 
 
@@ -110,22 +113,32 @@ def collect(work_dir: Path, data_root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write ``evidence_g.json`` and ``evidence_g.npz``, and print the primary contrasts."""
+    """Write ``evidence_g.json`` and ``evidence_g.npz``, and print the primary contrasts and BLEU by length."""
     parser = argparse.ArgumentParser(description='Collect and compare translations of tools/reproduce.py')
-    parser.add_argument('work_dirs', nargs='+', metavar='NAME=DIR')
-    parser.add_argument('--data-root', nargs='+', required=True, metavar='NAME=DIR')
+    parser.add_argument('work_dirs', nargs='*', metavar='NAME=DIR', help='runs; default: the collected ones')
+    parser.add_argument('--data-root', nargs='+', default=[], metavar='NAME=DIR', help='prepared data of the runs')
     args = parser.parse_args()
     sys.path.insert(0, str(config_path().parent / 'tools'))
-    roots = dict(text.split('=', 1) for text in args.data_root)
+    folders, roots = (dict(text.split('=', 1) for text in texts) for texts in (args.work_dirs, args.data_root))
+    if folders.keys() != roots.keys():
+        parser.error('--data-root must name the same tests as the runs')
     path = Path(__file__).with_name('evidence_g.json')
     tests = read(path) if path.exists() else {}  # others than the named ones stay
-    for name, folder in (text.split('=', 1) for text in args.work_dirs):
+    for name, folder in folders.items():
         tests[name] = collect(Path(folder), Path(roots[name]))
-    write(path, tests)
+    if folders:
+        write(path, tests)
     for names, chosen in (BOTH, bool), (LONGER, is_longer):
         for baseline in BASELINES:
             if all(name in tests for name in names):
                 print(f'{", ".join(names)}: Bi-SA − {baseline}: {compare(tests, names, "Bi-SA", baseline, chosen)}')
+    for name, test in tests.items():
+        for row in filter(test['runs'].get, ROWS):
+            by_length = []
+            for low, high in pairwise(LENGTHS):
+                runs = results(test, row, lambda n, low=low, high=high: low < n <= high).values()
+                by_length.append(f'{statistics.mean(run.metrics["BLEU"] for run in runs):.1f} ({low + 1} to {high})')
+            print(f'{name}, {row}, mean BLEU by symbols on the longer side: {", ".join(by_length)}')
 
 
 if __name__ == '__main__':
