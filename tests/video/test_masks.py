@@ -99,7 +99,7 @@ def test_what_holds_no_ids_is_told(tmp_path, content, names, single_object):
 
 def test_ids_above_those_of_8_bits(tmp_path):
     Image.fromarray(np.array([[0, 256], [65535, 0]], np.uint16)).save(tmp_path / 'm.png')
-    with pytest.raises(ValueError, match='m.png.*0…255; .* 0…65535'):
+    with pytest.raises(ValueError, match=r'm\.png.*0…255; .* 0…65535'):
         read_mask(tmp_path / 'm.png')
     assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1], [1, 0]]
 
