@@ -234,7 +234,8 @@ class LanguageInferencer(BaseInferencer):
         if len(self.vocabulary) != rows:
             raise ValueError(
                 f'{self.weights}: its vocabulary has {len(self.vocabulary)} symbols, {len(SPECIALS)} special ones '
-                f'included, but vocab_size of the model is {rows}'
+                f'included, but vocab_size of the model is {rows}: use the config that the training wrote to its work '
+                f'dir, or --cfg-options model.vocab_size={len(self.vocabulary)}'
             )
         load_weights(model, checkpoint)
         warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)

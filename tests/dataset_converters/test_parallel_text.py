@@ -5,9 +5,11 @@ import json
 import re
 
 import pytest
+from mmengine.config import Config
 
 from mmattn.language.text.preparation import Limits
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.text_dataset import read_vocabulary
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import ParallelTextDataset
@@ -19,7 +21,7 @@ from reproduction.releases import write_files as written
 from ..real_data import missing, real_data
 from .conftest import content, places, scripts
 
-multi30k, iwslt14, wmt14 = scripts('multi30k', 'iwslt14', 'wmt14')
+multi30k, iwslt14, wmt14, parallel_text = scripts('multi30k', 'iwslt14', 'wmt14', 'parallel_text')
 
 REAL = real_data('multi30k')
 OUTPUT = {'bpe.codes', 'vocabulary.txt', 'corpus.json', 'converted.txt'}
@@ -371,3 +373,85 @@ def test_all_faults_of_english_french(fails, tmp_path):
     assert places(fails(wmt14, 'en-fr', root)) == counts
     pack(root / 'test-full.tgz', {'test-full/other': b''})
     assert places(fails(wmt14, 'en-fr', root)) == [f'{root}/test-full.tgz'] * len(wmt14.NEWSTEST_2014) + counts[:1]
+
+
+# Text of one's own.
+
+PAIRS = [(f'A dog runs {n // 2} miles.', f'Ein Hund läuft {n} Meilen.') for n in range(120)]  # two for each source
+SIDES = ['--source', 'en', '--target', 'de', '--merges', 12]
+
+
+def own_text(folder, form):
+    """The arguments for files with PAIRS and two incomplete pairs."""
+    pairs = [*PAIRS[:50], ('', 'leer'), ('empty', ' '), *PAIRS[50:]]
+    if form == 'two files':
+        written({'a.en': text(a for a, _ in pairs), 'a.de.gz': gzip.compress(text(b for _, b in pairs))}, folder)
+        return [folder / 'a.en', folder / 'a.de.gz']
+    order = {'table': '{0}\t{1}\tmine', 'columns': '7\t{1}\t{0}'}[form]
+    written({'a.tsv': text([*(order.format(*pair) for pair in pairs), ''])}, folder)
+    return [folder / 'a.tsv', *(['--columns', 3, 2] if form == 'columns' else [])]
+
+
+@pytest.mark.parametrize('form', ['table', 'columns', 'two files'])
+def test_own_text_is_divided_by_its_source_sentences(command, out, tmp_path, form):
+    """No pair is lost, and none of a held-out sentence is in the training. The config has the size of the corpus."""
+    code, said, warnings = command(parallel_text, *own_text(tmp_path, form), *SIDES)
+    assert (code, warnings) == (0, [])
+    rows = {
+        name: [*zip(tokens(out, f'{name}.en'), tokens(out, f'{name}.de'), strict=True)]
+        for name in ('train', 'val', 'test')
+    }
+    processors = [TextProcessor(language, None, lowercase=False) for language in ('en', 'de')]
+    expected = [tuple(p.tokenize(line) for p, line in zip(processors, pair)) for pair in PAIRS]
+    assert sorted(pair for split in rows.values() for pair in split) == sorted(expected)
+    assert all(split == [pair for pair in expected if pair in split] for split in rows.values())  # in their order
+    sources = [{source for source, _ in split} for split in rows.values()]
+    assert sum(map(len, sources)) == len(PAIRS) // 2
+    assert all(2 <= len(rows[name]) <= 20 for name in ('val', 'test'))
+    counts = ', '.join(f'{len(split)} {name}' for name, split in rows.items())
+    assert sorted(re.findall(r'\d+ (?:train|val|test)', said[0])) == sorted(counts.split(', '))
+    assert said[-1] == f'python tools/train.py {out}/config.py'
+    cfg = Config.fromfile(out.rename(tmp_path / 'moved') / 'config.py')
+    for name, loader in (('train', cfg.train_dataloader), ('val', cfg.val_dataloader), ('test', cfg.test_dataloader)):
+        assert (loader.dataset.split, loader.dataset.data_root) == (name, str(tmp_path / 'moved'))
+    assert cfg.model.vocab_size == len(read_vocabulary(cfg.train_dataloader.dataset))
+
+
+def test_own_text_with_other_splits_and_a_later_test_set(command, out, tmp_path):
+    files = own_text(tmp_path, 'table')
+    (held,) = own_text(tmp_path / 'b', 'table')
+    lines = held.read_text(encoding='utf-8').splitlines()
+    held.write_text('\n'.join(lines[:7]), encoding='utf-8')
+    assert command(parallel_text, *files, *SIDES, '--lowercase', '--val', held, '--test', held)[0] == 0
+    assert read_lines(out / 'val.raw.en') == read_lines(out / 'test.raw.en') == [a for a, _ in PAIRS[:7]]
+    assert len(read_lines(out / 'train.en')) == len(PAIRS)
+    assert tokens(out, 'test.en')[0] == 'a dog runs 0 miles .'
+    prepared = out.rename(tmp_path / 'prepared')
+    assert command(parallel_text, held, '--vocab-from', prepared)[0] == 0
+    assert all(data == (prepared / name).read_bytes() for name, data in content(out).items() if name != 'corpus.json')
+    assert command(parallel_text, *files, *SIDES, '--overwrite')[0] == 0
+    assert {path.name for path in out.iterdir()} > {'config.py', 'train.en'}
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'names'),
+    [
+        (['a', 'b', 'c', *SIDES], '^train: .*3 files'),
+        (['a.tsv'], '--source'),
+        (['a.tsv', '--source', 'en', '--target', 'en'], '--source'),
+        (['a.tsv', '--source', 'en', '--target', 'xx'], "'xx'"),
+        (['short.tsv', *SIDES], 'short.tsv, line 2: 1 column'),
+        (['a.tsv', *SIDES, '--columns', 1, 1], '1 and 1'),
+        (['a.tsv', 'two', *SIDES], 'two.* ends before line 3'),
+        (['two.tsv', *SIDES], 'two.tsv: too few .*--val'),
+        (['missing.tsv', *SIDES], 'missing.tsv: '),
+        (['a.tsv', '--vocab-from', 'prepared', '--lowercase'], 'prepared sets'),
+    ],
+)
+def test_faults_of_own_text(fails, tmp_path, monkeypatch, arguments, names):
+    own_text(tmp_path, 'table')
+    pairs = text(['one\teins', 'two\tzwei'])
+    written({'short.tsv': text(['one\teins', 'two']), 'two.tsv': pairs, 'two': pairs}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (fault,) = fails(parallel_text, *arguments)
+    assert re.search(names, fault)

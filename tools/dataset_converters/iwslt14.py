@@ -33,6 +33,7 @@ from mmattn.language.text.preparation import Limits
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
 from mmattn.language.translation.conversion import (
     add_arguments,
+    add_test_stems,
     convert_test,
     corpus_folder,
     prepare,
@@ -101,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('release', type=Path, help='archive de-en.tgz, or its folder')
     parser.add_argument('--out-dir', type=Path, default=Path('data/iwslt14'), help='default: %(default)s')
     add_arguments(parser, merges='10,000', lowercase='yes')
+    add_test_stems(parser)
     return run_converter(convert, parser, argv)
 
 

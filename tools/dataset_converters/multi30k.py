@@ -29,6 +29,7 @@ from mmattn.language.translation.conversion import (
     LANGUAGES,
     add_arguments,
     add_other_counts,
+    add_test_stems,
     check_counts,
     convert_test,
     corpus_folder,
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--target', choices=LANGUAGES, help='default: de, or that of --vocab-from')
     parser.add_argument('--out-dir', type=Path, default=Path('data/multi30k'), help='default: %(default)s')
     add_arguments(parser, merges='5,000', lowercase='yes')
+    add_test_stems(parser)
     add_other_counts(parser)
     return run_converter(convert, parser, argv)
 

@@ -49,6 +49,7 @@ from mmattn.language.text.text_files import read_lines
 from mmattn.language.translation.conversion import (
     add_arguments,
     add_other_counts,
+    add_test_stems,
     check_counts,
     convert_test,
     corpus_folder,
@@ -204,7 +205,7 @@ def convert(args: argparse.Namespace) -> None:
         args.out_dir = Path('data', f'wmt14_{args.pair.replace("-", "_")}')
     with corpus_folder(args, [args.release]) as scratch:
         if args.vocab_from:
-            if args.pair == 'en-fr' and not args.test:
+            if args.pair == 'en-fr' and not args.stems:
                 args.release = write_test(args.release, scratch)
             return convert_test(args, scratch, ['newstest2014'], published=True, chosen=args.pair.split('-'))
         {'en-de': convert_en_de, 'en-fr': convert_en_fr}[args.pair](args, scratch)
@@ -217,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('release', type=Path, help='folder or archive of en-de, folder of en-fr')
     parser.add_argument('--out-dir', type=Path, help='default: data/wmt14_en_de or data/wmt14_en_fr')
     add_arguments(parser, merges='40,000 for en-fr', lowercase='no')
+    add_test_stems(parser)
     add_other_counts(parser)
     return run_converter(convert, parser, argv)
 

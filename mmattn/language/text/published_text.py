@@ -21,6 +21,23 @@ def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
         yield first, second
 
 
+def iter_table(path: Path, columns: tuple[int, int] = (1, 2)) -> Iterator[Pair]:
+    """Yield two columns of a file whose columns are separated by tabs; an empty line is a pair of empty lines.
+
+    ``columns`` are counted from 1. Raises a ValueError that names file and line if a line has fewer columns.
+    """
+    if min(columns) < 1 or columns[0] == columns[1]:
+        raise ValueError(f'columns must be two different numbers, at least 1; got {columns[0]} and {columns[1]}')
+    for number, line in enumerate(iter_lines(path), 1):
+        cells = line.split('\t') if line.strip() else [''] * max(columns)
+        if len(cells) < max(columns):
+            raise ValueError(
+                f'{path}, line {number}: {len(cells)} column(s) separated by tabs, but columns {columns[0]} and '
+                f'{columns[1]} are read'
+            )
+        yield cells[columns[0] - 1], cells[columns[1] - 1]
+
+
 def read_segments(path: str | Path) -> list[str]:
     """Read the texts between ``<seg id="…">`` and ``</seg>`` in the XML or SGML file of a test set.
 

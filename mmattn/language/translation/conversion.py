@@ -9,16 +9,12 @@ from typing import Any
 
 from mmattn.language.text.preparation import prepare_corpus, prepare_test
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, read_segments
-from mmattn.language.text.subwords import TextProcessor
+from mmattn.language.text.subwords import TextProcessor, languages
 from mmattn.language.text.text_files import iter_lines, read_record
 from mmattn.utils.conversion import Fault, output_folder, unpack
 from mmattn.utils.optional import import_optional
 
-LANGUAGES = ('cs', 'de', 'en', 'fr')  # that any converter writes; --overwrite removes their files
-WRITTEN = {
-    *('bpe.codes', 'vocabulary.txt', 'corpus.json'),
-    *(f'{name}.{code}' for name in ('train', 'val', 'test', 'val.raw', 'test.raw') for code in LANGUAGES),
-}
+LANGUAGES = ('cs', 'de', 'en', 'fr')  # of Multi30k
 
 
 def positive(text: str) -> int:
@@ -50,8 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser, merges: str, lowercase: str) 
         help='convert a test set alone, for a model trained on this output of the converter: with its languages, codes '
         'and vocabulary',
     )
+
+
+def add_test_stems(parser: argparse.ArgumentParser) -> None:
+    """Add ``--test``, which names the test set that :func:`convert_test` converts."""
     parser.add_argument(
         '--test',
+        dest='stems',
         nargs='+',
         metavar='STEM',
         help='with --vocab-from: the test set is in STEM.SOURCE and STEM.TARGET, possibly .gz, or STEM.SOURCE.xml and '
@@ -97,15 +98,21 @@ def warn(lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def corpus_folder(args: argparse.Namespace, sources: Sequence[Path]) -> Iterator[Path]:
-    """Yield a temporary folder as ``output_folder`` does. A ValueError of the library becomes a fault."""
+def corpus_folder(args: argparse.Namespace, sources: Sequence[Path], more: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield a temporary folder as ``output_folder`` does. A ValueError of the library becomes a fault.
+
+    ``more`` are files that the converter writes beside those of a corpus, and ``--overwrite`` may delete.
+    """
     for package in ('sacremoses', 'subword_nmt'):  # before archives are unpacked
         import_optional(package)
-    if args.test and not args.vocab_from:
+    if getattr(args, 'stems', None) and not args.vocab_from:
         raise Fault('--test requires --vocab-from, the output of the converter on which the model was trained')
     sources = [*sources, *([args.vocab_from] if args.vocab_from else [])]
+    names = 'train', 'val', 'test', 'val.raw', 'test.raw'
+    written = {*('bpe.codes', 'vocabulary.txt', 'corpus.json'), *more}
+    written |= {f'{name}.{code}' for name in names for code in languages()}
     try:
-        with output_folder(args.out_dir, args.overwrite, sources, WRITTEN) as scratch:
+        with output_folder(args.out_dir, args.overwrite, sources, written) as scratch:
             yield scratch
     except ValueError as error:
         raise Fault(str(error)) from error
@@ -134,7 +141,7 @@ def convert_test(
     root = unpack(args.release, scratch)
     pairs: list[Pair] = []
     faults: list[str] = []
-    for stem in args.test or stems:
+    for stem in args.stems or stems:
         segments = find_pairs(root, [stem], languages, '.xml')[0]
         plain, missing = find_pairs(root, [stem], languages)
         read = iter_lines if plain else read_segments
