@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mmengine.fileio import load
 from scipy import stats
 
 from reproduction.results import Measured, compare, deviation, difference, pool
@@ -28,6 +29,8 @@ INTERVAL = re.compile(rf'({NUMBER}) \[({NUMBER}), ({NUMBER})\]')
 # One interval; the primary contrasts, the follow-up and question (h) of docs/evidence.md.
 LEVELS = 0.95, 1 - 0.05 / 6, 1 - 0.05 / 3, 1 - 0.05 / 4
 
+# Files whose runs are those of shipped configs.
+OF_CONFIGS = 'coco-qa', 'daquar', 'easy-vqa', 'flickr8k', 'flickr8k-entities', 'multi30k'
 SCALED = 'U-Net-BA, content logits times 1/√d'
 # Page, text before and after its tables, or its numbers in a text, and result file.
 SECTIONS = [
@@ -351,6 +354,50 @@ def test_the_results_are_small():
         'gpu_h200',
         *(section[3] for section in SECTIONS),
     }
+
+
+def test_results_of_the_metafiles_are_those_of_their_logs():
+    """Means over the seeds, of the runs of a config without options, or in one row of a page's table."""
+    logs = {path: json.loads((RESULTS / f'{path}.json').read_text(encoding='utf-8')) for path in OF_CONFIGS}
+    stored = {config: (name, runs) for name, log in logs.items() for config, runs in log['runs'].items()}
+    assert not [log['setup'] for log in logs.values() if {*log['setup']['deviations']} - {'mixed precision'}]
+    models = [model for path in ROOT.glob('configs/*/metafile.yml') for model in load(path)['Models']]
+    missing = {model['Name'] for model in models if 'Results' not in model}
+    assert not missing & stored.keys()
+    wrong = []
+    for model in models:
+        for result in model.get('Results', ()):
+            assert result['Dataset'] == model['Metadata']['Training Data']
+            metrics = result['Metrics']
+            if model['Name'] in stored:
+                name, runs = stored[model['Name']]
+                expected = {
+                    key: round(statistics.mean(run['metrics'][key] for run in runs.values()), 2) for key in metrics
+                }
+                if (f'docs/results/{name}.json', len(runs), expected) != (result['Log'], result['Seeds'], metrics):
+                    wrong.append((model['Name'], expected))
+                continue
+            page, _, anchor = result['Log'].partition('#')
+            text = (ROOT / page).read_text(encoding='utf-8')
+            (title,) = (x for x in re.findall('^## (.+)$', text, re.M) if x.lower().replace(' ', '-') == anchor)
+            rows = [*rows_of(text.partition(f'## {title}\n')[2].partition('\n## ')[0])]
+            found = [
+                (heads, cells)
+                for heads, cells in rows
+                if {f'{value:.2f}' for value in metrics.values()} <= {cell.split(' ')[0] for cell in cells}
+            ]
+            if len(found) != 1:
+                wrong.append((model['Name'], metrics))
+                continue
+            ((heads, cells),) = found
+            (first,) = [*metrics.values()][:1]
+            seeds = [cell for head, cell in zip(heads, cells) if re.fullmatch(r'(mAP, )?(seed )?\d', head)]
+            if seeds:
+                assert (len(seeds), first) == (
+                    result['Seeds'],
+                    pytest.approx(statistics.mean(map(float, seeds)), abs=0.1),
+                )
+    assert not wrong
 
 
 def test_the_table_of_the_gpu():
