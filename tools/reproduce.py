@@ -1,6 +1,7 @@
 """Reproduce a table of a paper: train its rows over several seeds, and write table, plot and figures.
 
     python tools/reproduce.py --list
+    python tools/reproduce.py 3.2 --list
     python tools/reproduce.py 3.2 --seeds 0 1 2 --gpus 0,1,2,3
     python tools/reproduce.py 3.2 --rehearse
     python tools/reproduce.py 3.2 --dataset camvid --data-root data/camvid --seeds 0 1 2 --iters 160 --scale 0.5
@@ -34,10 +35,11 @@ from typing import Any
 import torch
 
 from mmattn.utils.command import run
+from mmattn.utils.faults import shorten
 from reproduction.backbone import backbones
 from reproduction.plan import select
 from reproduction.plots import COSTS
-from reproduction.protocol import Protocol, data_sets
+from reproduction.protocol import Protocol, data_sets, fitting_data
 from reproduction.rehearsal import rehearse
 from reproduction.report import markdown
 from reproduction.reproduce import Machine, Scope, reproduce
@@ -50,7 +52,9 @@ def parse_args() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description='Reproduce a table of a paper')
     parser.add_argument('table', nargs='?', help='number of the table in the paper, such as 3.2')
-    parser.add_argument('--list', action='store_true', help='print tables, rows and data sets')
+    parser.add_argument(
+        '--list', action='store_true', help='print the tables by paper; with TABLE, its rows and data sets'
+    )
     parser.add_argument(
         '--rehearse',
         action='store_true',
@@ -146,8 +150,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--workers', type=int, help="data loading processes of a run; default: the config's")
     args = parser.parse_args()
     tables = read_tables()
-    if args.list:
-        print_tables(tables)
+    if args.list and args.table in (*tables, None):
+        print_tables(tables) if args.table is None else print_table(tables[args.table])
         parser.exit()
     if args.all and (args.table or not args.rehearse):
         parser.error('--all is for --rehearse, without a table')
@@ -220,28 +224,45 @@ def read_settings(words: list[str]) -> dict[str, Any]:
 
 
 def print_tables(tables: dict[str, list[Row]]) -> None:
-    """Print the tables with their rows, the data sets and the backbones."""
-    for name, rows in tables.items():
-        print(f'\nTable {name}\n')
-        print(
-            markdown(
-                ['setting', 'data', 'paper', 'baseline', 'config'],
-                (
-                    [
-                        row.name,
-                        row.setting,
-                        row.data,
-                        ', '.join(f'{key} {value:g}' for key, value in row.metrics.items()),
-                        row.baseline or '',
-                        row.configs[-1],
-                    ]
-                    for row in rows
-                ),
-            )
+    """Print one line per table, by paper, then the data sets and the backbones."""
+    for paper in sorted({rows[0].paper for rows in tables.values()}, key=lambda paper: (not paper, paper)):
+        print(f'{paper or "Our own comparisons, on small data sets"}\n')
+        names_by_table = {
+            name: list(dict.fromkeys(row.name for row in rows))
+            for name, rows in tables.items()
+            if rows[0].paper == paper
+        }
+        lines = (
+            [
+                table,
+                '; '.join(shorten(names, 4)),
+                ', '.join(dict.fromkeys(row.data for row in tables[table])),
+                ', '.join(dict.fromkeys(metric for row in tables[table] for metric in list(row.metrics)[:1])),
+            ]
+            for table, names in names_by_table.items()
         )
-    print('Data sets, and the environment variables of their folders:\n')
+        print(markdown(['rows', 'data', 'metric'], lines))
+    print('Data sets for --dataset, and the environment variables of their folders:\n')
     print(markdown(['variable'], ([name, variable] for name, variable in data_sets().items())))
     print(f'\nBackbones: {", ".join(backbones())}')
+
+
+def print_table(rows: list[Row]) -> None:
+    """Print the rows of one table, and the data sets on which they can run."""
+    print(f'Table {rows[0].table}{rows[0].paper and f" of {rows[0].paper}"}\n')
+    lines = (
+        [
+            row.name,
+            row.setting,
+            row.data,
+            ', '.join(f'{key} {value:g}' for key, value in row.metrics.items()),
+            row.baseline or '',
+            row.configs[-1],
+        ]
+        for row in rows
+    )
+    print(markdown(['setting', 'data', 'paper', 'baseline', 'config'], lines))
+    print(f'For --dataset: {", ".join(fitting_data(rows))}')
 
 
 def main() -> int:

@@ -94,6 +94,7 @@ def main() -> None:
         return
     if not (args.data_root and args.pretrained):
         parser.error('--data-root and --pretrained are required')
+    from reproduction.names import results_key
     from reproduction.protocol import Protocol, adapt, read_data
     from reproduction.store import Store
     from reproduction.tables import read_tables
@@ -111,11 +112,12 @@ def main() -> None:
     models = {}
     for checkpoint in sorted(args.work_dir.glob(f'*_seed-*/iter_{STEPS}.pth')):
         config, _, seed = checkpoint.parent.name.rpartition('_seed-')
-        if config not in row_names:
-            parser.error(f'{args.work_dir}/results.json has no row of {config}: let tools/reproduce.py end first')
-        name = row_names[config]
+        file = args.work_dir / 'configs' / f'{config}.py'
+        if (key := results_key(file)) not in row_names:
+            parser.error(f'{args.work_dir}/results.json has no row of {key}: let tools/reproduce.py end first')
+        name = row_names[key]
         if seed not in done.get(name, {}):
-            models[name, seed] = MODELS.build(Config.fromfile(args.work_dir / 'configs' / f'{config}.py').model)
+            models[name, seed] = MODELS.build(Config.fromfile(file).model)
             load_checkpoint(models[name, seed], str(checkpoint), map_location='cpu', logger='silent')
             models[name, seed].eval()
     metric = METRICS.build(cfg.test_evaluator)

@@ -174,10 +174,11 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     assert [row['name'] for row in content['rows']] == ['SST (Grid)', 'first mask', 'label propagation']
     sst, repeated, _ = (row['mean'] for row in content['rows'])
     stem = 'sst-grid_r50-d8_4xb1-100k_youtube-vos-2018-240x432'
+    name = 'sst-grid_mobilenet-v2-s8_video_1xb4-2_davis-240p-128x176'
     by_clip = []
     for number, (clip,) in enumerate(FOLDS, 1):
         run = content['runs'][f'{stem}_fold-{number}']['3']
-        (log,) = scalars(tmp_path / f'{stem}_fold-{number}_seed-3')
+        (log,) = scalars(tmp_path / f'{name}_fold-{number}_seed-3')
         assert [line['step'] for line in log if 'JF' in line] == [2]
         assert run['metrics']['J&F'] == pytest.approx(log[-1]['JF'])
         score, count = run['scores'][content['samples'].index(clip)]
@@ -196,7 +197,7 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     assert f'| SST (Grid) − first mask | {mean} [' in text
     assert '2 folds, each tested on other samples' in text
     assert (tmp_path / 'contrasts.png').is_file()
-    cfg = Config.fromfile(tmp_path / 'configs' / f'{stem}_fold-1.py')
+    cfg = Config.fromfile(tmp_path / 'configs' / f'{name}_fold-1.py')
     assert cfg.model.backbone.type == 'mmattn.FrozenBackbone'
     assert cfg.custom_imports.imports == ['reproduction.mobilenet_v2_stride8', 'reproduction.frozen_backbone']
     assert content['rows'][1]['configs'] == [f'first mask, {stem}_fold-1', f'first mask, {stem}_fold-2']

@@ -375,6 +375,37 @@ def test_rows_that_share_a_config_are_written_apart(data, tmp_path):
     assert len({path for method in methods for path in method.paths}) == len(methods) == 6
 
 
+def test_runs_are_named_after_what_runs_and_earlier_ones_keep_their_names(data, tmp_path):
+    """The names follow those of the shipped configs; a folder that an earlier version began is continued in it."""
+    for table, change, name in (
+        ('3.2', Protocol('camvid', 240, 0.5, small=True), 'nl_r18-d8-half_1xb8-240_camvid-180x180'),
+        ('3.2', Protocol(), 'nl_r50-d8_4xb2-80k_cityscapes-769x769'),
+        ('3.2', Protocol(iterations=2000), 'nl_r50-d8_1xb8-2k_cityscapes-769x769'),
+        ('2', Protocol('bccd', 150, small=True), 'faster-rcnn_r50-w16-dcn_fpn_1xb16-150_bccd'),
+        ('3.5', Protocol('multi30k_en-de', 60, small=True), 'sa_tiny_1xb4096-60_multi30k-en-de'),
+        ('5.1', Protocol('davis_240p', 9, small=True), 'sst-grid_r18-d8-half_1xb4-9_davis-240p-128x176'),
+        ('2.5', Protocol('flickr8k_attributes', small=True), 'eta_small_1xb15-10e_flickr8k-attributes'),
+    ):
+        source = change.dataset and read_data(change.dataset, data[change.dataset])
+        assert name in [run for method in plan(TABLES[table], change, source) for run in method.names]
+    protocol, source = small('camvid', data)
+    methods = plan(TABLES['4.2'], protocol, source, ['[ab]: *'], False)
+    write_configs(methods, tmp_path, [])
+    paths = [method.paths[0] for method in methods]
+    keys = [method.keys[0] for method in methods]
+    assert keys[0].startswith('deeplabv3plus-ba_r101-d8_4xb2-40k_cityscapes-769x769_')
+    assert len({*paths}) == len({*keys}) == 2
+    earlier = paths[0].with_stem(keys[0])
+    earlier.write_text(paths[0].read_text(encoding='utf-8').partition('\n')[2], encoding='utf-8')
+    paths[0].unlink()
+    write_configs(methods, tmp_path, [])
+    assert [method.paths[0] for method in methods] == [earlier, paths[1]]
+    longer = plan(TABLES['4.2'], protocol._replace(iterations=3), source, ['[ab]: *'], False)
+    with pytest.raises(ProtocolError, match=rf'(?s)other settings.*{earlier.name}.*{paths[1].name}'):
+        write_configs(longer, tmp_path, [])
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 @pytest.mark.parametrize(
     'options',
     [

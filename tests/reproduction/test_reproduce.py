@@ -51,11 +51,29 @@ def call(monkeypatch, capsys):
 
 
 def test_list_names_tables_rows_and_data_sets(call):
+    """One line per table below its paper; with a table, all its rows, and the data sets of its task alone."""
     tables = read_tables()
-    said = call('--list')
-    assert re.findall(r'^Table (.+)$', said, re.M) == list(tables)
-    assert all(row.name in said for rows in tables.values() for row in rows)
-    assert {'camvid', 'fasseg', 'bccd', 'davis_2016', 'cityscapes'} <= set(re.findall(r'^\| (\w+) \|', said, re.M))
+    parts = dict(re.findall(r'^(?!\|)(\S.+)\n\n((?:\|.*\n)+)', said := call('--list'), re.M))
+    listed = {paper: re.findall(r'^\| (\S+) \|', lines, re.M) for paper, lines in parts.items()}
+    papers = {rows[0].paper for rows in tables.values()} - {''}
+    assert papers < listed.keys()
+    assert sorted(table for paper in papers for table in listed[paper] if table in tables) == sorted(
+        table for table, rows in tables.items() if rows[0].paper
+    )
+    assert {'ngsan-8', 'ngsan-1'} <= {
+        *listed['Normalized and Geometry-Aware Self-Attention Network for Image Captioning']
+    }
+    assert {'bccd', 'multi30k'} <= {*listed['Our own comparisons, on small data sets']}
+    assert {'camvid', 'cityscapes'} <= {
+        *listed['Data sets for --dataset, and the environment variables of their folders:']
+    }
+    assert len(said.splitlines()) < 150
+    for table, others in (('3.2', ['buildings', 'camvid', 'cityscapes']), ('multi30k', ['multi30k_en-de'])):
+        said = call(table, '--list')
+        assert all(f'| {row.name} |' in said for row in tables[table])
+        data = said.splitlines()[-1].partition(': ')[2].split(', ')
+        assert {*others} <= {*data}
+        assert not {*data} & {'coco_detection', 'vqa2'}
 
 
 @pytest.mark.parametrize(
@@ -260,7 +278,7 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    first, second = (tmp_path / f'nl_r50-d8_4xb2-80k_cityscapes-769x769_seed-{seed}' for seed in (0, 1))
+    first, second = (tmp_path / f'nl_r18-d8-half_1xb8-12_camvid-36x36_seed-{seed}' for seed in (0, 1))
     deadline = time.monotonic() + 280
     while not any(second.glob('iter_*.pth')):
         assert killed.poll() is None, killed.stdout.read().decode()

@@ -18,6 +18,7 @@ from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 
 from .backbone import check_weights
+from .names import FIRST_LINE, results_key, run_name
 from .protocol import Protocol, adapt, choose, deviations, is_own, shipped
 from .source import Difference, differences
 from .tables import Row
@@ -32,17 +33,25 @@ class Method:
         configs (list[Config]): the configs of its stages, as they are run.
         deviations (list[str]): the differences from the paper's protocol, in words.
         members (list[Method]): the methods that an ensemble joins. Defaults to ().
+        names (list[str]): the names of the stages' runs, as :func:`run_name` makes them. Defaults to ().
     """
 
     def __init__(
-        self, row: Row, configs: list[Config], deviations: list[str], members: Sequence['Method'] = ()
+        self,
+        row: Row,
+        configs: list[Config],
+        deviations: list[str],
+        members: Sequence['Method'] = (),
+        names: Sequence[str] = (),
     ) -> None:
         self.rows = [row]
         self.configs = configs
         self.deviations = deviations
         self.members = members
+        self.names = names
         self.name = row.name
         self.baseline = row.baseline
+        self.keys: list[str] = []  # in results.json; the last stage's has the result
         self.paths: list[Path] = []
 
     def name_after_setting(self) -> None:
@@ -88,7 +97,8 @@ def plan(
         method = next(same, None)
         if method is None:
             members = plan(row.members, protocol, data, None, False) if row.members else ()
-            methods.append(Method(row, configs, deviations(row, protocol, configs, data), members))
+            names_of_runs = [run_name(name, cfg, protocol, data) for name, cfg in zip(row.configs, configs)]
+            methods.append(Method(row, configs, deviations(row, protocol, configs, data), members, names_of_runs))
         else:
             method.rows.append(row)
     if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:
@@ -163,14 +173,16 @@ def check_data(methods: list[Method]) -> None:
 def write_configs(methods: list[Method], folder: Path, comments: list[str], suffix: str = '') -> None:
     """Write the configs to a folder, from which they are run; existing ones must be the same.
 
-    The names are those of the shipped configs, with the values of a row's options and ``suffix``.
+    A file has the name of its run, the values of a row's options and ``suffix``. Its first line has the key in
+    results.json, which has the name of the shipped config instead. A file of this key that exists keeps its name.
 
     Raises:
         ProtocolError: an existing config differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
-    named: dict[Path, Config] = {}
+    paths = {results_key(path): path for path in folder.glob('*.py')}
+    named: dict[str, Config] = {}
     for method in methods + [member for ensemble in methods for member in ensemble.members]:
         shipped = method.rows[0].configs[: len(method.configs)]
         # Rows that differ in their options share a config; encoder and decoder may have other values of one setting.
@@ -178,15 +190,19 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
         for key, value in method.rows[0].options.items():
             options[key.rpartition('.')[2]].append(_short(value))
         varied = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
-        method.paths = [folder / f'{Path(name).stem}{varied}{suffix}.py' for name in shipped]
-        if any(named.get(path, cfg).to_dict() != cfg.to_dict() for path, cfg in zip(method.paths, method.configs)):
+        method.keys = [f'{Path(name).stem}{varied}{suffix}' for name in shipped]
+        if any(named.get(key, cfg).to_dict() != cfg.to_dict() for key, cfg in zip(method.keys, method.configs)):
             varied += f'_{_digest(method.rows[0].options)}'  # one value of two settings with the same last part
-            method.paths = [folder / f'{Path(name).stem}{varied}{suffix}.py' for name in shipped]
-        named.update(zip(method.paths, method.configs))
-        for name, cfg, path in zip(shipped, method.configs, method.paths):
+            method.keys = [f'{Path(name).stem}{varied}{suffix}' for name in shipped]
+        named.update(zip(method.keys, method.configs))
+        for key, name in zip(method.keys, method.names):
+            path = folder / f'{name}{varied}{suffix}.py'
+            paths.setdefault(key, folder / f'{key}.py' if path in paths.values() else path)
+        method.paths = [paths[key] for key in method.keys]
+        for key, name, cfg, path in zip(method.keys, shipped, method.configs, method.paths):
             if not path.exists():
-                head = [f'{method.name}: configs/{name}', *comments]
-                write_text(path, ''.join(f'# {line}\n' for line in head) + _text(cfg))
+                head = [f'{FIRST_LINE}{key}', *(f'# {line}' for line in (f'{method.name}: configs/{name}', *comments))]
+                write_text(path, ''.join(f'{line}\n' for line in head) + _text(cfg))
                 continue
             before = Config.fromfile(path)
             if before.to_dict() != cfg.to_dict():

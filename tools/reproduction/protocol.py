@@ -196,6 +196,16 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     return fitting
 
 
+def fitting_data(rows: list[Row]) -> list[str]:
+    """Return the names of the data sets on which rows of a table can run."""
+    names = []
+    for name in data_sets():
+        with suppress(ProtocolError):
+            choose(rows, Protocol(name), read_data(name, None))
+            names.append(name)
+    return names
+
+
 def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     """Return the configs of a row's stages under a protocol; each is complete.
 

@@ -85,8 +85,9 @@ def reproduce(
     With ``protocol.crops``, the features are computed first, in the folder ``features`` of the work dir.
 
     The work dir gets a complete config of each row, one folder per training (``CONFIG_seed-SEED``), results.json,
-    table.md and plots. After an interruption, the same call resumes. A run that is in results.json is not trained
-    again; to continue on another machine, copy this file. Further seeds are added to existing ones.
+    table.md and plots. :func:`run_name` names configs and folders. After an interruption, the same call resumes. A run
+    that is in results.json is not trained again; to continue on another machine, copy this file. Further seeds are
+    added to existing ones.
 
     Args:
         rows (list[Row]): rows of one table, see :func:`read_tables`, and variants of them.
@@ -166,14 +167,14 @@ def reproduce(
                 method.name,
                 method.rows,
                 method.baseline,
-                [part[number].paths[-1].stem for part in methods_by_fold],
+                [part[number].keys[-1] for part in methods_by_fold],
                 *counts[method.name],
                 {seed: results[method.name, seed] for seed in scope.seeds},
             )
             for number, method in enumerate(methods)
         ]
         for name in scope.untrained:
-            keys = [f'{name}, {part[0].paths[-1].stem}' for part in methods_by_fold]
+            keys = [f'{name}, {part[0].keys[-1]}' for part in methods_by_fold]
             result = pool([_untrained(name, key, part[0], store) for key, part in zip(keys, methods_by_fold)])
             measured.append(Measured(name, [], None, keys, 0, 0.0, dict.fromkeys(scope.seeds, result)))
         named = {method.name: method for method in measured}
@@ -237,7 +238,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     steps, unit = length(cfg)
     _, keys, factor = find_metrics(cfg)
     key = next(iter(keys))
-    stored = store.get(run.config.stem, run.seed, steps, UNITS[unit], method.deviations)
+    stored = store.get(method.keys[-1], run.seed, steps, UNITS[unit], method.deviations)
     if stored is not None and (stored.samples or not by_unit):
         return stored
     staged, last, best = train_stages(run, method, workers, jobs)
@@ -271,7 +272,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line and not method.members}
     seconds = statistics.median(times)
     result = Result(metrics, seconds, memory, sorted(curve.items()), samples, statistic, method.deviations)
-    return store.add(run.config.stem, run.seed, steps, result)
+    return store.add(method.keys[-1], run.seed, steps, result)
 
 
 def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tuple[Run, Path, Path]:

@@ -38,6 +38,7 @@ class Row(NamedTuple):
     source: dict[str, Any] = {}  # what the source states, see source.py
     costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
     members: list[Any] = []  # rows whose models are joined
+    paper: str = ''  # title of the paper and chapter; '' if the table is our own
 
     @property
     def compared(self) -> tuple[str | None, str]:
@@ -73,8 +74,16 @@ def read_tables() -> dict[str, list[Row]]:
             stated = (
                 {} if row.members else settings(collections, row, entry.get('Source', {}))
             )  # the members' rows say it
-            tables[entry['Table']].append(row._replace(source=stated))
+            paper = _paper(collections, model, entry['Table']) if stated or row.metrics or row.members else ''
+            tables[entry['Table']].append(row._replace(source=stated, paper=paper))
     return {table: sorted(_with_members(tables[table]), key=_place) for table in sorted(tables)}
+
+
+def _paper(collections: Iterable[dict[str, Any]], model: dict[str, Any], table: str) -> str:
+    """Return the title of a table's paper: of the ``Source`` that names the table, or of the model's collection."""
+    named = (entry for each in collections for entry in each.get('Source', ()) if table in entry['Tables'])
+    own = next(each['Paper']['Title'] for each in collections if each['Name'] == model['In Collection'])
+    return next((entry['Paper'] for entry in named if 'Paper' in entry), own)
 
 
 def _with_members(rows: list[Row]) -> list[Row]:
