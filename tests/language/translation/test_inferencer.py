@@ -220,7 +220,7 @@ def test_failures_before_the_model_runs(inferencer, tmp_path, monkeypatch, call,
     [
         ({}, 'source, target, lowercase, moses, symbols, codes'),
         (dict(dataset_meta={name: META[name] for name in META if name != 'codes'}), 'codes'),
-        (dict(dataset_meta=dict(META, symbols=[*SYMBOLS, 'more'])), 'vocabulary'),
+        (dict(dataset_meta=dict(META, symbols=[*SYMBOLS, 'more'])), rf'model\.vocab_size={5 + len(SYMBOLS)}$'),
         (dict(dataset_meta=dict(META, symbols=[*SYMBOLS[:-1], 'a'])), "symbols .*'a'"),
         (dict(dataset_meta=dict(META, moses=dict(unknown=True))), 'unknown'),
         (dict(dataset_meta=dict(META, codes=['t h e'])), 'codes'),
