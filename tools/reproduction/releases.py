@@ -105,7 +105,7 @@ def camvid(root: Path, **counts: int) -> None:
 
 def fasseg(root: Path, persons: Iterable[int], height: int = 40) -> None:
     """Write FASSEG's faces at three poses, one photograph each; persons above 7 are for testing, two poses of them."""
-    colours = np.uint8([(255, 0, 0), (255, 255, 0), (127, 0, 0), (0, 0, 255), (0, 255, 255), (0, 255, 0)])
+    colours = np.array([(255, 0, 0), (255, 255, 0), (127, 0, 0), (0, 0, 255), (0, 255, 255), (0, 255, 0)], np.uint8)
     for person in persons:
         part = 'Train' if person <= 7 else 'Test'
         for number, pose in enumerate(('-30', '0', '+30')):
