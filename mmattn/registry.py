@@ -12,18 +12,12 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import Registry
 
 from ._compat import default_scopes
+from .utils.optional import requires
 
 # `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` of mmengine locate the package by this table, as a registry is
 # found by its scope. With a module name instead of a distribution name, Python locates it, including editable installs,
 # which mmengine 0.10.7 does not find.
 MODULE2PACKAGE['mmattn'] = 'mmattn.registry'
-
-# Distributions by import name: the maintained continuation, the original.
-DISTRIBUTIONS = {
-    'mmcv': ('onedl-mmcv', 'mmcv'),
-    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
-    'mmdet': ('onedl-mmdetection', 'mmdet'),
-}
 
 # Folders with registered names, and the packages that they require in addition to mmengine and torch. A folder's
 # `__init__` lists its names. Folders are searched in this order, so language is read for names of language alone.
@@ -73,11 +67,7 @@ def import_registered(name: str) -> None:
         return
     missing = _missing(folder)
     if missing:
-        continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
-        raise ImportError(
-            f"'mmattn.{name}' requires {' and '.join(missing)}, not installed here: "
-            f'pip install {continued} (maintained) or pip install {original} (original)'
-        )
+        raise ImportError(requires(f'mmattn.{name}', missing))
     getattr(import_module(folder), name)
 
 

@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1] / 'mmattn'
 # From the ground up. A folder imports only folders of the floors below; folders of one floor do not import each other.
 FLOORS = (
     {'_compat', '__init__'},
-    {'utils', 'registry'},
+    {'utils'},
+    {'registry'},
     {'ops', 'data_check'},
     {'layers', 'engine', 'visualization'},
     {'segmentation', 'detection', 'video', 'language'},

@@ -107,6 +107,23 @@ def test_a_name_is_enough(run_python, mmengine_path, code, module):
     assert 'mmengine-' not in mmengine_path or f'mmengine-{version}' in mmengine_path
 
 
+@pytest.mark.parametrize('hidden', [('mmcv',), ('mmcv', 'mmengine')], ids='-'.join)
+def test_a_layer_without_mmcv_says_what_to_install(run_python, hidden):
+    """In a program of plain PyTorch, which imports no registry."""
+    run_python(f"""
+import sys
+sys.modules.update(dict.fromkeys({hidden!r}))
+import mmattn.ops
+try:
+    from mmattn.layers import LocalBilateralAttention
+except ImportError as error:
+    assert 'mmattn.layers.LocalBilateralAttention' in str(error), error
+    assert 'pip install onedl-mmcv' in str(error), error
+else:
+    raise AssertionError
+""")
+
+
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ('hidden', 'missing'),

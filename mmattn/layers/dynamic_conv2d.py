@@ -5,6 +5,7 @@ from torch import Tensor, nn, zeros
 from torch.nn import functional as F
 
 from mmattn.ops import dynamic_conv
+from mmattn.ops.layouts import copy_for_inductor
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
@@ -55,7 +56,8 @@ class DynamicConv2d(nn.Module):
         """Filter each position with its own kernel, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         u = F.glu(self.glu(x), 1)
         y = dynamic_conv(self._split(u), self._split(self.kernel(u)), kernel_size=self.kernel_size)
-        return x + (self.gamma * self.output(y.movedim(-1, 2).flatten(1, 2))).to(x.dtype)
+        y = copy_for_inductor(y.movedim(-1, 2).flatten(1, 2))
+        return x + (self.gamma * self.output(y)).to(x.dtype)
 
     def _split(self, x: Tensor) -> Tensor:
         """View ``(B, groups·D, H, W)`` as ``(B, groups, H, W, D)``."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights, projection
 from mmattn.ops.arguments import under_autocast
+from mmattn.ops.layouts import copy_for_inductor
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
@@ -193,8 +194,9 @@ class Pointwise(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Project a map ``(B, C, H, W)`` to ``(B, O, H, W)``."""
-        if x.stride(1) != 1:
-            return super().forward(x)
+        copy = copy_for_inductor(x)
+        if copy is not x or x.stride(1) != 1:
+            return super().forward(copy)
         # `nn.Conv2d` would first copy a slice of channels.
         return projection(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
+from mmattn.ops.layouts import copy_for_inductor
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_divisor, check_number
@@ -154,7 +155,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
             y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
             y = global_attention(**operands)
-        y = self.proj_conv(y.movedim(-1, 2).flatten(1, 2))
+        y = self.proj_conv(copy_for_inductor(y.movedim(-1, 2).flatten(1, 2)))
         if 'proj_conv' in self.norms:  # it counts positions, and '0010' has one output for all
             y = self.norms['proj_conv'](y.expand_as(_every(self.q_stride, x)))
         if self.q_stride > 1:

@@ -84,33 +84,28 @@ def check_window(
     window_size: int | tuple[int, ...] | None,
     outside_bias: Tensor | float,
     entries: Callable[[tuple[int, ...]], int],
-) -> tuple[tuple[int, ...], Tensor | None, float]:
+) -> tuple[tuple[int, ...], Tensor | None, Tensor | None, float]:
     """Check the arguments of window biases, whose number K is ``entries(window_size)``.
 
-    Returns one window length per axis, ``outside_bias`` as a tensor or None, and ``outside_bias`` as a number or 0.
+    Returns one window length per axis, ``window_bias``, expanded, ``outside_bias`` as a tensor or None, and
+    ``outside_bias`` as a number or 0.
     """
     if window_bias is None:
-        return (), None, 0.0
+        return (), None, None, 0.0
     if window_size is None:
         raise ValueError('window_size is required with window_bias')
     sizes = as_window_size(window_size, query.dim() - 3)
     positions = query.shape[:-1]
-    expected = (*positions, entries(sizes))
-    if window_bias.shape != expected:
-        raise ValueError(
-            f'window_bias must be {tuple(expected)} for window_size={window_size}; got {tuple(window_bias.shape)}'
-        )
-    if not window_bias.is_floating_point():
-        raise TypeError(f'window_bias must be floating-point; got {window_bias.dtype}')
+    window_bias = expanded_window(window_bias, (*positions, entries(sizes)))
     if isinstance(outside_bias, Tensor):
         if outside_bias.shape != positions:
             raise ValueError(f'outside_bias must be a number or {tuple(positions)}; got {tuple(outside_bias.shape)}')
         if not outside_bias.is_floating_point():
             raise TypeError(f'outside_bias must be floating-point; got {outside_bias.dtype}')
-        return sizes, outside_bias, 0.0
+        return sizes, window_bias, outside_bias, 0.0
     if outside_bias != -math.inf:
         check_number('outside_bias', outside_bias)
-    return sizes, None, float(outside_bias)
+    return sizes, window_bias, None, float(outside_bias)
 
 
 def check_mask(key_mask: Tensor | None, shape: tuple[int, ...]) -> None:
@@ -125,10 +120,19 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise TypeError(f'{name} must be a tensor; got {bias!r}')
     if not bias.is_floating_point():
         raise TypeError(f'{name} must be floating-point; got {bias.dtype}')
+    if bias.shape == shape:  # `Tensor.expand` takes a microsecond
+        return bias
     try:
         return bias.expand(shape)
     except RuntimeError:
         raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(bias.shape)}') from None
+
+
+def expanded_window(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Expand window biases to ``shape``, ``(B, heads, *positions, K)``, also from one table ``(heads, K)``."""
+    if isinstance(bias, Tensor) and bias.dim() == 2:
+        bias = bias.view(bias.shape[0], *[1] * (len(shape) - 3), bias.shape[1])
+    return expanded('window_bias', bias, shape)
 
 
 def check_one_per_axis(name: str, biases: Sequence[Tensor], axes: int) -> None:

@@ -5,6 +5,7 @@
 README says what this costs.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,21 +25,21 @@ KEYS = [f'Autograd{device}' for device in ('CPU', 'CUDA', 'MPS', 'XPU', 'Meta', 
 def register(name: str, differentiable: int = 1) -> None:
     """Register the derivative of the first ``differentiable`` outputs of ``mmattn::<name>``, and vmap.
 
-    ``mmattn::<name>_backward`` is called with the gradients of these outputs, the outputs that it needs, the arguments
-    of the operator, and one bool per tensor among these arguments: whether it needs a gradient. It returns the needed
-    gradients in the order of the tensors. The batch is the first dimension of every tensor. Native code registers the
-    same derivative, with less overhead per call.
+    ``mmattn::<name>_backward`` is called with the gradients of these outputs (a tensor for the first one, and None for
+    others without a gradient), the outputs that it needs, the arguments of the operator, and one bool per tensor among
+    these arguments: whether it needs a gradient. It returns the needed gradients in the order of the tensors. The batch
+    is the first dimension of every tensor. Native code registers the same derivative, with less overhead per call.
     """
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
     for overload in (op, backward):
         register_vmap(overload, _fold_into_batch(overload))
+    register_grads_batch(backward)
     if library.UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.register_derivative(name, differentiable)
         return
 
     def gradients(needed: Sequence[bool], grads: Sequence[Tensor | None], kept: Sequence[Tensor], *arguments: Any):
-        filled = [torch.zeros_like(kept[i]) if grad is None else grad for i, grad in enumerate(grads)]
-        results = iter(backward(*filled, *kept, *arguments, needed))
+        results = iter(backward(*grads, *kept, *arguments, needed))
         return [next(results) if is_needed else None for is_needed in needed]
 
     def twice(*_: Any) -> list[Tensor]:
@@ -55,12 +56,33 @@ def register_vmap(op: torch._ops.OpOverload, rule: Callable) -> None:
         torch.library.register_vmap(op, rule)
 
 
+def register_grads_batch(backward: torch._ops.OpOverload) -> None:
+    """Register an operator, whose tensors have the batch first, for ``torch.autograd.grad(…, is_grads_batched=True)``.
+
+    It marks batches otherwise than ``torch.vmap``, and has no public way to register a rule.
+    """
+
+    def kernel(*arguments: Any) -> list[Tensor]:
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        batched = next(x for x in list_tensors(arguments) if torch._C._functorch.is_legacy_batchedtensor(x))
+        count = torch._remove_batch_dim(batched, level, 1, 0).shape[0]
+
+        def fold(x: Tensor) -> Tensor:
+            return torch._remove_batch_dim(x, level, count, 0).flatten(0, 1)
+
+        outputs = backward(*_replace(arguments, lambda x: fold(x) if isinstance(x, Tensor) else x))
+        return [torch._add_batch_dim(y.unflatten(0, (count, -1)), 0, level) for y in outputs]
+
+    LIBRARY.impl(backward._schema.name.removeprefix('mmattn::'), kernel, 'Batched')
+
+
 def register_formula(name: str, gradients: Callable, differentiable: int | None = 1, kept: int = 0) -> None:
     """Register the derivative of the first ``differentiable`` outputs of ``mmattn::<name>``, None for all outputs.
 
     ``gradients`` is called with one bool per tensor among the arguments (whether it needs a gradient), the gradients of
-    the differentiable outputs, the first ``kept`` outputs, and the arguments. It returns a gradient or None for each
-    tensor.
+    the differentiable outputs as in :func:`register`, the first ``kept`` outputs, and the arguments. It returns a
+    gradient or None for each tensor.
     """
     op = getattr(torch.ops.mmattn, name).default
 
@@ -118,6 +140,8 @@ class _Call(torch.autograd.Function):
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             results = below(*fill(tensors))
         outputs = (results,) if isinstance(results, Tensor) else tuple(results)
+        first = outputs[0]
+        ctx.zeros = functools.partial(torch.zeros, first.shape, dtype=first.dtype, device=first.device)
         ctx.save_for_backward(*outputs[:kept], *tensors)
         ctx.mark_non_differentiable(*([] if differentiable is None else outputs[differentiable:]))
         ctx.set_materialize_grads(False)
@@ -127,10 +151,12 @@ class _Call(torch.autograd.Function):
     def backward(ctx, *grads):  # type: ignore[override]
         if all(grad is None for grad in grads):
             return (None,) * len(ctx.needs_input_grad)
+        first = ctx.zeros() if grads[0] is None else grads[0]
         saved = ctx.saved_tensors  # read once: activation checkpointing does not allow unpacking them twice
         tensors = saved[ctx.kept :]
         needed = [flag and x.is_floating_point() for flag, x in zip(ctx.needs_input_grad[-len(tensors) :], tensors)]
-        gradients = ctx.gradients(needed, grads[: ctx.differentiable], saved[: ctx.kept], *ctx.fill(tensors))
+        grads = (first, *grads[1 : ctx.differentiable])
+        gradients = ctx.gradients(needed, grads, saved[: ctx.kept], *ctx.fill(tensors))
         return *[None] * 6, *gradients
 
     @staticmethod

@@ -166,10 +166,9 @@ def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
 
 def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
     """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
-    fields = OPERATORS[name].Arguments._fields
-    if fields[-1] != 'return_lse' or running(f'{name}_backward', device, dtype)[0] == 'composition':
+    if not OPERATORS[name].keeps_lse or running(f'{name}_backward', device, dtype)[0] == 'composition':
         return arguments
-    return (*arguments[: len(fields) - 1], True)
+    return (*arguments[: len(OPERATORS[name].Arguments._fields) - 1], True)
 
 
 # What a person selects

@@ -128,23 +128,26 @@ def _weighted(weights: Tensor, x: Tensor, kernel_size: Sequence[int], dilation: 
     return out
 
 
-def _local_attention(a: LocalArguments) -> Tensor:
+def _local_attention(a: LocalArguments) -> tuple[Tensor, Tensor]:
     """Compose ``local_attention`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, two of N·K logits."""
     area = a.kernel_size, a.dilation
     value, key = a.value, a.key
     rows, columns = (_exists(n, k, value.device, a.dilation) for n, k in zip(value.shape[2:4], a.kernel_size))
     outside = ~(rows[:, None, :, None] & columns[None, :, None]).flatten(2)  # (H, W, K)
+    if a.key_mask is not None:
+        masked = (~a.key_mask[:, None, :, :, None]).to(value.dtype)
+        outside = outside | torch.cat([x.squeeze(-1) for x in _neighbours(masked, *area)], -1).bool()
     logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
     if a.query is not None and key is not None:
         towards = a.query * a.scale
         for pass_ in range(a.iterations):
             if pass_:
-                towards = squash(_weighted(logits.softmax(-1), key, *area))
+                towards = squash(_weighted(softmax(logits, -1), key, *area))
             dots = [(towards.unsqueeze(-2) * neighbours).sum(-1) for neighbours in _neighbours(key, *area)]
             logits = logits + torch.cat(dots, -1)
     if a.window_bias is not None:
         logits = logits + a.window_bias
-    return _weighted(softmax(logits, -1), value, *area)
+    return _weighted(softmax(logits, -1), value, *area), logits.logsumexp(-1)
 
 
 def _dynamic_conv(a: ConvArguments) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -51,6 +51,22 @@ class GlobalArguments(NamedTuple):
     return_lse: bool = True
 
 
+# fmt: off
+@overload
+def global_attention(
+    query: Tensor, key: Tensor, value: Tensor, *,
+    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
+    outside_bias: Tensor | float = ..., axis_bias: Sequence[Tensor] = ..., key_bias: Tensor | None = ...,
+    key_mask: Tensor | None = ..., is_causal: bool = ..., return_lse: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def global_attention(
+    query: Tensor, key: Tensor, value: Tensor, *,
+    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
+    outside_bias: Tensor | float = ..., axis_bias: Sequence[Tensor] = ..., key_bias: Tensor | None = ...,
+    key_mask: Tensor | None = ..., is_causal: bool = ..., return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+# fmt: on
 def global_attention(
     query: Tensor,
     key: Tensor,
@@ -65,7 +81,7 @@ def global_attention(
     key_mask: Tensor | None = None,
     is_causal: bool = False,
     return_lse: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attend over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, with the biases δp of
@@ -86,9 +102,10 @@ def global_attention(
             shared by a group of consecutive query heads.
         value (Tensor): float ``(B, heads, *R, Dv)``, with as many heads as ``key``.
         scale (float, optional): finite factor 1/σc of the content logits. Defaults to 1/√D.
-        window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window centred on each query,
-            row-major, K = ∏k. With ``is_causal``, only the first (∏k + 1)/2 biases, for keys with j ≤ i. The biases are
-            not scaled: divide them by σp, or apply :func:`window_zscore`.
+        window_bias (Tensor, optional): float, broadcastable to ``(B, heads, *S, K)``, biases of the window centred on
+            each query, row-major, K = ∏k, or one table ``(heads, K)`` for all queries. With ``is_causal``, only the
+            first (∏k + 1)/2 biases, for keys with j ≤ i. The biases are not scaled: divide them by σp, or apply
+            :func:`window_zscore`.
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis. Required
             with ``window_bias``.
         outside_bias (Tensor or float): with ``window_bias``, the bias v_i of keys outside the window: float
@@ -101,7 +118,8 @@ def global_attention(
         key_mask (Tensor, optional): bool ``(B, *R)``, True for keys that may be attended to.
         is_causal (bool): attend only to keys with j ≤ i in row-major order. Defaults to False.
         return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
-            float64 operands, otherwise float32, not differentiable. Defaults to False.
+            float64 operands, otherwise float32, −∞ without keys. It merges attention over parts of the keys, as in the
+            example of :func:`local_attention`. Differentiable. Defaults to False.
 
     Returns:
         Tensor: ``(B, heads, *S, Dv)``, with dtype and memory order of the dimensions of ``value``. With
@@ -154,7 +172,7 @@ def _arguments(
             'window_bias and is_causal require queries at the last positions of the keys: the same size on all axes '
             f'but the first, and no larger on the first; got {tuple(size)} queries and {tuple(key_size)} keys'
         )
-    sizes, outside, outside_value = check_window(
+    sizes, window_bias, outside, outside_value = check_window(
         query, window_bias, window_size, outside_bias, lambda sizes: window_entries(sizes, is_causal)
     )
     check_one_per_axis('axis_bias', axis_bias, len(key_size))
@@ -336,8 +354,8 @@ class BiasGradients:
             where, exists = realigned
             inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
             self.window[:, :, rows] = inside
-            if self.outside is not None:  # the gradients of a softmax's logits sum to zero
-                self.outside[:, :, rows] = -inside.sum(-1)
+            if self.outside is not None:  # the gradients of all logits of a query sum to that of its log-sum-exp
+                self.outside[:, :, rows] -= inside.sum(-1)
         for axis, d_axis in enumerate(self.axes):
             dims = [3 + a for a in range(len(self.of.key_size)) if a != axis]
             d_axis[:, :, rows] = d_logits.unflatten(-1, self.of.key_size).sum(dims) if dims else d_logits
@@ -353,17 +371,23 @@ class BiasGradients:
         return unflattened if self.of.key_mask is None else [*unflattened, None]
 
 
-def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GlobalArguments, exact: bool = True) -> list[Tensor | None]:
+def _backward(
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, a: GlobalArguments, exact: bool = True
+) -> list[Tensor | None]:
     channels = max(a.query.shape[-1], a.value.shape[-1])
     fused = not exact and table_attention.uses_sdpa_backward(a.query.device, channels, has_biases(a))
+    fused = fused and grad_lse is None  # PyTorch's attention returns no log-sum-exp
     x = Rows(a, exact, fused)
     query, key, value, columns = x.padded() if fused else (x.query, x.key, x.value, 0)
     grad, out = grad.flatten(2, -2).to(query.dtype), out.flatten(2, -2)
     # With PyTorch's attention, the forward pass may have computed no log-sum-exp.
     lses = lse.flatten(2).unsqueeze(-1) if exact or not table_attention.uses_sdpa(a.query.device) else None
+    grad_lses = None if grad_lse is None else grad_lse.flatten(2).unsqueeze(-1)
     d_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
     d_key, d_value = (torch.zeros(y.shape, dtype=accumulator(a.query), device=y.device) for y in (key, value))  # sums
     biases = BiasGradients(x)
+    if biases.outside is not None and grad_lse is not None:
+        biases.outside += grad_lse.masked_fill(lse == -math.inf, 0).flatten(2)
     with torch.autocast(query.device.type, enabled=False):
         for rows in x.slices(tables=2 if exact else 4 if fused else 5):
             d_out, q = grad[:, :, rows], query[:, :, rows]
@@ -373,9 +397,9 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GlobalArguments, exact:
                 del table
             else:
                 logits, realigned = x.logits(rows)
-                row_lse = None if lses is None else lses[:, :, rows]
+                row_lse, row_grad = (None if y is None else y[:, :, rows] for y in (lses, grad_lses))
                 d_q, d_k, d_v, d_logits = attend_backward(
-                    d_out, out[:, :, rows], row_lse, logits, q, key, value, a.scale
+                    d_out, out[:, :, rows], row_grad, row_lse, logits, q, key, value, a.scale
                 )
                 del logits
             d_query[:, :, rows] = d_q
@@ -436,4 +460,5 @@ OPERATOR = Operator(
     fake=_fake,
     flops=_flops,
     kept=('out', 'lse'),
+    differentiable=('out', 'lse'),
 )

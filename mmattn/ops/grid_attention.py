@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -40,6 +40,20 @@ class GridArguments(NamedTuple):
     return_lse: bool = True
 
 
+# fmt: off
+@overload
+def grid_attention(
+    query: Tensor, key: Tensor, value: Tensor, *,
+    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
+    outside_bias: Tensor | float = ..., return_lse: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def grid_attention(
+    query: Tensor, key: Tensor, value: Tensor, *,
+    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
+    outside_bias: Tensor | float = ..., return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+# fmt: on
 def grid_attention(
     query: Tensor,
     key: Tensor,
@@ -50,7 +64,7 @@ def grid_attention(
     window_size: int | tuple[int, ...] | None = None,
     outside_bias: Tensor | float = 0.0,
     return_lse: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attend over the keys on the axes through each position of a 2-D or 3-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
@@ -63,11 +77,11 @@ def grid_attention(
 
     Args:
         query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
-        window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
-            query. The last axis comes first, including the centre. The other axes follow in reverse order, without the
-            centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them by
-            σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
-            log-sum-exp is ±1e8 or beyond are wrong.
+        window_bias (Tensor, optional): float, broadcastable to ``(B, heads, *S, K)``, or one table ``(heads, K)`` for
+            all queries: biases of the window of each axis, centred on the query. The last axis comes first, including
+            the centre. The other axes follow in reverse order, without the centre. In 2-D: k1 horizontal entries, then
+            k0 − 1 vertical ones. The biases are not scaled: divide them by σp, or apply :func:`window_zscore`. To
+            exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
         window_size, outside_bias, return_lse: as in :func:`global_attention`.
 
     Returns:
@@ -99,7 +113,7 @@ def _arguments(
     check_positions('query', query)
     if key.shape != query.shape:
         raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
-    sizes, outside, outside_value = check_window(
+    sizes, window_bias, outside, outside_value = check_window(
         query, window_bias, window_size, outside_bias, lambda sizes: sum(sizes) - len(sizes) + 1
     )
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside)
@@ -131,7 +145,9 @@ def attend(a: GridArguments, positions: Positions | None, rows: slice = ALL) -> 
     return out / total.masked_fill(total == 0, 1), (peak + total.log()).squeeze(-1)
 
 
-def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GridArguments, exact: bool = True) -> list[Tensor]:
+def _backward(
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, a: GridArguments, exact: bool = True
+) -> list[Tensor]:
     a, window_bias = _computed_in(a, exact), a.window_bias
     query, key, value, dtype = a.query, a.key, a.value, accumulator(a.query)
     d_query = torch.empty(query.shape, dtype=dtype, device=query.device)
@@ -142,14 +158,16 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GridArguments, exact: b
     with torch.autocast(query.device.type, enabled=False):
         positions = Positions.build(a, query.dtype)
         mean = (grad * out).sum(-1, keepdim=True, dtype=dtype)
-        lse = _finite(lse).unsqueeze(-1)
+        if grad_lse is not None:  # the derivative of the log-sum-exp is the weights
+            mean -= grad_lse.unsqueeze(-1)
+        finite_lse = _finite(lse).unsqueeze(-1)
         grad = grad.to(query.dtype)
         for rows in _slices(a, tables=4):
             for axis in range(query.dim() - 3):
                 d_out, queries = (lines_along(x[:, :, rows], axis).contiguous() for x in (grad, query))
                 keys, values = (_keys(x, axis, rows).contiguous() for x in (key, value))
                 logits, index = _logits(a, positions, axis, rows, queries, keys)
-                weights = logits.to(dtype).sub_(lines_along(lse[:, :, rows], axis)).exp_()
+                weights = logits.to(dtype).sub_(lines_along(finite_lse[:, :, rows], axis)).exp_()
                 _keys(d_value, axis, rows).add_(weights.to(value.dtype).transpose(-1, -2) @ d_out)
                 d_weights = (d_out @ values.transpose(-1, -2)).to(dtype)
                 d_logits = d_weights.sub_(lines_along(mean[:, :, rows], axis)).mul_(weights)
@@ -165,8 +183,9 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: GridArguments, exact: b
     grads = [d_query, d_key, d_value]
     if d_window is not None:
         grads.append(d_window)
-        if a.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
-            grads.append(-d_window.sum(-1))
+        if a.outside_bias is not None:  # the gradients of all logits of a query sum to that of its log-sum-exp
+            inside = d_window.sum(-1)
+            grads.append(-inside if grad_lse is None else grad_lse.masked_fill(lse == -math.inf, 0) - inside)
     return grads
 
 
@@ -342,4 +361,5 @@ OPERATOR = Operator(
     fake=_fake,
     flops=_flops,
     kept=('out', 'lse'),
+    differentiable=('out', 'lse'),
 )

@@ -1,4 +1,4 @@
-"""The order of the dimensions of outputs in memory, which is the order of ``value``."""
+"""The order of dimensions in memory: outputs have the order of ``value``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ def empty_with_layout(like: Tensor, size: Sequence[int]) -> Tensor:
     if 0 not in strides:
         order.sort(key=lambda dim: -strides[dim])
     return torch.empty_permuted(size, order, dtype=like.dtype, device=like.device)
+
+
+def copy_for_inductor(x: Tensor) -> Tensor:
+    """Copy a map ``(B, C, H, W)`` that a convolution reads, if ``torch.compile`` compiles a training.
+
+    With symbolic sizes, Inductor of torch 2.13 cannot keep a view for a gradient if a convolution follows (TypeError:
+    cannot determine truth value of Relational). It would remove a copy that has the same layout.
+    """
+    if not torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return x
+    return x.contiguous(memory_format=torch.contiguous_format if x.stride(1) == 1 else torch.channels_last)
 
 
 def empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

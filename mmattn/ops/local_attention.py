@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from mmattn.utils.checks import check_count
 
-from .arguments import as_scale, check_device, check_operands, check_queries
+from .arguments import as_scale, check_device, check_mask, check_operands, check_queries, expanded_window
 from .dtypes import accumulator
 from .flops import attention_flops
 from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
@@ -28,29 +28,50 @@ class LocalArguments(NamedTuple):
     key: Tensor | None  # (B, heads, H, W, D)
     value: Tensor  # (B, heads, H, W, Dv)
     window_bias: Tensor | None  # (B, heads, H, W, k0·k1)
+    key_mask: Tensor | None  # (B, H, W)
     kernel_size: Sequence[int]
     dilation: int
     scale: float
     iterations: int
+    return_lse: bool = True
 
 
+# fmt: off
+@overload
+def local_attention(
+    query: Tensor | None, key: Tensor | None, value: Tensor, kernel_size: int | tuple[int, int] = ..., *,
+    dilation: int = ..., scale: float | None = ..., window_bias: Tensor | None = ..., key_mask: Tensor | None = ...,
+    iterations: int = ..., return_lse: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def local_attention(
+    query: Tensor | None, key: Tensor | None, value: Tensor, kernel_size: int | tuple[int, int] = ..., *,
+    dilation: int = ..., scale: float | None = ..., window_bias: Tensor | None = ..., key_mask: Tensor | None = ...,
+    iterations: int = ..., return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+# fmt: on
 def local_attention(
     query: Tensor | None,
     key: Tensor | None,
     value: Tensor,
-    *,
     kernel_size: int | tuple[int, int] = 3,
+    *,
     dilation: int = 1,
     scale: float | None = None,
     window_bias: Tensor | None = None,
+    key_mask: Tensor | None = None,
     iterations: int = 1,
-) -> Tensor:
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attend over the k×k neighbourhood of each position of a 2-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
     the positions j in the k×k neighbourhood of i. Their weights sum to 1. At the border of the map, a neighbourhood is
-    clipped and has fewer positions. (NATTEN shifts it inwards instead, so that it keeps its size.) Differentiable in
-    every tensor. Dtypes are handled as in :func:`global_attention`.
+    clipped and has fewer positions. Differentiable in every floating-point tensor. Dtypes are handled as in
+    :func:`global_attention`.
+
+    NATTEN shifts a neighbourhood inwards instead, so that it keeps its size. Its tensors are ``(B, H, W, heads, D)``:
+    pass ``query.movedim(3, 1)``, which copies nothing, and use ``out.movedim(1, 3)``.
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, UTS, 2021, chapter 4.
 
     Args:
@@ -61,24 +82,40 @@ def local_attention(
         kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
         dilation (int): step ≥ 1 between the positions of a neighbourhood. Defaults to 1.
         scale (float, optional): finite factor of the content logits. Defaults to 1/√D.
-        window_bias (Tensor, optional): float ``(B, heads, H, W, k0·k1)``, the geometric logits γ of each query,
-            row-major over its neighbourhood. They are not scaled.
+        window_bias (Tensor, optional): float, broadcastable to ``(B, heads, H, W, k0·k1)``, the geometric logits γ of
+            each query, row-major over its neighbourhood, or one table ``(heads, k0·k1)`` for all queries, as in Swin
+            and NATTEN. They are not scaled. A gradient is computed for each query before it is summed to a table.
+        key_mask (Tensor, optional): bool ``(B, H, W)``, True for keys that may be attended to.
         iterations (int): T ≥ 1, number of softmax passes of iterative refinement (Algorithm 1), above 1 only with
             ``query``. The first T − 1 passes use content logits only. Each adds uᵀk_j to the logits, where u is the
             squashed sum of the keys, weighted by the softmax of the pass. ``scale`` applies to the first logits only.
             Defaults to 1.
+        return_lse (bool): also return the log-sum-exp of the last logits, as :func:`global_attention` does.
 
     Returns:
         Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, and its strides if they are dense. The output of a query
-        is 0 if the logits of all its neighbours are −∞.
+        is 0 if all its neighbours are masked, or have the logit −∞. With ``return_lse=True``, a tuple of this tensor
+        and the log-sum-exp.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
         >>> local_attention(query, key, value, kernel_size=5).shape
         torch.Size([1, 8, 32, 32, 16])
+
+        Each position also attends to five tokens, such as CLS and registers. The log-sum-exps merge the two softmaxes:
+
+        >>> token_keys, token_values = torch.randn(2, 1, 8, 5, 16).unbind()
+        >>> near, near_lse = local_attention(query, key, value, kernel_size=5, return_lse=True)
+        >>> far, far_lse = global_attention(query.flatten(2, 3), token_keys, token_values, return_lse=True)
+        >>> share = (near_lse.flatten(2) - far_lse).sigmoid().unsqueeze(-1)  # of the neighbours
+        >>> (share * near.flatten(2, 3) + (1 - share) * far).unflatten(2, (32, 32)).shape
+        torch.Size([1, 8, 32, 32, 16])
     """
-    arguments = _arguments(query, key, value, kernel_size, dilation, scale, window_bias, iterations)
-    return torch.ops.mmattn.local_attention(*arguments)
+    arguments = _arguments(
+        query, key, value, kernel_size, dilation, scale, window_bias, key_mask, iterations, return_lse
+    )
+    out, lse = torch.ops.mmattn.local_attention(*arguments)
+    return (out, lse) if return_lse else out
 
 
 def _arguments(
@@ -89,7 +126,9 @@ def _arguments(
     dilation: int = 1,
     scale: float | None = None,
     window_bias: Tensor | None = None,
+    key_mask: Tensor | None = None,
     iterations: int = 1,
+    return_lse: bool = False,
 ) -> LocalArguments:
     if (query is None) != (key is None):
         raise ValueError(f'query and key must be given together; {"query" if query is None else "key"} is missing')
@@ -112,13 +151,12 @@ def _arguments(
     if query is None and iterations > 1:
         raise ValueError(f'iterations above 1 require query and key; got iterations={iterations} without them')
     if window_bias is not None:
-        expected = (*value.shape[:-1], sizes[0] * sizes[1])
-        if window_bias.shape != expected:
-            raise ValueError(
-                f'window_bias must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(window_bias.shape)}'
-            )
-    check_device(value, query=query, key=key, window_bias=window_bias)
-    return LocalArguments(query, key, value, window_bias, sizes, dilation, as_scale(scale, like), iterations)
+        window_bias = expanded_window(window_bias, (*value.shape[:-1], sizes[0] * sizes[1]))
+    if key_mask is not None:
+        check_mask(key_mask, (value.shape[0], *value.shape[2:4]))
+    check_device(value, query=query, key=key, window_bias=window_bias, key_mask=key_mask)
+    scale = as_scale(scale, like)
+    return LocalArguments(query, key, value, window_bias, key_mask, sizes, dilation, scale, iterations, return_lse)
 
 
 def squash(x: Tensor) -> Tensor:
@@ -140,7 +178,7 @@ class _Part(NamedTuple):
 
     area: Offsets | Unfolded
     at: tuple[slice, slice]
-    outside: Tensor  # marks neighbours outside the map
+    outside: Tensor  # marks neighbours that are masked or outside the map
     query: Tensor | None
     key: Tensor | None
     value: Tensor
@@ -150,16 +188,18 @@ class _Part(NamedTuple):
 def _parts(a: LocalArguments, exact: bool) -> Iterator[_Part]:
     area = (Offsets if exact else Unfolded)(a.value.shape[2:4], a.kernel_size, a.dilation)
     dtype = accumulator(a.value) if exact else a.value.dtype
-    outside = area.outside(a.value.device)
+    outside = area.outside(a.value.new_zeros((1, *a.value.shape[2:4]), dtype=torch.bool))
     channels = max(x.shape[-1] for x in (a.value, a.query) if x is not None)
     for at in area.parts(a.value, channels, a.iterations + 3):
         query, key = (None if x is None else x[at].to(dtype) for x in (a.query, a.key))
         bias = None if a.window_bias is None else a.window_bias[at]
+        if a.key_mask is not None:
+            outside = area.outside(~a.key_mask[at[0]])
         yield _Part(area, at, outside, query, key, a.value[at].to(dtype), bias)
 
 
 def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Compute weights and weighted keys of each refining pass, and the weights of the last pass."""
+    """Compute weights and weighted keys of each refining pass, and the logits of the last pass."""
     area, dim = part.area, part.area.dim
     rounds: list[tuple[Tensor, Tensor]] = []
     logits = None
@@ -167,7 +207,7 @@ def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]]
         keys = area.of(part.key)
         logits = area.dot(part.query * a.scale, keys).masked_fill_(part.outside, -torch.inf)
         for _ in range(a.iterations - 1):
-            weights = logits.softmax(dim)
+            weights = softmax(logits, dim)
             total = area.gather(weights, keys)
             rounds.append((weights, total))
             logits += area.dot(squash(total).to(keys.dtype), keys)
@@ -175,25 +215,30 @@ def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]]
         bias = area.weights(part.window_bias).to(accumulator(a.value)).masked_fill(part.outside, -torch.inf)
         logits = bias if logits is None else logits.add_(bias)
     assert logits is not None
-    return rounds, softmax(logits, dim)
+    return rounds, logits
 
 
-def _forward(a: LocalArguments, exact: bool = True) -> Tensor:
-    out = torch.empty_like(a.value)
+def _forward(a: LocalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
+    out, lse = _fake(a)
     for part in _parts(a, exact):
-        _, weights = _passes(a, part)
-        out[part.at] = part.area.gather(weights, part.area.of(part.value))
-    return out
+        _, logits = _passes(a, part)
+        out[part.at] = part.area.gather(softmax(logits, part.area.dim), part.area.of(part.value))
+        if a.return_lse:
+            lse[part.at] = logits.logsumexp(part.area.dim)
+    return out, lse
 
 
-def _backward(grad: Tensor, a: LocalArguments, exact: bool = True) -> list[Tensor]:
+def _backward(grad: Tensor, grad_lse: Tensor | None, a: LocalArguments, exact: bool = True) -> list[Tensor | None]:
     grads = [None if x is None else torch.empty_like(x) for x in (a.query, a.key, a.value, a.window_bias)]
     for part in _parts(a, exact):
         area, dim = part.area, part.area.dim
-        rounds, weights = _passes(a, part)
+        rounds, logits = _passes(a, part)
+        weights = softmax(logits, dim)
         d_out = grad[part.at].to(part.value.dtype)
         d_value = area.scatter(weights, area.of(d_out))
         d_logits = softmax_backward(area.dot(d_out, area.of(part.value)), weights, dim)
+        if grad_lse is not None:  # the derivative of the log-sum-exp is the weights
+            d_logits += weights * grad_lse[part.at].unsqueeze(dim)
         d_bias, d_query, d_key = area.entries(d_logits), None, None
         if part.query is not None and part.key is not None:
             keys = area.of(part.key)
@@ -210,11 +255,12 @@ def _backward(grad: Tensor, a: LocalArguments, exact: bool = True) -> list[Tenso
         for to, grad_part in zip(grads, (d_query, d_key, d_value, d_bias)):
             if to is not None and grad_part is not None:
                 to[part.at] = grad_part
-    return [x for x in grads if x is not None]
+    given: list[Tensor | None] = [x for x in grads if x is not None]
+    return given if a.key_mask is None else [*given, None]
 
 
-def _fake(a: LocalArguments) -> Tensor:
-    return torch.empty_like(a.value)
+def _fake(a: LocalArguments) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(a.value), a.value.new_empty(a.value.shape[:-1], dtype=accumulator(a.value))
 
 
 def _flops(a: LocalArguments, backward: bool) -> int:
@@ -248,7 +294,7 @@ def local_attention_weights(
         raise ValueError(NEITHER)
     if key is None and operand.dim() != 5:
         raise ValueError(f'window_bias must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
-    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = _arguments(
+    query, key, operand, window_bias, key_mask, kernel_size, dilation, scale, iterations, _ = _arguments(
         query, key, operand, window_bias=window_bias, **settings
     )
     if window_bias is not None and key is None:
@@ -259,17 +305,18 @@ def local_attention_weights(
     around = queries.cpu()[:, None] + torch.cartesian_prod(*steps)  # (Q, K, 2)
     inside = ((around >= 0) & (around < torch.tensor(size, device='cpu'))).all(-1).to(operand.device)  # (Q, K)
     rows, columns = (at.clamp(0, n - 1).to(operand.device) for at, n in zip(around.unbind(-1), size))
+    is_key = inside if key_mask is None else (inside & key_mask[:, rows, columns]).unsqueeze(1)  # (…, Q, K)
     y, x = queries.to(operand.device).unbind(-1)
-    logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype).masked_fill(~inside, -torch.inf)
+    logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype).masked_fill(~is_key, -torch.inf)
     if query is not None and key is not None:
         with torch.autocast(operand.device.type, enabled=False):
-            keys = key[:, :, rows, columns].to(dtype).masked_fill(~inside.unsqueeze(-1), 0)  # (B, heads, Q, K, D)
+            keys = key[:, :, rows, columns].to(dtype).masked_fill(~is_key.unsqueeze(-1), 0)  # (B, heads, Q, K, D)
             towards = query[:, :, y, x].to(dtype) * scale
             for _ in range(iterations):
                 logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
-                towards = squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
+                towards = squash((softmax(logits, -1).unsqueeze(-2) @ keys).squeeze(-2))
     if window_bias is not None:
-        logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~inside, 0)
+        logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~is_key, 0)
     weights = logits.new_zeros((*logits.shape[:3], *size))
     row = torch.arange(len(queries), device=operand.device)[:, None]
     # Entries outside the map have weight 0, and are added to a key at the border.
@@ -284,13 +331,14 @@ def _grid(shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 OPERATOR = Operator(
-    'local_attention(Tensor? query, Tensor? key, Tensor value, Tensor? window_bias, int[] kernel_size, int dilation, '
-    'float scale, int iterations) -> Tensor',
+    'local_attention(Tensor? query, Tensor? key, Tensor value, Tensor? window_bias, Tensor? key_mask, '
+    'int[] kernel_size, int dilation, float scale, int iterations, bool return_lse=True) -> (Tensor, Tensor)',
     LocalArguments,
     check=_arguments,
     forward=_forward,
     backward=_backward,
     fake=_fake,
     flops=_flops,
+    differentiable=('out', 'lse'),
     layout=torch.preserve_format,
 )

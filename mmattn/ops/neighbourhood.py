@@ -53,11 +53,12 @@ class Offsets:
         """View weights as ``(B, heads, H, W, K)``."""
         return weights.movedim(0, -1)
 
-    def outside(self, device: torch.device) -> Tensor:
-        """Mark the neighbours that are outside the map: bool, of the shape of weights."""
-        outside = torch.ones((self.count, 1, 1, *self.size), dtype=torch.bool, device=device)
-        for entry, here, _ in self.pairs:
-            outside[entry][here] = False
+    def outside(self, masked: Tensor) -> Tensor:
+        """Mark the neighbours outside the map, or ``masked`` ``(B, H, W)``: bool, of the shape of weights."""
+        masked = masked.unsqueeze(1)
+        outside = torch.ones((self.count, *masked.shape), dtype=torch.bool, device=masked.device)
+        for entry, here, there in self.pairs:
+            outside[entry][here] = masked[there]
         return outside
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
@@ -118,13 +119,12 @@ class Unfolded:
         """Return the weights: they are entries."""
         return weights
 
-    def outside(self, device: torch.device) -> Tensor:
-        """Mark the neighbours that are outside the map: bool ``(H, W, K)``."""
-        inside = torch.zeros((1, 1, *self.size, 1), dtype=torch.bool, device=device)
-        padded = F.pad(inside, self.padding, value=True)
+    def outside(self, masked: Tensor) -> Tensor:
+        """Mark the neighbours outside the map, or ``masked`` ``(B, H, W)``: bool ``(B, 1, H, W, K)``."""
+        padded = F.pad(masked[:, None, :, :, None], self.padding, value=True)
         for dim, k in enumerate(self.kernel_size, 2):
             padded = padded.unfold(dim, (k - 1) * self.dilation + 1, 1)[..., :: self.dilation]
-        return padded[0, 0, :, :, 0].flatten(2)
+        return padded.squeeze(4).flatten(-2)
 
     def dot(self, a: Tensor, neighbours: Tensor) -> Tensor:
         """Compute a_iᵀb_j for every neighbour j of i, in float32 or float64."""

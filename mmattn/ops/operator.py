@@ -29,13 +29,13 @@ class Operator(Generic[Arguments]):
         arguments (type): a NamedTuple of the arguments.
         forward (Callable): computes the outputs in float32 or float64. Every kernel is compared with it. With
             ``exact=False``, it computes in the dtype of the operands, as on GPUs.
-        backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, the
-            arguments, and ``exact`` as above. Returns a gradient or None for each tensor among the arguments. Gradients
-            that are not needed are dropped. Native kernels do not compute them.
+        backward (Callable): called with the gradient of each differentiable output (None if it has none, except for
+            the first), the ``kept`` outputs, the arguments, and ``exact`` as above. Returns a gradient or None for each
+            tensor among the arguments. Gradients that are not needed are dropped. Native kernels do not compute them.
         fake (Callable): allocates outputs without data.
         flops (Callable): counts FLOPs from the arguments, and a bool, True for the backward pass.
         kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
-        differentiable (int): the first ``differentiable`` outputs have a derivative. Defaults to 1.
+        differentiable (sequence of str): names of the first outputs, which have a derivative. Defaults to 'out'.
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
         always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``, and run everywhere. Defaults to
             False.
@@ -62,7 +62,7 @@ class Operator(Generic[Arguments]):
         fake: Callable[[Arguments], Any],
         flops: Callable[[Arguments, bool], int],
         kept: Sequence[str] = (),
-        differentiable: int = 1,
+        differentiable: Sequence[str] = ('out',),
         layout: torch.memory_format = torch.contiguous_format,
         always_exact: bool = False,
         check: Callable[..., Arguments] | None = None,
@@ -71,8 +71,9 @@ class Operator(Generic[Arguments]):
         self.Arguments, self.check = arguments, check
         self._forward, self._backward, self._fake, self._flops = forward, backward, fake, flops
         self._layout = layout
-        self._leading = differentiable + len(kept)  # arguments of the backward operator that come first
-        leading = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
+        self._leading = len(differentiable) + len(kept)  # arguments of the backward operator that come first
+        leading = ['Tensor grad', *(f'Tensor? grad_{x}' for x in differentiable[1:]), *(f'Tensor {x}' for x in kept)]
+        self.keeps_lse = 'lse' in kept
         operands = signature.partition(') -> ')[0].replace('=True', '')
         derivative = f'({", ".join(leading)}, {operands}, bool[] needed) -> Tensor[]'
         run, run_backward = (
@@ -85,7 +86,7 @@ class Operator(Generic[Arguments]):
         if not always_exact:
             dispatch.register(self.name, 'composition', self.composition, self.composition_backward)
         self.run = getattr(torch.ops.mmattn, self.name).default
-        autograd.register(self.name, differentiable)
+        autograd.register(self.name, len(differentiable))
         count_flops(self.name, lambda *operands: flops(arguments(*operands), False))
         count_flops(f'{self.name}_backward', lambda *x: flops(arguments(*x[self._leading : -1]), True))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -49,6 +49,20 @@ class StridedArguments(NamedTuple):
     return_lse: bool = True
 
 
+# fmt: off
+@overload
+def strided_attention(
+    query: Tensor, key: Tensor, value: Tensor, *,
+    pattern: str, step: int | tuple[int, ...] | None = ..., scale: float | None = ...,
+    offset_bias: Sequence[Tensor] = ..., return_lse: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def strided_attention(
+    query: Tensor, key: Tensor, value: Tensor, *,
+    pattern: str, step: int | tuple[int, ...] | None = ..., scale: float | None = ...,
+    offset_bias: Sequence[Tensor] = ..., return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+# fmt: on
 def strided_attention(
     query: Tensor,
     key: Tensor,
@@ -59,7 +73,7 @@ def strided_attention(
     scale: float | None = None,
     offset_bias: Sequence[Tensor] = (),
     return_lse: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attend over a cube of keys, or over the keys at multiples of a step.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The sum is
@@ -388,19 +402,23 @@ def _forward(a: StridedArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     return results.outputs()
 
 
-def _backward(grad: Tensor, out: Tensor, lse: Tensor, a: StridedArguments, exact: bool = True) -> list[Tensor]:
-    x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device)
+def _backward(
+    grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, a: StridedArguments, exact: bool = True
+) -> list[Tensor]:
+    # PyTorch's attention returns no log-sum-exp.
+    x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device) and grad_lse is None
     gradients = Gradients(x)
-    groups = [x.of_queries(y) for y in (grad, out, lse.unsqueeze(-1))]
+    groups = [x.of_queries(y) for y in (grad, out)]
+    numbers = [None if y is None else x.of_queries(y.unsqueeze(-1)) for y in (grad_lse, lse)]
     with torch.autocast(a.query.device.type, enabled=False):
         for part in x.parts(tables=2 if exact else 4 if fused else 5):
             operands = x.operands(part)
             query, key = operands[:2]
-            d_out, outs = (x.rows(y, part) for y in groups[:2])
+            d_out, outs = (x.rows(y, part) for y in groups)
             if not fused:
-                lses = groups[2][part].flatten(2 + x.rank, -2)
+                row_grad, row_lse = (None if y is None else y[part].flatten(2 + x.rank, -2) for y in numbers)
                 logits = x.logits(query, key, part)
-                gradients.add(part, *attend_backward(d_out, outs, lses, logits, *operands, a.scale))
+                gradients.add(part, *attend_backward(d_out, outs, row_grad, row_lse, logits, *operands, a.scale))
                 continue
             flat_query, flat_key, flat_value, table = x.flat(*operands, part)
             flat_grad = pad(d_out).flatten(0, -3).unsqueeze(1)
@@ -471,4 +489,5 @@ OPERATOR = Operator(
     fake=_fake,
     flops=_flops,
     kept=('out', 'lse'),
+    differentiable=('out', 'lse'),
 )

@@ -37,6 +37,7 @@ def attend(logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 def attend_backward(
     grad: Tensor,
     out: Tensor,
+    grad_lse: Tensor | None,
     lse: Tensor | None,
     logits: Tensor,
     query: Tensor,
@@ -46,12 +47,15 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of query, key, value and logits from what :func:`attend` returned.
 
-    Overwrites the logits. If ``lse`` is None, it is computed again.
+    ``grad_lse`` is the gradient of ``lse``, if it has one. Overwrites the logits. If ``lse`` is None, it is computed
+    again.
     """
     lse = logits.logsumexp(-1, keepdim=True) if lse is None else lse
     weights = logits.sub_(lse.masked_fill(lse == -torch.inf, 0)).exp_()
     d_value = weights.to(grad.dtype).transpose(-1, -2) @ grad
     mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
+    if grad_lse is not None:  # the derivative of the log-sum-exp is the weights
+        mean -= grad_lse
     d_logits = (grad @ value.transpose(-1, -2)).to(weights.dtype).sub_(mean).mul_(weights)
     d_pairs = d_logits.to(query.dtype)
     return (d_pairs @ key).mul_(scale), d_pairs.transpose(-1, -2) @ (query * scale), d_value, d_logits

@@ -14,11 +14,6 @@ import torch
 from torch import Tensor
 
 
-def accumulator(x: Tensor) -> torch.dtype:
-    """Choose the dtype in which sums over ``x`` are accumulated: float64 for float64, otherwise float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
 def as_window_size(window_size: int | tuple[int, ...], axes: int, name: str = 'window_size') -> tuple[int, ...]:
     """Expand ``window_size`` to one odd length ≥ 1 per axis. Error messages call the argument ``name``."""
     sizes = as_lengths(window_size, axes)

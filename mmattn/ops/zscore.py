@@ -89,7 +89,7 @@ def window_zscore(
     def entries(sizes: tuple[int, ...]) -> int:
         return sum(sizes) - len(sizes) + 1 if support == 'grid' else window_entries(sizes, is_causal)
 
-    sizes, outside, outside_value = check_window(window_bias, window_bias, window_size, outside_bias, entries)
+    sizes, _, outside, outside_value = check_window(window_bias, window_bias, window_size, outside_bias, entries)
     if outside_value == -math.inf:
         raise ValueError('outside_bias must be finite for a z-score; got -inf')
     check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
@@ -178,8 +178,9 @@ def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _backward(
-    grad: Tensor, grad_outside: Tensor, out: Tensor, out_outside: Tensor, rstd: Tensor, a: ZscoreArguments
+    grad: Tensor, grad_outside: Tensor | None, out: Tensor, out_outside: Tensor, rstd: Tensor, a: ZscoreArguments
 ) -> list[Tensor | None]:
+    grad_outside = torch.zeros_like(out_outside) if grad_outside is None else grad_outside
     out, grad = out.flatten(2, -2), grad.flatten(2, -2)
     out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
     d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
@@ -219,7 +220,7 @@ OPERATOR = Operator(
     backward=_backward,
     fake=_fake,
     flops=_flops,
-    kept=('out', 'out_outside', 'rstd'),
-    differentiable=2,
+    kept=('out', 'outside', 'rstd'),
+    differentiable=('out', 'outside'),
     always_exact=True,
 )

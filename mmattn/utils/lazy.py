@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+from .optional import OPENMMLAB, requires
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], list[str]]:
     """Make ``__getattr__`` and ``__all__`` of a package that imports its public names from modules at their first use.
+
+    If an OpenMMLab package is missing, the ImportError gives the command that installs it.
 
     Args:
         package (str): ``__name__`` of the package.
@@ -27,6 +32,12 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
     def load(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f'module {package!r} has no attribute {name!r}')
-        return getattr(import_module(module_of[name]), name)
+        try:
+            return getattr(import_module(module_of[name]), name)
+        except ModuleNotFoundError as error:
+            missing = str(error.name).partition('.')[0]
+            if missing not in OPENMMLAB or find_spec(missing) is not None:
+                raise
+            raise ImportError(requires(f'{package}.{name}', [missing])) from error
 
     return load, sorted(module_of)

@@ -1,7 +1,25 @@
-"""Packages of the extra ``language``, which are imported when they are used."""
+"""Packages that only a part of mmattn requires: how to install them, and imports at their first use."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
+
+# Distributions by import name: the maintained continuation, the original.
+OPENMMLAB = {
+    'mmengine': ('onedl-mmengine', 'mmengine'),
+    'mmcv': ('onedl-mmcv', 'mmcv'),
+    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
+    'mmdet': ('onedl-mmdetection', 'mmdet'),
+}
+
+
+def requires(name: str, packages: Sequence[str]) -> str:
+    """Say that ``name`` requires OpenMMLab packages that are missing, and how to install them."""
+    continued, original = (' '.join(names) for names in zip(*(OPENMMLAB[package] for package in packages)))
+    return (
+        f"'{name}' requires {' and '.join(packages)}, not installed here: "
+        f'pip install {continued} (maintained) or pip install {original} (original)'
+    )
 
 
 def import_optional(name: str) -> ModuleType:

@@ -13,7 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
 
-from mmattn.layers import BAConv2d, LocalBilateralAttention, local_bilateral_attention
+from mmattn.layers import (
+    BAConv2d,
+    DynamicConv2d,
+    LocalBilateralAttention,
+    TransformerAttention2d,
+    local_bilateral_attention,
+)
 from mmattn.ops import local_attention
 from mmattn.utils.profiling import extra_memory
 
@@ -511,3 +517,17 @@ def test_hooks_of_the_projections_run():
     mask = layer.projection.conv.weight_mask
     assert 0 < mask.mean() < 1
     assert not (layer.projection.conv.weight_orig.grad * (1 - mask)).any()
+
+
+@pytest.mark.slow
+def test_trainings_compiled_by_inductor_at_two_sizes():
+    """With symbolic sizes, it cannot keep a layer's views for the gradients of a network with convolutions."""
+    layers = LocalBilateralAttention(8, num_heads=2), DynamicConv2d(8, 3, 2), TransformerAttention2d(8, 2, '1111', 3)
+    for layer in layers:
+        torch.compiler.reset()
+        plain = nn.Sequential(layer, nn.Conv2d(8, 4, 3))
+        compiled = torch.compile(copy.deepcopy(plain))
+        for size in ((9, 12), (10, 8)):
+            x = torch.randn(2, 8, *size)
+            actual, expected = (literal.evaluate(lambda x, f=f: f(x), {'x': x}) for f in (compiled, plain))
+            literal.assert_same(actual, expected, 1e-4, 1e-4)

@@ -65,7 +65,17 @@ def cross(size, window_size):
 
 
 def dense(
-    query, key, value, support, scale, window_bias=None, entry=None, outside_bias=0.0, normalize=False, extra=0.0
+    query,
+    key,
+    value,
+    support,
+    scale,
+    window_bias=None,
+    entry=None,
+    outside_bias=0.0,
+    normalize=False,
+    extra=0.0,
+    return_lse=False,
 ):
     """Attention from a table of all pairs.
 
@@ -73,16 +83,21 @@ def dense(
         query, key, value: ``(B, heads, *positions, channels)``.
         support: bool, broadcastable to ``(B, heads, N, M)``.
         scale: 1/σc.
-        window, outlier: f and v, ``(B, heads, *S, K)`` and ``(B, heads, *S)`` or a number.
+        window_bias, outside_bias: f, one table ``(heads, K)`` or broadcastable to ``(B, heads, *S, K)``, and v,
+            ``(B, heads, *S)`` or a number.
         entry: ``(N, M)`` of 0 … K, where K stands for the outlier.
         normalize: z-score over the support.
         extra: logits to add, broadcastable to ``(B, heads, N, M)``.
+        return_lse: also return log Σ e^logit, ``(B, heads, *S)``.
     """
     size = query.shape[2:-1]
     query, key, value = (x.flatten(2, -2) for x in (query, key, value))
     logits = torch.einsum('bhid,bhjd->bhij', query, key) * (query.shape[-1] ** -0.5 if scale is None else scale) + extra
     support = support.expand(logits.shape)
     if window_bias is not None:
+        if window_bias.dim() == 2:
+            window_bias = window_bias.view(window_bias.shape[0], *[1] * len(size), -1)
+        window_bias = window_bias.expand(*logits.shape[:2], *size, -1)
         outside_bias = (
             outside_bias
             if torch.is_tensor(outside_bias)
@@ -97,8 +112,11 @@ def dense(
             position = (position - mean) / (var + EPS).sqrt()
         logits = logits + position
     support = support & (logits != -math.inf)  # an outlier of −inf takes its keys out of the support
-    logits = logits.masked_fill(~support, -math.inf).masked_fill(~support.any(-1, keepdim=True), 0)
-    return (logits.softmax(-1).where(support, 0) @ value).unflatten(2, size)
+    empty = ~support.any(-1, keepdim=True)
+    logits = logits.masked_fill(~support, -math.inf).masked_fill(empty, 0)
+    out = (logits.softmax(-1).where(support, 0) @ value).unflatten(2, size)
+    lse = logits.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf).unflatten(2, size)
+    return (out, lse) if return_lse else out
 
 
 def global_attention(
@@ -115,6 +133,7 @@ def global_attention(
     key_bias=None,
     key_mask=None,
     is_causal=False,
+    return_lse=False,
 ):
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     support = torch.ones(math.prod(size), math.prod(key_size), dtype=torch.bool)
@@ -136,15 +155,25 @@ def global_attention(
             entries = (math.prod(window_size) + 1) // 2
             assert window_bias.shape[-1] == entries
             entry = entry.where(entry < entries, entries)
-    return dense(query, key, value, support, scale, window_bias, entry, outside_bias, normalize, extra)
+    return dense(query, key, value, support, scale, window_bias, entry, outside_bias, normalize, extra, return_lse)
 
 
 def grid_attention(
-    query, key, value, *, scale=None, window_bias=None, window_size=1, outside_bias=0.0, normalize=False
+    query,
+    key,
+    value,
+    *,
+    scale=None,
+    window_bias=None,
+    window_size=1,
+    outside_bias=0.0,
+    normalize=False,
+    return_lse=False,
 ):
     size = tuple(query.shape[2:-1])
     entry = cross(size, as_tuple(window_size, len(size)))
-    return dense(query, key, value, entry >= 0, scale, window_bias, entry, outside_bias, normalize)
+    support = entry >= 0
+    return dense(query, key, value, support, scale, window_bias, entry, outside_bias, normalize, return_lse=return_lse)
 
 
 @functools.cache
@@ -168,8 +197,24 @@ def squash(x):
     return square / (1 + square) * x / norm
 
 
-def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None, window_bias=None, iterations=1):
+def local_attention(
+    query,
+    key,
+    value,
+    kernel_size=3,
+    *,
+    dilation=1,
+    scale=None,
+    window_bias=None,
+    key_mask=None,
+    iterations=1,
+    return_lse=False,
+):
     entry = neighbours(tuple(value.shape[2:-1]), as_tuple(kernel_size, 2), dilation)
+    support = entry >= 0
+    if key_mask is not None:
+        support = support & key_mask.flatten(1)[:, None, None]
+    empty = ~support.any(-1, keepdim=True)
     if query is None:
         query = key = value.new_zeros(*value.shape[:-1], 1)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -177,9 +222,9 @@ def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None,
     c = scale * torch.einsum('bhid,bhjd->bhij', x_i, x_j)
     refined = torch.zeros_like(c)
     for _ in range(iterations - 1):
-        a = (c + refined).masked_fill(entry < 0, -math.inf).softmax(-1)
+        a = (c + refined).masked_fill(~support, -math.inf).masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)
         refined = refined + torch.einsum('bhid,bhjd->bhij', squash(a @ x_j), x_j)
-    return dense(query, key, value, entry >= 0, scale, window_bias, entry, extra=refined)
+    return dense(query, key, value, support, scale, window_bias, entry, extra=refined, return_lse=return_lse)
 
 
 def dynamic_conv(value, logits, *, kernel_size, dilation=1):
@@ -233,7 +278,7 @@ def strided(size, key_size, step, pattern):
     return support, places
 
 
-def strided_attention(query, key, value, *, pattern, step=None, scale=None, offset_bias=()):
+def strided_attention(query, key, value, *, pattern, step=None, scale=None, offset_bias=(), return_lse=False):
     size, key_size = tuple(query.shape[2:-1]), tuple(key.shape[2:-1])
     step = tuple(math.ceil(math.sqrt(side)) for side in size) if step is None else as_tuple(step, len(size))
     support, places = strided(size, key_size, step, pattern)
@@ -241,7 +286,7 @@ def strided_attention(query, key, value, *, pattern, step=None, scale=None, offs
     for logits, place in zip(offset_bias, places):
         table = logits.expand(*query.shape[:-1], logits.shape[-1]).flatten(2, -2)
         extra = extra + table.gather(-1, place.expand(*table.shape[:-1], -1))
-    return dense(query, key, value, support, scale, extra=extra)
+    return dense(query, key, value, support, scale, extra=extra, return_lse=return_lse)
 
 
 LEARNED = 'learned'
@@ -328,7 +373,7 @@ def with_kernel(
 
 
 def evaluate(op, tensors, dtype=None, **settings):
-    """Output of ``op``, and gradients of all its floating-point tensors under a fixed cotangent.
+    """Outputs of ``op``, and gradients of all its floating-point tensors under fixed cotangents.
 
     Args:
         tensors: arguments by name: a tensor, or a tuple of them. Their strides are kept.
@@ -336,7 +381,7 @@ def evaluate(op, tensors, dtype=None, **settings):
         settings: the other arguments.
 
     Returns:
-        dict: 'output' and 'd_<argument>', the latter for each tensor of a tuple.
+        dict: 'output', 'lse' with ``return_lse``, and 'd_<argument>', the latter for each tensor of a tuple.
     """
     leaves, arguments = {}, {}
     for name, given in tensors.items():
@@ -345,11 +390,20 @@ def evaluate(op, tensors, dtype=None, **settings):
                 x = x.detach().to(dtype or x.dtype).requires_grad_()
                 leaves[f'd_{name}{place or ""}'] = x
             arguments[name] = (*arguments.get(name, ()), x) if isinstance(given, tuple) else x
-    output = op(**arguments, **settings)
-    # Any fixed numbers with a few bits, so that they are the same in every dtype.
-    cotangent = torch.arange(output.numel(), device=output.device).mul(7).remainder(13).sub(6).div(8)
-    grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output.dtype).view(output.shape))
-    return {'output': output.detach(), **dict(zip(leaves, grads))}
+    outputs = op(**arguments, **settings)
+    outputs = (outputs,) if torch.is_tensor(outputs) else outputs
+    grads = torch.autograd.grad(outputs, list(leaves.values()), [cotangent(x) for x in outputs])
+    return {**dict(zip(('output', 'lse'), (x.detach() for x in outputs))), **dict(zip(leaves, grads))}
+
+
+def cotangent(x):
+    """Any fixed numbers with a few bits, so that they are the same in every dtype."""
+    return torch.arange(x.numel(), device=x.device).mul(7).remainder(13).sub(6).div(8).to(x.dtype).view(x.shape)
+
+
+def largest(x):
+    """The largest magnitude, apart from the log-sum-exp −∞ of queries without keys."""
+    return max([1.0, *x[x.isfinite()].abs().flatten().tolist()])
 
 
 def assert_same(actual, expected, atol=1e-10, rtol=1e-10, check_dtype=True):
@@ -429,6 +483,14 @@ def arguments(name, *args, **settings):
     """Check the arguments of a public function and return those of the schema, without ``return_lse``."""
     checked = OPERATORS[name].check(*args, **settings)
     return tuple(checked)[: -1 if checked._fields[-1] == 'return_lse' else None]
+
+
+def backward_arguments(name, outputs, arguments, needed, grad_lse=None):
+    """The arguments of the backward operator of ``name``, from those of the operator, all of them, and its outputs."""
+    out, lse = outputs if isinstance(outputs, tuple) else (outputs, None)
+    leading = {'grad': cotangent(out), 'grad_lse': grad_lse, 'out': out, 'lse': lse}
+    schema = [x.name for x in getattr(torch.ops.mmattn, f'{name}_backward').default._schema.arguments]
+    return [*(leading[x] for x in schema[: -1 - len(arguments)]), *arguments, needed]
 
 
 def record_slices(monkeypatch, module):

@@ -82,7 +82,9 @@ def calls() -> dict[str, Call]:
     axes.draw('axis_bias 0', 1, HEADS, *size, 3).draw('axis_bias 1', 1, HEADS, 1, 4, 4)
     other = add('keys at other positions', Call('global_attention').content(size, (2, 5)).value((2, 5)))
     other.draw('axis_bias 0', 1, HEADS, *size, 2).draw('axis_bias 1', 1, HEADS, *size, 5)
-    everything = attention('global_attention', size, scale=0.5, window_size=3, zscore=True, key_mask=mask)
+    everything = attention(
+        'global_attention', size, scale=0.5, window_size=3, zscore=True, key_mask=mask, return_lse=True
+    )
     everything.draw('window_bias', 1, HEADS, *size, 9).draw('outside_bias', 1, HEADS, *size).draw(
         'key_bias', 1, 1, *size
     )
@@ -93,6 +95,12 @@ def calls() -> dict[str, Call]:
         entries = 15 if 'kernel_size' in settings else 9
         add(f'{name}, content', attention('local_attention', size, **settings))
         windowed('local_attention', f'{name}, content and geometry', size, entries, **settings)
+    masked = attention('local_attention', size, key_mask=mask, iterations=2, return_lse=True)
+    add('k 3, key mask, log-sum-exp', masked.draw('window_bias', 1, HEADS, *size, 9))
+    for operator, entries in (('global_attention', 9), ('grid_attention', 5), ('local_attention', 9)):
+        window = {} if operator == 'local_attention' else {'window_size': 3}
+        table = add('one table', attention(operator, size, return_lse=True, **window))
+        table.draw('window_bias', HEADS, entries)
     geometry = add('geometry', Call('local_attention', query=None, key=None).value(size))
     geometry.draw('window_bias', 1, HEADS, *size, 9)
 
@@ -100,7 +108,8 @@ def calls() -> dict[str, Call]:
     add('step 2×3', attention('strided_attention', size, pattern='strided', step=(2, 3)))
     add('scale', attention('strided_attention', size, pattern='block', step=2, scale=0.3))
     for pattern in PATTERNS:
-        logits = add(f'{pattern}, offset logits', attention('strided_attention', size, pattern=pattern, step=2))
+        settings = {'pattern': pattern, 'step': 2, 'return_lse': True}
+        logits = add(f'{pattern}, offset logits', attention('strided_attention', size, **settings))
         for axis, offsets in enumerate(ops.strided_offsets(size, 2, pattern)):
             logits.draw(f'offset_bias {axis}', 1, HEADS, *size, len(offsets))
         keys = Call('strided_attention', pattern=pattern, step=2).content(size, (2, 5)).value((2, 5))

@@ -16,6 +16,7 @@ from .literal import operands, randn, with_kernel, with_window
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 SIZE = (2, 3)
+MASK = torch.tensor([[[True, True, False], [True, True, True]]])
 ATTENTION = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
 BILINEAR = ('bilinear_logits', 'bilinear_pooling')
 TWICE_ERROR = (*ATTENTION, 'window_zscore', *BILINEAR)
@@ -39,17 +40,18 @@ def call(name):
         tensors, settings = with_window(9, SIZE, 3)
         tensors['axis_bias'] = tuple(randn(1, 1, *SIZE, side, seed=6 + side) for side in SIZE)
         tensors['key_bias'] = randn(1, 1, *SIZE, seed=7)
-        return tensors, settings | {'key_mask': randn(1, *SIZE, seed=8) > -1}
+        return tensors, settings | {'key_mask': MASK, 'return_lse': True}
     if name == 'grid_attention':
-        return with_window(5, SIZE, 3)
+        tensors, settings = with_window(5, SIZE, 3)
+        return tensors, settings | {'return_lse': True}
     if name == 'window_zscore':
         tensors, settings = with_window(5, SIZE, 3)
         return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings | {'support': 'grid'}
     if name == 'local_attention':
-        return with_kernel(SIZE, 3, iterations=2)
+        return with_kernel(SIZE, 3, iterations=2, key_mask=MASK, return_lse=True)
     if name == 'strided_attention':
         logits = tuple(randn(1, 1, *SIZE, 3, seed=9 + axis) for axis in range(2))
-        return operands(SIZE) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
+        return operands(SIZE) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2, 'return_lse': True}
     if name == 'dynamic_conv':
         return {'value': randn(1, 1, *SIZE, 2), 'logits': randn(1, 1, *SIZE, 9, seed=1)}, {'kernel_size': 3}
     if name in BILINEAR:
@@ -65,7 +67,8 @@ def flat(name):
     function = zscored.operator(name)
 
     def run(*leaves):
-        return function(**torch.utils._pytree.tree_unflatten(list(leaves), spec), **settings)
+        out = function(**torch.utils._pytree.tree_unflatten(list(leaves), spec), **settings)
+        return out if torch.is_tensor(out) else torch.cat([out[0], out[1].unsqueeze(-1)], -1)
 
     return run, tuple(leaves)
 
@@ -204,13 +207,16 @@ def test_only_requested_gradients_are_returned(name):
         assert_close(torch.autograd.grad(run(*given), given[place]), [expected[place]])
 
 
-@pytest.mark.parametrize('name', ['global_attention', 'grid_attention', 'strided_attention'])
-def test_the_log_sum_exp_has_no_gradient(name):
-    """It is for the backward pass; autograd refuses it rather than return 0."""
-    op, arguments = dispatcher(name)
-    out, lse = op(arguments[0].clone().requires_grad_(), *arguments[1:])
-    assert out.requires_grad
-    assert not lse.requires_grad
+@pytest.mark.parametrize('name', OPERATORS)
+def test_a_batch_of_gradients(name):
+    """By ``is_grads_batched``, which vectorised Jacobians and PyTorch's own gradcheck use."""
+    run, leaves = flat(name)
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    out = run(*leaves)
+    batch = torch.stack([out.detach(), out.detach().cos(), torch.zeros_like(out)])
+    expected = [torch.autograd.grad(out, leaves, x, retain_graph=True) for x in batch]
+    found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
+    assert_close(found, [torch.stack(x) for x in zip(*expected)])
 
 
 @pytest.mark.parametrize('use_reentrant', [False, True])
@@ -266,14 +272,14 @@ def call_of_size(name, size):
     if name == 'global_attention':
         tensors, settings = with_window(9, size, 3)
         tensors['axis_bias'] = tuple(randn(1, 1, *size, side, seed=6) for side in size)
-        return tensors, settings
+        return tensors, settings | {'return_lse': True}
     if name == 'grid_attention':
         return with_window(5, size, 3)
     if name == 'window_zscore':
         tensors, settings = with_window(9, size, 3)
         return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings
     if name == 'local_attention':
-        return with_kernel(size, 3, iterations=2)
+        return with_kernel(size, 3, iterations=2, return_lse=True)
     if name == 'strided_attention':
         logits = tuple(randn(1, 1, *size, 3, seed=9) for _ in range(2))
         return operands(size) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
@@ -290,7 +296,7 @@ def test_outputs_can_be_changed_in_place(name, backend):
     calls = {
         'global': lambda: ops.global_attention(x, x, x, return_lse=True)[:1],
         'grid': lambda: [ops.grid_attention(x, x, x)],
-        'local': lambda: [ops.local_attention(x, x, x)],
+        'local': lambda: ops.local_attention(x, x, x, return_lse=True)[:1],
         'strided': lambda: [ops.strided_attention(x, x, x, pattern='block')],
         'zscore': lambda: ops.window_zscore(x, 3, x[..., 0]),
     }

@@ -1,7 +1,5 @@
 """What every operator promises, over all calls of ``operator_calls.py``."""
 
-import inspect
-
 import pytest
 import torch
 import torch._dynamo.testing
@@ -27,7 +25,6 @@ RICH = {
     'strided_attention': ALL['strided_attention: centred, offset logits'],
     'dynamic_conv': ALL['dynamic_conv: k 3×5'],
 }
-WITH_LSE = ('global_attention', 'grid_attention', 'strided_attention')
 rich = pytest.mark.parametrize('name', RICH)
 
 
@@ -41,6 +38,12 @@ def given(call, dtype=torch.float64):
     if settings.pop('zscore', False):
         settings['normalize'] = True
     return tensors, settings
+
+
+def plain(name, dtype=torch.float64):
+    """A call with every kind of operand, without z-score and log-sum-exp."""
+    tensors, settings = given(RICH[name], dtype)
+    return tensors, {key: x for key, x in settings.items() if key not in ('normalize', 'return_lse')}
 
 
 def written_out(call):
@@ -68,7 +71,7 @@ def test_values_and_gradients_are_those_of_the_equation(name):
         exact = evaluate(operator, rounded, torch.float64, **settings)
         largest = max(x.abs().max().item() for x in exact.values())
         actual = evaluate(operator, rounded, **settings)
-        wide = {'output'} if call.operator == 'bilinear_logits' else set()  # logits are in float32
+        wide = {'output'} if call.operator == 'bilinear_logits' else {'lse'}  # logits are in float32
         assert {x.dtype for key, x in actual.items() if key not in wide} == {dtype}
         tolerance = low_precision(dtype)
         # the z-score of few keys multiplies its gradients
@@ -82,8 +85,7 @@ def test_values_and_gradients_are_those_of_the_equation(name):
 @pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 @rich
 def test_kernels_run_forward_and_backward(name):
-    tensors, settings = given(RICH[name], torch.float32)
-    settings.pop('normalize', None)
+    tensors, settings = plain(name, torch.float32)
     with dispatch.kernels_run() as ran:
         evaluate(getattr(ops, name), tensors, **settings)
     assert ran == [name, f'{name}_backward']
@@ -91,8 +93,7 @@ def test_kernels_run_forward_and_backward(name):
 
 def flat(name, dtype=torch.float64):
     """The dispatcher's operator, its arguments, and where the floating-point tensors among them are."""
-    tensors, settings = given(RICH[name], dtype)
-    settings.pop('normalize', None)
+    tensors, settings = plain(name, dtype)
     leaves, spec = torch.utils._pytree.tree_flatten(literal.arguments(name, **tensors, **settings))
     places = [i for i, x in enumerate(leaves) if torch.is_tensor(x) and x.is_floating_point()]
 
@@ -108,14 +109,12 @@ def flat(name, dtype=torch.float64):
 
 @rich
 def test_the_dispatchers_operator_has_the_same_gradients(name):
-    tensors, settings = given(RICH[name])
-    settings.pop('normalize', None)
+    tensors, settings = plain(name)
     expected = evaluate(getattr(ops, name), tensors, **settings)
     run, leaves = flat(name)
     leaves = [x.detach().requires_grad_() for x in leaves]
     out = run(*leaves)
-    cotangent = torch.arange(out.numel()).mul(7).remainder(13).sub(6).div(8).to(out.dtype).view(out.shape)
-    found = torch.autograd.grad(out, leaves, cotangent)
+    found = torch.autograd.grad(out, leaves, literal.cotangent(out))
     torch.testing.assert_close(out, expected.pop('output'), atol=1e-10, rtol=1e-10)
     order = OPERATORS[name].Arguments._fields
     in_order = sorted(expected, key=lambda key: (order.index(key[2:].rstrip('0123456789')), key))
@@ -126,8 +125,7 @@ def test_the_dispatchers_operator_has_the_same_gradients(name):
 
 @rich
 def test_an_exported_graph_has_the_same_gradients(name):
-    tensors, settings = given(RICH[name], torch.float32)
-    settings.pop('normalize', None)
+    tensors, settings = plain(name, torch.float32)
     operator = getattr(ops, name)
 
     class Module(torch.nn.Module):
@@ -179,11 +177,10 @@ HEADS_LAST = {'heads_last': lambda x: x.movedim(1, -2).contiguous().movedim(-2, 
 @rich
 def test_the_output_has_the_dimension_order_of_value(name, layout):
     for dtype in (torch.float32, torch.float64):
-        tensors, settings = given(RICH[name], dtype)
+        tensors, settings = plain(name, dtype)
         if tensors['value'].dim() != 5 and layout not in HEADS_LAST:
             return
         tensors['value'] = (LAYOUTS | HEADS_LAST)[layout](tensors['value'])
-        settings.pop('normalize', None)
         out = getattr(ops, name)(**tensors, **settings)
         order = sorted(range(out.dim()), key=lambda d: -tensors['value'].stride(d))
         if name == 'grid_attention' and tensors['value'].stride(-1) != 1:
@@ -200,8 +197,7 @@ GROUPED = [name for name in RICH if name != 'dynamic_conv']
 @pytest.mark.parametrize('name', GROUPED)
 def test_autocast_casts_query_key_and_value(name, query):
     """As for PyTorch's attention; the gradients have the dtypes of the tensors."""
-    tensors, settings = given(RICH[name], torch.float32)
-    settings.pop('normalize', None)
+    tensors, settings = plain(name, torch.float32)
     tensors['query'] = tensors['query'].to(query)
     operator = getattr(ops, name)
     if query != torch.float32:
@@ -217,7 +213,7 @@ def test_autocast_casts_query_key_and_value(name, query):
     assert actual['output'].dtype == torch.bfloat16
     assert_same(actual, expected, 0, 0)
     with torch.autocast('cpu'):
-        double = operator(**given(RICH[name], torch.float64)[0], **settings)
+        double = operator(**plain(name)[0], **settings)
     assert double.dtype == torch.float64
 
 
@@ -272,31 +268,45 @@ def test_queries_at_no_position_of_the_keys_are_an_error():
             ops.global_attention(query, key, key, is_causal=True)
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize('name', WITH_LSE)
-def test_return_lse(name, dtype):
-    """The weights are exp(logit − lse): so are those of a key whose logit is known."""
-    size = (3, 4)
-    query, key, value = (randn(1, 2, *size, 3, seed=seed, dtype=dtype).requires_grad_() for seed in range(3))
-    settings = {'pattern': 'centred', 'step': 2} if name == 'strided_attention' else {}
-    out, lse = getattr(ops, name)(query, key, value, return_lse=True, **settings)
-    assert torch.equal(out, getattr(ops, name)(query, key, value, **settings))
-    assert lse.shape == query.shape[:-1]
-    assert not lse.requires_grad
-    weights = getattr(ops, f'{name}_weights')
-    positions = torch.cartesian_prod(*map(torch.arange, size))
-    own = weights(query, key, positions, **settings).flatten(3).diagonal(dim1=-2, dim2=-1)
-    logits = (query * key).sum(-1).flatten(2) * 3**-0.5
-    torch.testing.assert_close(own, (logits - lse.flatten(2)).exp(), atol=1e-6, rtol=1e-5)
-
-
 def test_attention_over_two_parts_of_the_keys_is_merged_by_their_lse():
     tensors, settings = given(ALL['global_attention: 2d, learned outlier'])
-    whole = ops.global_attention(**tensors, **settings)
     first = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
-    parts = [ops.global_attention(**tensors, **settings, key_mask=m, return_lse=True) for m in (first, ~first)]
-    shares = torch.stack([lse for _, lse in parts]).softmax(0).unsqueeze(-1)
-    torch.testing.assert_close(sum(out * share for (out, _), share in zip(parts, shares)), whole)
+
+    def merged(**tensors):
+        parts = [ops.global_attention(**tensors, **settings, key_mask=m, return_lse=True) for m in (first, ~first)]
+        shares = torch.stack([lse for _, lse in parts]).softmax(0).unsqueeze(-1)
+        return sum(out * share for (out, _), share in zip(parts, shares))
+
+    assert_same(evaluate(merged, tensors), evaluate(ops.global_attention, tensors, **settings))
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+def test_tokens_are_merged_with_local_attention(dtype):
+    """The example of its docstring against one softmax over neighbours and tokens. Some queries have no neighbour."""
+    size, window = (3, 4), {'window_bias': randn(2, 9, seed=5)}
+    shapes = {'query': size, 'key': size, 'value': size, 'token_keys': (5,), 'token_values': (5,)}
+    tensors = {name: randn(2, 2, *shape, 3, seed=i) for i, (name, shape) in enumerate(shapes.items())} | window
+    mask = torch.ones(2, *size, dtype=torch.bool)
+    mask[0, :2, :2] = False
+
+    def merged(query, key, value, token_keys, token_values, window_bias):
+        near, near_lse = ops.local_attention(
+            query, key, value, 3, window_bias=window_bias, key_mask=mask, return_lse=True
+        )
+        far, far_lse = ops.global_attention(query.flatten(2, 3), token_keys, token_values, return_lse=True)
+        share = (near_lse.flatten(2) - far_lse).sigmoid().unsqueeze(-1)
+        return share * near.flatten(2, 3) + (1 - share) * far
+
+    def joint(query, key, value, token_keys, token_values, window_bias):
+        keys, values = (torch.cat([x.flatten(2, 3), y], 2) for x, y in ((key, token_keys), (value, token_values)))
+        place = literal.neighbours(size, (3, 3), 1)
+        place = torch.cat([place, torch.full((12, 5), 9)], 1)  # 9: no bias
+        is_key = torch.cat([mask.flatten(1), torch.ones(2, 5, dtype=torch.bool)], 1)[:, None, None]
+        return literal.dense(query.flatten(2, 3), keys, values, (place >= 0) & is_key, None, window_bias, place)
+
+    expected = evaluate(joint, tensors)
+    tolerance = {} if dtype == torch.float64 else {'atol': 1e-5, 'rtol': 1e-5, 'check_dtype': False}
+    assert_same(evaluate(merged, tensors, dtype), expected, **tolerance)
 
 
 EMPTY = {
@@ -462,11 +472,3 @@ def test_wrong_arguments_of_window_zscore(name):
     changes, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         ops.window_zscore(**{'window_bias': randn(1, 1, 5, 5, 9), 'window_size': 3} | changes)
-
-
-def test_signatures():
-    for name in WITH_LSE:
-        assert 'return_lse' in inspect.signature(getattr(ops, name)).parameters
-    x = randn(1, 1, 3, 4, 2)
-    with pytest.raises(TypeError, match='return_lse'):
-        ops.local_attention(x, x, x, return_lse=True)

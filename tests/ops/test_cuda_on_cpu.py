@@ -21,6 +21,8 @@ HERE = Path(__file__).parent / 'cuda_on_cpu'
 SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 33)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 OPERATORS = ('local_attention', 'dynamic_conv', 'grid_attention', 'strided_attention')
+# The last argument. Kernels of local attention compute no log-sum-exp.
+RETURN_LSE = {'local_attention': False, 'grid_attention': True, 'strided_attention': True}
 OUTSIDE = [
     pytest.param(outside, id=name)
     for name, outside in (('content', None), ('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf))
@@ -57,10 +59,6 @@ def tensors_of(arguments):
     return [x for given in arguments for x in (given if isinstance(given, list) else [given]) if torch.is_tensor(x)]
 
 
-def cotangent(out):
-    return torch.arange(out.numel()).mul(7).remainder(13).sub(6).div(8).view(out.shape).to(out.dtype)
-
-
 def wide(x):
     """A copy of the operands, float64."""
     if isinstance(x, (list, tuple)):
@@ -68,23 +66,24 @@ def wide(x):
     return x.double() if torch.is_tensor(x) and x.is_floating_point() else x
 
 
-def results(operators, name, arguments, needed=None, cotangent=cotangent):
+def results(operators, name, arguments, needed=None):
     """Output, and log-sum-exp where there is one, and gradients."""
-    out = getattr(operators, name)(*arguments)
-    kept = () if torch.is_tensor(out) else out
+    outputs = getattr(operators, name)(*arguments)
     needed = needed or [x.is_floating_point() for x in tensors_of(arguments)]
-    return_lse = [True] if kept else []
-    given = (cotangent(kept[0] if kept else out), *kept, *arguments, *return_lse, needed)
-    return [*(kept or [out]), *getattr(operators, f'{name}_backward')(*given)]
+    if not RETURN_LSE.get(name):
+        outputs = outputs if torch.is_tensor(outputs) else outputs[0]
+    grad_lse = literal.cotangent(outputs[1]) if RETURN_LSE.get(name) else None
+    given = literal.backward_arguments(name, outputs, arguments, needed, grad_lse)
+    return [*(outputs if RETURN_LSE.get(name) else [outputs]), *getattr(operators, f'{name}_backward')(*given)]
 
 
 def kernels(name, arguments, needed=None):
     return results(torch.ops.cuda_on_cpu, name, arguments, needed)
 
 
-def reference(name, arguments, **settings):
+def reference(name, arguments):
     """In float64, for which there are no kernels."""
-    return results(torch.ops.mmattn, name, wide(arguments), **settings)
+    return results(torch.ops.mmattn, name, wide(arguments))
 
 
 def both(name, arguments):
@@ -112,7 +111,8 @@ def laid_out(x, layout):
 def call(name, tensors, settings, layout=lambda x: x, **more):
     """The arguments of a call of an operator."""
     tensors = {key: laid_out(x, layout) for key, x in tensors.items()}
-    return literal.arguments(name, **(settings | tensors | more))
+    return_lse = [RETURN_LSE[name]] if name in RETURN_LSE else []
+    return (*literal.arguments(name, **(settings | tensors | more)), *return_lse)
 
 
 def local_arguments(*arguments, layout=lambda x: x, **settings):

@@ -79,7 +79,8 @@ CALLS = {
         ],
     ),
     'local_attention': (
-        dict(query=X, key=X, value=X, window_bias=BIAS, kernel_size=[3, 3], dilation=1, scale=1.0, iterations=1),
+        dict(query=X, key=X, value=X, window_bias=BIAS, key_mask=None)
+        | dict(kernel_size=[3, 3], dilation=1, scale=1.0, iterations=1),
         [
             *OPERANDS,
             *NEIGHBOURHOOD,
@@ -88,6 +89,8 @@ CALLS = {
             dict(query=None, key=None, window_bias=None),
             dict(query=None, key=None, iterations=2),
             dict(iterations=0),
+            dict(key_mask=MASK[:, :3]),
+            dict(key_mask=MASK.float()),
             dict(window_bias=of(3, 5, 9)),
             dict(window_bias=of(4, 5, 8)),
             dict(window_bias=BIAS[0]),
@@ -123,10 +126,13 @@ def backward(name):
     """The backward operator, and arguments that fit."""
     fits, _ = CALLS[name]
     found = getattr(torch.ops.mmattn, name)(**fits)
-    kept = dict(grad=found) if isinstance(found, torch.Tensor) else dict(grad=found[0], out=found[0], lse=found[1])
+    out, lse = (found, None) if isinstance(found, torch.Tensor) else found
+    leading = dict(grad=out, grad_lse=lse, out=out, lse=lse, return_lse=True)
+    op = getattr(torch.ops.mmattn, f'{name}_backward')
+    names = [x.name for x in op.default._schema.arguments]
+    given = {key: x for key, x in leading.items() if key in names}
     tensors = sum(isinstance(x, torch.Tensor) for x in fits.values())
-    lse = dict(return_lse=True) if 'lse' in kept else {}
-    return getattr(torch.ops.mmattn, f'{name}_backward'), {**kept, **fits, **lse, 'needed': [True] * tensors}
+    return op, {**given, **fits, 'needed': [True] * tensors}
 
 
 @pytest.mark.parametrize('backend', ['auto', 'reference'])
@@ -145,7 +151,7 @@ def test_gradients(name):
     op, fits = backward(name)
     assert len(op(**fits)) == len(fits['needed'])
     wrong = [dict(needed=[True]), dict(needed=[True] * 9)]
-    wrong += [{part: fits[part][:, :, 1:]} for part in ('grad', 'out', 'lse') if part in fits]
+    wrong += [{part: fits[part][:, :, 1:]} for part in ('grad', 'grad_lse', 'out', 'lse') if part in fits]
     for change in wrong:
         with pytest.raises(ValueError, match=r'must|require'):
             op(**{**fits, **change})

@@ -209,7 +209,9 @@ WRONG = {
     'no_iterations': (ValueError, 'iterations', {'iterations': 0}),
     'iterations_alone': (ValueError, 'iterations', {'iterations': 2, **ALONE}),
     'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 9)}),
-    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 1, 3, 4, 15)}),
+    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(3, 15)}),
+    'mask_positions': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 4, 3, dtype=torch.bool)}),
+    'mask_of_numbers': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 3, 4)}),
     'window_positions': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 4, 3, 15)}),
     'window_axes': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 3, 5)}),
     'window_integers': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
@@ -578,12 +580,12 @@ CALLS = {name: SWITCHES[name] for name in ('bilateral', 'content', 'geometric', 
 
 @pytest.mark.parametrize('switches', CALLS.values(), ids=CALLS)
 def test_opcheck(switches):
-    check_operator(local_attention, *full_call(switches))
+    check_operator(local_attention, *full_call(switches | {'return_lse': True}))
 
 
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
 def test_opcheck_of_layouts(layout):
-    tensors, settings = full_call(REFINED)
+    tensors, settings = full_call(REFINED | {'return_lse': True})
     check_operator(local_attention, {name: layout(x) for name, x in tensors.items()}, settings)
 
 

@@ -59,7 +59,7 @@ class Call:
     def content(self, size, key_size):
         channels = self.draw(CHANNELS)
         self.tensors.update(query=self.map(size, channels), key=self.map(key_size, channels))
-        self.settings['scale'] = self.draw(SCALES)
+        self.settings.update(scale=self.draw(SCALES), return_lse=self.draw(MAYBE))
 
     def value(self, size):
         self.tensors['value'] = self.map(size, self.draw(CHANNELS))
@@ -82,6 +82,11 @@ class Call:
             self.settings['outside_bias'] = outside_bias
         self.settings['normalize'] = outside_bias != -math.inf and self.draw(MAYBE)
 
+    def key_mask(self, size):
+        if self.draw(MAYBE):
+            share = self.draw(st.sampled_from((0.0, 0.3, 0.9)))
+            self.tensors['key_mask'] = self.randn(self.batch, *size).double().abs() > share
+
     def check(self, op):
         """Run it, or a call with something wrong in it."""
         wrong = self.draw(st.sampled_from((*[None] * 6, *FAULTS)))
@@ -91,7 +96,7 @@ class Call:
             tolerance = low_precision(self.dtype)
             for name, x in expected.items():
                 # Logits of many channels are above order 1, and a sum is rounded by the size of its summands.
-                atol = 4 * tolerance['atol'] * max(1, x.abs().max().item())
+                atol = 4 * tolerance['atol'] * literal.largest(x)
                 assert_same({name: actual[name]}, {name: x}, **tolerance | {'atol': atol})
         elif (changed := FAULTS[wrong](self.tensors, self.settings)) is not None:
             tensors, settings = changed
@@ -137,9 +142,7 @@ def global_calls(draw):
         call.tensors['axis_bias'] = tuple(call.map(size, side) for side in key_size)
     if draw(MAYBE):
         call.tensors['key_bias'] = call.map(key_size)
-    if draw(MAYBE):
-        share = draw(st.sampled_from((0.0, 0.3, 0.9)))
-        call.tensors['key_mask'] = call.randn(call.batch, *key_size).double().abs() > share
+    call.key_mask(key_size)
     return call
 
 
@@ -167,7 +170,8 @@ def local_calls(draw):
     call.settings.update(kernel_size=call.lengths(ODD), dilation=draw(st.integers(1, 4)))
     if not content or draw(MAYBE):
         entries = math.prod(literal.as_tuple(call.settings['kernel_size'], 2))
-        call.tensors['window_bias'] = call.map(size, entries)
+        call.tensors['window_bias'] = call.map(size, entries) if draw(MAYBE) else call.randn(call.heads, entries)
+    call.key_mask(size)
     for name in ('query', 'key'):
         if call.tensors[name] is None:
             call.settings[name] = call.tensors.pop(name)

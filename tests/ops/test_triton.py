@@ -210,7 +210,7 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
         window = dict(window_bias=x.new_empty(2, 3, height, width, 25), window_size=5)
         arguments = literal.arguments('global_attention', x, x, x, **window, outside_bias=x[..., 0])
         out, lse = module.forward(*arguments)
-        module.backward(out, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
+        module.backward(out, lse, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]
 
 

@@ -107,8 +107,10 @@ class Derivative : public Node {
       saved.push_back(x.unpack());
     }
     Stack stack;
-    for (size_t i = 0; i < differentiable; ++i) {
-      stack.emplace_back(grads[i].defined() ? grads[i] : at::zeros_like(saved_outputs[i]));
+    // The gradient of the first output is always given. Those of others may be None.
+    stack.emplace_back(grads[0].defined() ? grads[0] : input_metadata(0).zeros_like());
+    for (size_t i = 1; i < differentiable; ++i) {
+      stack.emplace_back(grads[i].defined() ? c10::IValue(grads[i]) : c10::IValue());
     }
     stack.insert(stack.end(), saved_outputs.begin(), saved_outputs.end());
     auto next = saved.begin();

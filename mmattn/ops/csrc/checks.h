@@ -73,18 +73,30 @@ void check_window_bias(const Call& given, const Tensor& query, const Entries& en
   }
 }
 
+inline void check_mask(const Call& given, const Tensor& key) {
+  if (const optional<Tensor> mask = given.optional_tensor("key_mask")) {
+    Shape positions(key.sizes().begin() + 1, key.sizes().end() - 1);
+    positions[0] = key.size(0);
+    check_shape("key_mask", mask, positions);
+    TORCH_CHECK_VALUE(mask->scalar_type() == at::kBool, "key_mask must be bool; got ", mask->scalar_type());
+  }
+}
+
 // For a backward operator: checks what it has beside the arguments of the operator, whose output is `shape`.
-inline void check_gradient(const Call& given, at::IntArrayRef shape, bool keeps_lse) {
+inline void check_gradient(const Call& given, at::IntArrayRef shape, bool has_lse, bool keeps_outputs) {
   const optional<size_t> needed = given.needed();
   if (!needed) {
     return;
   }
+  const at::IntArrayRef queries = shape.slice(0, shape.size() - 1);
   check_shape("grad", given.tensor("grad"), shape);
-  if (keeps_lse) {
+  const optional<Tensor> grad_lse = has_lse ? given.optional_tensor("grad_lse") : std::nullopt;
+  check_shape("grad_lse", grad_lse, queries);
+  if (keeps_outputs) {
     check_shape("out", given.tensor("out"), shape);
-    check_shape("lse", given.tensor("lse"), shape.slice(0, shape.size() - 1));
+    check_shape("lse", given.tensor("lse"), queries);
   }
-  const size_t tensors = given.all_tensors().size() - (keeps_lse ? 3 : 1);
+  const size_t tensors = given.all_tensors().size() - (keeps_outputs ? 3 : 1) - (grad_lse ? 1 : 0);
   TORCH_CHECK_VALUE(*needed == tensors, "needed must have ", tensors, " flags, one per tensor; got ", *needed);
 }
 
@@ -106,13 +118,8 @@ inline void check_global_attention(const Call& given) {
     check_shape("axis_bias", axis_bias[axis], with_channels(query, key_size[axis]));
   }
   check_shape("key_bias", given.optional_tensor("key_bias"), key.sizes().slice(0, key.dim() - 1));
-  if (const optional<Tensor> mask = given.optional_tensor("key_mask")) {
-    Shape positions(key_size.begin(), key_size.end());
-    positions.insert(positions.begin(), key.size(0));
-    check_shape("key_mask", mask, positions);
-    TORCH_CHECK_VALUE(mask->scalar_type() == at::kBool, "key_mask must be bool; got ", mask->scalar_type());
-  }
-  check_gradient(given, with_channels(query, value.size(-1)), true);
+  check_mask(given, key);
+  check_gradient(given, with_channels(query, value.size(-1)), true, true);
 }
 
 inline void check_grid_attention(const Call& given) {
@@ -121,7 +128,7 @@ inline void check_grid_attention(const Call& given) {
   check_shape("query", query, key.sizes());
   const int64_t axes = query.dim() - 3;
   check_window_bias(given, query, [&](int64_t, int64_t sum) { return sum - axes + 1; });
-  check_gradient(given, value.sizes(), true);
+  check_gradient(given, value.sizes(), true, true);
 }
 
 inline void check_local_attention(const Call& given) {
@@ -138,9 +145,10 @@ inline void check_local_attention(const Call& given) {
   }
   const auto [product, sum] = check_window("kernel_size", given.integers("kernel_size"), 2);
   check_shape("window_bias", window, with_channels(value, product));
+  check_mask(given, value);
   check_least("dilation", given.integer("dilation"));
   check_least("iterations", iterations);
-  check_gradient(given, value.sizes(), false);
+  check_gradient(given, value.sizes(), true, false);
 }
 
 // The dilation, clipped to the map, which does not affect the result.
@@ -155,7 +163,7 @@ inline void check_dynamic_conv(const Call& given) {
   const auto [product, sum] = check_window("kernel_size", given.integers("kernel_size"), 2);
   check_shape("logits", given.tensor("logits"), with_channels(value, product));
   check_least("dilation", given.integer("dilation"));
-  check_gradient(given, value.sizes(), false);
+  check_gradient(given, value.sizes(), false, false);
 }
 
 // The step of an axis, clipped to the map, which does not affect the result. `steps` may be empty.
@@ -191,7 +199,7 @@ inline void check_strided_attention(const Call& given) {
     const int64_t reach = strided ? (most + step - 1) / step : step;  // offsets are −reach + 1 to reach − 1
     check_shape("offset_bias", offset_bias[axis], with_channels(query, forward ? reach : 2 * reach - 1));
   }
-  check_gradient(given, with_channels(query, value.size(-1)), true);
+  check_gradient(given, with_channels(query, value.size(-1)), true, true);
 }
 
 }  // namespace mmattn

@@ -74,6 +74,12 @@ Tensor laid_out_as(const Tensor& like, const Tensor& x) {
   return x.scalar_type() == to.scalar_type() && x.strides() == to.strides() ? x : to.copy_(x);
 }
 
+Tensor gradient_outside(const Call& call, const Tensor& d_window) {
+  const Tensor outside = d_window.sum(-1).neg_();
+  const optional<Tensor> grad_lse = call.optional_tensor("grad_lse");
+  return grad_lse ? outside.add_(grad_lse->masked_fill(call.tensor("lse").isneginf(), 0)) : outside;
+}
+
 std::atomic<Backend>& backend(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::atomic<Backend>> all;

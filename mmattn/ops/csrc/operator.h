@@ -98,6 +98,9 @@ bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empt
 
 // An empty output with the memory order of dimensions of `like`; contiguous if `like` is expanded.
 Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype = std::nullopt);
+// The gradient of outside_bias from that of window_bias: the gradients of all logits of a query sum to the gradient of
+// its log-sum-exp, or to 0 if it has no keys.
+Tensor gradient_outside(const Call& call, const Tensor& d_window);
 // `x` with dtype and memory order of dimensions of `like`; `x` itself if it already has both.
 Tensor laid_out_as(const Tensor& like, const Tensor& x);
 

@@ -9,14 +9,10 @@ import torch
 import mmattn
 from mmattn.ops import dispatch, library, triton
 from mmattn.ops.projection import ONEDNN
+from mmattn.utils.optional import OPENMMLAB
 
 # Package → distributions that may provide it.
-DISTRIBUTIONS = {
-    'mmengine': ('onedl-mmengine', 'mmengine'),
-    'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
-    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
-    'mmdet': ('onedl-mmdetection', 'mmdet'),
-}
+DISTRIBUTIONS = OPENMMLAB | {'mmcv': (*OPENMMLAB['mmcv'], 'mmcv-lite')}
 
 
 def collect_env() -> dict[str, str]:

@@ -55,7 +55,7 @@ def run(name: str, arguments: tuple, always: bool = True) -> Any:
     Returns NotImplemented if they do not support the call, or, unless ``always``, if PyTorch's operators are faster.
     """
     module = importlib.import_module(f'{__name__}.{name.removesuffix("_backward")}')  # it imports Triton
-    is_backward = name.endswith('_backward')  # its arguments begin with gradient, output and log-sum-exp
-    if not always and not module.is_worthwhile(arguments[3:-1] if is_backward else arguments):
+    is_backward = name.endswith('_backward')  # its arguments begin with output, log-sum-exp, and their gradients
+    if not always and not module.is_worthwhile(arguments[4:-1] if is_backward else arguments):
         return NotImplemented
     return (module.backward if is_backward else module.forward)(*arguments)

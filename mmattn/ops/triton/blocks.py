@@ -84,9 +84,11 @@ def table(x: Tensor | None) -> Table | None:
     return Table(flat, *flat.stride())
 
 
-def prepare_gradient(grad: Tensor, out: Tensor, lse: Tensor) -> Gradient:
-    """Compute the sums that the backward pass needs from the output, its gradient and the log-sum-exp."""
+def prepare_gradient(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> Gradient:
+    """Compute the sums that the backward pass needs from output and log-sum-exp, and their gradients."""
     along = (grad.float() * out).sum(-1)
+    if grad_lse is not None:
+        along -= grad_lse
     return Gradient(rows(grad), lse.masked_fill(lse == -torch.inf, 0).contiguous(), along.contiguous())
 
 

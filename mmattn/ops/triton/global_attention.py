@@ -93,14 +93,14 @@ def forward(*arguments: Any) -> Any:
     return (rows_out if out.is_contiguous() else out.copy_(rows_out)), lse
 
 
-def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
+def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
     """Compute the needed gradients, or return NotImplemented if the kernels do not support the call."""
     args = GlobalArguments(*arguments[:-1])
     if not supports(args):
         return NotImplemented
     operands = Operands(args)
     call = operands.call
-    upstream = prepare_gradient(grad, out, lse)
+    upstream = prepare_gradient(grad, grad_lse, out, lse)
     differentiable = [*args[:5], *args.axis_bias, args.key_bias]
     grads = gradients_like(differentiable, arguments[-1])
     d_query, d_key, d_value, d_window, d_outside, *d_axes, d_bias = grads
@@ -108,6 +108,8 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
         d_window.zero_()  # entries without a key are not written
     if any(x is not None for x in (d_query, d_window, d_outside)):
         operands.launch(query_gradients, upstream, d_query, d_window, d_outside, owned=call.queries)
+    if d_outside is not None and grad_lse is not None:
+        d_outside += grad_lse.masked_fill(lse == -math.inf, 0)
     if any(x is not None for x in (d_key, d_value, d_bias)):
         operands.launch(key_gradients, upstream, d_key, d_value, d_bias, owned=call.keys)
     for axis, d_axis in enumerate(d_axes):

@@ -128,7 +128,7 @@ def query_gradients(
             if d_window is not None:  # each entry belongs to one pair; entries without a key are not written
                 to = d_window + map * call.queries * call.entries + (queries[:, None] * call.entries + entry)
                 tl.store(to, d_logits.to(d_window.dtype.element_ty), mask=inside)
-        if d_outside is not None:  # the gradients of the logits of a softmax sum to 0
+        if d_outside is not None:  # the gradients of all logits sum to that of the log-sum-exp, which is added later
             to = d_outside + map * call.queries + queries
             tl.store(to, (-inside_sum).to(d_outside.dtype.element_ty), mask=queries < call.queries)
     if d_query is not None:

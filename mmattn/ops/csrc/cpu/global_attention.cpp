@@ -242,6 +242,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   call.grad = volume_of(given.tensor("grad"));
   call.out = volume_of(given.tensor("out"));
   call.lse = numbers_of(given.tensor("lse"));
+  call.grad_lse = numbers_of(given.optional_tensor("grad_lse"));
   std::vector<Tensor> grads;
   const auto own = [&](const Tensor& x) { return gradient_of(x, grads); };
   // A gradient that is a sum over the queries, in float32.

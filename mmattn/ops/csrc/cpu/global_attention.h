@@ -24,8 +24,8 @@ struct GlobalAttention {
   const float* key_bias;  // (batch · heads, M)
   const bool* key_mask;   // (batch, M)
   Volume out, lse;
-  Volume grad, d_query, d_window, d_outside, d_axis_bias[3];  // backward; null where they are not needed
-  float* d_key_bias;                                          // (batch · heads, M)
+  Volume grad, grad_lse, d_query, d_window, d_outside, d_axis_bias[3];  // backward; null where they are not needed
+  float* d_key_bias;                                                    // (batch · heads, M)
 };
 
 // Some queries of one map, and the data of each query, in float32.
@@ -38,8 +38,8 @@ struct Queries {
   float* axis_bias[3];   // (count, axis_pitch); then their gradient
   float* out;            // (count, value_pitch)
   float* peak;           // (count): the largest logit so far
-  float* keep;           // (count): the factor of the previous `out` and `total` when the peak rises
-  float* total;          // (count): the sum of the exponentials; backward: Σ dy·y
+  float* keep;           // (count): the factor of the previous `out` and `total` when the peak rises; backward: dlse
+  float* total;          // (count): the sum of the exponentials; backward: Σ dy·y − dlse
   float* lse;            // (count)
   float* grad;           // (count, value_pitch)
 };

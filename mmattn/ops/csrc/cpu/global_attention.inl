@@ -241,8 +241,12 @@ void prepare_backward(const GlobalAttention& call, const Queries& q) {
   load_rows(call.grad, call, q, q.grad, call.value_pitch);
   load_rows(call.out, call, q, q.out, call.value_pitch);
   load_rows(call.lse, call, q, q.lse, 1);
+  if (call.grad_lse.data) {
+    load_rows(call.grad_lse, call, q, q.keep, 1);
+  }
   for (int64_t r = 0; r < q.count; ++r) {
-    q.total[r] = dot_row(q.grad + r * call.value_pitch, q.out + r * call.value_pitch, call.value_channels);
+    q.keep[r] = call.grad_lse.data && q.lse[r] != -INF ? q.keep[r] : 0;
+    q.total[r] = dot_row(q.grad + r * call.value_pitch, q.out + r * call.value_pitch, call.value_channels) - q.keep[r];
     q.lse[r] = q.lse[r] == -INF ? 0 : q.lse[r];  // the query has no key
   }
 }
@@ -306,9 +310,9 @@ void gradients(const GlobalAttention& call, const Queries& q, Tile grad) {
 }
 
 void finish_backward(const GlobalAttention& call, const Queries& q) {
-  // The gradients of the logits of a softmax sum to 0: the sum outside the window is minus the sum inside.
+  // The gradients of all logits of a query sum to that of its log-sum-exp.
   for (int64_t r = 0; r < q.count && call.d_outside.data; ++r) {
-    q.outside[r] = -sum(q.window + r * call.window_pitch, call.entries);
+    q.outside[r] = q.keep[r] - sum(q.window + r * call.window_pitch, call.entries);
   }
   if (call.d_query.data) {
     scale_rows(call, q);

@@ -147,6 +147,7 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
     }
     call.grad = Operands::lines(volume_of(given.tensor("grad")), axis);
     call.out = Operands::lines(volume_of(given.tensor("out")), axis);
+    call.grad_lse = Operands::lines(numbers_of(given.optional_tensor("grad_lse")), axis);
     call.lse = Operands::lines(numbers_of(given.tensor("lse")), axis);
     call.mean = Operands::lines(volume_of(mean), axis);
     call.d_query = Operands::lines(d_query, axis);
@@ -170,8 +171,8 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   if (given.needs("window_bias")) {
     give("window_bias", *d_window);
   }
-  if (d_outside) {  // the gradients of the logits of a softmax sum to 0
-    give("outside_bias", d_window->sum(-1).neg_());
+  if (d_outside) {
+    give("outside_bias", gradient_outside(given, d_window->view(operands.window->sizes())));
   }
   return grads;
 }

@@ -18,7 +18,7 @@ struct GridAttention {
   float outside_value;
   Volume query, key, value, window, outside;  // window: entries of this arm
   Volume out, peak, total;                    // of all arms so far: largest logit, and Σ e^(logit − peak)
-  Volume grad, lse, mean;                     // mean: Σ_c grad · out
+  Volume grad, grad_lse, lse, mean;           // mean: Σ_c grad · out − grad_lse
   Volume d_query, d_key, d_value, d_window;   // null if not needed; contiguous float32, like peak and total
 };
 

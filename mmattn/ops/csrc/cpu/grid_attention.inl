@@ -216,10 +216,13 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
 
   const auto means = [&] {
     load_lines(call.out, arm.place, L, out, arm.value_pitch);
+    if (call.grad_lse.data) {
+      load_lines(call.grad_lse, arm.place, L, mean, 1);
+    }
     Query query(0, L);
     for (int64_t row = 0; row < arm.place.count * L; ++row, query.next(L)) {
       line_numbers(call.mean, arm.place, query.line)[query.x * call.mean.stride[4]] =
-          dot_row(grad + row * arm.value_pitch, out + row * arm.value_pitch, C);
+          dot_row(grad + row * arm.value_pitch, out + row * arm.value_pitch, C) - (call.grad_lse.data ? mean[row] : 0);
     }
   };
 

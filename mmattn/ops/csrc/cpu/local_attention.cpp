@@ -13,7 +13,14 @@ namespace {
 
 bool can_run(const Call& given) { return can_run_on(given); }
 
-LocalAttention call_of(const Call& given) {
+// The key mask as a map of one channel.
+optional<Tensor> mask_of(const Call& given) {
+  const optional<Tensor> mask = given.optional_tensor("key_mask");
+  return mask ? optional<Tensor>(mask->to(at::kFloat).unsqueeze(1).unsqueeze(-1)) : std::nullopt;
+}
+
+// `mask` is 1 at keys.
+LocalAttention call_of(const Call& given, const optional<Tensor>& mask) {
   const Tensor& value = given.tensor("value");
   LocalAttention call{};
   call.group = 1;
@@ -24,6 +31,7 @@ LocalAttention call_of(const Call& given) {
   call.key = map_of(given.optional_tensor("key"));
   call.value = map_of(value);
   call.window = map_of(given.optional_tensor("window_bias"));
+  call.mask = map_of(mask);
   const std::vector<int64_t> kernel = given.integers("kernel_size");
   call.kernel[0] = kernel[0];
   call.kernel[1] = kernel[1];
@@ -34,17 +42,23 @@ LocalAttention call_of(const Call& given) {
 }
 
 std::vector<Tensor> local_attention(const Call& given) {
-  LocalAttention call = call_of(given);
-  const Tensor out = at::empty_like(given.tensor("value"));
+  const optional<Tensor> mask = mask_of(given);
+  LocalAttention call = call_of(given, mask);
+  const Tensor &value = given.tensor("value"), out = at::empty_like(value), lse = floats(value.sizes().slice(0, 4));
   call.out = map_of(out);
+  if (given.flag("return_lse")) {
+    call.lse = view_of<5>(lse, false);
+  }
   group_heads(call, 128, {&call.query, &call.key, &call.value, &call.window, &call.out});
   parallel_rows(cpu_capability().local_attention, call, out.size(0));
-  return {out};
+  return {out, lse};
 }
 
 std::vector<Tensor> local_attention_backward(const Call& given) {
-  LocalAttention call = call_of(given);
+  const optional<Tensor> mask = mask_of(given), grad_lse = given.optional_tensor("grad_lse");
+  LocalAttention call = call_of(given, mask);
   call.grad = map_of(given.tensor("grad"));
+  call.grad_lse = grad_lse ? view_of<5>(*grad_lse, false) : Map{};
   std::vector<Tensor> grads;
   const auto empty = [&](const char* name) {
     return given.needs(name) ? map_of(grads.emplace_back(at::empty_like(*given.optional_tensor(name)))) : Map{};

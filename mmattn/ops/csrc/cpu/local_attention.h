@@ -15,8 +15,10 @@ struct LocalAttention {
   float scale;
   int64_t iterations;
   Map query, key, value, window;
-  Map out;                                      // forward
+  Map mask;                                     // (batch, any head, H, W, 1): 1 for keys, 0 for masked positions
+  Map out, lse;                                 // forward
   Map grad, d_query, d_key, d_value, d_window;  // backward
+  Map grad_lse;                                 // heads of lse and grad_lse are never grouped
 };
 
 using RowKernel = OnItems<LocalAttention>;

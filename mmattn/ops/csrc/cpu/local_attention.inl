@@ -16,6 +16,7 @@ struct Local {
         one(content && is_same(call.key, call.value)),
         values(arena, area, call.value.channels),
         keys(one ? values : Ring(arena, area, call.key.channels)),
+        mask(arena, area, call.mask.channels),
         zeros(arena.take<float>(call.padded ? call.value.channels * area.pitch : 0) + area.margin),
         window(arena.take<float>(call.window.channels * area.pitch)),
         logits(arena.take<float>(area.count * LANES)),
@@ -38,6 +39,9 @@ struct Local {
       load_row(call.value, batch, head, next, area.width, values.row(next), area.pitch);
       if (content && !one) {
         load_row(call.key, batch, head, next, area.width, keys.row(next), area.pitch);
+      }
+      if (call.mask.data) {
+        load_row(call.mask, batch, 0, next, area.width, mask.row(next), area.pitch);
       }
     }
     if (call.window.data) {
@@ -64,30 +68,46 @@ struct Local {
     if (content) {
       dot(query, area.pitch, key_at, area.pitch, channels, n, logits);
     }
-    if (!call.padded) {
-      drop_outside(area, entries, n, x, logits);
-    }
+    drop_keys(x);
     for (int64_t t = 0; t < rounds; ++t) {
       float* p = round(weights, area.count, step ? t : 0);
       float* sum = round(total, channels, step ? t : 0);
-      softmax(logits, n, p, false);
+      softmax(logits, n, p);
       sum_over(p, key_at, channels, sum);
       squash(sum, towards + step * t, pitch, x);
       dot(towards + step * t, pitch, key_at, area.pitch, channels, n, logits);
-      drop_outside(area, entries, n, x, logits);
+      drop_keys(x);
     }
     if (call.window.data) {
       const float* own = window + member * area.count * area.pitch + x;
       for (int64_t i = 0; i < n; ++i) {
         store(logits + i * LANES, load(logits + i * LANES) + load(own + entries[i].number * area.pitch));
       }
-      if (!call.padded) {
-        drop_outside(area, entries, n, x, logits);
-      }
+      drop_keys(x);
     }
     float* p = round(weights, area.count, step ? rounds : 0);
-    softmax(logits, n, p, true);
+    sums = softmax(logits, n, p);
     return p;
+  }
+
+  // Writes −∞ for the pairs of the queries at x whose key is masked or outside the map.
+  void drop_keys(int64_t x) const {
+    for (int64_t i = 0; i < n && call.mask.data; ++i) {
+      const Vec is_key = load(mask.row(entries[i].row) + x + entries[i].shift);
+      store(logits + i * LANES, is_key == Vec{} ? splat(-INF) : load(logits + i * LANES));
+    }
+    if (!call.padded) {
+      drop_outside(area, entries, n, x, logits);
+    }
+  }
+
+  // Calls with(lane, number) for the numbers of the queries at x, of one head of the group, in a map of one channel.
+  template <typename With>
+  void for_numbers(const Map& map, int64_t member, int64_t y, int64_t x, const With& with) const {
+    float* row = row_of<float>(map, batch, head * call.group + member, y);
+    for (int64_t i = 0; i < min_of(LANES, area.width - x); ++i) {
+      with(i, row[(x + i) * map.stride[3]]);
+    }
   }
 
   // out (channels, LANES) = Σ_i p_i b_i
@@ -151,7 +171,7 @@ struct Local {
   const bool content;
   const int64_t rounds;
   const bool one;  // keys and values are the same tensor
-  Ring values, keys;
+  Ring values, keys, mask;
   float* zeros;  // a row of padding
   float* window;
   float* logits;
@@ -161,6 +181,7 @@ struct Local {
   const float** key_at;
   const float** value_at;
   const float** weight_at;
+  Sums sums{};  // of the last softmax
   int64_t batch = 0, head = 0, next = 0, n = 0;
 };
 
@@ -207,6 +228,11 @@ int64_t local_attention(const LocalAttention& call, int64_t begin, int64_t end, 
         for (int64_t x = 0; x < area.width; x += LANES) {
           const float* p = local.weigh(member, x, own + x, towards, LANES, 0);
           local.sum_over(p, local.value_at, local.value_channels, to + x, area.pitch);
+          if (call.lse.data) {
+            local.for_numbers(call.lse, member, y, x, [&](int64_t i, float& lse) {
+              lse = local.sums.peak[i] + __builtin_logf(local.sums.sum[i]);
+            });
+          }
         }
       }
       store_row(call.out, batch, head, y, area.width, out, area.pitch);
@@ -267,7 +293,11 @@ struct LocalBackward {
     const float* p = local.weigh(member, x, query, towards, pitch, -2 * call.key.channels * pitch);
     put(p, weights.row(y) + member * area.count * pitch + x, x);
     compare(grad, local.value_at, local.value_channels);
-    softmax_backward(local.logits, p, local.n, d_logits, false);
+    Vec d_lse{};
+    if (call.grad_lse.data) {
+      local.for_numbers(call.grad_lse, member, y, x, [&](int64_t i, float d) { d_lse[i] = d; });
+    }
+    softmax_backward(local.logits, p, local.n, d_logits, false, d_lse);
     put(d_logits, key_weight(y, 0, member) + x, x);
     for (int64_t t = rounds - 1; t >= 0; --t) {
       const int64_t term = 2 * (rounds - 1 - t) + 1;

@@ -135,8 +135,13 @@ void drop_outside(const Neighbourhood& area, const Entry* entries, int64_t n, in
   }
 }
 
-// Softmax over n logits. If all are −∞: 0 if `or_zero`, otherwise NaN.
-void softmax(const float* logits, int64_t n, float* weights, bool or_zero) {
+// log Σ e^x of some logits is peak + log(sum).
+struct Sums {
+  Vec peak, sum;
+};
+
+// Softmax over n logits, 0 if all are −∞.
+Sums softmax(const float* logits, int64_t n, float* weights) {
   Vec peak = splat(-INF);
   for (int64_t i = 0; i < n; ++i) {
     peak = max(load(logits + i * LANES), peak);
@@ -148,15 +153,17 @@ void softmax(const float* logits, int64_t n, float* weights, bool or_zero) {
     store(weights + i * LANES, e);
     sum += e;
   }
-  const Vec factor = or_zero ? (sum == Vec{} ? Vec{} : 1.0f / sum) : 1.0f / sum;
+  const Vec factor = sum == Vec{} ? Vec{} : 1.0f / sum;
   for (int64_t i = 0; i < n; ++i) {
     store(weights + i * LANES, load(weights + i * LANES) * factor);
   }
+  return {peak, sum};
 }
 
-// grad = weights (d_weights − Σ weights d_weights); grad += … if `add`.
-void softmax_backward(const float* d_weights, const float* weights, int64_t n, float* grad, bool add) {
-  Vec mean{};
+// grad = weights (d_weights − Σ weights d_weights + d_lse); grad += … if `add`.
+void softmax_backward(const float* d_weights, const float* weights, int64_t n, float* grad, bool add,
+                      Vec d_lse = Vec{}) {
+  Vec mean = -d_lse;
   for (int64_t i = 0; i < n; ++i) {
     mean += load(weights + i * LANES) * load(d_weights + i * LANES);
   }

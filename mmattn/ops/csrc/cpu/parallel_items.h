@@ -42,6 +42,7 @@ inline Volume volume_of(const std::optional<at::Tensor>& x) { return x ? view_of
 
 // One number per position.
 inline Volume numbers_of(const at::Tensor& x) { return view_of<6>(x, false); }
+inline Volume numbers_of(const std::optional<at::Tensor>& x) { return x ? view_of<6>(*x, false) : Volume{}; }
 
 // The lengths of the three axes.
 inline void sizes_of(const at::Tensor& x, int64_t* size) {

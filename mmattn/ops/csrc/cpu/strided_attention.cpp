@@ -140,6 +140,7 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
   call.grad = volume_of(given.tensor("grad"));
   call.out = volume_of(given.tensor("out"));
   call.lse = numbers_of(given.tensor("lse"));
+  call.grad_lse = numbers_of(given.optional_tensor("grad_lse"));
   std::vector<Tensor> grads;
   if (given.needs("query")) {
     call.d_query = volume_of(grads.emplace_back(numbers(positions, query.size(-1))));

@@ -30,7 +30,7 @@ struct StridedAttention {
   Volume query, key, value, table[3];
   // Contiguous float32, except `grad` and, in the backward pass, `out`; null if not needed.
   Volume out, lse;
-  Volume grad, d_query, d_key, d_value, d_table[3];
+  Volume grad, grad_lse, d_query, d_key, d_value, d_table[3];
 };
 
 using StridedKernel = OnItems<StridedAttention>;

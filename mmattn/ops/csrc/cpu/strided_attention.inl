@@ -316,8 +316,12 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
     group.of_queries(call.grad).load(grad, group.value_pitch);
     group.of_queries(call.lse).load(lse, 1);
     group.of_queries(call.out).load(out, group.value_pitch);
+    if (call.grad_lse.data) {
+      group.of_queries(call.grad_lse).load(mean, 1);
+    }
     for (int64_t row = 0; row < group.n; ++row) {
-      mean[row] = dot_row(grad + row * group.value_pitch, out + row * group.value_pitch, C);
+      mean[row] = dot_row(grad + row * group.value_pitch, out + row * group.value_pitch, C) -
+                  (call.grad_lse.data ? mean[row] : 0);
     }
     transpose(group.value, group.value_pitch, m, C, values, pitch);
     for (int64_t start = 0; start < group.n; start += group.tile) {

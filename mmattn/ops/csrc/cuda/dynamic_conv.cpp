@@ -9,7 +9,7 @@ Neighbourhood conv_call(const Call& given) {
   return call;
 }
 
-std::vector<Tensor> dynamic_conv(const Call& given) { return forward(conv_call(given), given); }
+std::vector<Tensor> dynamic_conv(const Call& given) { return {forward(conv_call(given), given)}; }
 
 std::vector<Tensor> dynamic_conv_backward(const Call& given) {
   Neighbourhood call = conv_call(given);

@@ -108,7 +108,7 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   const Tensor &grad = given.tensor("grad"), &query = given.tensor("query");
   const c10::cuda::CUDAGuard guard(query.device());
   const Grid grid(given);
-  const Tensor mean = grad.to(at::kFloat).mul(given.tensor("out")).sum(-1), lse = given.tensor("lse").contiguous();
+  const Tensor mean = mean_of(given), lse = given.tensor("lse").contiguous();
   const bool of_window = given.needs("window_bias"), of_outside = given.needs("outside_bias");
   Tensor d_window;
   if (of_window || of_outside) {
@@ -138,8 +138,8 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   if (of_window) {
     grads.push_back(d_window.to(grid.window_bias->scalar_type()));
   }
-  if (of_outside) {  // the gradients of the logits of a softmax sum to 0
-    grads.push_back(d_window.sum(-1).neg_().to(given.tensor("outside_bias").scalar_type()));
+  if (of_outside) {
+    grads.push_back(gradient_outside(given, d_window).to(given.tensor("outside_bias").scalar_type()));
   }
   return grads;
 }

@@ -12,7 +12,21 @@ Neighbourhood local_call(const Call& given) {
   return call;
 }
 
-std::vector<Tensor> local_attention(const Call& given) { return forward(local_call(given), given); }
+// The kernel has neither a key mask nor a log-sum-exp: the composition runs these calls.
+bool can_run_forward(const Call& given) {
+  return !given.optional_tensor("key_mask") && !given.flag("return_lse") &&
+         can_run_neighbourhood<local_call, false>(given);
+}
+
+bool can_run_backward(const Call& given) {
+  return !given.optional_tensor("key_mask") && !given.optional_tensor("grad_lse") &&
+         can_run_neighbourhood<local_call, true>(given);
+}
+
+std::vector<Tensor> local_attention(const Call& given) {
+  const Tensor& value = given.tensor("value");
+  return {forward(local_call(given), given), floats(value.sizes().slice(0, 4), value)};
+}
 
 std::vector<Tensor> local_attention_backward(const Call& given) {
   Neighbourhood call = local_call(given);
@@ -30,8 +44,7 @@ std::vector<Tensor> local_attention_backward(const Call& given) {
 
 TORCH_LIBRARY_IMPL(mmattn_cuda, CUDA, m) {
   using namespace mmattn;
-  m.impl("local_attention",
-         on_cuda<check_local_attention, cuda::local_attention, cuda::can_run_neighbourhood<cuda::local_call, false>>());
-  m.impl("local_attention_backward", on_cuda<check_local_attention, cuda::local_attention_backward,
-                                             cuda::can_run_neighbourhood<cuda::local_call, true>>());
+  m.impl("local_attention", on_cuda<check_local_attention, cuda::local_attention, cuda::can_run_forward>());
+  m.impl("local_attention_backward",
+         on_cuda<check_local_attention, cuda::local_attention_backward, cuda::can_run_backward>());
 }

@@ -38,12 +38,12 @@ inline Map gradient(const Call& given, const char* name, std::vector<Tensor>& gr
   return given.needs(name) ? map_of(grads.emplace_back(at::empty_like(*given.optional_tensor(name)))) : Map{};
 }
 
-inline std::vector<Tensor> forward(Neighbourhood call, const Call& given) {
+inline Tensor forward(Neighbourhood call, const Call& given) {
   const c10::cuda::CUDAGuard guard(given.tensor("value").device());
   const Tensor out = at::empty_like(given.tensor("value"));
   call.out = map_of(out);
   C10_CUDA_CHECK(neighbourhood(call, c10::cuda::getCurrentCUDAStream()));
-  return {out};
+  return out;
 }
 
 inline void backward(Neighbourhood call, const Call& given) {

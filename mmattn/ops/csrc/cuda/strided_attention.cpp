@@ -80,7 +80,7 @@ std::vector<Tensor> strided_attention(const Call& given) {
 std::vector<Tensor> strided_attention_backward(const Call& given) {
   const Tensor& grad = given.tensor("grad");
   const c10::cuda::CUDAGuard guard(grad.device());
-  const Tensor mean = grad.to(at::kFloat).mul(given.tensor("out")).sum(-1), lse = given.tensor("lse").contiguous();
+  const Tensor mean = mean_of(given), lse = given.tensor("lse").contiguous();
   const std::vector<Tensor> offset_bias = given.tensors("offset_bias");
   const int64_t axes = offset_bias.size();
   std::vector<Tensor> d_bias(axes), grads;

@@ -58,4 +58,11 @@ inline at::Tensor floats(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
 }
 
+// Σ grad · out of each query, minus the gradient of its log-sum-exp.
+inline at::Tensor mean_of(const Call& given) {
+  const at::Tensor mean = given.tensor("grad").to(at::kFloat).mul(given.tensor("out")).sum(-1);
+  const std::optional<at::Tensor> grad_lse = given.optional_tensor("grad_lse");
+  return grad_lse ? mean.sub_(*grad_lse) : mean;
+}
+
 }  // namespace mmattn::cuda

@@ -45,7 +45,7 @@ struct Tiles {
   Map before;  // forward: output and log-sum-exp of the previous arms, merged with those of this arm
   const float* lse_before;
   float* lse;         // per query, contiguous
-  const float* mean;  // backward: Σ grad · out per query
+  const float* mean;  // backward: Σ grad · out − grad_lse per query
   Map out;            // the output, or the gradient of query, key or value
   bool add;           // add to the previous values of `out`
 };
