@@ -208,18 +208,6 @@ def test_padding_changes_nothing_in_the_encoder(name):
 
 
 @torch.no_grad()
-def test_the_future_changes_nothing(decoder):
-    x, memory, _, memory_padding = inputs()
-    before = decoder(x, memory, None, memory_padding)
-    for position in range(TARGET):
-        changed = x.clone()
-        changed[:, position] += torch.randn(BATCH, CHANNELS)
-        after = decoder(changed, memory, None, memory_padding)
-        torch.testing.assert_close(after[:, :position], before[:, :position], rtol=0, atol=1e-10)
-        assert (after[:, position] - before[:, position]).abs().amax(-1).min() > 1e-8
-
-
-@torch.no_grad()
 @pytest.mark.parametrize('padding', ['zero', 'learned'])
 def test_no_predicted_logits_are_the_plain_model(padding):
     """f's last layer 0, pad 0 or learned."""
