@@ -1,4 +1,4 @@
-"""Shipped configs take a training step and predict, through the stock Runner, on small images.
+"""Shipped configs of each kind take a training step and predict, through the stock Runner, on small images; all build.
 
 Configs on text, captions and questions are run in tests/language. Those that add deformable convolutions to a config
 that is run are compared with it.
@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 from mmattn.utils import config_path
 from reproduction.tiny_config import shrink_images
 
+from .covering import covering
 from .real_data import missing, real_data
 from .tiny_data import SIZE
 from .video import clips
@@ -29,23 +30,28 @@ GROUNDING = [name for name in CONFIGS if name.startswith('ban_grounding/')]
 QUESTIONS = [name for name in CONFIGS if name.startswith(('ban/', 'fusion/', 'ng_san/mcan'))]
 # With deformable convolutions and terms that others run with: compared with the config without, not run.
 BUILT = [name for name in CONFIGS if re.search(r'attn(?!0010|1111)\d{4}-dcn_', name)]
-RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *GROUNDING, *QUESTIONS)]
+VISION = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *GROUNDING, *QUESTIONS)]
 
 
-def representatives(names):
-    """Return one config, a small one if there is one, of those with the same head, backbone, attention and plugins."""
-    first = {}
-    for name in sorted(names, key=lambda name: 'half' not in name):
-        cfg = Config.fromfile(config_path(name))
-        model = cfg.model
-        head = (model.get('decode_head') or model.get('roi_head') or model).type
-        plugins = [plugin['cfg']['type'] for plugin in model.backbone.get('plugins') or []]
-        first.setdefault(str((head, model.backbone.type, model.get('attention', {}).get('type'), plugins)), name)
-    return {*first.values()}
+def kinds(name):
+    """Return what a config is made of: model, data set, optimizer and schedule, by the types of their components."""
+    cfg = Config.fromfile(config_path(name))
+    model = cfg.model
+    head = (model.get('decode_head') or model.get('roi_head') or model).type
+    plugins = [plugin['cfg']['type'] for plugin in model.backbone.get('plugins') or []]
+    schedule = [scheduler.type for scheduler in cfg.param_scheduler]
+    return (
+        str((head, model.backbone.type, model.get('attention', {}).get('type'), plugins)),
+        cfg.data_root,
+        str((cfg.optim_wrapper.type, cfg.optim_wrapper.optimizer.type, schedule, cfg.train_cfg.type)),
+    )
 
 
-# The detectors of COCO take 8 s each; smaller ones have the same plugins.
-TRAINED = representatives(name for name in RUN if not name.endswith('_coco.py'))
+# Small ones first. By default one of each model is trained; the detectors of COCO take 8 s each.
+KINDS = {name: kinds(name) for name in sorted(VISION, key=lambda name: 'half' not in name)}
+MODEL = {kinds[0]: name for name, kinds in reversed(KINDS.items()) if not name.endswith('_coco.py')}
+TRAINED = {*MODEL.values()}
+RUN = sorted({*TRAINED, *(list(KINDS)[i] for i in covering([*KINDS.values()], 1))})
 
 
 @pytest.fixture

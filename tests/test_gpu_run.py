@@ -14,8 +14,6 @@ import torch
 from mmattn.ops import library
 from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, kernels_of
 
-from .forked_tools import tool
-
 ROOT = Path(__file__).parents[1]
 GPU_RUN = ROOT / 'tools/misc/gpu_run'
 
@@ -121,12 +119,3 @@ def test_a_group_that_ends_its_process_ends_no_other_group(tmp_path):
         ('first', 'ran out of time'),
         ('crash', 'ran out of time'),
     ]
-
-
-def test_layers_are_measured_beside_stock_layers(run):
-    options = '--device cpu --small --repeats 1 --backend composition --dtypes bfloat16'
-    output = run(*tool('benchmarks/layers.py', *options.split()))
-    rows = [line.split(' | ') for line in output.splitlines() if line.startswith('| ')]
-    names = {row[0].removeprefix('| ') for row in rows}
-    assert {'Bi-NL', 'NonLocal2d', 'Bi-CC', 'BA', '3×3 convolution', 'SST (Grid)', 'SST (Strided)'} <= names
-    assert [row[4] for row in rows if row[0] == '| NonLocal2d'] == ['1.00'] * 2

@@ -77,13 +77,16 @@ print(json.dumps(dict(listed=listed, imported=names())))
 """
 
 
-@pytest.fixture(params=['installed', pytest.param('original', marks=pytest.mark.slow)])
+@pytest.fixture
 def mmengine_path(request):
-    """PYTHONPATH for the installed mmengine, and for the original one."""
+    """PYTHONPATH for the installed mmengine, or for the original one if the test has its parameter."""
     paths = [str(PACKAGE.parent)]
-    if request.param == 'original':
+    if getattr(request, 'param', '') == 'original':
         paths.insert(0, str(request.getfixturevalue('original_mmengine')))
     return os.pathsep.join(paths)
+
+
+ORIGINAL = pytest.param('original', marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -95,7 +98,14 @@ def ask(run_python):
     return ask
 
 
-@pytest.mark.parametrize(('code', 'module'), FRESH.items(), ids=['runner', 'mmseg', 'layer', 'optim_wrapper'])
+@pytest.mark.parametrize(
+    ('code', 'module', 'mmengine_path'),
+    [
+        *(pytest.param(*case, '', id=name) for case, name in zip(FRESH.items(), ('runner', 'mmseg', 'layer', 'optim'))),
+        pytest.param(*next(iter(FRESH.items())), 'original', marks=pytest.mark.slow, id='runner-original'),
+    ],
+    indirect=['mmengine_path'],
+)
 def test_a_name_is_enough(run_python, mmengine_path, code, module):
     code = (
         f"import sys, mmengine; {code}; assert 'mmattn.registry' in sys.modules; "
@@ -124,16 +134,22 @@ else:
 """)
 
 
+HIDDEN = [
+    (('mmdet',), {'mmdet': DETECTION}),
+    (('mmseg', 'mmdet'), {'mmseg': HEADS}),
+    (('mmcv',), {'mmcv': MMCV + HEADS}),
+    (('mmcv', 'mmseg', 'mmdet'), {'mmcv': MMCV, 'mmcv and mmseg': HEADS}),
+]
+
+
 @pytest.mark.every_case
 @pytest.mark.parametrize(
-    ('hidden', 'missing'),
+    ('hidden', 'missing', 'mmengine_path'),
     [
-        (('mmdet',), {'mmdet': DETECTION}),
-        (('mmseg', 'mmdet'), {'mmseg': HEADS}),
-        (('mmcv',), {'mmcv': MMCV + HEADS}),
-        (('mmcv', 'mmseg', 'mmdet'), {'mmcv': MMCV, 'mmcv and mmseg': HEADS}),
+        *(pytest.param(*case, '', id='-'.join(case[0])) for case in HIDDEN),
+        pytest.param(*HIDDEN[-1], 'original', marks=pytest.mark.slow, id='original'),
     ],
-    ids=lambda value: '-'.join(value) if isinstance(value, tuple) else '',
+    indirect=['mmengine_path'],
 )
 def test_without_a_package_only_its_components_are_missing(ask, mmengine_path, hidden, missing):
     """The error names the package and what installs it, in either family."""
@@ -177,11 +193,12 @@ print('mmattn.segmentation.bi_cc_head' in loaded, [name for name in loaded if na
     assert run_python(code).splitlines()[-1] == 'True []'
 
 
-@pytest.mark.parametrize('base', ['bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py'])
-def test_a_config_inherits_ours_by_package(run_python, mmengine_path, tmp_path, base):
+@pytest.mark.parametrize('mmengine_path', ['', ORIGINAL], indirect=True)
+def test_a_config_inherits_ours_by_package(run_python, mmengine_path, tmp_path):
     """mmengine builds it in the scope mmattn, where mmseg's names, as the config's default scope, still count."""
     user = tmp_path / 'user.py'
-    user.write_text(f"_base_ = 'mmattn::{base}'\nmodel = dict(pretrained=None)\n")
+    base = 'mmattn::bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py'
+    user.write_text(f'_base_ = {base!r}\nmodel = dict(pretrained=None)\n')
     code = f"""
 import mmattn.registry
 from mmengine.config import Config

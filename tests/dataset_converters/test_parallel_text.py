@@ -42,7 +42,7 @@ def tokens(out, name):
 MULTI30K = language_releases.multi30k(dict(train=4, val=2, test_2016_flickr=3))
 
 
-@pytest.mark.parametrize('form', ['folder', 'plain', 'raw.zip', 'raw.tar.gz'])
+@pytest.mark.parametrize('form', ['folder', 'plain', 'raw.tar.gz'])
 def test_multi30k(command, out, tmp_path, form):
     if form == 'folder':
         source = written(MULTI30K, tmp_path / 'raw')

@@ -355,18 +355,6 @@ def test_low_numbers_of_a_mask_are_padding(options, dtype, low):
         torch.testing.assert_close(actual.double(), expected, atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize('position', ['bilateral', 'relative'])
-@pytest.mark.parametrize('smoothing', ['zscore', 'sqrt_dim'])
-def test_padding_of_a_batch_changes_nothing(position, smoothing):
-    layer = build('sa', position=position, smoothing=smoothing, padding='learned', window_size=5)
-    x = literal.randn(2, 6, 8)
-    mask = torch.zeros(2, 6, dtype=torch.bool)
-    mask[1, 4:] = True
-    padded = layer(x, x, x, key_padding_mask=mask)[0]
-    for part, rows in ((padded[1, :4], x[1, :4]), (padded[0], x[0])):
-        torch.testing.assert_close(part, layer(rows, rows, rows)[0], atol=1e-12, rtol=1e-12)
-
-
 @pytest.mark.parametrize('kind', LAYERS)
 @pytest.mark.parametrize('position', ['none', 'bilateral', 'relative'])
 def test_autocast_is_near_full_precision(kind, position):

@@ -463,22 +463,6 @@ AFTER = {
 }
 
 
-def moved_object(op, entries, outside_bias, normalize, corner):
-    """Output at the pixels of a 2×3 object in an 8×9 map of zeros; q, k, v, f and v_i are linear in the map.
-
-    A 3×5 window of its pixels stays inside the map where its upper left corner is from (1, 2) to (5, 4).
-    """
-    x = torch.zeros(1, 1, 8, 9, 4, dtype=torch.float64)
-    pixels = (0, 0, slice(corner[0], corner[0] + 2), slice(corner[1], corner[1] + 3))
-    x[pixels] = randn(2, 3, 4, seed=10)
-    query, key, value, window_bias = (x @ randn(4, width, seed=11 + a) for a, width in enumerate((3, 3, 2, entries)))
-    if outside_bias is LEARNED:
-        outside_bias = (x @ randn(4, 1, seed=20)).squeeze(-1)
-    return op(
-        query, key, value, window_bias=window_bias, window_size=(3, 5), outside_bias=outside_bias, normalize=normalize
-    )[pixels]
-
-
 def arguments(name, *args, **settings):
     """Check the arguments of a public function and return those of the schema, without ``return_lse``."""
     checked = OPERATORS[name].check(*args, **settings)

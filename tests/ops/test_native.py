@@ -55,6 +55,35 @@ def check(op, tensors, tolerance=None, **settings):
     return actual
 
 
+def check_nan(op, tensors, **settings):
+    """NaN comes out where the reference in float64 has it."""
+    actual, expected = (evaluate(op, tensors, dtype, **settings) for dtype in (torch.float32, torch.float64))
+    for name, x in actual.items():
+        assert torch.equal(x.isnan(), expected[name].isnan()), name
+    assert any(x.isnan().any() for x in actual.values())
+
+
+def check_threads(run):
+    """What runs with 1, 2 and 3 threads gives the same, bit by bit."""
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(run())
+    torch.set_num_threads(1)
+    for other in found[1:]:
+        assert_same(other, found[0], 0, 0)
+
+
+@pytest.fixture
+def nan_first(monkeypatch):
+    """Memory that torch hands out is NaN first."""
+    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.usefixtures('capability')
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(('kernel_size', 'dilation'), KERNELS, ids=str)
@@ -113,24 +142,14 @@ def test_nan_comes_out_where_the_reference_has_it(fault):
     for iterations in (1, 3):
         tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32, iterations=iterations)
         tensors[fault][0, 0, 2, 7, 1] = math.nan
-        actual, expected = (
-            evaluate(local_attention, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
-            for dtype in (torch.float32, torch.float64)
-        )
-        for name, x in actual.items():
-            assert torch.equal(x.isnan(), expected[name].isnan()), name
+        check_nan(local_attention, tensors, **settings)
 
 
 @pytest.mark.parametrize('fault', ['value', 'logits'])
 def test_nan_comes_out_of_dynamic_conv_where_the_reference_has_it(fault):
     tensors, settings = with_logits((5, 21), 3)
     tensors[fault][0, 0, 2, 7, 1] = math.nan
-    actual, expected = (
-        evaluate(dynamic_conv, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
-        for dtype in (torch.float32, torch.float64)
-    )
-    for name, x in actual.items():
-        assert torch.equal(x.isnan(), expected[name].isnan()), name
+    check_nan(dynamic_conv, tensors, **settings)
 
 
 def test_nothing_but_neg_inf_gives_0():
@@ -141,32 +160,21 @@ def test_nothing_but_neg_inf_gives_0():
     assert all(x.isfinite().all() for x in actual.values())
 
 
-def test_every_number_of_the_results_is_written(monkeypatch):
-    """Memory that torch hands out is NaN first."""
-    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert torch.empty(3).isnan().all()
-        for size, switches in itertools.product(SIZES, SWITCHES.values()):
-            tensors, settings = with_kernel(size, 3, 2, 2, dilation=2, dtype=torch.float32, **switches)
-            assert all(x.isfinite().all() for x in evaluate(local_attention, tensors, **settings).values())
-            tensors, settings = with_logits(size, 3, dilation=2)
-            assert all(x.isfinite().all() for x in evaluate(dynamic_conv, tensors, **settings).values())
-    finally:
-        torch.use_deterministic_algorithms(False)
+@pytest.mark.usefixtures('nan_first')
+def test_every_number_of_the_results_is_written():
+    for size, switches in itertools.product(SIZES, SWITCHES.values()):
+        tensors, settings = with_kernel(size, 3, 2, 2, dilation=2, dtype=torch.float32, **switches)
+        assert all(x.isfinite().all() for x in evaluate(local_attention, tensors, **settings).values())
+        tensors, settings = with_logits(size, 3, dilation=2)
+        assert all(x.isfinite().all() for x in evaluate(dynamic_conv, tensors, **settings).values())
 
 
 @pytest.mark.parametrize('heads', [1, 3])
 def test_threads_change_no_bit(heads):
-    found = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        tensors, settings = with_kernel((31, 40), 5, 1, heads, value_channels=16, dtype=torch.float32, iterations=2)
-        convolved = evaluate(dynamic_conv, *with_logits((31, 40), 5)[:1], kernel_size=5)
-        found.append(evaluate(local_attention, tensors, **settings) | {f'conv {k}': x for k, x in convolved.items()})
-    torch.set_num_threads(1)
-    for other in found[1:]:
-        assert_same(other, found[0], 0, 0)
+    tensors, settings = with_kernel((31, 40), 5, 1, heads, value_channels=16, dtype=torch.float32, iterations=2)
+    check_threads(lambda: evaluate(local_attention, tensors, **settings))
+    tensors, settings = with_logits((31, 40), 5)
+    check_threads(lambda: evaluate(dynamic_conv, tensors, **settings))
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])

@@ -10,9 +10,9 @@ from mmattn.ops import dispatch, library
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
-from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, assert_same, evaluate, low_precision, operands, randn
+from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, evaluate, low_precision, operands, randn
 from .test_global_attention import further, with_window
-from .test_native import capability  # noqa: F401
+from .test_native import capability, check_nan, check_threads, nan_first  # noqa: F401
 from .zscored import global_attention
 
 pytestmark = [
@@ -145,15 +145,6 @@ def test_axis_logits_of_strides_0():
         check(tensors, **settings)
 
 
-def assert_same_nan(tensors, settings):
-    actual, expected = (
-        evaluate(global_attention, tensors, dtype, **settings) for dtype in (torch.float32, torch.float64)
-    )
-    for name, x in actual.items():
-        assert torch.equal(x.isnan(), expected[name].isnan()), name
-    assert any(x.isnan().any() for x in actual.values())
-
-
 @pytest.mark.parametrize('number', [math.nan, math.inf])
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
 @pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias', 'outside_bias', 'key_bias', 'axis_bias'])
@@ -163,7 +154,7 @@ def test_nan_comes_out_where_the_reference_has_it(fault, normalize, number):
         tensors[fault][1][0, 0, 2, 7, 1] = number
     else:
         tensors[fault].flatten(0, -2 if fault in ('outside_bias', 'key_bias') else -3)[0, 7] = number
-    assert_same_nan(tensors, {**settings, 'normalize': normalize})
+    check_nan(global_attention, tensors, normalize=normalize, **settings)
 
 
 def test_a_nan_of_a_masked_key_stays_out_of_the_weights():
@@ -182,32 +173,20 @@ def test_no_key_to_attend_to(outside_bias, normalize):
         assert x.isfinite().all(), name
 
 
+@pytest.mark.usefixtures('nan_first')
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-def test_every_number_of_the_results_is_written(monkeypatch, normalize):
-    """Memory that torch hands out is NaN first."""
-    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert torch.empty(3).isnan().all()
-        for (size, window_size), is_causal in itertools.product(MAPS, (False, True)):
-            tensors, settings = with_further(size, window_size, is_causal=is_causal)
-            check(tensors, normalize=normalize, **settings)
-    finally:
-        torch.use_deterministic_algorithms(False)
+def test_every_number_of_the_results_is_written(normalize):
+    for (size, window_size), is_causal in itertools.product(MAPS, (False, True)):
+        tensors, settings = with_further(size, window_size, is_causal=is_causal)
+        check(tensors, normalize=normalize, **settings)
 
 
 @pytest.mark.parametrize(('size', 'batch', 'heads'), [((7, 9), 1, 1), ((23, 31), 1, 1), ((23, 31), 2, 3)], ids=str)
 @pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
 def test_threads_change_no_bit(size, batch, heads, is_causal):
-    found = []
     tensors, settings = with_further(size, 5, LEARNED, batch, heads, is_causal=is_causal, value_channels=64)
     tensors |= {name: randn(batch, heads, *size, 64, dtype=torch.float32) for name in ('query', 'key')}
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(evaluate(global_attention, tensors, normalize=True, **settings))
-    torch.set_num_threads(1)
-    for other in found[1:]:
-        assert_same(other, found[0], 0, 0)
+    check_threads(lambda: evaluate(global_attention, tensors, normalize=True, **settings))
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])

@@ -9,18 +9,13 @@ import torch
 from mmattn.ops import dispatch, strided_attention, strided_offsets
 
 from . import literal, test_native
-from .literal import LAYOUTS, LEARNED, POSITIONS, as_tuple, assert_same, evaluate, low_precision
-from .test_native import check
+from .literal import LAYOUTS, LEARNED, POSITIONS, as_tuple, evaluate, low_precision
+from .test_native import check, check_nan, check_threads
 from .zscored import grid_attention
 
 pytestmark = test_native.pytestmark
-capability = test_native.capability
+capability, nan_first = test_native.capability, test_native.nan_first
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
-
-
-def wide(tensors, dtype):
-    """The tensors of a call in ``dtype``."""
-    return {name: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype) for name, x in tensors.items()}
 
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -155,45 +150,13 @@ def test_long_lines():
     check(grid_attention, tensors, **settings)
 
 
-@pytest.mark.parametrize('large', ['content', 'position', 'outside_bias'])
-@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-def test_logits_of_1e4(large, normalize):
-    tensors, settings = grid((4, 5), 3)
-    for name in {'content': ('query', 'key'), 'position': ('window_bias',), 'outside_bias': ('outside_bias',)}[large]:
-        tensors[name] = tensors[name] * (100 if large == 'content' else 1e4)
-    actual, expected = (
-        evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, normalize=normalize, **settings)
-        for dtype in (torch.float32, torch.float64)
-    )
-    assert all(x.isfinite().all() for x in actual.values())
-    torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=1e-6)
-
-
 @pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias', 'outside_bias'])
 @pytest.mark.parametrize('size', [(5, 21), (4, 3, 17)], ids=str)
 def test_nan_comes_out_where_the_reference_has_it(fault, size):
     for normalize in (False, True):
         tensors, settings = grid(size, 3)
         tensors[fault][(0, 1, *(side // 2 for side in size))] = math.nan
-        actual, expected = (
-            evaluate(
-                grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, normalize=normalize, **settings
-            )
-            for dtype in (torch.float32, torch.float64)
-        )
-        for name, x in actual.items():
-            assert torch.equal(x.isnan(), expected[name].isnan()), name
-
-
-def test_strided_logits_of_1e4():
-    for pattern in PATTERNS:
-        tensors, settings = strided((4, 5), (4, 5), 2, pattern)
-        tensors['offset_bias'] = tuple(x * 1e4 for x in tensors['offset_bias'])
-        actual, expected = (
-            evaluate(strided_attention, wide(tensors, dtype), **settings) for dtype in (torch.float32, torch.float64)
-        )
-        assert all(x.isfinite().all() for x in actual.values())
-        torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=1e-6)
+        check_nan(grid_attention, tensors, normalize=normalize, **settings)
 
 
 @pytest.mark.parametrize('fault', ['query', 'key', 'value', 'offset_bias'])
@@ -203,25 +166,11 @@ def test_nan_comes_out_of_strided_attention_where_the_reference_has_it(pattern, 
     tensors, settings = strided((4, 5, 7), (4, 5, 7), 2, pattern)
     faulty = tensors[fault][1] if fault == 'offset_bias' else tensors[fault]
     faulty[0, 1, 2, 2, 3, 1] = math.nan
-    actual, expected = (
-        evaluate(strided_attention, wide(tensors, dtype), **settings) for dtype in (torch.float32, torch.float64)
-    )
-    for name, x in actual.items():
-        assert torch.equal(x.isnan(), expected[name].isnan()), name
-
-
-@pytest.fixture
-def nan_first(monkeypatch):
-    """Memory that torch hands out is NaN first."""
-    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    check_nan(strided_attention, tensors, **settings)
 
 
 @pytest.mark.usefixtures('nan_first')
 def test_every_number_of_the_results_is_written():
-    assert torch.empty(3).isnan().all()
     for size, window_size in GRIDS:
         for normalize in (False, True):
             tensors, settings = grid(size, window_size)
@@ -232,27 +181,16 @@ def test_every_number_of_the_results_is_written():
         assert all(x.isfinite().all() for x in found.values())
 
 
-def on_threads(evaluate):
-    """What is evaluated with 1, 2 and 3 threads is the same, bit by bit."""
-    found = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(evaluate())
-    torch.set_num_threads(1)
-    for other in found[1:]:
-        assert_same(other, found[0], 0, 0)
-
-
 @pytest.mark.parametrize('size', [(31, 40), (5, 13, 37)], ids=str)
 def test_threads_change_no_bit(size):
     tensors, settings = grid(size, 7, channels=16, value_channels=16)
-    on_threads(lambda: evaluate(grid_attention, tensors, normalize=True, **settings))
+    check_threads(lambda: evaluate(grid_attention, tensors, normalize=True, **settings))
 
 
 @pytest.mark.parametrize('pattern', PATTERNS)
 def test_threads_change_no_bit_of_strided_attention(pattern):
     tensors, settings = strided((5, 13, 37), (5, 13, 37), (2, 4, 5), pattern, 16, 16)
-    on_threads(lambda: evaluate(strided_attention, tensors, **settings))
+    check_threads(lambda: evaluate(strided_attention, tensors, **settings))
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])

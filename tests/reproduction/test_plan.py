@@ -1,6 +1,7 @@
 """The configs that are made of a table's rows: on other data, shorter, smaller."""
 
 import re
+from copy import deepcopy
 from functools import reduce
 from operator import getitem
 
@@ -10,7 +11,7 @@ from mmengine.runner import Runner
 
 from mmattn.utils import config_path
 from reproduction.plan import check_data, plan, words, write_configs
-from reproduction.protocol import Protocol, read_data
+from reproduction.protocol import Protocol, read_data, shipped
 from reproduction.tables import add_variant, read_tables
 from reproduction.task import ProtocolError, find_metrics, find_task, has_own_test
 
@@ -194,9 +195,8 @@ def test_the_papers_protocol_is_the_shipped_config(table, dataset):
     """Model, optimizer and schedule are untouched; one process has the batch of all, and scores at the end."""
     data = dataset and read_data(dataset, None)
     for method in plan(TABLES[table], Protocol(dataset), data):
-        shipped = [Config.fromfile(config_path(name)) for name in method.rows[0].configs]
-        assert len(method.configs) == len(shipped)
-        for cfg, known in zip(method.configs, shipped):
+        assert len(method.configs) == len(method.rows[0].configs)
+        for cfg, known in zip(method.configs, map(deepcopy, map(shipped, method.rows[0].configs))):
             known.merge_from_dict(method.rows[0].options)
             for key in ('model', 'optim_wrapper', 'param_scheduler', 'test_dataloader', 'tta_pipeline'):
                 assert cfg.get(key) == known.get(key)
@@ -432,15 +432,11 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
 @pytest.mark.parametrize(
     ('table', 'dataset', 'name'),
     [
-        ('3.3', 'camvid', 'Bi-CC, −∞, √d'),
         ('4.2', 'camvid', 'i: both, 8 heads, shared, 3 passes'),
-        ('2', 'camvid', '1111: E1 E2 E3 E4'),
         ('3', 'bccd', 'dynamic, n_k = 13'),
         ('4.3', 'fasseg', 'U-Net-BA'),
         ('5.3', 'davis_240p', 'T Embedding'),
-        ('3.6', 'multi30k_en-de', 'Bi-SA, min'),
         ('terms-nmt-2', 'multi30k_en-de', '0110: E2 E3'),
-        ('flickr8k', 'flickr8k', 'NG-SAN'),
         ('2.5', 'flickr8k_attributes', 'Parallel'),
     ],
 )

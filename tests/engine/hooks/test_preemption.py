@@ -29,10 +29,17 @@ def train(tiny_data, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def whole(train, tmp_path_factory):
-    """The work dir of a run that nothing interrupted."""
-    folder = tmp_path_factory.mktemp('whole')
-    assert train(folder, workers=3) == [0], train.log
-    return folder
+    """``whole(*options, **settings)``: the work dir of a run that nothing interrupted. Each is trained once."""
+    folders = {}
+
+    def run(*options, **settings):
+        key = str((options, settings))
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp('whole')
+            assert train(folders[key], *options, **settings) == [0] * settings.get('processes', 1), train.log
+        return folders[key]
+
+    return run
 
 
 def checkpoints(folder):
@@ -49,9 +56,7 @@ EPOCHS = dict(config='epochs.py')
     [
         # The workers, which get the signals, too, do not take the run with them.
         ('', dict(workers=3), 'step 3', 'SIGTERM SIGTERM', 'iter_3'),
-        ('', {}, 'step 3', 'SIGUSR1', 'iter_3'),
         # The second epoch goes on behind its first batch, then comes the third.
-        ('log_processor.by_epoch=True', EPOCHS, 'step 3', 'SIGTERM', 'epoch_1 epoch_1_iter_3'),
         ('log_processor.by_epoch=True', dict(EPOCHS, workers=3), 'step 3', 'SIGTERM', 'epoch_1 epoch_1_iter_3'),
         # One of two processes gets the signal.
         ('', dict(processes=2, workers=1, signalled='1'), 'step 3', 'SIGUSR1', 'iter_3'),
@@ -64,11 +69,10 @@ EPOCHS = dict(config='epochs.py')
         ('runner_type=FlexibleRunner strategy.type=SingleDeviceStrategy', {}, 'validation 4', 'SIGUSR1', 'iter_4'),
     ],
 )
-def test_stopped_and_resumed(train, tmp_path, options, settings, kill, signals, left):
+def test_stopped_and_resumed(train, whole, tmp_path, options, settings, kill, signals, left):
     options, processes = options.split(), settings.get('processes', 1)
     again = {key: value for key, value in settings.items() if key != 'signalled'}
-    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
-    assert train(whole, *options, **again) == [0] * processes, train.log
+    whole, stopped = whole(*options, **again), tmp_path / 'stopped'
     assert train(stopped, *options, kill=kill, signals=signals, **settings) == [STOPPED] * processes, train.log
     assert f'{signals.split()[0]}: saved {stopped}/' in train.log
     assert 'Traceback' not in train.log
@@ -83,14 +87,13 @@ def test_stopped_and_resumed(train, tmp_path, options, settings, kill, signals, 
     assert_same_end(stopped, whole, 'epoch_3.pth' if 'config' in settings else 'iter_6.pth')
 
 
-def test_stopped_in_validation(train, tmp_path):
+def test_stopped_in_validation(train, whole, tmp_path):
     """Which is done again first, and whose score decides about the best checkpoint as it would have.
 
     EMAHook exchanges the weights for their averages while it lasts.
     """
     ema = 'default_hooks.ema.type=EMAHook'
-    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
-    assert train(whole, ema) == [0], train.log
+    whole, stopped = whole(ema), tmp_path / 'stopped'
     assert train(stopped, ema, kill='validation 4', signals='SIGTERM') == [STOPPED], train.log
     assert 'Iter(val) [1/2]' not in train.log.partition('[4/6]')[2]
     assert train(stopped, ema, resume=True) == [0], train.log
@@ -115,7 +118,7 @@ def test_stopped_in_the_last_validation(train, whole, tmp_path):
     assert train(tmp_path, resume=True) == [0], train.log
     assert 'Iter(train)' not in train.log
     assert 'Iter(val) [2/2]' in train.log
-    assert_same_end(tmp_path, whole)
+    assert_same_end(tmp_path, whole(workers=3))
 
 
 def test_stopped_in_the_last_validation_by_epoch(train, tmp_path):
@@ -169,8 +172,9 @@ def test_stopped_before_training(train, tmp_path):
 def test_resume_before_the_first_checkpoint_starts_as_the_config_says(train, whole, tmp_path):
     """From its ``load_from``: a job that always says ``--resume`` must not lose it."""
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
-    assert train(tmp_path, f'load_from={whole / "iter_6.pth"}', 'train_cfg.max_iters=1', resume=True) == [0], train.log
-    assert f'Load checkpoint from {whole / "iter_6.pth"}' in train.log
+    path = whole(workers=3) / 'iter_6.pth'
+    assert train(tmp_path, f'load_from={path}', 'train_cfg.max_iters=1', resume=True) == [0], train.log
+    assert f'Load checkpoint from {path}' in train.log
     assert 'Iter(train) [1/1]' in train.log
 
 

@@ -280,7 +280,7 @@ def test_an_ensemble_has_the_mean_of_the_probabilities():
 
 @pytest.mark.parametrize(
     ('name', 'count', 'steps'),
-    [('NG-SAN', 10, 80), *(pytest.param(name, 50, 200, marks=pytest.mark.slow) for name in ('NG-SAN', 'ETA'))],
+    [('NG-SAN', 10, 80), pytest.param('ETA', 10, 80, marks=pytest.mark.slow)],
 )
 def test_memorizes_captions(name, count, steps):
     """Each image gets its own caption back."""

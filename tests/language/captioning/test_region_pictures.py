@@ -2,14 +2,13 @@
 
 import math
 import re
-from itertools import pairwise
 
 import pytest
 import torch
 from PIL import Image
 
 from mmattn.language.captioning import CaptionEnsemble
-from mmattn.language.captioning.region_pictures import caption_figure, caption_page, region_attention, region_layers
+from mmattn.language.captioning.region_pictures import caption_figure, region_attention, region_layers
 from mmattn.language.regions.region_store import Regions
 from mmattn.registry import MODELS
 
@@ -115,16 +114,6 @@ def test_boxes_and_words_of_a_figure():
     assert '<small>A&amp;B</small>' in text
     assert len(text) < 4000  # the picture is reduced
     assert '<rect' not in caption_figure(picture, regions, [], weights[:0])
-
-
-def test_a_page_has_a_colour_per_word():
-    page = caption_page(['<figure>1</figure>', '<figure>2</figure>'], 'A < B', 12)
-    assert '<title>A &lt; B</title>' in page
-    assert page.count('<figure>') == 2
-    hues = re.findall(r'\.w(\d+) \{ --colour: hsl\((\d+) ', page)
-    assert [int(k) for k, _ in hues] == [*range(12)]
-    assert min(b - a for a, b in pairwise(sorted(int(hue) for _, hue in hues))) > 15
-    assert '{{' not in page
 
 
 REGIONS = Regions(torch.zeros(4, 8), torch.rand(4, 4), (4096, 80))

@@ -116,34 +116,3 @@ def test_self_critical_training_in_two_processes(train, uninterrupted, tmp_path)
     assert train(tmp_path, *options, config='self_critical.py', processes=2) == [0, 0], train.log
     assert len(log_of(tmp_path)) == 2
     assert sum(line['reward'] for line in log_of(tmp_path)) > 0
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        ([], 'load_from'),
-        (['model.self_critical=None'], 'SANCaptioner'),
-        (['custom_hooks=[]'], 'mmattn.SelfCriticalHook'),
-    ],
-)
-def test_errors_of_self_critical_training(train, uninterrupted, tmp_path, options, message):
-    """Before the first iteration."""
-    if options:
-        options = [*options, f'load_from={uninterrupted}/epoch_3.pth']
-    assert train(tmp_path, *options, config='self_critical.py') == [1], train.log
-    assert message in train.log
-    assert 'Epoch(train)' not in train.log
-
-
-def test_a_checkpoint_of_another_vocabulary_is_an_error(train, uninterrupted, tmp_path):
-    """Of the same size, and of another one."""
-    captions(tmp_path / 'data', 'coco')
-    path = tmp_path / 'data/dataset_coco.json'
-    text = path.read_text(encoding='utf-8')
-    for number, words in enumerate(('"wolf"', '"small", "wolf"')):
-        path.write_text(text.replace('"dog"', words), encoding='utf-8')
-        options = [f'{part}_dataloader.dataset.data_root={tmp_path}/data' for part in ('train', 'val', 'test')]
-        options += [f'load_from={uninterrupted}/epoch_3.pth', f'model.vocab_size={4 + len(WORDS) + number}']
-        assert train(tmp_path / f'run_{number}', *options, config='self_critical.py') == [1], train.log
-        assert 'dataset_coco.json: the vocabulary does not fit the checkpoint' in train.log
-        assert 'Epoch(train)' not in train.log

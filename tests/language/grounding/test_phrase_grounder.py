@@ -140,29 +140,6 @@ def test_padding_and_nan_in_it_change_nothing(model):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_regions_have_no_order_and_phrases_that_end_at_the_same_word_have_the_same_scores(model):
-    sample, *_ = captions(words=(5,), phrases=(3,), regions=(6,))
-    sample['phrases'] = torch.tensor([3, 1, 3])
-    scores = model(batch(model, [sample]), mode='predict')[0].pred_scores
-    torch.testing.assert_close(scores[0], scores[2], rtol=0, atol=1e-12)
-    assert not torch.equal(scores[0], scores[1])
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
-    turned = dict(sample, features=sample['features'][order], boxes=sample['boxes'][order])
-    found = model(batch(model, [turned]), mode='predict')[0].pred_scores
-    torch.testing.assert_close(found, scores[:, order], rtol=0, atol=1e-12)
-
-
-def test_a_phrase_without_a_correct_region_only_lowers_scores(model):
-    samples = captions()
-    for sample in samples:
-        sample['targets'].zero_()
-    inputs = batch(model, samples)
-    logits, loss = reference(model, samples)
-    torch.testing.assert_close(model(inputs, mode='loss')['loss'], loss, rtol=0, atol=1e-12)
-    probabilities = torch.cat([(1 / (1 + torch.exp(-each))).flatten() for each in logits])
-    torch.testing.assert_close(loss, -(1 - probabilities).log().sum() / 3, rtol=0, atol=1e-12)
-
-
 def test_geometry_is_relative_to_the_image():
     boxes = torch.tensor([[[0.0, 0.0, 50.0, 40.0], [10.0, 20.0, 35.0, 40.0]]])
     expected = torch.tensor([[[0.0, 0.0, 1.0, 1.0, 1.0], [0.2, 0.5, 0.7, 1.0, 0.25]]])

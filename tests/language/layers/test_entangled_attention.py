@@ -74,25 +74,6 @@ def test_controller_is_the_equation(activation, residual):
     assert_same_with_gradients(layer(*x), literally(layer, *x), x, layer)
 
 
-def test_gradcheck():
-    layer, x = entangled(), inputs()
-    assert torch.autograd.gradcheck(lambda *x: layer(*x, VISUAL_MASK, SEMANTIC_MASK), x)
-
-
-@pytest.mark.parametrize(('bias', 'mode'), [(40.0, 'stacked_v'), (-40.0, 'stacked_s')])
-def test_a_closed_gate_is_a_stack(bias, mode):
-    layer, stacked, x = entangled(), entangled(mode), inputs()
-    stacked.load_state_dict({name: y for name, y in layer.state_dict().items() if name in stacked.state_dict()})
-    nn.init.zeros_(layer.controller.gate.weight)
-    nn.init.constant_(layer.controller.gate.bias, bias)
-    masks = VISUAL_MASK, SEMANTIC_MASK
-    torch.testing.assert_close(layer(*x, *masks), stacked(*x, *masks), rtol=0, atol=1e-15)
-    layer(*x, *masks).square().sum().backward()
-    for name, sublayer in layer.sublayers.items():
-        reached = max(parameter.grad.abs().max() for parameter in sublayer.parameters())
-        assert reached > 1e-3 if name in MODES[mode] else reached < 1e-15, name
-
-
 def test_an_open_gate_is_the_mean():
     control = GatedBilateralController(CHANNELS)
     assert not control.gate.bias.any()
@@ -100,25 +81,6 @@ def test_an_open_gate_is_the_mean():
     nn.init.zeros_(control.gate.weight)
     a, gs, gv, v, s = torch.randn(5, 2, 3, CHANNELS)
     torch.testing.assert_close(control(a, gs, gv, v, s), (v + s) / 2)
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_the_order_of_a_memory_changes_nothing(mode):
-    layer, (a, visual, semantic) = entangled(mode), inputs()
-    for regions, attributes in (([4, 2, 0, 1, 3], [0, 1, 2, 3]), ([0, 1, 2, 3, 4], [3, 1, 0, 2])):
-        found = layer(
-            a, visual[:, regions], semantic[:, attributes], VISUAL_MASK[:, regions], SEMANTIC_MASK[:, attributes]
-        )
-        expected = layer(a, visual, semantic, VISUAL_MASK, SEMANTIC_MASK)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_padding_changes_nothing(mode):
-    layer, (a, visual, semantic) = entangled(mode), inputs()
-    found = layer(a, visual, semantic, VISUAL_MASK, SEMANTIC_MASK)
-    torch.testing.assert_close(found[:1], layer(a[:1], visual[:1], semantic[:1, :2]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[1:], layer(a[1:], visual[1:, :3], semantic[1:]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize('masks', [(None, None), (VISUAL_MASK, SEMANTIC_MASK)], ids=['', 'masks'])

@@ -97,13 +97,6 @@ def test_random_partitions_and_relations(seed):
     torch.testing.assert_close(other(*x), layer(*x), atol=1e-12, rtol=1e-12)
 
 
-def test_a_group_is_folded_before_it_is_combined():
-    """(T_1 + T_2) × T_3."""
-    layer, x = fusion(num_branches=3, relations=('add', 'multiply'), groups=((0, 1), (2,))), inputs(2)
-    t = branches(layer, *x)
-    torch.testing.assert_close(layer(*x), (t[0] + t[1]) * t[2], atol=1e-12, rtol=1e-12)
-
-
 def without_biases(layer):
     for projection in (layer.query_proj, layer.value_proj):
         nn.init.zeros_(projection.bias)
@@ -210,12 +203,6 @@ def test_dropout_in_post_fusion_networks():
         torch.manual_seed(0)
         gradients.append(torch.autograd.grad(layer(query, values).sum(), [query, values, *layer.parameters()]))
     torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
-
-
-def test_gradcheck():
-    layer = fusion(chunk_size=2, **CONFIGURATIONS['NE+FG+Φ'])
-    (query, _), (_, value) = inputs(1, 1), inputs(1, 3)
-    assert torch.autograd.gradcheck(layer, (query, value))
 
 
 def outer_sketch(layer, q, v):

@@ -164,48 +164,6 @@ def test_plain_attention_is_the_stock_module(mask):
     assert ours(x, x, x, mask)[1] is None
 
 
-def assert_equal_plain_attention(layer, x, boxes, mask=MASK):
-    plain = region_attention()
-    plain.load_state_dict({name: y for name, y in layer.state_dict().items() if 'geometry' not in name})
-    torch.testing.assert_close(call(layer, x, boxes, mask), call(plain, x, boxes, mask), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize('name', ['query', 'key'])
-def test_projections_of_zero_add_nothing(name):
-    layer = region_attention(geometry=f'{name}_dependent')
-    for parameter in getattr(layer, f'geometry_{name}').parameters():
-        nn.init.zeros_(parameter)
-    assert_equal_plain_attention(layer, *regions())
-
-
-@pytest.mark.parametrize('terms', ['content_independent', 'query_dependent', TERMS[:2]], ids=str)
-def test_one_box_for_all_adds_nothing(terms):
-    """One logit for all keys of a query; with 'key_dependent', it differs between keys."""
-    x, boxes = regions()
-    assert_equal_plain_attention(region_attention(geometry=terms), x, boxes[:, :1].expand_as(boxes))
-    with pytest.raises(AssertionError):
-        assert_equal_plain_attention(region_attention(geometry='key_dependent'), x, boxes[:, :1].expand_as(boxes))
-
-
-@pytest.mark.parametrize('terms', SUMS, ids='+'.join)
-def test_moved_and_scaled_boxes_change_nothing(terms):
-    layer, (x, boxes) = region_attention(geometry=terms), regions()
-    expected = call(layer, x, boxes, MASK)[~MASK]
-    shift = torch.tensor([7.0, -30.0, 7.0, -30.0], dtype=torch.float64)
-    for other in (boxes + shift, boxes * 3.7, boxes * 0.9 - shift):
-        torch.testing.assert_close(call(layer, x, other, MASK)[~MASK], expected, rtol=0, atol=1e-10)
-    assert (call(layer, x, boxes.flip(1), MASK)[~MASK] - expected).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize('options', [*(dict(geometry=terms) for terms in SUMS), NORM_ARGUMENTS], ids=str)
-def test_permuted_regions_permute_the_outputs(options):
-    layer, (x, boxes) = region_attention(**options), regions()
-    order = torch.tensor([3, 0, 4, 2, 1])
-    torch.testing.assert_close(
-        call(layer, x[:, order], boxes[:, order], MASK[:, order]), call(layer, x, boxes, MASK)[:, order]
-    )
-
-
 @pytest.mark.parametrize('kind', [None, *NORMS])
 @pytest.mark.parametrize('terms', SUMS, ids='+'.join)
 def test_padding_changes_nothing(terms, kind):
@@ -262,19 +220,6 @@ def test_geometry_has_the_precision_of_float32():
         found = relative_geometry(rounded)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, relative_geometry(rounded.double()).float(), rtol=1e-5, atol=1e-5)
-
-
-def test_normalised_queries_ignore_their_bias_and_scale():
-    layer, (x, boxes) = region_attention(query_norm='instance', geometry='query_dependent'), regions()
-    expected = call(layer, x, boxes, MASK)
-    with torch.no_grad():
-        layer.in_proj_bias[:CHANNELS] += literal.randn(CHANNELS, seed=3)
-        torch.testing.assert_close(call(layer, x, boxes, MASK), expected, rtol=0, atol=1e-12)
-        # From 1e6 on, ε is negligible.
-        layer.in_proj_weight[:CHANNELS] *= 1e6
-        expected = call(layer, x, boxes, MASK)
-        layer.in_proj_weight[:CHANNELS] *= literal.randn(CHANNELS, 1, seed=4).abs() + 1
-        torch.testing.assert_close(call(layer, x, boxes, MASK), expected, rtol=0, atol=1e-12)
 
 
 def test_one_region_has_queries_of_zero():
@@ -344,19 +289,6 @@ def test_quantized():
     quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, torch.qint8)
     expected, _ = layer(x, x, x, relative_geometry=geometry)
     torch.testing.assert_close(quantized(x, x, x, relative_geometry=geometry)[0], expected, atol=0.05, rtol=0.05)
-
-
-@torch.no_grad()
-def test_content_independent_logits_of_any_geometry():
-    """φ¹ over a grid of differences of place, at one ratio of sizes, as in Fig. 3: (B, N, M, 4), also with M ≠ N."""
-    layer = region_attention(geometry='content_independent')
-    f = literal.randn(BATCH, 3, 7, 4, seed=1)
-    found = layer.geometry_logits('content_independent', f)
-    assert found.shape == (BATCH, HEADS, 3, 7)
-    for b, h, i, j in ((0, 0, 0, 0), (1, 1, 2, 6), (0, 1, 1, 4)):
-        g = torch.relu(layer.geometry_proj.weight @ f[b, i, j] + layer.geometry_proj.bias)
-        torch.testing.assert_close(found[b, h, i, j], torch.relu(layer.geometry_weight.weight[h] @ g))
-    assert 0 < (found > 0).double().mean() < 1
 
 
 X, BOXES = regions()

@@ -12,7 +12,6 @@ from mmattn.language.layers import DeformConv1d, DynamicConv1d, TransformerAtten
 from ...ops import literal
 from .sequences import (
     assert_causal,
-    assert_padding_changes_nothing,
     assert_same_with_gradients,
     assert_steps_are_forward,
     build,
@@ -58,25 +57,6 @@ def test_dynamic_layer_is_the_equation(num_heads, kernel_size, causal, masked, l
     out, weights = layer(x, x, x, mask)
     assert weights is None
     assert_same_with_gradients(out, literal_dynamic(layer, x, mask), [x], layer)
-
-
-@pytest.mark.parametrize('causal', [False, True])
-def test_equal_logits_are_a_mean_filter(causal):
-    """Over all entries of the kernel, those outside the sentence included."""
-    layer, x = build(DynamicConv1d, 8, 2, 5, causal), literal.randn(2, 7, 8)
-    torch.nn.init.zeros_(layer.kernel.weight)
-    u = F.pad(F.glu(layer.glu(x)).mT, (4, 0) if causal else (2, 2))
-    expected = layer.output(F.avg_pool1d(u, 5, 1).mT)
-    torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
-
-
-def test_a_causal_kernel_ends_at_its_position():
-    causal, x = build(DynamicConv1d, 8, 2, 3, True), literal.randn(2, 7, 8)
-    u = F.glu(causal.glu(x))
-    kernels = causal.kernel(u).unflatten(-1, (2, 3)).softmax(-1).repeat_interleave(4, 2)  # (B, L, E, 3)
-    windows = F.pad(u, (0, 0, 2, 0)).unfold(1, 3, 1)  # (B, L, E, 3)
-    expected = causal.output((kernels * windows).sum(-1))
-    torch.testing.assert_close(causal(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
 
 
 def test_the_kernel_limits_the_state():
@@ -177,15 +157,6 @@ def test_integer_offsets_gather(offsets, causal):
     torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
 
 
-def test_half_an_offset_is_the_mean_of_two():
-    layer, x = build(DeformConv1d, 4, kernel_size=1), literal.randn(2, 6, 4)
-    nn.init.zeros_(layer.offset.weight)
-    nn.init.constant_(layer.offset.bias, 0.5)
-    mean = (x + F.pad(x, (0, 0, 0, 1))[:, 1:]) / 2
-    expected = F.linear(mean, layer.conv.weight[..., 0], layer.conv.bias)
-    torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
-
-
 @pytest.mark.parametrize('offset', [0.0, 0.3, 5.0, -0.7])
 def test_later_inputs_are_not_in_the_gradients(offset):
     """Of the first outputs: at the integer positions of a new layer, too, where a slope from the right would be."""
@@ -237,13 +208,6 @@ def test_deformable_low_precision_is_near_full_precision():
 
 BOTH = [(DynamicConv1d, dict(embed_dim=8, num_heads=heads, kernel_size=size)) for heads, size in SETTINGS]
 BOTH += [(DeformConv1d, dict(embed_dim=4, kernel_size=size)) for size in (1, 3, 5)]
-
-
-@pytest.mark.parametrize('causal', [False, True])
-@pytest.mark.parametrize(('cls', 'options'), BOTH)
-def test_padding_changes_nothing(cls, options, causal):
-    layer = build(cls, **options, is_causal=causal)
-    assert_padding_changes_nothing(layer, literal.randn(3, 6, options['embed_dim']), [6, 4, 1])
 
 
 @pytest.mark.parametrize(('cls', 'options'), BOTH)

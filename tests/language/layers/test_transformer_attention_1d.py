@@ -15,8 +15,6 @@ from mmattn.visualization import attention_layers
 
 from ...ops import literal
 from .sequences import (
-    assert_causal,
-    assert_padding_changes_nothing,
     assert_same_with_gradients,
     assert_steps_are_forward,
     build,
@@ -150,54 +148,6 @@ def test_query_and_key_content_is_the_stock_module(case, masked, bias):
     future = torch.ones(length, length, dtype=torch.bool).triu(1) if options else None
     expected, _ = stock(*inputs, key_padding_mask=mask, attn_mask=future)
     torch.testing.assert_close(layer(*inputs, mask)[0], expected, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize('spatial_range', [None, 3])
-@pytest.mark.parametrize('causal', [False, True])
-@pytest.mark.parametrize('terms', TERMS)
-def test_positions_are_relative(terms, causal, spatial_range):
-    """A sentence three positions later in its row, behind masked keys, has the same outputs."""
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal, spatial_range=spatial_range)
-    x = literal.randn(2, 5, 8)
-    later = torch.cat([literal.randn(2, 3, 8, seed=9), x], 1)
-    mask = (torch.arange(8) < 3).expand(2, -1)
-    torch.testing.assert_close(layer(later, later, later, mask)[0][:, 3:], layer(x, x, x)[0], atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize('terms', TERMS)
-def test_positions_of_two_sequences_are_relative(terms):
-    layer = build(TransformerAttention1d, 8, 2, terms=terms)
-    query, memory = literal.randn(2, 3, 8), literal.randn(2, 5, 8, seed=1)
-    later = [torch.cat([literal.randn(2, 2, 8, seed=9), x], 1) for x in (query, memory)]
-    mask = (torch.arange(7) < 2).expand(2, -1)
-    out, expected = layer(later[0], later[1], later[1], mask)[0][:, 2:], layer(query, memory, memory)[0]
-    torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
-    moved = layer(query, later[1], later[1], mask)[0]  # the memory alone: offsets differ
-    assert torch.allclose(moved, expected) == (terms[1] == terms[3] == '0')
-
-
-@pytest.mark.parametrize('causal', [False, True])
-@pytest.mark.parametrize('terms', TERMS)
-def test_a_range_as_wide_as_the_sequence_is_none(terms, causal):
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal)
-    limited = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal, spatial_range=9)
-    x = literal.randn(2, 5, 8)
-    torch.testing.assert_close(limited(x, x, x)[0], layer(x, x, x)[0], atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize('spatial_range', [None, 3])
-@pytest.mark.parametrize('terms', TERMS)
-def test_padding_changes_nothing(terms, spatial_range):
-    for causal in (False, True):
-        layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=causal, spatial_range=spatial_range)
-        assert_padding_changes_nothing(layer, literal.randn(3, 6, 8), [6, 4, 1])
-
-
-@pytest.mark.parametrize('spatial_range', [None, 3])
-@pytest.mark.parametrize('terms', TERMS)
-def test_causality(terms, spatial_range):
-    layer = build(TransformerAttention1d, 8, 2, terms=terms, is_causal=True, spatial_range=spatial_range)
-    assert_causal(layer, literal.randn(2, 6, 8))
 
 
 # Decoding.

@@ -144,16 +144,6 @@ def constant(probabilities, **options):
     return beam_search(lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 1, **options)[0]
 
 
-def test_padding_and_banned_tokens_are_never_written():
-    """Even if they are the most probable ones; the first token of a caption may be any other."""
-    probabilities = [0.05, 0.5, 0.05, 0.3, 0.1]
-    found = constant(probabilities, beam=30, max_length=3, banned=[UNK])
-    assert len(found) == 1 + 2 + 4 + 8
-    assert {token for words, _ in found for token in words} == {BOS, 4}
-    found = constant(probabilities, beam=100, max_length=3)
-    assert {token for words, _ in found for token in words} == {BOS, UNK, 4}
-
-
 @pytest.mark.parametrize('probabilities', [[math.nan] * 4, [0.0, 0.0, 0.0, 1.0]])
 def test_a_search_without_an_end_is_an_error(probabilities):
     with pytest.raises(FloatingPointError, match='NaN'):
@@ -171,13 +161,6 @@ def test_only_the_end_at_the_largest_length():
             lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 3, beam=1, max_length=limits
         )
         assert [hypotheses[0].tokens for hypotheses in found] == [[4, 4, 4], [4], []]
-
-
-def test_a_late_end_does_not_count():
-    """The end is the third of the first step's candidates: with a beam of 2 it does not count, with 3 it does."""
-    probabilities = [0.0, 0.0, 0.2, 0.5, 0.3]
-    assert [] not in [words for words, _ in constant(probabilities, beam=2, max_length=2)]
-    assert [] in [words for words, _ in constant(probabilities, beam=3, max_length=2)]
 
 
 def test_largest_of_many_equal_entries():

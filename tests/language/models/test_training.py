@@ -141,30 +141,6 @@ def test_without_accumulation_it_is_the_stock_wrapper():
     assert logs == stock_logs
 
 
-TWO = """
-import os
-import torch
-import torch.distributed as dist
-from mmengine.model import MMDistributedDataParallel
-from mmattn.language import TokenOptimWrapper
-from tests.language.models.test_training import Pooled, batch
-
-parts = torch.load({path!r})
-rank = 0 if os.fork() else 1
-dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=2)
-model = Pooled()
-wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.5), accumulative_counts=2)
-parallel = MMDistributedDataParallel(model, broadcast_buffers=False)
-wrapper.initialize_count_status(parallel, 0, len(parts[rank]))
-for each in parts[rank]:
-    parallel.train_step(batch(*each), wrapper)
-torch.save(model.state_dict(), f'{path}.{{rank}}')
-dist.destroy_process_group()
-if rank == 0:
-    assert os.wait()[1] == 0
-"""
-
-
 def test_the_mean_over_processes_is_the_mean_over_their_tokens(monkeypatch):
     """DDP averages the gradients of two processes, of 3 and of 5 tokens, whatever their numbers."""
     monkeypatch.setattr(training, 'get_world_size', lambda: 2)
@@ -176,20 +152,6 @@ def test_the_mean_over_processes_is_the_mean_over_their_tokens(monkeypatch):
         wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0))
         scaled.append(wrapper.scale_loss(loss))
     assert sum(scaled).item() / 2 == pytest.approx((3 * 0.7 + 5 * 0.2) / 8, abs=1e-15)
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(run_python, tmp_path):
-    """With unequal numbers of tokens, in three iterations: an update of two and a last one."""
-    a, b, c, d, e, f, g = sentences(9, 2, 1, 14, 3, 3, 5)
-    path = tmp_path / 'parts'
-    torch.save([[[a, b], [c], [d]], [[e], [f, g], [a]]], path)
-    run_python(TWO.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(TRAIN.parents[1]))
-    expected, _ = trained([batch(a, b, c, e, f, g), batch(d, a)], make=Pooled)
-    for rank in (0, 1):
-        found = torch.load(f'{path}.{rank}')
-        for name, value in expected.state_dict().items():
-            torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-10)
 
 
 def test_mixed_precision_on_a_cpu():

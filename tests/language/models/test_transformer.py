@@ -207,48 +207,6 @@ def test_padding_changes_nothing_in_the_encoder(name):
         torch.testing.assert_close(together[row, :length], encoder(x[row : row + 1, :length])[0], rtol=0, atol=1e-10)
 
 
-@torch.no_grad()
-def test_the_future_changes_nothing(decoder):
-    x, memory, _, memory_padding = inputs()
-    before = decoder(x, memory, None, memory_padding)
-    for position in range(TARGET):
-        changed = x.clone()
-        changed[:, position] += torch.randn(BATCH, CHANNELS)
-        after = decoder(changed, memory, None, memory_padding)
-        torch.testing.assert_close(after[:, :position], before[:, :position], rtol=0, atol=1e-10)
-        assert (after[:, position] - before[:, position]).abs().amax(-1).min() > 1e-8
-
-
-@torch.no_grad()
-@pytest.mark.parametrize('padding', ['zero', 'learned'])
-def test_no_predicted_logits_are_the_plain_model(padding):
-    """f's last layer 0, pad 0 or learned."""
-    attention = dict(type=BILATERAL, window_size=5, padding=padding)
-    for stack in (SequenceEncoder, SequenceDecoder):
-        ours = randomized(stack(2, layer(self_attention=attention)))
-        plain = stack(2, layer()).double().eval()
-        for each in ours.layers:
-            nn.init.zeros_(each.self_attention[0].window_position.logits.weight)
-            nn.init.zeros_(each.self_attention[0].window_position.logits.bias)
-        missing = plain.load_state_dict(ours.state_dict(), strict=False)
-        assert not missing.missing_keys
-        x, memory, mask, memory_mask = inputs()
-        given = (x, mask) if stack is SequenceEncoder else (x, memory, mask, memory_mask)
-        torch.testing.assert_close(ours(*given), plain(*given), rtol=0, atol=1e-12)
-
-
-@torch.no_grad()
-def test_a_window_over_the_sentence_has_nothing_outside():
-    """k ≥ 2L − 1: pad −∞, 0, and the minimum and mean of f (which the pad then never shows) are the same."""
-    x, memory, _, memory_padding = inputs()
-    found = []
-    for padding in ('zero', 'neg_inf', 'mean', 'min'):
-        attention = dict(type=BILATERAL, window_size=2 * TARGET - 1, padding=padding)
-        found.append(randomized(SequenceDecoder(2, layer(self_attention=attention)))(x, memory, None, memory_padding))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=0, atol=1e-12)
-
-
 def test_the_normalized_queries_are_those_of_instance_norm():
     """Of the sentence without its padding, by torch's own layer; and the layer uses them in place of its queries."""
     torch.manual_seed(0)

@@ -370,7 +370,7 @@ def test_a_killed_writer_continues_where_it_stopped(tmp_path, start):
     assert limit > 30
 
 
-@pytest.mark.parametrize('lost', range(0, 130, 9))
+@pytest.mark.parametrize('lost', [0, 9, 36, 54, 81, 126])
 def test_lost_ends_of_files(tmp_path, lost):
     """After a power failure, files may be shorter than the progress says, or longer."""
     expected = content(write(tmp_path / 'expected'))

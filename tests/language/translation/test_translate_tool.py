@@ -14,7 +14,6 @@ from PIL import Image
 
 from mmattn.language.translation.inferencer import TranslationInferencer
 
-from ...forked_tools import run_command
 from ..interruption import stop_once
 from .conftest import LINES
 
@@ -52,23 +51,6 @@ def call(monkeypatch):
     return call
 
 
-@pytest.mark.e2e
-def test_a_line_in_a_line_out(arguments, predictions, tmp_path):
-    done = run_command([sys.executable, TOOL, *arguments])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ''.join(f'{each["text"]}\n' for each in predictions)
-    out = tmp_path / 'new' / 'lines.de'
-    done = run_command([sys.executable, TOOL, *arguments, '--out', out, '--n-best', 2])
-    assert (done.returncode, done.stdout) == (0, ''), done.stderr
-    found = [line.split('\t') for line in out.read_text(encoding='utf-8').splitlines()]
-    assert found == [
-        [str(number), f'{each["score"]:.6f}', each['text']]
-        for number, prediction in enumerate(predictions, 1)
-        for each in prediction['n_best']
-    ]
-    assert [path.name for path in out.parent.iterdir()] == ['lines.de']
-
-
 def test_standard_input(arguments, predictions, capfdbinary, call, monkeypatch):
     del arguments[2]
     monkeypatch.setattr(sys, 'stdin', SimpleNamespace(buffer=io.BytesIO('\n'.join([*LINES, '']).encode())))
@@ -80,14 +62,16 @@ def test_standard_input(arguments, predictions, capfdbinary, call, monkeypatch):
 
 
 def test_options_reach_the_search(trained, arguments, tmp_path, call):
-    out = tmp_path / 'lines.de'
-    options = dict(beam=2, length_penalty=0.2)
-    call(*arguments, '--out', out, '--beam', 2, '--length-penalty', 0.2, '--n-best', 1)
+    out = tmp_path / 'new/lines.de'
+    options = dict(beam=2, length_penalty=0.2, n_best=2)
+    call(*arguments, '--out', out, '--beam', 2, '--length-penalty', 0.2, '--n-best', 2)
     inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
     assert out.read_text(encoding='utf-8') == ''.join(
         f'{number}\t{each["score"]:.6f}\t{each["text"]}\n'
-        for number, each in enumerate(inferencer(LINES, **options)['predictions'], 1)
+        for number, prediction in enumerate(inferencer(LINES, **options)['predictions'], 1)
+        for each in prediction['n_best']
     )
+    assert [path.name for path in out.parent.iterdir()] == ['lines.de']
 
 
 @pytest.mark.parametrize(

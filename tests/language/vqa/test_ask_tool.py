@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from PIL import Image
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
-from ...forked_tools import run_command
 from ..interruption import Stop, stop_once
 from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, write_model, write_pictures, write_store
 
@@ -45,7 +43,7 @@ def call(run_tool):
 
 @pytest.fixture
 def of_ban(tiny):
-    return [tiny.ban.config, tiny.ban.checkpoint, '--regions', tiny.store, '--device', 'cpu']
+    return [tiny.ban.config, tiny.ban.checkpoint, '--device', 'cpu', '--regions', tiny.store]
 
 
 @pytest.fixture
@@ -63,18 +61,6 @@ def read(path):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.mark.e2e
-def test_one_question_as_a_user_asks(tiny):
-    """IMAGE and question directly after --regions."""
-    image, question = QUESTIONS[2]
-    done = run_command(
-        [sys.executable, TOOL, tiny.ban.config, tiny.ban.checkpoint, '--regions', tiny.store, image, question]
-    )
-    assert done.returncode == 0, done.stderr
-    [found] = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint)(tiny.store, [QUESTIONS[2]])['predictions']
-    assert done.stdout.splitlines()[-7:] == [*lines_of(found), 'not in the vocabulary: zebras']
 
 
 def test_one_question_and_its_picture(tiny, of_ban, tmp_path, call):

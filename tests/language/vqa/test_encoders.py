@@ -76,20 +76,6 @@ def test_every_gate_has_its_dropout_mask_at_all_steps(monkeypatch):
     assert_same_with_gradients(found, torch.stack(expected), [], encoder, 1e-12)
 
 
-def test_without_dropout_training_is_evaluation():
-    encoder = build(SkipThoughtEncoder, dropout=0.0)
-    torch.testing.assert_close(encoder.train()(QUESTIONS).words, encoder.eval()(QUESTIONS).words, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize('cls', [QuestionGRU, SkipThoughtEncoder])
-def test_more_padding_does_not_change_words_and_state(cls):
-    encoder = build(cls).eval()
-    found, longer = encoder(QUESTIONS), encoder(F.pad(QUESTIONS, (0, 3), value=PAD))
-    torch.testing.assert_close(longer.state, found.state, rtol=0, atol=1e-14)
-    torch.testing.assert_close(longer.words[:, :4], found.words, rtol=0, atol=1e-14)
-    assert longer.mask[:, 4:].all()
-
-
 def test_a_batch_of_empty_questions():
     found = build()(torch.zeros(2, 0, dtype=torch.long))
     assert found.words.shape == (2, 1, N)

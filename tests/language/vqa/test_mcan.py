@@ -134,30 +134,6 @@ def test_logits_loss_and_gradients_are_those_of_the_reference(model):
 
 
 @torch.no_grad()
-def test_padding_has_no_effect(model):
-    """Pads after the words, and padded regions with any box."""
-    inputs = batch(model, questions())
-    padded = {
-        'question': F.pad(inputs['question'], (0, 3), value=1),
-        'features': F.pad(inputs['features'], (0, 0, 0, 90), value=7.0),
-        'boxes': F.pad(inputs['boxes'], (0, 0, 0, 90), value=torch.nan),
-        'region_mask': F.pad(inputs['region_mask'], (0, 90), value=True),
-    }
-    torch.testing.assert_close(model(padded), model(inputs), rtol=0, atol=1e-10)
-
-
-@torch.no_grad()
-def test_the_order_of_the_regions_has_no_effect_and_that_of_the_words_has(model):
-    (sample,) = questions((4,), (5,))
-    order = torch.tensor([3, 1, 4, 0, 2])
-    found = model(batch(model, [sample]))
-    other = dict(sample, features=sample['features'][order], boxes=sample['boxes'][order])
-    torch.testing.assert_close(model(batch(model, [other])), found, rtol=0, atol=1e-12)
-    turned = dict(sample, question=sample['question'].flip(0))
-    assert (model(batch(model, [turned])) - found).abs().max() > 1e-3
-
-
-@torch.no_grad()
 def test_predictions_are_the_probabilities_and_the_best_answer(model):
     inputs = batch(model, questions())
     logits = model(inputs)
