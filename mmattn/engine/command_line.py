@@ -285,6 +285,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     _check_lengths(cfg)
+    for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):
+        if not loader.get('num_workers'):  # torch refuses options of workers without workers
+            for option in {'persistent_workers', 'prefetch_factor'}.intersection(loader):
+                del loader[option]
     return cfg
 
 
