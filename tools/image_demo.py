@@ -58,6 +58,8 @@ def parse_args() -> argparse.Namespace:
         args.sheet_images = 8
     elif not compares:
         parser.error('--sheet-images requires several models, or --truth')
+    if not 0 <= args.opacity <= 1:
+        parser.error(f'--opacity must be from 0 to 1; got {args.opacity}')
     if args.sheet_images < 1:
         parser.error(f'--sheet-images must be at least 1; got {args.sheet_images}')
     return args

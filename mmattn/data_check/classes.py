@@ -176,7 +176,7 @@ def heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str,
         for i, part in enumerate(cfg):
             yield from heads(part, f'{where}.{i}', in_head)
     elif isinstance(cfg, dict):
-        if in_head and isinstance(cfg.get('num_classes'), int):
+        if in_head and isinstance(cfg.get('num_classes'), int | float):
             yield where, cfg
         for key, part in cfg.items():
             yield from heads(part, f'{where}.{key}', in_head or key in HEADS)
