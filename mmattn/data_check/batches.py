@@ -16,7 +16,6 @@ from mmseg.datasets import BaseSegDataset
 from torch import nn
 
 from mmattn._compat import loads_masks_as
-from mmattn.engine.data_sampling import SeedAugmentation
 from mmattn.utils.component_type import type_name
 
 from .classes import heads
@@ -29,7 +28,6 @@ KEEP_SIZE = (
     mmseg_transforms.PackSegInputs,
     mmseg_transforms.PhotoMetricDistortion,
     mmseg_transforms.RandomRotate,
-    SeedAugmentation,
 )
 Size = tuple[int, ...]  # width and height, as in mmcv's scale; () if it is not known
 
@@ -89,7 +87,7 @@ def sizes_after(transforms: Sequence[Any], size: Size) -> Sizes | None:
             height, width = transform.crop_size
             least, most = ((min(w, width), min(h, height)) for w, h in (least, most))
             continue
-        elif isinstance(transform, KEEP_SIZE):
+        elif isinstance(transform, KEEP_SIZE) or type(transform).__name__ == 'SeedAugmentation':
             continue
         else:
             return None

@@ -114,7 +114,8 @@ class SegDataCheckHook(DataCheckHook):
         }
         yield from class_faults(cfg, parts, labels, incomplete, self.allow_absent)
         sizes = {
-            part.where: [facts[sample.image].size if sample.image else () for sample in part.samples] for part in parts
+            part.where: [tuple(facts[sample.image].size) if sample.image else () for sample in part.samples]
+            for part in parts
         }
         yield from batch_faults(cfg, unwrapped(getattr(runner, 'model', None)), parts, sizes)
         yield from _unread(cfg, parts)
