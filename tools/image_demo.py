@@ -2,7 +2,7 @@
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR
 
-writes DIR/pred/*.png and DIR/vis/*.png.
+writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy. --tile segments large images in parts.
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT CONFIG CHECKPOINT … --out-dir DIR [--truth MASKS]
 
@@ -38,8 +38,19 @@ def parse_args() -> argparse.Namespace:
         '--batch-size',
         type=int,
         default=1,
-        help='maximum number of images of the same size per batch; default: %(default)s',
+        help='maximum number of images of the same size, or of tiles, per batch; default: %(default)s',
     )
+    parser.add_argument(
+        '--probabilities', action='store_true', help='also write prob/<name>.npy, float16 (classes, height, width)'
+    )
+    parser.add_argument(
+        '--tile',
+        type=int,
+        metavar='SIZE',
+        help='segment images at their own size in overlapping tiles of SIZE×SIZE pixels, as mode="slide" of mmseg '
+        'does, with memory for the image and one row of tiles',
+    )
+    parser.add_argument('--stride', type=int, help='distance between tiles; default: two thirds of SIZE')
     add_config_options(parser)
     args = parser.parse_args()
     compares = len(args.models) > 2 or args.truth is not None
@@ -47,6 +58,8 @@ def parse_args() -> argparse.Namespace:
         args.sheet_images = 8
     elif not compares:
         parser.error('--sheet-images requires several models, or --truth')
+    if not 0 <= args.opacity <= 1:
+        parser.error(f'--opacity must be from 0 to 1; got {args.opacity}')
     if args.sheet_images < 1:
         parser.error(f'--sheet-images must be at least 1; got {args.sheet_images}')
     return args
@@ -68,14 +81,14 @@ def main() -> None:
             )
             for model in models
         }
+        options = dict(probabilities=args.probabilities, tile=args.tile, stride=args.stride)
+        common = args.image, args.out_dir, args.batch_size, args.opacity
         if len(models) > 1 or args.truth is not None:
-            sheet = compare_segmentations(
-                inferencers, args.image, args.out_dir, args.batch_size, args.opacity, args.truth, args.sheet_images
-            )
+            sheet = compare_segmentations(inferencers, *common, args.truth, args.sheet_images, **options)
             print(f'{sheet}; index maps and overlays are in {args.out_dir}/{{{",".join(inferencers)}}}/{{pred,vis}}')
             return
         (inferencer,) = inferencers.values()
-        written = inferencer(args.image, args.out_dir, args.batch_size, args.opacity)
+        written = inferencer(*common, **options)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error
     print(f'{len(written)} index maps and overlays are in {args.out_dir}/pred and {args.out_dir}/vis')

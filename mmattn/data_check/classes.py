@@ -58,12 +58,12 @@ def class_faults(
         incomplete (collection of str): data loaders with a data set that could not be read.
         allow_absent (collection of str): classes that may be missing from all masks.
     """
-    heads = list(_heads(cfg.get('model'), 'model'))
+    model_heads = list(heads(cfg.get('model'), 'model'))
     for part in parts:
         yield from _wrong_names(part)
     yield from _differing_names(cfg, parts)
-    yield from _wrong_heads(heads, parts)
-    yield from _wrong_ignored(cfg, heads, parts)
+    yield from _wrong_heads(model_heads, parts)
+    yield from _wrong_ignored(cfg, model_heads, parts)
     yield from _wrong_masks(parts, labels, incomplete, allow_absent)
 
 
@@ -170,15 +170,16 @@ def _evaluator(loader: str) -> str:
     return loader.replace('dataloader', 'evaluator')
 
 
-def _heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, dict]]:
+def heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, dict]]:
+    """Yield place and config of the decode and auxiliary heads."""
     if isinstance(cfg, list | tuple):
         for i, part in enumerate(cfg):
-            yield from _heads(part, f'{where}.{i}', in_head)
+            yield from heads(part, f'{where}.{i}', in_head)
     elif isinstance(cfg, dict):
-        if in_head and isinstance(cfg.get('num_classes'), int):
+        if in_head and isinstance(cfg.get('num_classes'), int | float):
             yield where, cfg
         for key, part in cfg.items():
-            yield from _heads(part, f'{where}.{key}', in_head or key in HEADS)
+            yield from heads(part, f'{where}.{key}', in_head or key in HEADS)
 
 
 def _present(part: Part, labels: set[float]) -> set[str]:

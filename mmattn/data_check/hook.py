@@ -150,11 +150,15 @@ def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
     for _, cfg in data_sets(runner.cfg, loaders, CheckableDataset):
         configs.setdefault(component_class(cfg, DATASETS, cfg.get('_scope_')), []).append(cfg)
     for kind, cfgs in configs.items():
-        model = runner.model
-        while is_model_wrapper(model):
-            model = model.module
-        for path, reasons in kind.find_faults(cfgs, model).items():
+        for path, reasons in kind.find_faults(cfgs, unwrapped(runner.model)).items():
             yield from ((path, reason) for reason in reasons)
+
+
+def unwrapped(model: Any) -> Any:
+    """Get the model within a wrapper of distributed training."""
+    while is_model_wrapper(model):
+        model = model.module
+    return model
 
 
 def classes_as_text(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:

@@ -26,6 +26,7 @@ from mmattn.utils.images import ENDS, lossy_mask_fault, open_header, open_whole,
 
 ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
 MISSING = 'no such file'
+LFS = b'version https://git-lfs'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
 DARK = 1 << 12  # maximum below this: data of at most 12 bits stored in 16
 ALPHA = {1, 2}  # values of ExtraSamples in a TIFF: transparency
@@ -101,6 +102,9 @@ def look(file: ImageFile) -> Facts:
     try:
         if os.path.getsize(file.path) == 0:
             raise ValueError('the file is empty')
+        with open(file.path, 'rb') as stream:
+            if stream.read(len(LFS)) == LFS:
+                raise ValueError('a pointer of Git LFS, not the image: run git lfs pull')
         return _look_at_mask(file) if file.is_mask else _look_at_image(file)
     except Exception as error:  # decoders raise many types
         return Facts(fault=unreadable(error))

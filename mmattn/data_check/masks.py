@@ -23,9 +23,10 @@ from mmattn._compat import loads_masks_as
 from mmattn.registry import HOOKS
 from mmattn.utils.files import unmeant_files
 
+from .batches import batch_faults
 from .classes import IGNORED, class_faults, classes_of_labels
 from .data_sets import CACHE, LOADERS, Fault, Part, data_sets, is_local, loader_name, log, warn_of_repetitions
-from .hook import DataCheckHook
+from .hook import DataCheckHook, unwrapped
 from .images import MISSING, Facts, ImageFile, inspect_files, unread_files
 
 
@@ -57,6 +58,9 @@ class SegDataCheckHook(DataCheckHook):
     * Config: ``num_classes`` of a head that differs from the number of classes of the data, ``class_weight`` of another
       length, different values of ``ignore_index`` in heads, metrics and data, duplicate class names, validation classes
       in another order than the training classes.
+    * What would fail in the first batch or validation: images of different sizes in a batch, a crop beside another
+      ``size`` of the data preprocessor, ``LoadAnnotations`` before a ``Resize`` in validation, a batch norm behind a
+      global pooling with one image, a softmax over one logit, ``reduce_zero_label`` in one place only.
 
     The hook logs a warning for a class without a pixel in validation or test, for test masks with only ignored pixels,
     and for images that are listed twice or are in both training and validation.
@@ -109,6 +113,11 @@ class SegDataCheckHook(DataCheckHook):
             for part in parts
         }
         yield from class_faults(cfg, parts, labels, incomplete, self.allow_absent)
+        sizes = {
+            part.where: [tuple(facts[sample.image].size) if sample.image else () for sample in part.samples]
+            for part in parts
+        }
+        yield from batch_faults(cfg, unwrapped(getattr(runner, 'model', None)), parts, sizes)
         yield from _unread(cfg, parts)
         for part in parts:
             yield from _file_faults(part, facts, self.allow_ignored)

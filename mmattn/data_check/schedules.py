@@ -49,6 +49,13 @@ def _faults(loop: Any, schedulers: dict[str, _ParamScheduler]) -> Iterator[Fault
             )
             continue
         length, unit, setting = _length(loop, scheduler)
+        steps, needed = getattr(scheduler, 'total_steps', INF), min(scheduler.end, length) - scheduler.begin
+        if steps < needed:
+            yield (
+                f'{where}.total_steps',
+                f'{steps}, but {type(scheduler).__name__} acts for {needed} {unit}, and fails after its last step. Set '
+                f'total_steps to {needed}, or end to {scheduler.begin + steps}',
+            )
         end = _in_iterations(loop, scheduler, scheduler.end)
         is_last = all(
             other.param_name != scheduler.param_name or _in_iterations(loop, other, other.begin) < end

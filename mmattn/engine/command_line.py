@@ -220,6 +220,11 @@ def _check_lengths(cfg: Config) -> None:
         value = (cfg.get('train_cfg') or {}).get(key)
         if isinstance(value, int) and value < 1:
             raise ValueError(f'train_cfg.{key} must be at least 1; got {value}')
+    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        for key, least in (('batch_size', 1), ('num_workers', 0)):
+            value = (cfg.get(loader) or {}).get(key)
+            if isinstance(value, int) and value < least:
+                raise ValueError(f'{loader}.{key} must be at least {least}; got {value}')
     train_cfg, sampler = cfg.get('train_cfg') or {}, (cfg.get('train_dataloader') or {}).get('sampler') or {}
     if 'max_epochs' in train_cfg and type_name(sampler) == 'InfiniteSampler':
         raise ValueError(
@@ -241,8 +246,11 @@ def _check_lengths(cfg: Config) -> None:
         if type_name(transform) != 'RandomCrop' or 'crop_type' in transform:  # crops of mmdet may be relative
             continue
         crop = transform.get('crop_size')
-        if any(isinstance(side, float) for side in (crop if isinstance(crop, list | tuple) else [crop])):
-            raise ValueError(f'train_dataloader.dataset.pipeline.{i}.crop_size must be in whole pixels; got {crop}')
+        sides = crop if isinstance(crop, list | tuple) else [crop] * 2
+        if len(sides) != 2 or any(isinstance(side, float) or (isinstance(side, int) and side < 1) for side in sides):
+            raise ValueError(
+                f'train_dataloader.dataset.pipeline.{i}.crop_size must be one or two sides in whole pixels; got {crop}'
+            )
 
 
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
@@ -285,6 +293,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     _check_lengths(cfg)
+    for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):
+        if not loader.get('num_workers'):  # torch refuses options of workers without workers
+            for option in {'persistent_workers', 'prefetch_factor'}.intersection(loader):
+                del loader[option]
     return cfg
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mmengine.config import Config
@@ -28,6 +29,7 @@ def compare_segmentations(
     opacity: float = 0.5,
     truth: str | Path | None = None,
     max_images: int = 8,
+    **options: Any,
 ) -> Path:
     """Segment images with several models, and write ``comparison.jpg``: image, truth, and a column per model.
 
@@ -40,6 +42,7 @@ def compare_segmentations(
         truth (str or Path, optional): folder of masks of the images, ``<name>.png``, with class indices as in the data
             set of the first model's config. 255 is ignored. Defaults to None: no such column.
         max_images (int): rows of the sheet, the first images. Defaults to 8.
+        **options: ``probabilities``, ``tile`` and ``stride`` of :class:`SegmentationInferencer`.
 
     Raises:
         ValueError: before a model runs, classes or palettes differ, or a mask does not fit. After the first model, some
@@ -58,7 +61,7 @@ def compare_segmentations(
     reading = _reading(first.cfg) if folders else {}
     masks = [_read_mask(first, path, folder, reading) for folder in folders for path in shown]
     written = {
-        name: dict(zip(shown, inferencer(inputs, out_dir / name, batch_size, opacity)))
+        name: dict(zip(shown, inferencer(inputs, out_dir / name, batch_size, opacity, **options)))
         for name, inferencer in inferencers.items()
     }
     rows, labels = {}, set()

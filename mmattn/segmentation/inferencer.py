@@ -1,27 +1,33 @@
-"""Prediction for image files: writes an index map with its palette and a colour overlay for each file."""
+"""Prediction for image files: writes an index map, a colour overlay and, on request, class probabilities for each."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import Compose
 from mmengine.logging import print_log
 from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
 from mmseg.datasets.transforms.loading import InferencerLoader
-from mmseg.models.segmentors import BaseSegmentor
+from mmseg.models.segmentors import BaseSegmentor, EncoderDecoder
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
+from numpy.lib.format import open_memmap
 from PIL import Image
 from rich.progress import track
-from torch import nn
+from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.utils.checks import check_count, check_counts, check_number
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.faults import shorten
@@ -29,7 +35,10 @@ from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.images import deep_picture_fault
 from mmattn.utils.trained_model import warn_of_differences
 
+from .tiles import segment_in_tiles
+
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
+PART = 1 << 20  # pixels that are drawn together
 
 
 class SegmentationInferencer(MMSegInferencer):
@@ -82,7 +91,14 @@ class SegmentationInferencer(MMSegInferencer):
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader))
 
     def __call__(  # type: ignore[override]
-        self, inputs: str | Path | Sequence[str | Path], out_dir: str | Path, batch_size: int = 1, opacity: float = 0.5
+        self,
+        inputs: str | Path | Sequence[str | Path],
+        out_dir: str | Path,
+        batch_size: int = 1,
+        opacity: float = 0.5,
+        probabilities: bool = False,
+        tile: int | None = None,
+        stride: int | None = None,
     ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -96,9 +112,16 @@ class SegmentationInferencer(MMSegInferencer):
                 files with the suffix of an image are read in the order of their names, except hidden files. Subfolders
                 are not read. The log names skipped files.
             out_dir (str or Path): output folder, created if it does not exist.
-            batch_size (int): maximum number of images per batch. Only consecutive images of the same size share a
-                batch. Defaults to 1.
+            batch_size (int): maximum number of images, or of tiles, per batch. Only consecutive images of the same size
+                share a batch. Defaults to 1.
             opacity (float): opacity of the colours over the image, 0 to 1. Defaults to 0.5.
+            probabilities (bool): whether to write also ``prob/<name>.npy``, float16 ``(classes, H, W)``: the softmax of
+                the logits, or the sigmoid of a single logit. ``np.load(path, mmap_mode='r')`` reads parts of it.
+                Defaults to False.
+            tile (int, optional): side of square tiles in pixels, for large images. The image is segmented at its own
+                size, without a ``Resize`` of the test pipeline. Tiles overlap, and logits are averaged, as in mmseg's
+                ``mode='slide'``, but memory is for the image and one row of tiles. Defaults to None, no tiles.
+            stride (int, optional): distance between tiles, 1 to ``tile``. Defaults to two thirds of ``tile``.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
@@ -108,37 +131,58 @@ class SegmentationInferencer(MMSegInferencer):
                 would overwrite an input. At the end, some images could not be read or segmented.
             OSError: a result cannot be written. The message names the path.
         """
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f'batch_size must be an integer, at least 1; got {batch_size}')
-        if not 0 <= opacity <= 1:
-            raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
-        pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
-        check_writable(pred_dir)
-        check_writable(vis_dir)
+        check_count('batch_size', batch_size)
+        check_number('opacity', opacity, 0, 1)
+        if stride is not None and tile is None:
+            raise ValueError('stride is only used with tile')
+        if tile is not None:
+            stride = max(1, tile * 2 // 3) if stride is None else stride
+            check_counts(tile=tile, stride=stride)
+            if stride > tile:
+                raise ValueError(f'stride must be at most the tile of {tile}, or tiles would leave gaps; got {stride}')
+            if not isinstance(self.model, EncoderDecoder):
+                raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
+        out = check_path('out_dir', out_dir)
+        folders = [out / name for name in ('pred', 'vis', *(['prob'] if probabilities else []))]
+        for folder in folders:
+            check_writable(folder)
         paths = self.list_inputs(inputs)
-        names = [f'{Path(path).stem}.png' for path in paths]
-        _check_names(paths, names, pred_dir, vis_dir)
+        _check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
 
-        palette = np.array(self.model.dataset_meta['palette'], np.uint8)
-        predictions = self._predict(paths, batch_size)
-        results = track(zip(paths, names, predictions), 'Inference', len(paths), disable=not self.show_progress)
+        results = self._tiled(paths, batch_size, tile, stride) if tile and stride else self._predict(paths, batch_size)
         written, faults = [], []
-        for path, name, sample in results:
-            if isinstance(sample, str):
-                faults.append(f'{path}: {sample}')
-                continue
-            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
-            index_map = Image.fromarray(labels)
-            index_map.putpalette(palette.tobytes())
-            with atomic_write(pred_dir / name) as temporary:
-                index_map.save(temporary)
-            with atomic_write(vis_dir / name) as temporary:
-                Image.fromarray(draw_labels(self.read_image(path), labels, palette, opacity)).save(temporary)
-            written.append(pred_dir / name)
+        for path, result in track(zip(paths, results), 'Inference', len(paths), disable=not self.show_progress):
+            try:
+                if isinstance(result, str):
+                    raise _ModelError(result)
+                written.append(self._write(path, result, out, opacity, probabilities))
+            except _ModelError as error:
+                faults.append(f'{path}: {error}')
         if faults:
-            rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
+            rest = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
             raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{_lines(faults)}')
         return written
+
+    def _write(self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool) -> Path:
+        labels, top = np.empty(result.shape, np.uint8), 0
+        name, shape = Path(path).stem, (self.model.num_classes, *result.shape)
+        with atomic_write(out / f'prob/{name}.npy') if probabilities else nullcontext() as temporary:
+            for row_labels, scores in result.rows:
+                end = top + len(row_labels)
+                labels[top:end] = row_labels.cpu().numpy()
+                if temporary is not None:  # closed after each part, so that it takes no memory
+                    file = open_memmap(temporary, 'r+' if top else 'w+', np.float16, shape)
+                    file[:, top:end] = _probabilities(scores).cpu().numpy()
+                    del file
+                top = end
+        palette = np.array(self.model.dataset_meta['palette'], np.uint8)
+        index_map = Image.fromarray(labels)
+        index_map.putpalette(palette.tobytes())
+        with atomic_write(out / f'pred/{name}.png') as temporary:
+            index_map.save(temporary)
+        with atomic_write(out / f'vis/{name}.png') as temporary:
+            Image.fromarray(draw_labels(self.read_image(path), labels, palette, opacity)).save(temporary)
+        return out / f'pred/{name}.png'
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
         if checkpoint is None:
@@ -196,7 +240,7 @@ class SegmentationInferencer(MMSegInferencer):
 
     _inputs_to_list = list_inputs  # the name in mmengine
 
-    def _predict(self, paths: list[str], batch_size: int) -> Iterator[SegDataSample | str]:
+    def _predict(self, paths: list[str], batch_size: int) -> Iterator['_Result | str']:
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
 
@@ -205,28 +249,76 @@ class SegmentationInferencer(MMSegInferencer):
             for batch in self._get_chunk_data(same_size, batch_size):
                 yield from batch if isinstance(batch[0], str) else self._segment(batch)
 
-    def _read(self, path: str) -> dict | str:
+    def _tiled(self, paths: list[str], batch_size: int, size: int, stride: int) -> Iterator['_Result | str']:
+        pipeline = Compose([t for t in self.pipeline.transforms if 'Resize' not in type(t).__name__])
+        for path in paths:
+            item = self._read(path, pipeline)
+            if isinstance(item, str):
+                yield item
+                continue
+            image, sample = item['inputs'], item['data_samples']
+            if image.shape[1:] != sample.ori_shape:
+                yield 'tiles require a test pipeline that keeps the size; it makes {}×{} of {}×{} pixels'.format(
+                    *image.shape[:0:-1], *sample.ori_shape[::-1]
+                )
+                continue
+            yield _Result(sample.ori_shape, self._tile_rows(image, sample, size, stride, batch_size))
+
+    def _tile_rows(self, image: Tensor, sample: SegDataSample, *sizes: int) -> Iterator[tuple[Tensor, Tensor]]:
+        try:
+            for logits in segment_in_tiles(self.model, image, sample, *sizes):
+                if len(logits) > 1:
+                    yield logits.argmax(0), logits
+                else:
+                    scores = logits.sigmoid()
+                    yield scores[0] > self.model.decode_head.threshold, scores
+        except Exception as error:  # models raise many types
+            raise _ModelError(_model_fault(sample, error)) from error
+
+    def _read(self, path: str, pipeline: Compose | None = None) -> dict | str:
         loader = self._load.from_file
         fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
         try:
             if not fault and loader.imdecode_backend == 'pillow':
                 with Image.open(path) as image:
                     fault = deep_picture_fault(image)
-            return fault or self.pipeline(path)
+            return fault or (pipeline or self.pipeline)(path)
         except Exception as error:  # decoders raise many types
             return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {_reason(error)}'
 
-    def _segment(self, batch: list[dict]) -> list[SegDataSample | str]:
+    def _segment(self, batch: list[dict]) -> list['_Result | str']:
         try:
-            return self.forward(self.collate_fn(batch))
+            return [
+                _Result(sample.ori_shape, [(sample.pred_sem_seg.data[0], sample.seg_logits.data)])
+                for sample in self.forward(self.collate_fn(batch))
+            ]
         except Exception as error:  # models raise many types
             if len(batch) > 1:  # segment the images one by one
                 return [result for item in batch for result in self._segment([item])]
-            height, width = batch[0]['data_samples'].ori_shape
-            return [f'the model fails on {width}×{height} pixels: {_reason(error)}']
+            return [_model_fault(batch[0]['data_samples'], error)]
 
 
 FaceParsingInferencer = SegmentationInferencer  # its name in `mmattn.segmentation.face_parsing`
+
+
+class _ModelError(Exception):
+    """An image cannot be segmented."""
+
+
+class _Result(NamedTuple):
+    """Height and width, and from top to bottom the labels ``(h, W)`` and scores ``(channels, h, W)`` of parts."""
+
+    shape: tuple[int, int]
+    rows: Iterable[tuple[Tensor, Tensor]]  # a score is a logit or, of one channel, the probability of label 1
+
+
+def _probabilities(scores: Tensor) -> Tensor:
+    return scores.softmax(0) if len(scores) > 1 else torch.cat([1 - scores, scores])
+
+
+def _model_fault(sample: SegDataSample, error: Exception) -> str:
+    height, width = sample.ori_shape
+    return f'the model fails on {width}×{height} pixels: {_reason(error)}'
 
 
 def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opacity: float) -> np.ndarray:
@@ -246,10 +338,15 @@ def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opac
         >>> draw_labels(image, labels, np.array([[200, 0, 0]], np.uint8), 0.5).tolist()
         [[[150, 50, 50], [100, 100, 100]]]
     """
-    coloured = (labels < len(palette))[..., None]
-    shares = np.where(coloured, np.float32(opacity), np.float32(0))
-    colours = palette[np.where(coloured[..., 0], labels, 0)]
-    return np.rint(image * (1 - shares) + colours * shares).astype(np.uint8)  # mmseg's visualizer fails on one pixel
+    drawn = np.empty((*labels.shape, 3), np.uint8)
+    step = max(1, PART // labels.shape[1])
+    for top in range(0, len(labels), step):  # in parts, since floats take memory
+        part = labels[top : top + step]
+        coloured = part < len(palette)
+        shares = np.where(coloured, np.float32(opacity), np.float32(0))[..., None]
+        colours = palette[np.where(coloured, part, 0)]
+        drawn[top : top + step] = np.rint(image[top : top + step] * (1 - shares) + colours * shares)
+    return drawn  # mmseg's visualizer fails on one pixel
 
 
 def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:

@@ -34,6 +34,10 @@ IRRELEVANT = re.compile(
     r'|Line NMS is not compiled\.'
 )
 SWITCHED_OFF = 'The draw is False, it means that the hook for visualization will not take effect'
+COMPILE_MMCV = (
+    'Compile them: bash tools/environment/setup.sh --with-mmcv-ops   (in another environment: pip install '
+    '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
+)
 # mmcv without its operators: messages of mmengine and mmcv at import, and of components that require the operators.
 WITHOUT_OPERATORS = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
 NEEDS_OPERATORS = re.compile(
@@ -104,11 +108,7 @@ def describe(error: BaseException) -> str:
         message = error.strerror if error.filename is None else f'{_text(error.filename)}: {error.strerror}'
     component = _component(error)
     if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
-        return (
-            'The config requires the operators of mmcv, which is installed without them. Compile them: bash '
-            'tools/environment/setup.sh --with-mmcv-ops   (in another environment: pip install '
-            '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
-        )
+        return f'The config requires the operators of mmcv, which is installed without them. {COMPILE_MMCV}'
     if isinstance(error, URLError):
         message = (
             f'a file cannot be downloaded ({error.reason}). Copy it from the address that the output names after '

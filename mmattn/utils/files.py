@@ -15,7 +15,9 @@ from typing import IO
 from uuid import uuid4
 
 LONGEST = 255  # bytes of a file name
-COPY = re.compile(r'(.+?)(?: \(\d+\)| - Copy(?: \(\d+\))?| copy(?: \d+)?|~)', re.IGNORECASE)  # stems, by programs
+COPY = re.compile(
+    r'(.+?)(?: \((?:\d+|(?:\w+ )?copy)\)| - Copy(?: \(\d+\))?| copy(?: \d+)?|~)', re.IGNORECASE
+)  # stems, by programs
 
 
 @contextmanager

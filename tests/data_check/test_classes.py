@@ -160,12 +160,18 @@ def test_nothing_is_said_of_classes_where_masks_are_not_read(check, root):
     assert check(dict(type='ConcatDataset', datasets=[data_set(root), other])) == {}
 
 
+SIGMOID = dict(type='CrossEntropyLoss', use_sigmoid=True)
+
+
 @pytest.mark.parametrize(
     ('model', 'expected'),
     [
         (dict(decode_head=dict(num_classes=2), auxiliary_head=dict(num_classes=2)), {}),
-        (dict(decode_head=dict(num_classes=2, out_channels=1), backbone=dict(num_classes=1000)), {}),
-        (dict(decode_head=dict(type='mmattn.UNetBAHead', num_classes=1)), {'decode_head': 1}),
+        (
+            dict(decode_head=dict(num_classes=2, out_channels=1, loss_decode=SIGMOID), backbone=dict(num_classes=1000)),
+            {},
+        ),
+        (dict(decode_head=dict(type='mmattn.UNetBAHead', num_classes=1, loss_decode=SIGMOID)), {'decode_head': 1}),
         (
             dict(decode_head=[dict(num_classes=2), dict(num_classes=3)], auxiliary_head=[dict(num_classes=4)]),
             {'decode_head.1': 3, 'auxiliary_head.0': 4},

@@ -16,6 +16,8 @@ from mmattn.data_check.metrics import metric_faults, monitor_faults
 from mmattn.data_check.schedules import check_schedules
 from mmattn.utils import config_path
 
+from .test_batches import faults_without_data
+
 CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
 ITERATIONS, EPOCHS = dict(type='IterBasedTrainLoop', max_iters=100), dict(type='EpochBasedTrainLoop', max_epochs=5)
 
@@ -139,9 +141,10 @@ def test_a_resumed_schedule_ends_where_its_checkpoint_says(warned):
         check_schedules(second)
 
 
-def test_shipped_configs_have_schedules_and_metrics_that_fit(warned):
+def test_shipped_configs_have_schedules_metrics_and_batches_that_fit(warned):
     for name in CONFIGS:
         cfg = Config.fromfile(config_path(name))
         init_default_scope(cfg.default_scope)
         check_schedules(runner_of(cfg, 100_000))
-        assert [*metric_faults(cfg), *monitor_faults(cfg), *warned] == [], name
+        batches = faults_without_data(cfg) if cfg.default_scope == 'mmseg' else []
+        assert [*metric_faults(cfg), *monitor_faults(cfg), *batches, *warned] == [], name

@@ -164,9 +164,11 @@ def test_known_keys_are_no_warning(logged):
         'load_from': 'x',
         'resume': 'auto',  # False in the config
         'find_unused_parameters': True,
+        'train_dataloader.num_workers': 0,
     }
     cfg = load_config(CONFIG, {**options, 'custom_hooks': [], 'model': dict(_delete_=True, type='X')})
     assert cfg.train_dataloader.dataset.pipeline[3].crop_size == (8, 8)
+    assert 'persistent_workers' not in cfg.train_dataloader  # torch refuses it without workers
     assert not logged
 
 

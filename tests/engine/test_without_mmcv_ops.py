@@ -103,3 +103,13 @@ def test_the_benchmark_of_layers_compares_bi_cc_with_mmcv(without_operators):
     assert [row[4] for row in rows[2:]] == ['1.00'] * 2
     for ours, stock in zip(rows, rows[2:]):
         assert float(ours[4]) == pytest.approx(float(ours[3]) / float(stock[3]), abs=0.005, rel=0.02)
+
+
+def test_the_benchmark_of_networks_leaves_out_what_needs_operators(without_operators):
+    names = (
+        'bi_cc/cc_r50-d8_1xb8-4k_camvid-360x360.py',
+        'attended_residual/fcn_r50-d8-dcn_8xb1-60k_cityscapes-769x769.py',
+    )
+    code, out, said = without_operators(ROOT / 'tools/benchmarks/end_to_end.py', *names)
+    assert code == 0, said
+    assert f'Left out, without operators of mmcv: {", ".join(names)}. Compile them: bash tools/' in out

@@ -10,11 +10,13 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
 
 from mmattn.segmentation import face_parsing
 from mmattn.segmentation import inferencer as module
 from mmattn.segmentation.inferencer import SegmentationInferencer
+from mmattn.segmentation.tiles import segment_in_tiles
 from mmattn.utils import trained_model
 from mmattn.utils.paths import config_path
 
@@ -138,6 +140,54 @@ def test_every_file_has_its_index_map_and_overlay(model, inferencer, folder, tmp
         overlay = 0.75 * image + 0.25 * np.array(PALETTE)[found]
         difference = np.abs(np.array(Image.open(out / f'vis/{path.stem}.png')) - overlay)
         assert difference.max() < (1 if path.suffix != '.jpg' else 10)
+
+
+def with_logits(channels):
+    """The config of a model of that many logits. One logit tells two classes apart."""
+    cfg = config()
+    loss = dict(type='CrossEntropyLoss', use_sigmoid=channels == 1)
+    cfg.model.decode_head.update(num_classes=max(2, channels), out_channels=channels, loss_decode=loss, threshold=0.4)
+    return cfg
+
+
+@pytest.mark.parametrize('channels', [1, 4])
+@pytest.mark.parametrize(
+    ('size', 'tile', 'stride', 'batch_size'),
+    [((40, 56), 16, 10, 1), ((33, 47), 16, None, 3), ((50, 21), 24, 24, 2), ((24, 61), 64, 1, 1), ((9, 30), 12, 5, 1)],
+)
+def test_tiles_are_the_sliding_windows_of_mmseg(model, save, tmp_path, channels, size, tile, stride, batch_size):
+    """A ``Resize`` of the pipeline is left out. Rows of tiles are no higher than a tile."""
+    weights = {key: value[:channels] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
+    classes = max(2, channels)
+    checkpoint = save(weights, dataset_meta=dict(classes=CLASSES[:classes], palette=PALETTE[:classes]))
+    Image.fromarray(blocks(*size)).save(tmp_path / 'image.png')
+    whole, tiled = with_logits(channels), with_logits(channels)
+    stride_or_default = stride or tile * 2 // 3
+    whole.model.test_cfg = dict(mode='slide', crop_size=(tile, tile), stride=(stride_or_default,) * 2)
+    tiled.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', scale=(32, 32), keep_ratio=True))
+    expected, found = {}, {}
+    for results, cfg, options in (expected, whole, {}), (found, tiled, dict(tile=tile, stride=stride)):
+        inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+        (pred,) = inferencer(tmp_path / 'image.png', tmp_path / 'out', batch_size, probabilities=True, **options)
+        results.update(labels=np.array(Image.open(pred)), prob=np.load(tmp_path / 'out/prob/image.npy'))
+    np.testing.assert_array_equal(found['labels'], expected['labels'])
+    assert found['prob'].dtype == np.float16
+    assert found['prob'].shape == (classes, *size)
+    np.testing.assert_allclose(found['prob'], expected['prob'], atol=1e-3)
+    np.testing.assert_allclose(found['prob'].astype(np.float32).sum(0), 1, atol=2e-3)
+    if channels > 1:
+        np.testing.assert_array_equal(
+            found['prob'].max(0), np.take_along_axis(found['prob'], found['labels'][None], 0)[0]
+        )
+    else:
+        np.testing.assert_array_equal(found['prob'][1] > 0.4, found['labels'])
+
+
+def test_a_row_of_tiles_is_as_high_as_a_tile(model):
+    image, sample = torch.zeros(3, 100, 30, dtype=torch.uint8), SegDataSample(metainfo=dict(ori_shape=(100, 30)))
+    heights = [rows.shape[1] for rows in segment_in_tiles(model, image, sample, 16, 7)]
+    assert max(heights) <= 16
+    assert sum(heights) == 100
 
 
 def test_neighbours_of_the_same_size_go_together(inferencer, folder, tmp_path, monkeypatch):
@@ -314,6 +364,9 @@ def test_a_full_disk_ends_the_run_and_names_the_file(inferencer, tmp_path):
         ('even.png', dict(batch_size=0), 'batch_size .* 0'),
         ('even.png', dict(batch_size=1.5), r'batch_size .* 1\.5'),
         ('even.png', dict(opacity=1.5), r'opacity .* 1\.5'),
+        ('even.png', dict(tile=0), 'tile .* 0'),
+        ('even.png', dict(stride=4), 'stride .*tile'),
+        ('even.png', dict(tile=4, stride=5), 'stride .* 4.* 5'),
         (None, {}, 'inputs .*NoneType'),
         ([np.zeros((4, 4, 3))], {}, 'inputs .*ndarray'),
         ('even.png', dict(out_dir=b'out'), 'out_dir .*bytes'),

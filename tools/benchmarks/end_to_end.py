@@ -13,6 +13,7 @@ whole inferencer on a drawn clip of 854×480, with random weights.
 import argparse
 import copy
 import multiprocessing
+import re
 import statistics
 import sys
 import time
@@ -68,6 +69,11 @@ def load(line: str) -> Config:
     cfg.model.backbone.init_cfg = None
     cfg.model.pop('pretrained', None)
     return cfg
+
+
+def needs_mmcv_operators(cfg: Config) -> bool:
+    """Return whether a network is a detector, or has mmseg's ``CCHead`` or deformable convolution."""
+    return cfg.get('default_scope') == 'mmdet' or bool(re.search(r"type='(CCHead|DCN(v2)?)'", cfg.pretty_text))
 
 
 def steps(cfg: Config) -> dict[str, tuple[Callable[[], object], int]]:
@@ -155,6 +161,11 @@ def main() -> None:
     if library.UNAVAILABLE_REASON is not None:
         raise SystemExit(f'there are no native kernels: {library.UNAVAILABLE_REASON}')
     todo = [(name, load(name)) for name in args.configs]
+    if not mmattn.utils.command.has_mmcv_operators():
+        left_out = [name for name, cfg in todo if needs_mmcv_operators(cfg)]
+        if left_out:
+            print(f'Left out, without operators of mmcv: {", ".join(left_out)}. {mmattn.utils.command.COMPILE_MMCV}')
+        todo = [(name, cfg) for name, cfg in todo if name not in left_out]
     # A process of its own for each config: memory that an earlier one has left behind changes neither time nor memory.
     with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
         rows = [pool.apply(row, (name, cfg, args.repeats)) for name, cfg in track(todo, 'configs')]

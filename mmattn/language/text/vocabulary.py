@@ -43,7 +43,7 @@ class Vocabulary:
         lines: dict[str, int] = {}
         for number, line in enumerate(read_lines(path), 1):
             symbol, _, count = line.partition(' ')
-            if not symbol or (count and not count.isdecimal()):
+            if not symbol or '\t' in symbol or (count and not count.isdecimal()):
                 raise ValueError(f'{path}, line {number}: expected a symbol and its count; got {line!r}')
             if symbol in SPECIALS:
                 raise ValueError(

@@ -1,0 +1,71 @@
+"""Segmentation of a large image in overlapping tiles, with memory for one row of tiles."""
+
+from collections.abc import Iterator
+
+import torch
+from mmseg.models.segmentors import EncoderDecoder
+from mmseg.structures import SegDataSample
+from torch import Tensor
+
+
+def tile_positions(length: int, size: int, stride: int) -> list[int]:
+    """List where the tiles of an axis begin, as mmseg's ``mode='slide'`` places them: the last one ends at the edge.
+
+    Example:
+        >>> tile_positions(10, 4, 3), tile_positions(11, 4, 3), tile_positions(3, 4, 3)
+        ([0, 3, 6], [0, 3, 6, 7], [0])
+    """
+    count = max(length - size + stride - 1, 0) // stride + 1
+    return [max(min(i * stride + size, length) - size, 0) for i in range(count)]
+
+
+@torch.no_grad()
+def segment_in_tiles(
+    model: EncoderDecoder, image: Tensor, sample: SegDataSample, size: int, stride: int, batch_size: int = 1
+) -> Iterator[Tensor]:
+    """Yield the logits of successive rows of pixels, from top to bottom.
+
+    Tiles, and the mean where they overlap, are as in mmseg's ``mode='slide'`` with square windows. mmseg holds the
+    logits of the whole image. Here, memory is for one row of tiles. The model's ``test_cfg`` is not read.
+
+    Args:
+        model (EncoderDecoder): the segmentor, in evaluation mode.
+        image (Tensor): uint8 ``(bands, H, W)``, as the test pipeline packs it. It may be on another device.
+        sample (SegDataSample): meta information of the image.
+        size (int): side of a tile in pixels.
+        stride (int): distance between tiles, 1 to ``size``.
+        batch_size (int): maximum number of tiles that the model receives together. Defaults to 1.
+
+    Yields:
+        Tensor: ``(channels, h, W)``, on the model's device. The heights ``h`` add up to ``H``.
+    """
+    _, height, width = image.shape
+    device = next(model.parameters()).device
+    ys, xs = tile_positions(height, size, stride), tile_positions(width, size, stride)
+    overlaps = _overlaps(ys, height, size).to(device)[:, None] * _overlaps(xs, width, size).to(device)
+    shared = torch.zeros(model.out_channels, 0, width, device=device)  # sums of rows above that tiles below have, too
+    for y, end in zip(ys, [*ys[1:], height]):
+        sums = torch.zeros(model.out_channels, min(size, height), width, device=device)
+        sums[:, : shared.shape[1]] = shared
+        for start in range(0, len(xs), batch_size):
+            batch = xs[start : start + batch_size]
+            tiles = [image[:, y : y + size, x : x + size] for x in batch]
+            for x, logits in zip(batch, _logits(model, tiles, sample)):
+                sums[:, :, x : x + size] += logits
+        shared = sums[:, end - y :].clone()
+        yield sums[:, : end - y].div_(overlaps[y:end])
+
+
+def _overlaps(positions: list[int], length: int, size: int) -> Tensor:
+    counts = torch.zeros(length)
+    for start in positions:
+        counts[start : start + size] += 1
+    return counts
+
+
+def _logits(model: EncoderDecoder, tiles: list[Tensor], sample: SegDataSample) -> Tensor:
+    samples = [sample.clone() for _ in tiles]
+    inputs = model.data_preprocessor(dict(inputs=tiles, data_samples=samples), False)['inputs']
+    metas = [dict(s.metainfo, img_shape=inputs.shape[2:]) for s in samples]  # a Size has precedence over pad_shape
+    height, width = tiles[0].shape[1:]
+    return model.encode_decode(inputs, metas)[:, :, :height, :width]  # without what the preprocessor pads

@@ -1,0 +1,470 @@
+"""Layers in wrappers, dtypes, layouts and sizes that people put them in. Each gives what the plain layer gives."""
+
+import copy
+import io
+import pickle
+from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import torch
+from torch import distributed, nn
+from torch.utils.checkpoint import checkpoint
+
+from mmattn.registry import MODELS
+
+from . import error, works
+
+NORM = dict(type='BN')
+LAYERS = {  # name: config, shape of the input
+    'Bi-NL': (dict(type='mmattn.BilateralNonLocal2d', in_channels=8, window_size=5), (2, 8, 6, 9)),
+    'Bi-CC': (dict(type='mmattn.BilateralCrissCrossAttention', in_channels=8, window_size=5), (2, 8, 6, 9)),
+    'BA': (dict(type='mmattn.LocalBilateralAttention', in_channels=8, num_heads=2, norm_cfg=NORM), (2, 8, 6, 9)),
+    'BAConv': (
+        dict(type='mmattn.BAConv2d', in_channels=8, out_channels=8, kernel_size=3, padding=1, num_heads=2),
+        (2, 8, 6, 9),
+    ),
+    'dynamic': (dict(type='mmattn.DynamicConv2d', in_channels=8, kernel_size=3, groups=2), (2, 8, 6, 9)),
+    'terms': (dict(type='mmattn.TransformerAttention2d', in_channels=8, num_heads=2), (2, 8, 6, 9)),
+    'grid': (
+        dict(type='mmattn.GridAttention3d', embed_dims=8, num_heads=2, temporal_position='relative'),
+        (2, 3, 4, 5, 8),
+    ),
+    'strided': (
+        dict(type='mmattn.StridedAttention3d', embed_dims=8, num_heads=2, step=2, temporal_position='relative'),
+        (2, 3, 4, 5, 8),
+    ),
+    'sentence': (dict(type='mmattn.BilateralMultiheadAttention', embed_dim=8, num_heads=2), (2, 7, 8)),
+    'sentence terms': (dict(type='mmattn.TransformerAttention1d', embed_dim=8, num_heads=2), (2, 7, 8)),
+    'sentence conv': (dict(type='mmattn.DynamicConv1d', embed_dim=8, num_heads=2, kernel_size=3), (2, 7, 8)),
+}
+
+
+def build(name, dtype=torch.float32):
+    """A layer whose parameters are random, in evaluation mode, and an input."""
+    cfg, shape = LAYERS[name]
+    torch.manual_seed(0)
+    layer = MODELS.build(dict(cfg)).eval().to(dtype)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer, torch.randn(shape, dtype=dtype)
+
+
+def operands(x):
+    """A sentence is query, key and value of its attention."""
+    return (x,) * 3 if x.ndim == 3 else (x,)
+
+
+def call(layer, x):
+    y = layer(*operands(x))
+    return y[0] if isinstance(y, tuple) else y
+
+
+def gradients(layer, x):
+    """Output, and the gradients of the input and of all parameters."""
+    x = x.detach().requires_grad_()
+    layer.zero_grad()
+    y = call(layer, x)
+    y.square().sum().backward()
+    return [y, x.grad, *(None if p.grad is None else p.grad.clone() for p in layer.parameters())]
+
+
+def same(found, expected, tolerance=1e-5):
+    for a, b in zip(found, expected, strict=True):
+        if a is None or b is None:
+            assert a is b
+        else:
+            torch.testing.assert_close(a.float(), b.float(), rtol=tolerance, atol=tolerance)
+    return True
+
+
+def agrees(wrap, name, tolerance=1e-5, dtype=torch.float32):
+    layer, x = build(name, dtype)
+    expected = gradients(layer, x)
+    return same(gradients(wrap(copy.deepcopy(layer)), x), expected, tolerance)
+
+
+def output_agrees(run, name, tolerance=1e-5):
+    layer, x = build(name)
+    return same([run(layer, x)], [call(layer, x)], tolerance)
+
+
+class Group:
+    """A process group of one process."""
+
+    def __enter__(self):
+        self.file = NamedTemporaryFile()
+        distributed.init_process_group('gloo', f'file://{self.file.name}_group', rank=0, world_size=1)
+
+    def __exit__(self, *_):
+        distributed.destroy_process_group()
+        Path(f'{self.file.name}_group').unlink(missing_ok=True)
+
+
+def in_group(wrap, name):
+    with Group():
+        return agrees(wrap, name)
+
+
+def ddp(layer):
+    return nn.parallel.DistributedDataParallel(layer, find_unused_parameters=True)
+
+
+def fsdp2(name):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with Group():
+        layer, x = build(name)
+        expected = gradients(layer, x)[:2]
+        sharded = fully_shard(copy.deepcopy(layer), mesh=init_device_mesh('cpu', (1,)))
+        x = x.requires_grad_()
+        y = call(sharded, x)
+        y.square().sum().backward()
+        return same([y, x.grad], expected)
+
+
+def through_file(layer):
+    buffer = io.BytesIO()
+    torch.save(layer.state_dict(), buffer)
+    buffer.seek(0)
+    fresh = copy.deepcopy(layer)
+    for parameter in fresh.parameters():
+        nn.init.zeros_(parameter)
+    fresh.load_state_dict(torch.load(buffer, weights_only=True))
+    return fresh
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, layer, reentrant):
+        super().__init__()
+        self.layer, self.reentrant = layer, reentrant
+
+    def forward(self, *xs):
+        return checkpoint(self.layer, *xs, use_reentrant=self.reentrant)
+
+
+def compiled(layer):
+    torch._dynamo.reset()
+    return torch.compile(layer, backend='eager', fullgraph=True)
+
+
+def exported(layer, x):
+    return call(torch.export.export(layer, operands(x)).module(), x)
+
+
+def hooked(layer):
+    layer.register_full_backward_hook(lambda module, grad_in, grad_out: None)
+    layer.register_forward_pre_hook(lambda module, inputs: tuple(t.clone() for t in inputs))
+    return layer
+
+
+def frozen(name):
+    layer, x = build(name)
+    layer.requires_grad_(False)
+    (grad,) = torch.autograd.grad(call(layer, x.requires_grad_()).sum(), x)
+    return bool(grad.isfinite().all() and grad.abs().sum() > 0)
+
+
+def reduced(dtype, name):
+    """In 16 bit, near the result of float32 on the rounded values."""
+    layer, x = build(name)
+    low = copy.deepcopy(layer).to(dtype)
+    rounded = copy.deepcopy(low).float()
+    return same([call(low, x.to(dtype))], [call(rounded, x.to(dtype).float())], 0.06)
+
+
+def autocast(name):
+    layer, x = build(name)
+    with torch.autocast('cpu', torch.bfloat16):
+        y = call(layer, x)
+    return same([y], [call(layer, x)], 0.06)
+
+
+def double(name):
+    layer, x = build(name)
+    return same([call(copy.deepcopy(layer).double(), x.double())], [call(layer, x)], 1e-4)
+
+
+def on_meta(name):
+    layer, x = build(name)
+    with torch.device('meta'):
+        y = call(MODELS.build(dict(LAYERS[name][0])).eval(), torch.empty_like(x, device='meta'))
+    return y.shape == call(layer, x).shape
+
+
+def from_meta(name):
+    """Built without memory, filled from a checkpoint."""
+    layer, x = build(name)
+    with torch.device('meta'):
+        empty = MODELS.build(dict(LAYERS[name][0])).eval()
+    empty.load_state_dict(layer.state_dict(), assign=True)
+    missing = [n for n, tensor in empty.named_buffers() if tensor.is_meta]
+    return missing == [] and same([call(empty, x)], [call(layer, x)])
+
+
+def strides(name, change):
+    layer, x = build(name)
+    other = change(x)
+    assert torch.equal(other, x)
+    return same(gradients(layer, other), gradients(layer, x))
+
+
+def every_other(x):
+    wide = x.new_zeros(*x.shape[:-1], 2 * x.shape[-1])
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+def with_shape(name, *shape):
+    layer, _ = build(name)
+    y = call(layer, torch.randn(shape))
+    return y.shape == shape and bool(y.isfinite().all())
+
+
+def batch_is_independent(name):
+    layer, x = build(name)
+    return same([call(layer, x)[:1]], [call(layer, x[:1])])
+
+
+def one_image_of_nan(name):
+    """A damaged sample does not reach the others of its batch."""
+    layer, x = build(name)
+    broken = x.clone()
+    broken[1] = torch.nan
+    return same([call(layer, broken)[:1]], [call(layer, x)[:1]])
+
+
+def ema(name):
+    from mmengine.model import ExponentialMovingAverage
+
+    layer, x = build(name)
+    average = ExponentialMovingAverage(layer, momentum=0.5)
+    average.update_parameters(layer)
+    return same([call(average, x)], [call(layer, x)])
+
+
+def steps(optimizer, name):
+    """Training lowers the loss."""
+    layer, x = build(name)
+    target, optimizer = torch.randn_like(call(layer, x)), optimizer(layer.parameters())
+    losses = []
+    for _ in range(8):
+        loss = (call(layer, x) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses[-1] < losses[0]
+
+
+def converted(convert, name):
+    layer, x = build(name)
+    return same([call(convert(copy.deepcopy(layer)), x)], [call(layer, x)])
+
+
+def functional(layer, x):
+    values = {k: v.clone() for k, v in {**dict(layer.named_parameters()), **dict(layer.named_buffers())}.items()}
+    y = torch.func.functional_call(layer, values, operands(x))
+    return y[0] if isinstance(y, tuple) else y
+
+
+def per_sample(name):
+    """Gradients of each sample by vmap, as differential privacy needs them."""
+    layer, x = build(name)
+    values = {k: v.detach() for k, v in layer.named_parameters()}
+    buffers = dict(layer.named_buffers())
+
+    def loss(values, sample):
+        y = torch.func.functional_call(layer, {**values, **buffers}, operands(sample[None]))
+        return (y[0] if isinstance(y, tuple) else y).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(values, x)
+    expected = [torch.func.grad(loss)(values, sample) for sample in x]
+    return all(same([found[k][i]], [expected[i][k]], 1e-4) for k in found for i in range(len(x)))
+
+
+class First(nn.Module):
+    """The first output alone: tracing takes no None."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *xs):
+        y = self.layer(*xs)
+        return y[0] if isinstance(y, tuple) else y
+
+
+def traced(layer, x):
+    return torch.jit.trace(First(layer), operands(x), check_trace=False)(*operands(x))
+
+
+def in_threads(layer, x):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool, torch.no_grad():
+        return list(pool.map(lambda _: call(layer, x), range(4)))[-1]
+
+
+def quantized(name):
+    layer, x = build(name)
+    small = torch.ao.quantization.quantize_dynamic(copy.deepcopy(layer), {nn.Linear}, torch.qint8)
+    return same([call(small, x)], [call(layer, x)], 0.2)
+
+
+def accumulated(name):
+    """Two halves of a batch give the gradients of the whole batch."""
+    layer, x = build(name)
+    whole = gradients(layer, x)[2:]
+    halves = [gradients(layer, part)[2:] for part in x.split(1)]
+    return same([sum(g) if g[0] is not None else None for g in zip(*halves)], whole, 1e-4)
+
+
+def twice(name):
+    """One layer at two places of a network."""
+    layer, x = build(name)
+    x = x.requires_grad_()
+    y = call(layer, call(layer, x))
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    return bool(grad.isfinite().all())
+
+
+def second_order(name):
+    layer, x = build(name, torch.float64)
+    x = x.requires_grad_()
+    (first,) = torch.autograd.grad(call(layer, x).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    return bool(second.isfinite().all())
+
+
+def wrong(name, change):
+    layer, x = build(name)
+    return call(layer, change(x))
+
+
+def built(**options):
+    return MODELS.build(options)
+
+
+def rows(make, kind, what, function, *names):
+    return [make(kind, f'{name}: {what}', lambda _, name=name: function(name)) for name in names]
+
+
+def wrapped(kind, what, wrap, *names, **options):
+    return rows(works, kind, what, partial(agrees, wrap, **options) if options else partial(agrees, wrap), *names)
+
+
+USES = [
+    *wrapped('copy', 'deepcopy', copy.deepcopy, 'Bi-CC', 'strided', 'sentence'),
+    *wrapped('pickle', 'pickle and back', lambda m: pickle.loads(pickle.dumps(m)), 'Bi-NL', 'grid', 'sentence terms'),
+    *wrapped('state dict', 'saved, zeroed, loaded', through_file, 'BA', 'dynamic', 'sentence conv'),
+    *wrapped('activation checkpointing', 'not reentrant', lambda m: Checkpointed(m, False), 'BAConv', 'strided'),
+    *wrapped('activation checkpointing', 'reentrant', lambda m: Checkpointed(m, True), 'terms', 'sentence'),
+    *rows(works, 'DDP, one process', 'gradients', partial(in_group, ddp), 'Bi-NL', 'sentence terms'),
+    *rows(works, 'FSDP2, one process', 'output and gradient', fsdp2, 'grid', 'sentence', 'BA'),
+    *wrapped('DataParallel', 'on a CPU', nn.DataParallel, 'Bi-CC', 'dynamic'),
+    *wrapped('torch.compile', 'whole graph', compiled, 'Bi-CC', 'strided', 'sentence conv'),
+    *rows(works, 'torch.export', 'output', partial(output_agrees, exported), 'BA', 'terms', 'grid'),
+    *rows(works, 'torch.jit.trace', 'output', partial(output_agrees, traced), 'Bi-NL', 'dynamic', 'sentence'),
+    *wrapped('hooks of modules', 'full backward and pre-forward', hooked, 'strided', 'sentence terms', 'BAConv'),
+    *rows(works, 'frozen parameters', 'gradient of the input', frozen, 'Bi-CC', 'grid', 'sentence conv'),
+    *rows(works, 'bfloat16', 'output', partial(reduced, torch.bfloat16), 'Bi-NL', 'dynamic', 'strided'),
+    *rows(works, 'float16', 'output', partial(reduced, torch.float16), 'BA', 'terms', 'sentence'),
+    *rows(works, 'autocast', 'output', autocast, 'Bi-CC', 'grid', 'sentence terms'),
+    *rows(works, 'float64', 'output', double, 'BAConv', 'dynamic', 'sentence conv'),
+    *rows(works, 'meta device', 'shape of the output', on_meta, 'Bi-CC', 'terms', 'sentence'),
+    *rows(works, 'meta device', 'filled from a checkpoint', from_meta, 'BA', 'grid', 'sentence terms'),
+    *rows(
+        works,
+        'memory layout',
+        'channels last',
+        lambda name: strides(name, lambda x: x.to(memory_format=torch.channels_last)),
+        'Bi-NL',
+        'BA',
+        'terms',
+    ),
+    *rows(works, 'memory layout', 'every other column', lambda name: strides(name, every_other), 'dynamic', 'strided'),
+    works('size', 'Bi-NL: one position', lambda _: with_shape('Bi-NL', 1, 8, 1, 1)),
+    works('size', 'Bi-CC: one row', lambda _: with_shape('Bi-CC', 1, 8, 1, 9)),
+    works('size', 'BA: one column', lambda _: with_shape('BA', 1, 8, 9, 1)),
+    works('size', 'grid: one frame', lambda _: with_shape('grid', 1, 1, 4, 5, 8)),
+    works('size', 'strided: fewer frames than the step', lambda _: with_shape('strided', 1, 1, 1, 1, 8)),
+    works('size', 'sentence: one word', lambda _: with_shape('sentence', 1, 1, 8)),
+    works('size', 'dynamic: smaller than the kernel', lambda _: with_shape('dynamic', 2, 8, 1, 1)),
+    works('empty batch', 'BA', lambda _: with_shape('BA', 0, 8, 6, 9)),
+    works('empty batch', 'Bi-CC', lambda _: with_shape('Bi-CC', 0, 8, 6, 9)),
+    works('empty batch', 'sentence', lambda _: with_shape('sentence', 0, 7, 8)),
+    *rows(works, 'batch', 'samples do not mix', batch_is_independent, 'Bi-NL', 'strided', 'sentence conv'),
+    *rows(works, 'NaN', 'stays in its sample', one_image_of_nan, 'Bi-CC', 'BA', 'grid', 'sentence'),
+    *rows(works, 'EMA', 'mmengine, with buffers', ema, 'BA', 'sentence terms'),
+    *rows(works, 'optimizer', 'SGD', partial(steps, partial(torch.optim.SGD, lr=1e-2)), 'Bi-CC', 'dynamic'),
+    *rows(works, 'optimizer', 'AdamW, fused', partial(steps, partial(torch.optim.AdamW, fused=True)), 'grid', 'terms'),
+    *rows(
+        works,
+        'SyncBN',
+        'converted, one process',
+        partial(converted, lambda m: nn.SyncBatchNorm.convert_sync_batchnorm(m)),
+        'BA',
+        'BAConv',
+    ),
+    *rows(works, 'torch.func', 'functional_call', partial(output_agrees, functional), 'Bi-CC', 'sentence conv'),
+    *rows(works, 'torch.func', 'gradients per sample by vmap', per_sample, 'Bi-NL', 'sentence'),
+    *rows(works, 'threads', 'two at once', partial(output_agrees, in_threads), 'BA', 'strided'),
+    *rows(works, 'quantization', 'dynamic, of linear layers', quantized, 'sentence', 'sentence terms', 'grid'),
+    *rows(works, 'gradient accumulation', 'two halves', accumulated, 'terms', 'sentence'),
+    *rows(works, 'shared layer', 'applied twice', twice, 'Bi-CC', 'grid', 'sentence terms'),
+    error('second derivatives', 'terms', lambda _: second_order('terms'), 'not twice differentiable'),
+    error('second derivatives', 'Bi-NL', lambda _: second_order('Bi-NL'), 'not twice differentiable'),
+    error('wrong input', 'BA: integers', lambda _: wrong('BA', lambda x: x.long()), 'float|dtype|type'),
+    error('wrong input', 'Bi-CC: no batch', lambda _: wrong('Bi-CC', lambda x: x[0]), r'B, C, H, W|4|dimension|shape'),
+    error('wrong input', 'grid: channels second', lambda _: wrong('grid', lambda x: x.movedim(-1, 1)), '8|embed_dims'),
+    error('wrong input', 'sentence: other width', lambda _: wrong('sentence', lambda x: x[..., :6]), '8|embed_dim'),
+    error('wrong input', 'terms: other channels', lambda _: wrong('terms', lambda x: x[:, :6]), '8'),
+    error(
+        'layer arguments',
+        'an even window',
+        lambda _: built(type='mmattn.BilateralNonLocal2d', in_channels=8, window_size=4),
+        'window_size.*odd',
+    ),
+    error(
+        'layer arguments',
+        'heads that do not divide',
+        lambda _: built(type='mmattn.BilateralMultiheadAttention', embed_dim=8, num_heads=3),
+        'num_heads.*divide',
+    ),
+    error(
+        'layer arguments',
+        'a misspelt position',
+        lambda _: built(type='mmattn.BilateralCrissCrossAttention', in_channels=8, position='bilatral'),
+        "position.*'bilatral'",
+    ),
+    error(
+        'layer arguments',
+        'terms of three digits',
+        lambda _: built(type='mmattn.TransformerAttention2d', in_channels=8, terms='111'),
+        "terms.*'111'",
+    ),
+    error(
+        'layer arguments',
+        'terms as a number',
+        lambda _: built(type='mmattn.TransformerAttention2d', in_channels=8, terms=110),
+        'terms.*110',
+    ),
+    works(
+        'layer arguments',
+        'a strided convolution stays one',
+        lambda _: (
+            type(
+                built(type='mmattn.BAConv2d', in_channels=8, out_channels=8, kernel_size=3, padding=1, stride=2)
+            ).__name__
+        ),
+        'Conv2d',
+    ),
+    error(
+        'layer arguments',
+        'float channels',
+        lambda _: built(type='mmattn.BilateralNonLocal2d', in_channels=8.0),
+        'in_channels.*8.0',
+    ),
+]
