@@ -30,7 +30,8 @@ GROUNDING = [name for name in CONFIGS if name.startswith('ban_grounding/')]
 QUESTIONS = [name for name in CONFIGS if name.startswith(('ban/', 'fusion/', 'ng_san/mcan'))]
 # With deformable convolutions and terms that others run with: compared with the config without, not run.
 BUILT = [name for name in CONFIGS if re.search(r'attn(?!0010|1111)\d{4}-dcn_', name)]
-VISION = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *GROUNDING, *QUESTIONS)]
+UNTRAINED = [name for name in CONFIGS if name.startswith('label_propagation/')]  # run in tests/video
+VISION = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *GROUNDING, *QUESTIONS, *UNTRAINED)]
 
 
 def kinds(name):
@@ -190,6 +191,8 @@ def test_readme_and_metafile_name_the_configs(folder):
     own = [f'configs/{name}' for name in CONFIGS if name.startswith(f'{folder}/')]
     assert [model['Config'] for model in models] == own
     for model in models:
+        if name_of(model) in UNTRAINED:
+            continue
         cfg = Config.fromfile(config_path(name_of(model)))
         said = model['Metadata']
         if cfg.train_cfg.type == 'EpochBasedTrainLoop':

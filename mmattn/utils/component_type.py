@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from mmengine.registry import MODELS, Registry
 
-TOOLS = 'tools/image_demo.py runs segmentors, tools/video_demo.py SST, and mmdet.apis.DetInferencer detectors'
+TOOLS = (
+    'tools/image_demo.py runs segmentors, tools/video_demo.py SST and LabelPropagation, and mmdet.apis.DetInferencer '
+    'detectors'
+)
 
 
 def type_name(cfg: Mapping, default: str = '') -> str:
@@ -38,7 +41,7 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
         return scoped.get(kind)
 
 
-def check_model(cfg: Mapping, base: type, name: str) -> None:
+def check_model(cfg: Mapping, base: type | tuple[type, ...], name: str) -> None:
     """Check that the model of a config derives from ``base``, without building it. The message calls it ``name``."""
     kind = component_class(cfg['model'], MODELS, cfg.get('default_scope'))
     if isinstance(kind, type) and not issubclass(kind, base):

@@ -7,6 +7,7 @@ __getattr__, __all__ = lazy_names(
     {
         'aggregation': 'aggregate',
         'frame_files': 'read_frame',
+        'clip_readers': 'write_frame',
         'data_preprocessor': 'ClipDataPreprocessor',
         'datasets': 'DAVISDataset VideoFolderDataset YouTubeVOSDataset',
         'expand_mask_project': 'AppearanceModel ExpandMaskProject shrink_masks',

@@ -1,13 +1,15 @@
-"""Readers of clips, which yield one frame after another: of a data set, of a folder of frames, of a video file."""
+"""Readers of clips, which yield one frame after another: of a data set, a folder, a video file, or a stream."""
 
 import logging
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -15,6 +17,7 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from mmattn.utils.faults import shorten
+from mmattn.utils.files import atomic_write, check_path, check_writable
 
 from .frame_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, raise_for, read_frame
 
@@ -84,6 +87,7 @@ class FrameFolder:
     """
 
     frame_rate: float = FRAME_RATE
+    is_stream = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,34 +134,44 @@ class FrameFolder:
         return self._by_number_in_name[int(digits)]
 
 
-class VideoFile:
-    """Read a clip from a video file, with the interface of :class:`FrameFolder`. ``length`` may be None."""
+class VideoStream:
+    """Read a clip once, from a camera, an address or standard input, with the interface of :class:`FrameFolder`.
 
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise FileNotFoundError(f'no video or folder {path}')
-        with suppress(OSError), Image.open(path) as picture:  # PIL raises an OSError for files other than images
-            if picture.format not in ANIMATIONS or not getattr(picture, 'is_animated', False):
-                raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
-        self.path = path
-        self.files = [path]
-        video = cv2.VideoCapture(str(path.absolute()))  # FFmpeg reads 'a:b.mp4' as a URL
-        whole, image = video.read()
+    Ctrl-C ends the clip. ``length`` is None.
+
+    Args:
+        source (int or str): number of a camera, or an address that OpenCV opens. '-' is standard input.
+    """
+
+    files: Sequence[Path] = ()
+    is_stream = True
+
+    def __init__(self, source: int | str) -> None:
+        self.path: str | Path = str(source)
+        self._open('pipe:0' if source == '-' else source)
+        self.length: int | None = None
+
+    def _open(self, source: int | str) -> None:
+        self._video = cv2.VideoCapture(source)
+        whole, self._first = self._video.read()
         if not whole:
-            raise ValueError(f'{path}: OpenCV cannot decode a frame of this file')
-        self.size = image.shape[:2]
-        length = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
-        self.length = length if length > 0 else None
-        rate = video.get(cv2.CAP_PROP_FPS)
+            hint = '; a pipe requires a format that is read forwards, such as Matroska' if source == 'pipe:0' else ''
+            raise ValueError(f'{self.path}: OpenCV cannot decode a frame of it{hint}')
+        self.size = self._first.shape[:2]
+        rate = self._video.get(cv2.CAP_PROP_FPS)
         self.frame_rate: float = rate if FRAME_RATES[0] <= rate <= FRAME_RATES[1] else FRAME_RATE
-        video.release()
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
+        with _ended_by_interrupt() as is_ended:
+            yield from self._decode(self._video, (True, self._first), is_ended)
+
+    def _decode(
+        self, video: cv2.VideoCapture, frame: tuple[bool, Any], is_ended: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[int, np.ndarray]]:
         # Not mmcv's reader: it seeks, which fails if the container's count is wrong.
-        video = cv2.VideoCapture(str(self.path.absolute()))
         number = 0
-        while (frame := video.read())[0]:
+        while frame[0] and not is_ended():
             image = frame[1]
             if image.shape[:2] != self.size:
                 height, width = image.shape[:2]
@@ -166,6 +180,7 @@ class VideoFile:
                 )
             yield number, image
             number += 1
+            frame = video.read()
         video.release()
 
     def name(self, number: int) -> str:
@@ -184,4 +199,97 @@ class VideoFile:
         return int(digits)
 
 
-Clip = FrameFolder | VideoFile
+class VideoFile(VideoStream):
+    """Read a clip from a video file, any number of times. ``length`` may be None."""
+
+    is_stream = False
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise FileNotFoundError(f'no video or folder {path}')
+        with suppress(OSError), Image.open(path) as picture:  # PIL raises an OSError for files other than images
+            if picture.format not in ANIMATIONS or not getattr(picture, 'is_animated', False):
+                raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
+        self.path = path
+        self.files = [path]
+        self._open(str(path.absolute()))  # FFmpeg reads 'a:b.mp4' as a URL
+        length = int(self._video.get(cv2.CAP_PROP_FRAME_COUNT))
+        self.length = length if length > 0 else None
+        self._video.release()
+
+    def read(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
+        video = cv2.VideoCapture(str(Path(self.path).absolute()))
+        return self._decode(video, video.read())
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGINT came. A second SIGINT has its usual effect."""
+    received = []
+    is_main = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    usual = signal.getsignal(signal.SIGINT)
+
+    def handle(*args: Any) -> None:
+        received.append(args)
+        signal.signal(signal.SIGINT, usual)
+
+    if is_main:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: bool(received)
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, usual)
+
+
+Clip = FrameFolder | VideoStream
+
+
+def open_clip(video: str | Path | int) -> Clip:
+    """Open a folder of frames, a video file, or a stream: the number of a camera, an address, or '-'."""
+    if isinstance(video, int) or video == '-' or '://' in str(video):
+        return VideoStream(video)  # type: ignore[arg-type]
+    path = check_path('video', video)
+    if path.is_dir():
+        return FrameFolder(path)
+    return VideoStream(int(path.name)) if str(video).isdecimal() and not path.exists() else VideoFile(path)
+
+
+def split_number(entry: str | Path) -> tuple[str, str]:
+    """Split a path from the number of a frame after '@', or return it with ''.
+
+    Example:
+        >>> split_number('mask.png@20'), split_number('mask.png')
+        (('mask.png', '20'), ('mask.png', ''))
+    """
+    before, _, digits = str(entry).rpartition('@')
+    return (before, digits) if before and digits.isdecimal() else (str(entry), '')
+
+
+def write_frame(video: str | Path | int, frame: str | Path) -> Path:
+    """Write a frame of a clip, on which its mask can be painted. It is rotated as the metadata of the video say.
+
+    Args:
+        video (str, Path or int): as in :class:`~mmattn.video.VOSInferencer`.
+        frame (str or Path): path of a PNG for the first frame, or ``<path>@20`` for frame 20.
+
+    Returns:
+        Path: the PNG.
+
+    Raises:
+        FileNotFoundError: the video does not exist.
+        ValueError: the video has no such frame, or the path does not end in '.png'.
+    """
+    path, digits = split_number(frame)
+    if Path(path).suffix.lower() != '.png':
+        raise ValueError(f'{path}: the frame must be a .png, which has no loss')
+    check_writable(Path(path).parent)
+    clip = open_clip(video)
+    wanted = clip.find_number(digits) if digits else 0
+    for number, image in clip.read():
+        if number == wanted:
+            with atomic_write(path) as temporary:
+                Image.fromarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB)).save(temporary, 'PNG')
+            return Path(path)
+    raise ValueError(f'{video}: ends before frame {digits}')

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +11,10 @@ from mmengine.logging import print_log
 
 from mmattn.utils.files import check_path
 
-from .clip_readers import Clip
+from .clip_readers import Clip, split_number
 from .frame_files import find_images, natural_order, numbers_in_names, raise_for
-from .masks import black_objects, doubtful_ids, keep_objects, object_ids, read_mask
+from .masks import black_objects, doubtful_ids, object_ids, read_mask
+from .painted_masks import describe_colours, read_colours, read_single_object
 
 MANY_OBJECTS = 30  # more ids in one mask are probably smoothed edges
 
@@ -31,15 +33,13 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     numbered: dict[Path, int] = {}  # in folders of several masks whose names have one number that varies
     for entry in [masks] if isinstance(masks, str | Path) or not isinstance(masks, Iterable) else masks:
         check_path('masks', entry)
-        before, _, digits = str(entry).rpartition('@')
+        before, digits = split_number(entry)
         if Path(entry).is_dir():
             files = sorted(find_images(Path(entry)), key=natural_order)
             listed += (_MaskFile(file, '', False) for file in files)
             numbered |= dict(zip(files, (len(files) > 1 and numbers_in_names(files)) or []))
-        elif before and digits.isdecimal():
-            listed.append(_MaskFile(Path(before), digits, True))
         else:
-            listed.append(_MaskFile(Path(entry), '', True))
+            listed.append(_MaskFile(Path(before), digits, True))
     if not listed:
         raise ValueError(f'masks: there is no mask in {masks}')
 
@@ -81,20 +81,25 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     return dict(sorted(by_frame.items()))
 
 
-def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool) -> dict[int, np.ndarray]:
-    """Read the masks of the objects that begin at a frame: uint8 ``(H, W)``, by frame number."""
-    new_masks = {}
-    first_frames: dict[int, int] = {}
-    repeated: dict[int, list[Path]] = {}
+def read_masks(
+    paths: dict[int, tuple[Path, bool]],
+    clip: Clip,
+    single_object: bool,
+    colours: Sequence[tuple[int, int, int]] = (),
+) -> dict[int, np.ndarray]:
+    """Read the masks that show an object: uint8 ``(H, W)``, by frame number. Faults of all masks are listed."""
+    masks: dict[int, np.ndarray] = {}
+    earlier: set[int] = set()
     begun, faults = [], []
+    corrected: dict[int, list[tuple[Path, bool]]] = {}
     for number, (path, alone) in paths.items():
         try:
-            mask = read_mask(path, single_object)
+            mask = _read(path, single_object, colours)
         except FileNotFoundError:
             faults.append(f'{path}: no such file{_spelling(path)}')
             continue
         except (OSError, ValueError) as error:
-            faults.append(f'{error}')
+            faults.append(f'{error}{"" if single_object or colours else _painting(path)}')
             continue
         ids = object_ids(mask)
         if mask.shape != clip.size:
@@ -103,43 +108,69 @@ def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: b
                 f'{clip.size[1]}×{clip.size[0]} (width×height)'
             )
         elif alone and not ids:
-            hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)'
-            faults.append(f'{path}: shows no object{hint if read_mask(path, True).any() else ""}')
-        new = [i for i in ids if i not in first_frames]
-        for i in set(ids) - set(new):
-            repeated.setdefault(i, []).append(path)
+            is_void = not (single_object or colours) and read_mask(path, True).any()
+            hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)' if is_void else ''
+            faults.append(f'{path}: shows no object{hint}')
+        new = [i for i in ids if i not in earlier]
+        if ids:
+            masks[number] = mask
+        for i in earlier.intersection(ids):
+            corrected.setdefault(i, []).append((path, alone))
+        earlier.update(ids)
         if new:
-            new_masks[number] = keep_objects(mask, new)
-            first_frames.update(dict.fromkeys(new, number))
             begun.append(
                 f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
                 f'frame {clip.name(number)} on'
             )
-        fault, warning = ('', '') if single_object else doubtful_ids(path)
-        if fault:
-            faults.append(f'{path}: {fault}')
-            continue
-        if warning:
+        fault, warnings = _doubts(path, mask, new, single_object, bool(colours))
+        faults += [f'{path}: {fault}'] if fault else []
+        for warning in warnings:
             print_log(f'{path}: {warning}', 'current', logging.WARNING)
-        black = black_objects(path)
-        if black:
-            message = (
-                f'{path}: object {black[0]} is black, and id 0, the background, has a colour; check that the '
-                'background has id 0'
-            )
-            print_log(message, 'current', logging.WARNING)
-        if len(new) > MANY_OBJECTS:
-            message = f'{path}: {len(new)} objects; every value except 0 and 255 is one, also on smoothed edges'
-            print_log(message, 'current', logging.WARNING)
-    if not (new_masks or faults):
+    if not (masks or faults):
         faults = [f'{path}: shows no object' for path, _ in paths.values()]
     raise_for(faults, 'the masks')
     print_log('\n'.join(begun), 'current')
-    for i, files in sorted(repeated.items()):
-        more = f' and {len(files) - 1} more masks, up to {files[-1].name}' if len(files) > 1 else ''
-        message = f'{files[0]}{more}: object {i} is ignored; it begins at frame {clip.name(first_frames[i])}'
-        print_log(message, 'current', logging.WARNING)
-    return new_masks
+    for i, files in sorted(corrected.items()):
+        (first, _), (last, _) = files[0], files[-1]
+        more = f' and {len(files) - 1} more masks, up to {last.name}' if len(files) > 1 else ''
+        meant = all(alone for _, alone in files)  # named by the user, not found in a folder
+        print_log(f'{first}{more}: object {i} is corrected', 'current', logging.INFO if meant else logging.WARNING)
+    return masks
+
+
+def _read(path: Path, single_object: bool, colours: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    if colours:
+        return read_colours(path, colours)
+    return read_single_object(path) if single_object else read_mask(path)
+
+
+def _doubts(
+    path: Path, mask: np.ndarray, new: Sequence[int], single_object: bool, coloured: bool
+) -> tuple[str, list[str]]:
+    """Look for ids that the user may not mean. Returns a fault, '' if there is none, and warnings."""
+    if single_object or coloured:
+        corners = bool(mask[:: len(mask) - 1 or 1, :: mask.shape[1] - 1 or 1].all())
+        return '', ['all corners belong to objects; the background must be black or transparent'] * corners
+    fault, warning = doubtful_ids(path)
+    warnings = [warning] if warning and not fault else []
+    if black := black_objects(path):
+        warnings.append(
+            f'object {black[0]} is black, and id 0, the background, has a colour; check that the background has id 0'
+        )
+    if len(new) > MANY_OBJECTS:
+        warnings.append(f'{len(new)} objects; every value except 0 and 255 is one, also on smoothed edges')
+    return fault, warnings
+
+
+def _painting(path: Path) -> str:
+    """Hint at the options for a mask of colours, or return '' for other images."""
+    with suppress(OSError, ValueError):
+        if shown := describe_colours(path):
+            return (
+                '; or, for one object, set single_object=True (--single-object), and for several, colours (--colours), '
+                f'which here are {shown}'
+            )
+    return ''
 
 
 def _spelling(path: Path) -> str:

@@ -4,35 +4,41 @@ import json
 import logging
 import resource
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.runner import load_checkpoint
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.registry import MODELS
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import atomic_write, check_path, check_writable, exclusive, remove_temporary_files, write_text
+from mmattn.utils.files import check_path, check_writable, exclusive, remove_temporary_files, write_text
+from mmattn.utils.paths import config_path
 from mmattn.utils.trained_model import warn_of_differences
 
-from .clip_readers import Clip, FrameFolder, VideoFile
+from .backbone_weights import load_backbone
+from .clip_readers import Clip, open_clip
 from .given_masks import Masks, find_masks, read_masks
-from .masks import draw_overlay, read_mask, write_mask
-from .session import ClipSession, Frame
+from .label_propagation import LabelPropagation
+from .masks import PALETTE, draw_overlay, read_mask, read_palette, write_mask
+from .overlay import OverlayWriter, check_overlay, open_overlay
+from .painted_masks import colour_palette, parse_colours
+from .session import REFERENCES, ClipSession, Frame
 from .sst import SST
 
 MIB = 2**20
+DEFAULT_CONFIG = 'label_propagation/label-propagation_mobilenet-v2-d8_davis-240p.py'
+DARK = 64  # objects whose colour is darker are drawn in the colour of DAVIS
 
 
 class VOSInferencer:
@@ -42,16 +48,22 @@ class VOSInferencer:
         summary (str): frames per second and peak memory of the last call.
 
     Args:
-        model (str, Path or Config): config of an :class:`~mmattn.video.SST`, or its path.
-        weights (str, optional): path or URL of the checkpoint. None keeps the random initial weights, for trials.
+        model (str, Path or Config, optional): config of an :class:`~mmattn.video.SST` or a
+            :class:`~mmattn.video.LabelPropagation`, or its path. Defaults to the shipped label propagation, which needs
+            no training.
+        weights (str, optional): path or URL of the checkpoint. With None, label propagation loads the weights that the
+            config's backbone names in ``init_cfg``, and an SST keeps its random initial weights, for trials.
         device (str, optional): for example 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
         show_progress (bool): show a progress bar. Defaults to True.
+        backbone_weights (str or Path, optional): file or URL in place of the one in ``init_cfg``, without ``weights``.
 
     Raises:
-        OSError: the config or the checkpoint does not exist.
+        OSError: the config or the checkpoint does not exist, or weights cannot be downloaded.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
 
     Example::
+
+        paths = VOSInferencer()('clip.mp4', 'first.png', out_dir='followed')
 
         follow = VOSInferencer('configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', 'iter_400.pth')
         paths = follow('clip.mp4', 'first.png', out_dir='followed')
@@ -59,23 +71,28 @@ class VOSInferencer:
 
     def __init__(
         self,
-        model: str | Path | Config,
-        weights: str | Path | None,
+        model: str | Path | Config | None = None,
+        weights: str | Path | None = None,
         device: str | None = None,
         show_progress: bool = True,
+        backbone_weights: str | Path | None = None,
     ) -> None:
         self.device = check_device(device)
-        self.cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        self.cfg = model if isinstance(model, Config) else Config.fromfile(model or config_path(DEFAULT_CONFIG))
         self.show_progress = show_progress
         self.summary = ''
-        check_model(self.cfg, SST, 'an SST')
+        check_model(self.cfg, (SST, LabelPropagation), 'an SST or a LabelPropagation')
         self.model = MODELS.build(self.cfg.model)
-        if weights is None:
-            print_log('weights is None: the model is not trained', 'current', logging.WARNING)
-        else:
+        if backbone_weights is not None and not (weights is None and isinstance(self.model, LabelPropagation)):
+            raise ValueError('backbone_weights are for label propagation; a checkpoint contains the backbone')
+        if weights is not None:
             check_checkpoint(weights)
             checkpoint = load_checkpoint(self.model, str(weights), map_location='cpu', strict=True)
             warn_of_differences(str(weights), checkpoint.get('meta') or {}, self.cfg.model)
+        elif isinstance(self.model, LabelPropagation):
+            load_backbone(self.model.backbone, self.cfg.model.backbone, backbone_weights)
+        else:
+            print_log('weights is None: the model is not trained', 'current', logging.WARNING)
         state = self.model.state_dict()
         self._settings = dict(
             config=self.cfg.model.to_dict(),
@@ -86,7 +103,7 @@ class VOSInferencer:
 
     def __call__(
         self,
-        video: str | Path,
+        video: str | Path | int,
         masks: Masks,
         out_dir: str | Path,
         max_frames: int | None = 16,
@@ -94,17 +111,21 @@ class VOSInferencer:
         opacity: float = 0.5,
         single_object: bool = False,
         overwrite: bool = False,
+        colours: Sequence[str] = (),
+        references: str = 'last',
     ) -> list[Path]:
         """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, to ``out_dir``.
 
         A mask is a palette PNG whose indices are the object ids. Frames of a video file are named by a five-digit index
-        that starts at 00000. The masks of a part of the clip are written when the model has processed the part. All
-        writes are atomic. If you repeat the call after an interruption, parts whose masks all exist are skipped.
-        ``run.json`` records input and settings. The file ``.lock`` keeps other runs out of the folder.
+        that starts at 00000. Colours are those of the first given mask with a palette, or of DAVIS. The masks of a part
+        of the clip are written when the model has processed the part. All writes are atomic. If you repeat the call
+        after an interruption, parts whose masks all exist are skipped. ``run.json`` records input and settings. The
+        file ``.lock`` keeps other runs out of the folder.
 
         Args:
-            video (str or Path): a video file, or a folder of frames. Frames are in natural order: digits in their names
-                count as numbers.
+            video (str, Path or int): a video file, or a folder of frames. Frames are in natural order: digits in their
+                names count as numbers. Or a stream, which is read once: the number of a camera, an address such as
+                'rtsp://…', or '-', a video from standard input. Ctrl-C ends it.
             masks (str, Path, or sequence of str or Path): palette or grey images in a lossless format whose values are
                 the ids of the objects to follow, or folders of such images. A mask belongs to a frame as follows:
 
@@ -114,15 +135,21 @@ class VOSInferencer:
                 * If one number varies in the names of a folder of several masks, it is the number of the frame.
                 * One mask with any other name belongs to the first frame.
 
-                An object begins at the first mask that shows it. Masks that show it again cause a warning.
+                A later mask of an object corrects it. A mask says nothing about objects that it does not show.
             out_dir (str or Path): folder, which is created if necessary.
             max_frames (int, optional): number of frames that the model processes at once, including reference frames,
                 at least 2. None means all. It replaces ``max_frames`` in ``test_cfg`` of the config, and the frames are
                 always consecutive. Defaults to 16.
             overlay (bool): write the overlay video, see :func:`~mmattn.video.draw_overlay`. Defaults to True.
             opacity (float): opacity of the overlay's colours, 0 to 1. Defaults to 0.5.
-            single_object (bool): make all values except 0 in the masks object 1. Defaults to False: 255 is void.
+            single_object (bool): make everything that is painted in the masks object 1: pixels that are not transparent
+                or, without transparency, not 0 or black. Defaults to False: values are ids, and 255 is void.
             overwrite (bool): first remove the results of another run from ``out_dir``. Defaults to False.
+            colours (sequence of str): colours of the objects 1, 2, … in masks of colours, such as 'red' or 'ff0000'.
+                Defaults to none: masks hold ids.
+            references (str): which masks of an object count in a frame, 'last', 'nearest' or 'all', as in
+                :class:`~mmattn.video.ClipSession`. With the latter two, objects are also followed backwards, except in
+                a stream, whose later masks are not known yet. Defaults to 'last'.
 
         Returns:
             list of Path: the masks, in the order of the frames.
@@ -140,51 +167,77 @@ class VOSInferencer:
             raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
-        video, out_dir = check_path('video', video), check_path('out_dir', out_dir)
+        if references not in REFERENCES:
+            raise ValueError(f'references must be one of {REFERENCES}; got {references!r}')
+        if colours and single_object:
+            raise ValueError('colours tell several objects apart, single_object makes them one; choose one of the two')
+        listed = parse_colours(colours)
+        out_dir = check_path('out_dir', out_dir)
         folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
         check_writable(out_dir)
         check_writable(folder)
-        clip = FrameFolder(video) if video.is_dir() else VideoFile(video)
+        clip = open_clip(video)
         paths = find_masks(clip, masks)
-        first_masks = read_masks(paths, clip, single_object)
+        given = read_masks(paths, clip, single_object, listed)
+        palette = colour_palette(listed) if listed else _palette(path for path, _ in paths.values())
         inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
         if folder.resolve() in {path.parent for path in inputs} or overlay_path.resolve() in inputs:
             raise ValueError(f'{out_dir} holds frames or masks of the input; choose another out_dir')
         if overlay:
-            with TemporaryDirectory() as trial:
-                _open_writer(Path(trial, 'overlay.mp4'), overlay_path, clip).release()
+            check_overlay(overlay_path, clip.size, clip.frame_rate)
         settings = dict(
-            video=str(video.resolve()),
+            video=str(clip.path if clip.is_stream else Path(clip.path).resolve()),
             files_sha256=_digest(
                 f'{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}\n'.encode() for path in clip.files
             ),
-            masks_sha256={str(number): _digest([mask]) for number, mask in first_masks.items()},
+            masks_sha256={str(number): _digest([mask]) for number, mask in given.items()},
+            palette_sha256=_digest([palette]),
             max_frames=max_frames,
+            references=references,
+            **dict(started=time()) if clip.is_stream else {},  # never continued: its frames are gone
             **self._settings,
         )
         with exclusive(out_dir):
             _claim(out_dir, settings, overwrite)
-            written = self._segment(clip, first_masks, folder, max_frames)
-            if overlay:
-                self._write_overlay(overlay_path, clip, written, opacity)
+            session = ClipSession(
+                self.model,
+                **{**self.model.test_cfg, 'max_frames': max_frames, 'sampling': 'dense', 'references': references},
+            )
+            if references != 'last' and not clip.is_stream:  # masks also count in earlier frames
+                for number, image in clip.read():
+                    if number in given:
+                        session.add(Frame(number, image, given[number]))
+                    if number == max(given):
+                        break
+            opened = open_overlay(overlay_path, clip.size, clip.frame_rate) if overlay else nullcontext()
+            with opened as writer:
+                written = self._segment(session, clip, given, folder, palette, writer, opacity)
         return written
 
     def _segment(
-        self, clip: Clip, first_masks: dict[int, np.ndarray], folder: Path, max_frames: int | None
+        self,
+        session: ClipSession,
+        clip: Clip,
+        given: dict[int, np.ndarray],
+        folder: Path,
+        palette: np.ndarray,
+        overlay: OverlayWriter | None,
+        opacity: float,
     ) -> list[Path]:
         written: dict[int, Path] = {}
+        is_dark = palette.max(1, keepdims=True) < DARK
+        drawn_palette = np.where(is_dark, PALETTE, palette)
 
         def frames() -> Iterator[Frame]:
             for number, image in clip.read():
                 written[number] = folder / f'{clip.name(number)}.png'
-                yield Frame(number, image, first_masks.get(number))
+                yield Frame(number, image, None if number in session else given.get(number))
 
-        def skip(numbers: list[int]) -> bool:
-            exist = all(written[number].exists() for number in numbers)
-            progress.advance(task, exist * len(numbers))
-            return exist
+        def known(numbers: list[int]) -> list[np.ndarray] | None:
+            if not all(written[number].exists() for number in numbers):
+                return None
+            return [_read_result(written[number]) for number in numbers]
 
-        session = ClipSession(self.model, **{**self.model.test_cfg, 'max_frames': max_frames, 'sampling': 'dense'})
         if self.device.type == 'cuda':
             torch.cuda.reset_peak_memory_stats(self.device)
         columns = (
@@ -196,37 +249,28 @@ class VOSInferencer:
         )
         with Progress(*columns, disable=not self.show_progress) as progress:
             task = progress.add_task('Segmentation', total=clip.length, summary='')
-            start = perf_counter()
+            start, count = perf_counter(), 0
             self.summary = 'no frame left to segment'
-            for count, (frame, ids) in enumerate(session.segment(frames(), skip), 1):
-                write_mask(written[frame.number], ids)
-                self.summary = (
-                    f'{count / (perf_counter() - start):.2f} frames per second, peak memory '
-                    f'{_peak_memory(self.device):.0f} MiB'
-                )
+            for frame, ids in session.segment(frames(), known):
+                if not written[frame.number].exists():
+                    write_mask(written[frame.number], ids, palette)
+                    count += 1
+                    self.summary = (
+                        f'{count / (perf_counter() - start):.2f} frames per second, peak memory '
+                        f'{_peak_memory(self.device):.0f} MiB'
+                    )
                 progress.update(task, advance=1, summary=self.summary)
-        beyond = first_masks.keys() - written.keys()
+                if overlay is not None:
+                    overlay.write(draw_overlay(frame.image, ids, opacity, drawn_palette))
+        beyond = given.keys() - written.keys()
         if beyond:
+            whole = len(written) if clip.length is None else f'{len(written)} of {clip.length}'
             raise ValueError(
-                f'{clip.path}: only {len(written)} of {clip.length} frames can be decoded, but a mask is given '
-                f'for frame {min(beyond)}'
+                f'{clip.path}: only {whole} frames can be decoded, but a mask is given for frame {min(beyond)}'
             )
         if clip.length is not None and len(written) < clip.length:
             print_log(f'{clip.path}: {len(written)} of {clip.length} frames can be decoded', 'current', logging.WARNING)
         return list(written.values())
-
-    def _write_overlay(self, path: Path, clip: Clip, masks: list[Path], opacity: float) -> None:
-        bottom, right = (side % 2 for side in clip.size)  # MPEG-4 requires even sides
-        with atomic_write(path) as temporary:
-            writer = _open_writer(temporary, path, clip)
-            frames = zip(masks, clip.read())
-            for mask, (_, image) in track(frames, 'Overlay', len(masks), disable=not self.show_progress):
-                drawn = draw_overlay(image, _read_result(mask), opacity)
-                writer.write(cv2.copyMakeBorder(drawn, 0, bottom, 0, right, cv2.BORDER_REPLICATE))
-            writer.release()
-            count = _count_frames(temporary)  # OpenCV reports no error when a write fails
-            if count != len(masks):
-                raise OSError(f'{path}: {count} of {len(masks)} frames could be written; is the disk full?')
 
 
 def _read_result(path: Path) -> np.ndarray:
@@ -236,25 +280,10 @@ def _read_result(path: Path) -> np.ndarray:
         raise ValueError(f'{error}; delete it, and run the same command again') from error
 
 
-def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:
-    # `named` is the path in error messages
-    height, width = (side + side % 2 for side in clip.size)
-    writer = cv2.VideoWriter(str(path.absolute()), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
-    if not writer.isOpened():
-        raise OSError(
-            f'{named}: OpenCV cannot write MPEG-4 of {width}×{height}, {clip.frame_rate:g} frames per second; set '
-            'overlay=False (--no-overlay) for the masks alone'
-        )
-    return writer
-
-
-def _count_frames(path: Path) -> int:
-    video = cv2.VideoCapture(str(path.absolute()))
-    count = 0
-    while video.read()[0]:
-        count += 1
-    video.release()
-    return count
+def _palette(masks: Iterable[Path]) -> np.ndarray:
+    """Read the palette of the first mask that has one."""
+    palettes = (read_palette(path) for path in masks)
+    return next((palette for palette in palettes if (palette != PALETTE).any()), PALETTE)
 
 
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:

@@ -13,7 +13,10 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_number
 
 from .aggregation import AGGREGATIONS
+from .network import backbone_maps
 from .session import check_settings, segment_clips
+
+POSITIONS_AT_ONCE = 4096  # whose similarities to all positions of the reference are held
 
 
 @MODELS.register_module()
@@ -68,7 +71,7 @@ class LabelPropagation(BaseModel):
 
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, None]:
         """Extract unit vectors ``(N, h, w, C)`` from normalised frames ``(N, 3, H, W)``. The second result is None."""
-        return F.normalize(self.backbone(frames)[-1], dim=1).permute(0, 2, 3, 1), None
+        return F.normalize(backbone_maps(self.backbone, frames)[-1], dim=1).permute(0, 2, 3, 1), None
 
     def object_streams(
         self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
@@ -77,10 +80,10 @@ class LabelPropagation(BaseModel):
         k = min(self.top_k, masks[0].numel())
         shares = []
         for x, mask, b in zip(reference.flatten(1, 2), masks.flatten(1), clip):
-            for frame in features[b].flatten(1, 2):  # one by one, for less memory
-                similarity, cells = (frame @ x.T).topk(k)
+            for positions in features[b].flatten(0, 2).split(POSITIONS_AT_ONCE):
+                similarity, cells = (positions @ x.T).topk(k)
                 shares.append(((similarity / self.temperature).softmax(-1) * mask[cells]).sum(-1))
-        return torch.stack(shares).view(len(masks), *features.shape[1:4], 1)
+        return torch.cat(shares).view(len(masks), *features.shape[1:4], 1)
 
     def head(self, stream: Tensor, fine: None, size: Sequence[int]) -> Tensor:
         """Turn shares ``(N, h, w, 1)`` into logits of background and foreground, ``(N, 2, *size)``."""

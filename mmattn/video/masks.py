@@ -75,12 +75,13 @@ def mask_fault(image: Image.Image) -> str:
     return fault
 
 
-def write_mask(path: str | Path, ids: np.ndarray) -> None:
-    """Write ids as a palette PNG with the colours of DAVIS. The write is atomic, and an ``OSError`` names the file.
+def write_mask(path: str | Path, ids: np.ndarray, palette: np.ndarray = PALETTE) -> None:
+    """Write ids as a palette PNG. The write is atomic, and an ``OSError`` names the file.
 
     Args:
         path (str or Path): path of the PNG. Its folder is created.
         ids (np.ndarray): ``(H, W)`` of any integer type, 0…255.
+        palette (np.ndarray): uint8 ``(256, 3)``, RGB. Defaults to the colours of DAVIS.
 
     Example:
         >>> write_mask('masks/00000.png', np.array([[0, 1], [2, 2]]))
@@ -89,7 +90,7 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
     """
     path = Path(path)
     image = Image.fromarray(to_ids(ids, str(path)))
-    image.putpalette(PALETTE.tobytes())
+    image.putpalette(palette.tobytes())
     with atomic_write(path) as temporary:
         image.save(temporary, 'PNG')
 
@@ -111,13 +112,18 @@ def object_ids(mask: np.ndarray) -> list[int]:
     return [int(i) for i in np.flatnonzero(present) if i not in (0, VOID)]
 
 
+def read_palette(path: str | Path) -> np.ndarray:
+    """Read the colours of a mask file: uint8 ``(256, 3)``, RGB. Without a palette, they are those of DAVIS."""
+    with Image.open(path) as image:
+        colours = np.reshape(image.getpalette('RGB') or [], (-1, 3)) if image.mode == 'P' else PALETTE
+    return np.concatenate([colours, PALETTE[len(colours) :]]).astype(np.uint8)
+
+
 def black_objects(path: str | Path) -> list[int]:
     """List the ids in a mask file whose palette colour is black, if id 0, the background, has another colour."""
     with Image.open(path) as image:  # programs that convert colours to a palette number them in an arbitrary order
-        if image.mode != 'P':
-            return []
-        colours: np.ndarray = np.reshape(image.getpalette('RGB') or [], (-1, 3))
-        ids = [i for i in object_ids(np.array(image)) if i < len(colours)]
+        ids = object_ids(np.array(image)) if image.mode == 'P' else []
+    colours = read_palette(path)
     return [i for i in ids if colours[0].any() and not colours[i].any()]
 
 
@@ -132,9 +138,7 @@ def doubtful_ids(path: str | Path) -> tuple[str, str]:
     if ids.max() > VOID or ids.min() < 0:
         return '', ''
     ids = ids.astype(np.uint8)
-    around = np.ones((5, 5), np.uint8)
-    is_between = (cv2.erode(ids, around) < ids) & (ids < cv2.dilate(ids, around))
-    pixels, between = (np.bincount(values, minlength=256) for values in (ids.ravel(), ids[is_between]))
+    pixels, between = (np.bincount(values, minlength=256) for values in (ids.ravel(), ids[is_between(ids)]))
     edges = [i for i in object_ids(ids) if between[i] >= 0.9 * pixels[i]]
     count = int((pixels[1:] > 0).sum())
     hint = 'for one object of all values but 0, set single_object=True (--single-object)'
@@ -151,6 +155,12 @@ def doubtful_ids(path: str | Path) -> tuple[str, str]:
     return '', ''
 
 
+def is_between(values: np.ndarray) -> np.ndarray:
+    """Mark pixels of a uint8 image that have a lower and a higher value at most two pixels away."""
+    around = np.ones((5, 5), np.uint8)
+    return (cv2.erode(values, around) < values) & (values < cv2.dilate(values, around))
+
+
 def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
     """Set all values of a uint8 mask, except ``ids`` and void, to background."""
     table = np.zeros(256, np.uint8)
@@ -159,13 +169,14 @@ def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
     return table[mask]
 
 
-def draw_overlay(image: np.ndarray, ids: np.ndarray, opacity: float) -> np.ndarray:
-    """Draw each object in the DAVIS colour of its id. An opaque contour, two pixels wide, keeps small objects visible.
+def draw_overlay(image: np.ndarray, ids: np.ndarray, opacity: float, palette: np.ndarray = PALETTE) -> np.ndarray:
+    """Draw each object in the colour of its id. An opaque contour, two pixels wide, keeps small objects visible.
 
     Args:
         image (np.ndarray): uint8 ``(H, W, 3)``, BGR, as the result.
         ids (np.ndarray): uint8 ``(H, W)``. 0 is background.
         opacity (float): opacity inside the contours, 0 to 1.
+        palette (np.ndarray): uint8 ``(256, 3)``, RGB. Defaults to the colours of DAVIS.
 
     Example:
         >>> ids = np.zeros((30, 44), np.uint8)
@@ -177,6 +188,6 @@ def draw_overlay(image: np.ndarray, ids: np.ndarray, opacity: float) -> np.ndarr
     grown = cv2.dilate(ids, around)
     shares = np.where(ids > 0, np.float32(opacity), np.float32(0))
     shares[grown != cv2.erode(ids, around)] = 1
-    colours = PALETTE[np.where(ids > 0, ids, grown)][..., ::-1]
+    colours = palette[np.where(ids > 0, ids, grown)][..., ::-1]
     shares = shares[..., None]
     return np.rint(image * (1 - shares) + colours * shares).astype(np.uint8)

@@ -15,6 +15,12 @@ from .aggregation import AGGREGATIONS
 from .expand_mask_project import AppearanceModel, ExpandMaskProject
 
 
+def backbone_maps(backbone: nn.Module, frames: Tensor) -> Sequence[Tensor]:
+    """Compute the maps of a backbone. Some, such as mmseg's MobileNetV2, return a single map without a tuple."""
+    maps = backbone(frames)
+    return (maps,) if isinstance(maps, Tensor) else maps
+
+
 class SSTNetwork(BaseModel):
     """Compute the layers of :class:`~mmattn.video.SST`. Subclasses define ``forward``.
 
@@ -96,7 +102,7 @@ class SSTNetwork(BaseModel):
 
         The results are ``(N, h, w, C)`` at stride 8, and ``(N, C', H/4, W/4)`` with refinement, otherwise None.
         """
-        outs = self.backbone(frames)
+        outs = backbone_maps(self.backbone, frames)
         features = self.projection(outs[-1]).permute(0, 2, 3, 1)
         return features, outs[0] if self.refinement is not None else None
 

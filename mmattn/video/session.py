@@ -4,6 +4,7 @@ A session is the only loop over the frames of a clip, for the test of a data set
 model by three functions, :class:`ClipNetwork`, and never calls its ``forward``.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from .expand_mask_project import shrink_masks
 from .masks import VOID, object_ids, to_ids
 
 SAMPLINGS = ('dense', 'sparse')
+REFERENCES = ('last', 'nearest', 'all')
 FRAMES_AT_ONCE = 4  # batch size of the backbone, which processes frames separately
 
 
@@ -61,7 +63,8 @@ class Frame(NamedTuple):
     Attributes:
         number (int): position in the clip, from 0. Numbers may have gaps.
         image (np.ndarray): uint8 ``(H, W, 3)``, BGR. You may reuse the buffer for the next frame.
-        mask (np.ndarray, optional): ``(H, W)`` of any integer type. Objects 1…254 begin here, 0 is background.
+        mask (np.ndarray, optional): ``(H, W)`` of any integer type. Objects 1…254 begin here, or are corrected, 0 is
+            background.
     """
 
     number: int
@@ -71,22 +74,56 @@ class Frame(NamedTuple):
 
 class _Reference(NamedTuple):
     features: Tensor  # (h, w, C)
-    ids: list[int]  # of the O objects that begin here
+    ids: list[int]  # of the O objects in the mask
     masks: Tensor  # float (O, h, w)
     mask: np.ndarray  # (H, W) of the ids
+
+
+def reference_weights(numbers: Iterable[int], number: int, references: str) -> dict[int, float]:
+    """Weigh the masks of an object for a frame.
+
+    Args:
+        numbers (iterable of int): frame numbers of the object's masks.
+        number (int): of the frame.
+        references (str): as in :class:`ClipSession`.
+
+    Returns:
+        dict[int, float]: weights by frame number, which sum to 1. Empty if the frame has a mask, or none counts in it.
+
+    Example:
+        >>> [reference_weights([0, 20], 15, references) for references in ('last', 'nearest', 'all')]
+        [{0: 1.0}, {20: 1.0}, {0: 0.25, 20: 0.75}]
+    """
+    distances = {reference: abs(number - reference) for reference in numbers}
+    if references == 'last':
+        distances = {reference: distance for reference, distance in distances.items() if reference <= number}
+    if not distances or number in distances:
+        return {}
+    if references != 'all':
+        return {min(distances, key=lambda reference: (distances[reference], reference)): 1.0}
+    total = sum(1 / distance for distance in distances.values())
+    return {reference: 1 / distance / total for reference, distance in distances.items()}
 
 
 class ClipSession:
     """Follow objects through one clip.
 
-    Objects may begin at any frame. An object is absent before its first frame, and its prediction on that frame is the
-    given mask. For the objects of each reference frame, the model receives this frame and the later ones, whose numbers
-    count from it. If a clip is processed in parts, the model receives a part together with the reference frame.
+    Objects may begin at any frame, and a later mask of an object corrects it. Where an object has a mask, the mask is
+    its prediction. For the objects of each reference frame, the model receives this frame and the later ones, whose
+    numbers count from it, and, except with 'last', the earlier ones in reverse. If a clip is processed in parts, the
+    model receives a part together with the reference frame.
 
     Args:
         model (ClipNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
         scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`. Only :meth:`segment_clip` uses
             ``sampling``.
+        references (str): which masks of an object count in a frame. Defaults to 'last'.
+
+            * 'last': the last one before the frame. An object is absent before its first mask.
+            * 'nearest': the nearest one, also a later one.
+            * 'all': all, with weights inverse to their distances from the frame.
+
+            :meth:`add` the masks that count in earlier frames before :meth:`segment`.
 
     Example::
 
@@ -101,36 +138,38 @@ class ClipSession:
         scale: tuple[int, int] | None = None,
         max_frames: int | None = None,
         sampling: str = 'dense',
+        references: str = 'last',
     ) -> None:
+        if references not in REFERENCES:
+            raise ValueError(f'references must be one of {REFERENCES}; got {references!r}')
         self.model = model
         self.scale = scale
         self.max_frames = max_frames
         self.sampling = sampling
+        self.references = references
         self._references: dict[int, _Reference] = {}
         self._size: tuple[int, ...] | None = None
 
-    @property
-    def first_frames(self) -> dict[int, int]:
-        """The number of the first frame of each object, by id."""
-        return {i: number for number, reference in self._references.items() for i in reference.ids}
+    def __contains__(self, number: int) -> bool:
+        """Tell whether the frame of this number is a reference."""
+        return number in self._references
 
     @torch.no_grad()
     def segment(
-        self, frames: Iterable[Frame], skip: Callable[[list[int]], bool] = lambda numbers: False
+        self, frames: Iterable[Frame], known: Callable[[list[int]], list[np.ndarray] | None] = lambda numbers: None
     ) -> Iterator[tuple[Frame, np.ndarray]]:
         """Yield each frame with its ids, uint8 ``(H, W)``. Frames are processed in parts of at most ``max_frames``.
 
         No more frames are held than those of a part.
 
         Args:
-            frames (iterable of Frame): in the order of their numbers, and all of one size. A mask may only show objects
-                that have not begun yet.
-            skip (Callable): receives the frame numbers of a part, and returns whether its results are not required. It
-                does not change where parts begin. Defaults to never.
+            frames (iterable of Frame): in the order of their numbers, and all of one size.
+            known (Callable): receives the frame numbers of a part, and returns its ids if an earlier run computed them,
+                or None. It does not change where parts begin. Defaults to None for all parts.
         """
         for part in self._consecutive(frames):
-            if not skip([frame.number for frame in part]):
-                yield from self._segment_part(part)
+            ids = known([frame.number for frame in part])
+            yield from self._segment_part(part) if ids is None else zip(part, ids)
             part.clear()  # before the next one is read
 
     @torch.no_grad()
@@ -185,7 +224,10 @@ class ClipSession:
 
     @torch.no_grad()
     def add(self, frame: Frame) -> None:
-        """Register a frame as the reference of the objects in its mask. At least one object must begin there."""
+        """Register a frame as a reference of the objects in its mask, of which there must be at least one.
+
+        A second mask of the same frame replaces the first one.
+        """
         _check_frame(frame)
         mask = (
             np.zeros((1, 1), np.uint8)
@@ -200,9 +242,6 @@ class ClipSession:
             raise ValueError(
                 f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of {frame.image.shape[:2]}'
             )
-        repeated = set(ids) & set(self.first_frames)
-        if repeated:
-            raise ValueError(f'the mask of frame {frame.number} shows objects that already began: {sorted(repeated)}')
         features, _, _ = self._features([frame])
         image = self.resize(frame.image)
         masks = np.stack([mask == i for i in ids])
@@ -216,49 +255,59 @@ class ClipSession:
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
         part = sorted(part, key=lambda frame: frame.number)
         features, fine, size = self._features(part)  # (T, h, w, C), (T, 1, C', H/4, W/4) or None
-        streams: list[dict[int, Tensor]] = [{} for _ in part]  # per frame, (h, w, C) by object
-        for number in self._references:
+        weights = self._weights([frame.number for frame in part])
+        streams: list[dict[int, list[tuple[float, Tensor]]]] = [defaultdict(list) for _ in part]
+        for number, reference in self._references.items():
+            earlier = [at for at, frame in enumerate(part) if frame.number < number]
             later = [at for at, frame in enumerate(part) if frame.number > number]
-            if later:
-                # (O, T', h, w, C) of the objects that begin at `number`, in the T' later frames
-                followed = self._follow(number, [part[at].number for at in later], features[later])
-                for id_, stream in zip(self._references[number].ids, followed):
-                    for at, frame_stream in zip(later, stream):
-                        streams[at][id_] = frame_stream
+            for side in (earlier[::-1], later):
+                ids = [i for i in reference.ids if any(number in weights[i][at] for at in side)]
+                if ids:
+                    distances = [abs(part[at].number - number) for at in side]
+                    for i, followed in zip(ids, self._follow(reference, ids, distances, features[side])):
+                        for at, stream in zip(side, followed):
+                            if number in weights[i][at]:
+                                streams[at][i].append((weights[i][at][number], stream))
         for at, frame in enumerate(part):
             yield frame, self._labels(frame, streams[at], None if fine is None else fine[at], size)
 
-    def _follow(self, number: int, numbers: list[int], features: Tensor) -> Tensor:
-        """Follow the objects of a reference frame through later frames, as in training: it comes first, as frame 0."""
-        reference = self._references[number]
-        count = len(reference.ids)
-        streams = self.model.object_streams(
+    def _weights(self, numbers: list[int]) -> dict[int, list[dict[int, float]]]:
+        """Weigh the references of each object, by id, for frames: see :func:`reference_weights`."""
+        masks = defaultdict(list)
+        for number, reference in self._references.items():
+            for i in reference.ids:
+                masks[i].append(number)
+        return {i: [reference_weights(masks[i], number, self.references) for number in numbers] for i in masks}
+
+    def _follow(self, reference: _Reference, ids: list[int], distances: list[int], features: Tensor) -> Tensor:
+        """Follow objects of a reference frame through other frames, as in training: it comes first, as frame 0."""
+        return self.model.object_streams(
             torch.cat([reference.features[None], features]).unsqueeze(0),  # (1, 1 + T, h, w, C)
-            torch.tensor([[0, *(later - number for later in numbers)]], device=features.device),  # (1, 1 + T)
-            reference.features.expand(count, -1, -1, -1),  # (O, h, w, C)
-            reference.masks,  # (O, h, w)
-            torch.zeros(count, dtype=torch.long, device=features.device),  # (O)
-        )
-        return streams[:, 1:]  # (O, T, h, w, C)
+            torch.tensor([[0, *distances]], device=features.device),  # (1, 1 + T)
+            reference.features.expand(len(ids), -1, -1, -1),  # (O, h, w, C)
+            reference.masks[[reference.ids.index(i) for i in ids]],  # (O, h, w)
+            torch.zeros(len(ids), dtype=torch.long, device=features.device),  # (O)
+        )[:, 1:]  # (O, T, h, w, C)
 
     def _labels(
-        self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None, size: tuple[int, int]
+        self,
+        frame: Frame,
+        streams: dict[int, list[tuple[float, Tensor]]],
+        fine: Tensor | None,
+        size: tuple[int, int],
     ) -> np.ndarray:
-        ids = sorted(streams)
-        labels = np.zeros(frame.image.shape[:2], np.uint8)
-        if ids:
-            scale = self.resize(frame.image).shape[:2]
-            foreground = torch.cat(  # (O, H, W)
-                [
-                    F.interpolate(
-                        self.model.head(streams[i][None], fine, size)[:, :, : scale[0], : scale[1]].float(),
-                        labels.shape,
-                        mode='bilinear',
-                        align_corners=False,
-                    ).softmax(1)[:, 1]
-                    for i in ids
-                ]
-            )
+        shape = frame.image.shape[:2]
+        labels = np.zeros(shape, np.uint8)
+        if streams:
+            ids = sorted(streams)
+            height, width = self.resize(frame.image).shape[:2]  # without padding
+
+            def probability(stream: Tensor) -> Tensor:
+                logits = self.model.head(stream[None], fine, size)[:, :, :height, :width].float()
+                return F.interpolate(logits, shape, mode='bilinear', align_corners=False).softmax(1)[0, 1]
+
+            # (O, H, W)
+            foreground = torch.stack([sum(weight * probability(x) for weight, x in streams[i]) for i in ids])  # type: ignore[misc]
             winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()  # (H, W), 0 to O
             labels = np.array([0, *ids], np.uint8)[winner]
         if frame.number in self._references:

@@ -1,14 +1,19 @@
 """Label propagation against a literal search, and on a clip that does not move."""
 
 import math
+from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
+from mmengine import runner
+from mmengine.config import Config
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
-from mmattn.video import ClipSession, Frame, shrink_masks
+from mmattn.utils.paths import config_path
+from mmattn.video import ClipSession, Frame, VOSInferencer, label_propagation, shrink_masks
+from mmattn.video.inferencer import DEFAULT_CONFIG
 
 BACKBONE = dict(
     type='mmseg.ResNet', depth=18, base_channels=8, stem_channels=8, num_stages=1, out_indices=(0,), strides=(1,),
@@ -23,8 +28,9 @@ def build(**options):
 
 @pytest.mark.parametrize('k', [1, 3, 50])
 @torch.no_grad()
-def test_against_a_literal_search(k):
+def test_against_a_literal_search(k, monkeypatch):
     """k = 50 is more than the 12 positions of the reference: all of them."""
+    monkeypatch.setattr(label_propagation, 'POSITIONS_AT_ONCE', 7)
     model = build(top_k=k, temperature=0.5)
     frames = torch.randn(2, 3, 3, 16, 12, generator=torch.Generator().manual_seed(1))
     features, fine = model.extract_feat(frames.flatten(0, 1))
@@ -105,3 +111,70 @@ def test_the_head_returns_the_shares():
 def test_invalid_options(options, names):
     with pytest.raises(ValueError, match=names):
         build(**options)
+
+
+@torch.no_grad()
+def test_a_backbone_that_returns_one_map_without_a_tuple():
+    backbone = dict(type='mmseg.MobileNetV2', widen_factor=0.25, out_indices=(0, 1))
+    several = MODELS.build(dict(type='mmattn.LabelPropagation', backbone=backbone)).eval()
+    one = MODELS.build(dict(type='mmattn.LabelPropagation', backbone=dict(backbone, out_indices=(1,)))).eval()
+    one.load_state_dict(several.state_dict())
+    images = torch.randn(2, 3, 32, 64)
+    assert isinstance(one.backbone(images), torch.Tensor)
+    torch.testing.assert_close(one.extract_feat(images)[0], several.extract_feat(images)[0], rtol=0, atol=0)
+
+
+@pytest.fixture
+def default():
+    """The shipped config with a thin backbone."""
+    cfg = Config.fromfile(config_path(DEFAULT_CONFIG))
+    cfg.model.backbone.widen_factor = 0.25
+    return cfg
+
+
+def test_weights_of_the_default_from_the_cache_and_from_files(default, tmp_path, monkeypatch):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    weights = MODELS.build(default.model.backbone).state_dict()
+    prefixed = {f'backbone.{name}': x for name, x in weights.items()}
+    cached = tmp_path / 'hub/checkpoints' / default.model.backbone.init_cfg.checkpoint.rpartition('/')[2]
+    cached.parent.mkdir(parents=True)
+    torch.save(dict(state_dict={**prefixed, 'head.fc.bias': torch.zeros(2)}), cached)
+    torch.save(weights, tmp_path / 'bare.pth')
+    for source in (None, tmp_path / 'bare.pth', cached):
+        model = VOSInferencer(default, device='cpu', backbone_weights=source).model
+        for name, x in model.backbone.state_dict().items():
+            assert torch.equal(x, weights[name])
+
+
+@pytest.mark.parametrize(
+    ('content', 'kind', 'said'),
+    [
+        (None, FileNotFoundError, r'w\.pth'),
+        (b'no checkpoint', ValueError, r'w\.pth: no checkpoint'),
+        (dict(state_dict=[1]), ValueError, r'w\.pth: no checkpoint .*list'),
+        ({'fc.weight': torch.zeros(2)}, ValueError, r'w\.pth: not weights of MobileNetV2'),
+        ({'conv1.conv.weight': torch.zeros(2)}, ValueError, r'w\.pth: .*conv1\.conv\.weight'),
+        ('offline', ConnectionError, r'https://.*/(\S+\.pth) cannot .*/hub/checkpoints/\1, .*--backbone-weights'),
+    ],
+)
+def test_weights_that_cannot_be_loaded(default, tmp_path, monkeypatch, content, kind, said):
+    def load_url(*args, **kwargs):
+        raise URLError('no internet')
+
+    monkeypatch.setattr(runner.checkpoint, 'load_url', load_url)
+    path = None if content == 'offline' else tmp_path / 'w.pth'
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, dict):
+        torch.save(content, path)
+    with pytest.raises(kind, match=said):
+        VOSInferencer(default, device='cpu', backbone_weights=path)
+
+
+def test_weights_of_a_backbone_are_for_label_propagation_alone(small_sst, default, tmp_path):
+    for config, weights in ((small_sst.config, None), (default, small_sst.checkpoint)):
+        with pytest.raises(ValueError, match='backbone_weights'):
+            VOSInferencer(config, weights, device='cpu', backbone_weights=tmp_path / 'w.pth')
+    del default.model.backbone['init_cfg']
+    with pytest.raises(ValueError, match='--backbone-weights'):
+        VOSInferencer(default, device='cpu')

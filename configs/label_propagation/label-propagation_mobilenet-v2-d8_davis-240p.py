@@ -1,0 +1,23 @@
+# The default of `tools/video_demo.py`. Nothing is trained: `tools/test.py` takes the checkpoint that the README makes.
+_base_ = ['../_base_/datasets/davis_240p.py', '../_base_/default_runtime_video.py']
+model = dict(
+    type='mmattn.LabelPropagation',
+    top_k=5,
+    temperature=0.02,
+    backbone=dict(
+        type='mmseg.MobileNetV2',
+        strides=(1, 2, 2, 1, 1, 1, 1),
+        dilations=(1, 1, 1, 2, 2, 4, 4),
+        out_indices=(4,),  # 96 channels at stride 8
+        norm_cfg=dict(type='BN'),
+        act_cfg=dict(type='ReLU6'),
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='https://download.openmmlab.com/mmclassification/v0/mobilenet_v2/'
+            'mobilenet_v2_batch256_imagenet_20200708-3b2dc3af.pth',
+            prefix='backbone.',
+        ),
+    ),
+)
+train_dataloader = val_dataloader = val_evaluator = None
+test_cfg = dict()

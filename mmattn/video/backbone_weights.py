@@ -1,0 +1,67 @@
+"""Load the weights of a pretrained backbone from a file or an address, and say where to put them without internet."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlparse
+
+import torch
+from mmengine.logging import print_log
+from mmengine.runner import CheckpointLoader
+from torch import nn
+
+from mmattn.utils.component_type import type_name
+
+
+def load_backbone(backbone: nn.Module, cfg: Mapping, source: str | Path | None = None) -> None:
+    """Load weights into a backbone. Entries that it does not have, such as a classifier, are ignored.
+
+    Args:
+        backbone (nn.Module): the backbone.
+        cfg (Mapping): its config, whose ``init_cfg`` names the ``checkpoint``, a file or an address.
+        source (str or Path, optional): file or address in place of the one in ``cfg``. In a checkpoint of a whole
+            network, the names of weights begin with 'backbone.'.
+
+    Raises:
+        OSError: the file does not exist, or cannot be downloaded.
+        ValueError: no source is given, or the weights are of another backbone.
+    """
+    address = str(source or (cfg.get('init_cfg') or {}).get('checkpoint') or '')
+    if not address:
+        raise ValueError(
+            'label propagation requires a pretrained backbone: set backbone_weights (--backbone-weights FILE), or '
+            'init_cfg of the backbone'
+        )
+    print_log(f'weights of the backbone: {address}', 'current')
+    weights = _read(address)
+    whole = {name.removeprefix('backbone.'): x for name, x in weights.items() if name.startswith('backbone.')}
+    try:
+        missing = backbone.load_state_dict(whole or weights, strict=False).missing_keys
+    except RuntimeError as error:  # shapes
+        raise ValueError(f'{address}: {" ".join(str(error).split())}') from error
+    if missing:
+        raise ValueError(
+            f'{address}: not weights of {type_name(cfg)}: they lack {len(missing)} of its entries, such as {missing[0]}'
+        )
+
+
+def _read(address: str) -> dict[str, torch.Tensor]:
+    is_url = urlparse(address).scheme in ('http', 'https')
+    if '://' not in address and not Path(address).is_file():
+        raise FileNotFoundError(f'no such file of weights: {address}')
+    try:
+        checkpoint = CheckpointLoader.load_checkpoint(address, map_location='cpu')
+    except URLError as error:
+        if not is_url:
+            raise
+        cached = Path(torch.hub.get_dir(), 'checkpoints', Path(urlparse(address).path).name)
+        raise ConnectionError(
+            f'{address} cannot be downloaded ({error.reason}). Download it elsewhere and copy it to {cached}, or name '
+            'your file: backbone_weights (--backbone-weights FILE)'
+        ) from error
+    except Exception as error:  # torch.load raises exceptions of many types
+        raise ValueError(f'{address}: no checkpoint of PyTorch: {" ".join(str(error).split())}') from error
+    weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, dict):
+        raise ValueError(f'{address}: no checkpoint of PyTorch: it contains {type(weights).__name__}')
+    return weights

@@ -1,0 +1,134 @@
+"""Masks as drawing programs save them: modes, backgrounds and smoothed edges."""
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from mmattn.video import given_masks
+from mmattn.video.clip_readers import FrameFolder
+from mmattn.video.painted_masks import parse_colours, read_colours, read_single_object
+
+SIZE = (60, 88)
+DISK = cv2.circle(np.zeros(SIZE, np.uint8), (30, 30), 15, 1, -1)
+BOX = np.pad(np.ones((30, 20), np.uint8), ((20, 10), (60, 8)))
+BOTH = DISK | BOX
+NOISE = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+
+
+def soften(mask, size=5):
+    return cv2.GaussianBlur(255 * mask, (size, size), 0)
+
+
+def paint(strength, colour, background=(0, 0, 0)):
+    share = strength[..., None] / 255
+    return np.rint(share * np.array(colour) + (1 - share) * np.array(background)).astype(np.uint8)
+
+
+def with_alpha(rgb, alpha):
+    return np.dstack([rgb, alpha])
+
+
+@pytest.mark.parametrize(
+    'image',
+    [
+        255 * BOTH,
+        3 * BOTH,
+        soften(BOTH),
+        soften(BOTH, 9),
+        paint(255 * BOTH, (90, 0, 20)),
+        paint(soften(BOTH), (255, 255, 255)),
+        paint(soften(DISK), (255, 0, 0)) + paint(soften(BOX), (0, 0, 60)),  # light and dark
+        with_alpha(paint(255 * BOTH, (0, 0, 255)), np.full(SIZE, 255, np.uint8)),  # opaque
+        with_alpha(np.zeros((*SIZE, 3), np.uint8), soften(BOTH)),  # in black on nothing
+        with_alpha(NOISE, 255 * BOTH),  # cut out of a photograph
+        np.dstack([np.full(SIZE, 9, np.uint8), soften(BOTH)]),  # LA
+        BOTH.astype(np.uint16),
+        BOTH.astype(bool),
+    ],
+)
+def test_one_object(tmp_path, image):
+    Image.fromarray(image).save(tmp_path / 'm.png')
+    found = read_single_object(tmp_path / 'm.png')
+    assert found.dtype == np.uint8
+    wrong = found != BOTH  # at most on the contour, where the smoothed mask has half of its strength
+    assert not wrong[soften(BOTH) < 80].any()
+    assert not wrong[soften(BOTH) > 175].any()
+    assert wrong.mean() < 0.01
+
+
+def test_indices_of_a_palette_are_one_object(tmp_path):
+    image = Image.fromarray(DISK + 2 * BOX)
+    image.putpalette([255, 255, 255, 0, 0, 0, 9, 9, 9])
+    image.save(tmp_path / 'm.png')
+    np.testing.assert_array_equal(read_single_object(tmp_path / 'm.png'), BOTH)
+
+
+@pytest.mark.parametrize(
+    ('image', 'colours'),
+    [
+        (paint(255 * DISK, (255, 0, 0)) + paint(255 * BOX, (0, 128, 0)), 'red green'),
+        (paint(soften(DISK), (255, 0, 0)) + paint(soften(BOX), (0, 0, 255)), 'ff0000 0000ff'),
+        (with_alpha(paint(255 * BOX, (0, 0, 255)), soften(DISK) | soften(BOX)), 'black #00f'),
+    ],
+)
+def test_colours_are_ids_in_their_order(tmp_path, image, colours):
+    Image.fromarray(image).save(tmp_path / 'm.png')
+    expected = DISK + 2 * BOX
+    found = read_colours(tmp_path / 'm.png', parse_colours(colours.split()))
+    sure = ~((soften(BOTH) > 80) & (soften(BOTH) < 175))
+    np.testing.assert_array_equal(found[sure], expected[sure])
+    swapped = read_colours(tmp_path / 'm.png', parse_colours(colours.split()[::-1]))
+    np.testing.assert_array_equal(swapped, np.array([0, 2, 1])[found])
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Read a mask of one frame as the inferencer does. Return it and the warnings."""
+    (tmp_path / 'frames').mkdir()
+    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'frames/0.png')
+    clip, warned = FrameFolder(tmp_path / 'frames'), []
+    monkeypatch.setattr(given_masks, 'print_log', lambda text, logger, *level: warned.extend([text] if level else []))
+
+    def read(image, name='m.png', single_object=False, colours=()):
+        Image.fromarray(image).save(tmp_path / name)
+        masks = given_masks.read_masks({0: (tmp_path / name, True)}, clip, single_object, parse_colours(colours))
+        return masks[0], warned
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ('image', 'options', 'said'),
+    [
+        (paint(255 * DISK, (255, 0, 0)), {}, r'RGB.*--single-object.*--colours.* ff0000 \(\d+ pixels\)$'),
+        (NOISE, dict(single_object=True), 'photograph'),
+        (with_alpha(NOISE, np.full(SIZE, 255, np.uint8)), dict(single_object=True), 'photograph'),
+        (paint(255 * BOTH, (255, 0, 0)), dict(colours=['blue']), r'not listed: ff0000 \(\d+ pixels\)'),
+        (0 * NOISE, dict(single_object=True), 'shows no object'),
+        (0 * NOISE, dict(colours=['blue']), 'shows no object'),
+        (paint(255 * DISK, (255, 0, 0)), dict(single_object=True, name='m.jpg'), 'JPEG'),
+        (paint(255 * DISK, (255, 0, 0)), dict(colours=['red'], name='m.jpg'), 'JPEG'),
+    ],
+)
+def test_what_is_no_painted_mask_is_told(read, image, options, said):
+    with pytest.raises(ValueError, match=said):
+        read(image, **options)
+
+
+def test_a_white_background_is_told(read):
+    mask, warned = read(255 - 255 * DISK, single_object=True)
+    assert mask.mean() > 0.8
+    assert len(warned) == 1
+    assert 'corners' in warned[0]
+
+
+def test_an_antialiased_polygon(read):
+    """As drawing programs render it: four times as large, and reduced."""
+    large = Image.new('L', (4 * SIZE[1], 4 * SIZE[0]))
+    ImageDraw.Draw(large).polygon([(40, 30), (300, 60), (180, 200)], fill=255)
+    image = np.array(large.resize(SIZE[::-1], Image.Resampling.BOX))
+    mask, warned = read(np.dstack([image, 0 * image, 0 * image, image]), single_object=True)
+    np.testing.assert_array_equal(mask[image > 140], 1)
+    np.testing.assert_array_equal(mask[image < 110], 0)
+    assert warned == []

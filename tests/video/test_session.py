@@ -1,0 +1,111 @@
+"""Several masks of an object: a session equals sessions that start at each of them."""
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import load_checkpoint
+
+from mmattn.registry import MODELS
+from mmattn.video import ClipSession, Frame
+from mmattn.video.session import reference_weights
+
+from .clips import frame, squares
+from .test_label_propagation import build
+
+MASKS = [squares(position, 1, 5) for position in range(10)]
+FRAMES = [Frame(i, frame(mask, i)) for i, mask in enumerate(MASKS)]
+MIDDLE = 5
+
+
+@pytest.fixture(scope='module', params=['SST', 'LabelPropagation'])
+def session(request, small_sst):
+    """Make a session. SST sees all frames at once, because what it predicts depends on the parts of a clip."""
+    if request.param == 'LabelPropagation':
+        return lambda **options: ClipSession(build(top_k=3), max_frames=4, **options)
+    model = MODELS.build(Config.fromfile(small_sst.config).model)
+    load_checkpoint(model, str(small_sst.checkpoint), strict=True)
+    return lambda **options: ClipSession(model.eval(), **options)
+
+
+def follow(session, frames, *references):
+    for reference in references:
+        session.add(reference)
+    return {frame.number: ids for frame, ids in session.segment(frames)}
+
+
+def given(number, *ids):
+    return FRAMES[number]._replace(mask=np.where(np.isin(MASKS[number], ids), MASKS[number], 0))
+
+
+def test_a_corrected_object_is_that_of_a_session_started_there(session):
+    """Before its second mask, it is as without it. An object whose mask is not repeated goes on."""
+    first, middle, later = given(0, 1, 5), given(MIDDLE, 1, 5), FRAMES[MIDDLE + 1 :]
+    found = follow(session(), [first, *FRAMES[1:MIDDLE], middle, *later])
+    uncorrected = follow(session(), [first, *FRAMES[1:]])
+    started = follow(session(), [middle, *later])
+    assert (uncorrected[MIDDLE] != found[MIDDLE]).any()
+    for number, ids in found.items():
+        np.testing.assert_array_equal(ids, (uncorrected if number < MIDDLE else started)[number])
+    both = follow(session(), [first, *FRAMES[1:MIDDLE], given(MIDDLE, 1), *later])
+    np.testing.assert_array_equal(both[MIDDLE] == 1, MASKS[MIDDLE] == 1)
+    free = MASKS[MIDDLE] != 1
+    np.testing.assert_array_equal(
+        both[MIDDLE][free] == 5, follow(session(), [given(0, 5), *FRAMES[1:]])[MIDDLE][free] == 5
+    )
+
+
+def test_both_directions_are_two_sessions(session):
+    middle = given(MIDDLE, 1, 5)
+    found = follow(session(references='nearest'), FRAMES, middle)
+    onwards = follow(session(), [middle, *FRAMES[MIDDLE + 1 :]])
+    reverse = [x._replace(number=MIDDLE - x.number) for x in (middle, *FRAMES[MIDDLE - 1 :: -1])]
+    backwards = {MIDDLE - number: ids for number, ids in follow(session(), reverse).items()}
+    assert found.keys() == onwards.keys() | backwards.keys()
+    for number, ids in {**onwards, **backwards}.items():
+        np.testing.assert_array_equal(ids, found[number])
+
+
+@torch.no_grad()
+def test_all_masks_together_are_the_weighted_mean_of_their_probabilities():
+    model = build(top_k=3)
+    references = [given(0, 1), given(9, 1)]
+    found = follow(ClipSession(model, references='all'), FRAMES, *references)
+    probabilities = []
+    for reference in references:
+        session = ClipSession(model)
+        session.add(reference)
+        (kept,) = session._references.values()
+        others = torch.stack([session._features([x])[0][0] for x in FRAMES])
+        streams = session._follow(kept, [1], [abs(x.number - reference.number) for x in FRAMES], others)
+        logits = model.head(streams[0], None, (32, 48))[:, :, :30, :44]
+        probabilities.append(logits.softmax(1)[:, 1])
+    for number in range(1, 9):
+        mean = (9 - number) / 9 * probabilities[0][number] + number / 9 * probabilities[1][number]
+        sure = (mean - 0.5).abs() > 1e-4
+        np.testing.assert_array_equal(found[number][sure] == 1, (mean > 0.5)[sure])
+
+
+def test_a_second_mask_of_a_frame_replaces_the_first(session):
+    corrected, plain = (follow(session(), FRAMES, *masks) for masks in ([given(0, 5), given(0, 1)], [given(0, 1)]))
+    np.testing.assert_array_equal([*corrected.values()], [*plain.values()])
+
+
+@pytest.mark.parametrize(
+    ('references', 'number', 'weights'),
+    [
+        ('last', 3, {}),
+        ('last', 5, {}),
+        ('last', 8, {4: 1}),
+        ('last', 30, {20: 1}),
+        ('nearest', 0, {4: 1}),
+        ('nearest', 12, {4: 1}),  # the earlier one of two
+        ('nearest', 13, {20: 1}),
+        ('nearest', 20, {}),
+        ('all', 8, {4: 0.75, 20: 0.25}),
+        ('all', 0, {4: 5 / 6, 20: 1 / 6}),
+    ],
+)
+def test_weights_of_masks(references, number, weights):
+    masks = [5, 20] if number == 5 else [4, 20]
+    assert reference_weights(masks, number, references) == pytest.approx(weights)
