@@ -189,7 +189,9 @@ def test_readme_and_metafile_name_the_configs(folder):
     assert not [link for link in links if not (path / link).exists()]
     models = load(path / 'metafile.yml')['Models']
     own = [f'configs/{name}' for name in CONFIGS if name.startswith(f'{folder}/')]
-    assert [model['Config'] for model in models] == own
+    assert [model['Config'] for model in models] == own, (
+        f'configs/{folder}/metafile.yml: one entry per config, in order'
+    )
     for model in models:
         if name_of(model) in UNTRAINED:
             continue

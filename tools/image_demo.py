@@ -1,4 +1,4 @@
-"""Segment images: write an index map with its palette and a colour overlay for each image.
+"""Segment images: write an index map with its palette and a colour overlay for each image. Or detect objects in them.
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR
 
@@ -8,6 +8,9 @@ writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy. --
 
 compares models: it writes DIR/NAME/pred and DIR/NAME/vis for each, and DIR/comparison.jpg, a sheet with a row per image
 and a column per model, beside the image and its mask in the folder MASKS.
+
+With the config and checkpoint of a detector, the first command writes boxes, classes and scores, DIR/pred/*.json, and
+pictures with the boxes, DIR/vis/*.png.
 """
 
 import argparse
@@ -15,11 +18,14 @@ from pathlib import Path
 
 from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
 from mmattn.utils.command import describe, run
+from mmattn.utils.component_type import model_scope
+
+COMMON = {'image', 'models', 'names', 'out_dir', 'device', 'cfg_options'}  # arguments of both tasks
 
 
 def parse_args() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description='Segment images')
+    parser = argparse.ArgumentParser(description='Segment images, or detect objects in them')
     parser.add_argument('image', help='path of an image, or of a folder of images')
     add_models(parser)
     parser.add_argument('--out-dir', required=True, help='folder for pred/<name>.png and vis/<name>.png')
@@ -51,8 +57,16 @@ def parse_args() -> argparse.Namespace:
         'does, with memory for the image and one row of tiles',
     )
     parser.add_argument('--stride', type=int, help='distance between tiles; default: two thirds of SIZE')
+    parser.add_argument(
+        '--score-threshold',
+        type=float,
+        metavar='S',
+        help='of detectors: objects with smaller scores are left out, 0 to 1; default: 0.3',
+    )
     add_config_options(parser)
     args = parser.parse_args()
+    given = [key for key, value in vars(args).items() if value != parser.get_default(key) and key not in COMMON]
+    args.given = [f'--{key.replace("_", "-")}' for key in given]
     compares = len(args.models) > 2 or args.truth is not None
     if args.sheet_images is None:
         args.sheet_images = 8
@@ -65,16 +79,35 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def main() -> None:
-    """Segment the images and print the folders of the results."""
-    from mmattn.segmentation.comparison import compare_segmentations  # late: mmseg prints at import
-    from mmattn.segmentation.inferencer import SegmentationInferencer
+def detect(args: argparse.Namespace) -> None:
+    """Detect objects in the images and print the folders of the results."""
+    if others := [option for option in args.given if option != '--score-threshold']:
+        raise ValueError(f'{", ".join(others)}: only for segmentors')
+    if len(args.models) > 2:
+        raise ValueError('several models must be segmentors; for detectors, run one command per model')
+    from mmattn.detection import DetectionInferencer  # late: mmdet requires the operators of mmcv
 
+    config, checkpoint = args.models
+    inferencer = DetectionInferencer(load_config(config, args.cfg_options), checkpoint, device=args.device)
+    written = inferencer(args.image, args.out_dir, 0.3 if args.score_threshold is None else args.score_threshold)
+    print(f'boxes and pictures of {len(written)} images are in {args.out_dir}/pred and {args.out_dir}/vis')
+
+
+def main() -> None:
+    """Process the images and print the folders of the results."""
     args = parse_args()
     try:
         models = trained_models(args)
         for model in models:
             check_checkpoint(model.checkpoint)
+        if model_scope(load_config(models[0].config, args.cfg_options)) == 'mmdet':
+            detect(args)
+            return
+        if args.score_threshold is not None:
+            raise ValueError('--score-threshold: only for detectors')
+        from mmattn.segmentation.comparison import compare_segmentations  # late: mmseg prints at import
+        from mmattn.segmentation.inferencer import SegmentationInferencer
+
         inferencers = {
             model.name: SegmentationInferencer(
                 load_config(model.config, args.cfg_options), model.checkpoint, device=args.device

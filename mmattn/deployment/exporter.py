@@ -73,8 +73,8 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
 def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
     """Replace the operators of a program by their compositions, and write it as ONNX. The file is written atomically.
 
-    The file uses opset 18 and no operator of other domains. Its input is 'image', its output 'logits'. The JSON text of
-    its metadata is under the key 'mmattn'.
+    The file uses opset 18 and no operator of other domains. Its input is 'image', its output 'logits'. Dynamic axes are
+    named 'batch', 'height' and 'width'. The JSON text of its metadata is under the key 'mmattn'.
 
     Raises:
         ImportError: torch is too old, or a package of the extra ``export`` is not installed.
@@ -94,6 +94,7 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
             opset_version=OPSET,
             input_names=['image'],
             output_names=['logits'],
+            dynamic_shapes={'image': {0: 'batch', 2: 'height', 3: 'width'}},  # names of the axes that are dynamic
             verbose=False,
         )
     assert onnx_program is not None

@@ -253,6 +253,17 @@ def _check_lengths(cfg: Config) -> None:
             )
 
 
+def _check_plugins(cfg: Config) -> None:
+    # mmseg and mmdet fail with "Not implemented yet."
+    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    if backbone.get('plugins') and backbone.get('depth') in (18, 34):
+        raise ValueError(
+            f'model.backbone.plugins requires a ResNet of depth 50 or more; got depth {backbone.depth}. Set '
+            'depth=50 and, for a network as small, base_channels=16, or use mmattn.AttentionHead in a segmentor: '
+            'docs/components.md#attention-in-a-backbone'
+        )
+
+
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
     """Load a config and override its settings.
 
@@ -267,7 +278,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         ValueError: the file is not a config or has an error (the message gives file and line, also in a base config), a
             name looks like a misspelt or old setting, an option does not fit the config, or a value makes no sense:
             training without an iteration, an epoch without an end, windows of ``test_cfg`` that leave gaps, a crop size
-            that is not in whole pixels, or a seed that is not an integer.
+            that is not in whole pixels, a seed that is not an integer, or plugins in a ResNet-18 or ResNet-34.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
@@ -293,6 +304,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     _check_lengths(cfg)
+    _check_plugins(cfg)
     for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):
         if not loader.get('num_workers'):  # torch refuses options of workers without workers
             for option in {'persistent_workers', 'prefetch_factor'}.intersection(loader):

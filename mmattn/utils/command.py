@@ -34,14 +34,14 @@ IRRELEVANT = re.compile(
     r'|Line NMS is not compiled\.'
 )
 SWITCHED_OFF = 'The draw is False, it means that the hook for visualization will not take effect'
-COMPILE_MMCV = (
-    'Compile them: bash tools/environment/setup.sh --with-mmcv-ops   (in another environment: pip install '
-    '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
-)
+OPTIONAL_METRIC = 'faster_coco_eval is not installed, metrics will not be computed'  # of mmdet, at import
 # mmcv without its operators: messages of mmengine and mmcv at import, and of components that require the operators.
 WITHOUT_OPERATORS = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
 NEEDS_OPERATORS = re.compile(
     r"No module named 'mmcv\._ext'|[Ii]nstall (onedl-)?mmcv for .* ops|Cannot find None in registry"
+)
+COMPILE_OPERATORS = (
+    'Compile them once, which takes about 7 minutes on two cores: bash tools/environment/setup.sh --with-mmcv-ops'
 )
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 HEAD_START = 3.0  # seconds by which the other processes delay their messages
@@ -108,7 +108,11 @@ def describe(error: BaseException) -> str:
         message = error.strerror if error.filename is None else f'{_text(error.filename)}: {error.strerror}'
     component = _component(error)
     if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
-        return f'The config requires the operators of mmcv, which is installed without them. {COMPILE_MMCV}'
+        return (
+            f'The config requires the operators of mmcv, which is installed without them. {COMPILE_OPERATORS}   (in '
+            'another environment: '
+            'pip install --no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
+        )
     if isinstance(error, URLError):
         message = (
             f'a file cannot be downloaded ({error.reason}). Copy it from the address that the output names after '
@@ -188,12 +192,14 @@ def _exit(code: int, message: str) -> NoReturn:
 def silence() -> None:
     """Silence messages of other packages that users cannot act on, in this process, which is a command line's.
 
-    ``IRRELEVANT``, ``SWITCHED_OFF`` and ``WITHOUT_OPERATORS`` list them. mmseg and mmdet print some of them when they
-    are imported, with a ``print_log`` that they look up just before. A Runner logs others to a logger that it creates.
-    There is no object yet to which a filter could be added, so the functions are replaced.
+    ``IRRELEVANT``, ``SWITCHED_OFF``, ``OPTIONAL_METRIC`` and ``WITHOUT_OPERATORS`` list them. mmseg and mmdet print
+    some of them when they are imported, with a ``print_log`` that they look up just before. A Runner logs others to
+    a logger that it creates. There is no object yet to which a filter could be added, so the functions are
+    replaced.
     """
     warnings.filterwarnings('ignore', WITHOUT_OPERATORS)
     warnings.filterwarnings('ignore', SWITCHED_OFF)
+    warnings.filterwarnings('ignore', OPTIONAL_METRIC)
     if find_spec('mmengine') is None:
         return
     import mmengine.logging

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 
 from mmengine.registry import MODELS, Registry
 
-TOOLS = (
-    'tools/image_demo.py runs segmentors, tools/video_demo.py SST and LabelPropagation, and mmdet.apis.DetInferencer '
-    'detectors'
-)
+TOOLS = 'tools/image_demo.py runs segmentors and detectors, tools/video_demo.py SST and LabelPropagation'
 
 
 def type_name(cfg: Mapping, default: str = '') -> str:
@@ -39,6 +36,19 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
         return kind
     with registry.switch_scope_and_registry(scope) as scoped:
         return scoped.get(kind)
+
+
+def model_scope(cfg: Mapping) -> str:
+    """Get the scope in which a config's model is looked up: of its type, else the default one, '' if there is none.
+
+    Example:
+        >>> model_scope(dict(default_scope='mmdet', model=dict(type='FasterRCNN')))
+        'mmdet'
+    """
+    kind = cfg['model']['type']
+    if not isinstance(kind, str):  # the class, in a pure-Python config
+        return kind.__module__.partition('.')[0]
+    return kind.rpartition('.')[0] or cfg.get('default_scope') or ''
 
 
 def check_model(cfg: Mapping, base: type | tuple[type, ...], name: str) -> None:

@@ -4,6 +4,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -135,9 +138,7 @@ def test_the_onnx_file_is_plain(exported):
     assert len(model.functions) == 0
     (image,), (logits,) = model.graph.input, model.graph.output
     shapes = [[d.dim_param or d.dim_value for d in x.type.tensor_type.shape.dim] for x in (image, logits)]
-    batch, _, height, width = shapes[0]
-    assert shapes == [[batch, 3, height, width], [batch, len(CLASSES), height, width]]
-    assert all(isinstance(name, str) for name in (batch, height, width))
+    assert shapes == [['batch', channels, 'height', 'width'] for channels in (3, len(CLASSES))]
     assert json.loads({p.key: p.value for p in model.metadata_props}['mmattn']) == json.loads(json.dumps(about))
 
 
@@ -215,6 +216,47 @@ def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_
     with Image.open(image) as pixels, Image.open(out / 'vis' / 'image.png') as overlay:
         mixed = np.asarray(pixels) / 2 + np.array(PALETTE)[found] / 2
         assert np.abs(np.asarray(overlay) - mixed).max() <= 0.5
+
+
+def test_the_service_answers_with_the_index_map(exported, image, monkeypatch):
+    """Of a posted file, as for its path and its pixels; what is no image is the client's error."""
+    monkeypatch.syspath_prepend(TOOLS)
+    import run_onnx
+    import serve_onnx
+
+    _, folder, about = exported('BiCCHead')
+    model = run_onnx.load(folder / 'network.onnx', threads=1)
+    pixels, expected = run_onnx.segment(*model, image)
+    assert (run_onnx.segment(*model, pixels)[1] == expected).all()
+    with serve_onnx.make_server(model, ('127.0.0.1', 0)) as server:
+        monkeypatch.setattr(server.RequestHandlerClass, 'log_message', lambda *_: None)
+        Thread(target=server.serve_forever).start()
+        try:
+            url = 'http://{}:{}'.format(*server.server_address)
+            with urlopen(url) as response:
+                assert json.load(response) == json.loads(json.dumps(about))
+            with urlopen(url, image.read_bytes()) as response, Image.open(response) as index_map:
+                assert (np.asarray(index_map) == expected).all()
+                assert index_map.getpalette()[: 3 * len(PALETTE)] == np.ravel(PALETTE).tolist()
+            with pytest.raises(HTTPError, match='400'):
+                urlopen(url, image.read_bytes()[:99])
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'names'),
+    [
+        (dict(provider='CUDAExecutionProvider'), ValueError, 'CPUExecutionProvider.*got CUDAExecutionProvider'),
+        (dict(threads=-1), ValueError, 'threads'),
+    ],
+)
+def test_options_of_a_session_are_checked(exported, monkeypatch, options, error, names):
+    monkeypatch.syspath_prepend(TOOLS)
+    import run_onnx
+
+    with pytest.raises(error, match=names):
+        run_onnx.load(exported('BiCCHead')[1] / 'network.onnx', **options)
 
 
 def test_a_full_disk_is_an_error_and_nothing_stays(tmp_path):

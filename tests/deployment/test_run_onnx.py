@@ -184,7 +184,7 @@ def test_a_broken_image_does_not_stop_the_others(monkeypatch, photograph, tmp_pa
         align_corners=False,
         threshold=None,
     )
-    monkeypatch.setattr(runner, 'load', lambda path, threads: (Brightness(), about, None))
+    monkeypatch.setattr(runner, 'load', lambda *_: (Brightness(), about, None))
     (tmp_path / 'model.onnx').touch()
     (tmp_path / 'half.png').write_bytes(photograph.read_bytes()[:200])
     with pytest.raises(RuntimeError, match=r'half\.png: '):

@@ -71,6 +71,7 @@ def trained(run, tmp_path_factory):
         ('a.py', 'default_hook = dict(max_iters=3)', ValueError, "a.py: 'default_hook' .*default_hooks"),
         ('a.py', 'train_cfgs = dict(max_iters=3)', ValueError, "a.py: 'train_cfgs' .*train_cfg"),
         ('a.py', 'lr_config = dict(max_iters=3)', ValueError, "a.py: 'lr_config' .*param_scheduler"),
+        ('a.py', 'model = dict(backbone=dict(depth=34, plugins=[dict(cfg=1)]))', ValueError, 'plugins .*50 .* 34'),
     ],
 )
 def test_what_is_no_config(tmp_path, name, text, error, names):

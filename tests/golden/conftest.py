@@ -20,7 +20,8 @@ def same_lines(request):
         differing = [f'- {x}' for x in recorded if x not in {*lines}] + [
             f'+ {x}' for x in lines if x not in {*recorded}
         ]
-        assert not differing, '\n'.join([f'{name} differs:', *differing])
+        update = 'python -m pytest -n0 tests/golden --update-golden'
+        assert not differing, '\n'.join([f'tests/golden/{name} differs; if that is intended: {update}', *differing])
 
     return compare
 

@@ -48,6 +48,8 @@ def wake(layer):
 
 
 def test_the_table_holds_every_layer():
+    new = set(layers.__all__) - {*PLUGINS, *OTHERS}
+    assert not new, f'tests/layers/test_plugins.py: add {new} to PLUGINS, or to OTHERS if it is no plugin'
     assert {*PLUGINS, *OTHERS} == set(layers.__all__)
 
 

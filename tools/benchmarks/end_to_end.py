@@ -164,7 +164,9 @@ def main() -> None:
     if not mmattn.utils.command.has_mmcv_operators():
         left_out = [name for name, cfg in todo if needs_mmcv_operators(cfg)]
         if left_out:
-            print(f'Left out, without operators of mmcv: {", ".join(left_out)}. {mmattn.utils.command.COMPILE_MMCV}')
+            print(
+                f'Left out, without operators of mmcv: {", ".join(left_out)}. {mmattn.utils.command.COMPILE_OPERATORS}'
+            )
         todo = [(name, cfg) for name, cfg in todo if name not in left_out]
     # A process of its own for each config: memory that an earlier one has left behind changes neither time nor memory.
     with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:

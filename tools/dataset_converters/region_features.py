@@ -33,7 +33,7 @@ from mmattn.language.regions.conversion import (
     write_store,
 )
 from mmattn.language.regions.extractors import RegionExtractor, prepare_config
-from mmattn.utils.command import has_mmcv_operators
+from mmattn.utils.command import COMPILE_OPERATORS, has_mmcv_operators
 from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.devices import check_device
 
@@ -51,8 +51,7 @@ def convert(args: argparse.Namespace) -> None:
     """Extract the features."""
     if not has_mmcv_operators():
         raise Fault(
-            'region features require the operators of mmcv, which is installed without them: bash '
-            'tools/environment/setup.sh --with-mmcv-ops'
+            f'region features require the operators of mmcv, which is installed without them. {COMPILE_OPERATORS}'
         )
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)

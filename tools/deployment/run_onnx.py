@@ -6,6 +6,7 @@ It requires only onnxruntime, numpy and Pillow: copy it with the model. It prepr
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -17,15 +18,21 @@ from PIL import Image, ImageOps
 KEY = 'mmattn'  # of the metadata that export.py writes
 
 
-def read(path, channel_order='RGB'):
-    """Return the pixels of an image file, uint8 ``(H, W, 3)``, turned as its EXIF orientation says."""
+def read(image, channel_order='RGB'):
+    """Read the pixels of an image, uint8 ``(H, W, 3)``, turned as its EXIF orientation says.
+
+    Args:
+        image (str, Path or bytes): a file, or the content of one.
+        channel_order (str): 'RGB' or 'BGR'.
+    """
+    name, file = ('the image', io.BytesIO(image)) if isinstance(image, bytes) else (image, image)
     try:
-        with Image.open(path) as image:
-            if image.mode.startswith(('I', 'F')):
-                raise ValueError(f'{path}: images must have 8 bits per channel; this one is of mode {image.mode}')
-            pixels = np.asarray(ImageOps.exif_transpose(image).convert('RGB'))
-    except (OSError, SyntaxError) as error:  # Pillow's errors of broken files
-        raise OSError(f'{path}: {error}') from error
+        with Image.open(file) as opened:
+            if opened.mode.startswith(('I', 'F')):
+                raise ValueError(f'{name}: images must have 8 bits per channel; this one is of mode {opened.mode}')
+            pixels = np.asarray(ImageOps.exif_transpose(opened).convert('RGB'))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors of broken or huge files
+        raise OSError(f'{name}: {error}') from error
     return pixels if channel_order == 'RGB' else pixels[..., ::-1]
 
 
@@ -101,21 +108,41 @@ def to_labels(logits, size, height, width, about):
     return logits.argmax(0).astype(np.uint8)
 
 
-def load(path, threads=0):
-    """Return the session of an ONNX file, its metadata, and the height and width of its only input or None."""
+def load(path, threads=0, provider='CPUExecutionProvider'):
+    """Load an ONNX file of export.py.
+
+    Args:
+        path (str or Path): the file.
+        threads (int): threads of a call. Defaults to 0, one per core.
+        provider (str): what runs the network, such as 'CUDAExecutionProvider' of the package onnxruntime-gpu.
+
+    Returns:
+        tuple: the session, the metadata, and the height and width of the only input or None: the arguments of
+        :func:`segment`.
+    """
     import onnxruntime
 
+    if threads < 0:
+        raise ValueError(f'threads must be at least 0; got {threads}')
+    available = onnxruntime.get_available_providers()
+    if provider not in available:
+        raise ValueError(f'the provider must be one of {", ".join(available)}; got {provider}')
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=['CPUExecutionProvider'])
+        session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     except Exception as error:  # its errors have no common class
         raise RuntimeError(f'{path}: {error}') from error
+    if session.get_providers()[0] != provider:  # onnxruntime only warns, and computes on the CPU
+        raise RuntimeError(f'{provider} does not start here; the message above has the reason')
     text = session.get_modelmeta().custom_metadata_map.get(KEY)
     if text is None:
         raise ValueError(f'{path} has no metadata {KEY!r}: export.py did not write it')
+    about = json.loads(text)
+    if about['not_described']:
+        raise ValueError(f"{path}: the model's images need steps that this tool has not: {about['not_described']}")
     shape = session.get_inputs()[0].shape[2:]
-    return session, json.loads(text), tuple(shape) if all(isinstance(side, int) for side in shape) else None
+    return session, about, tuple(shape) if all(isinstance(side, int) for side in shape) else None
 
 
 def save(image, path):
@@ -129,16 +156,47 @@ def save(image, path):
         temporary.unlink(missing_ok=True)
 
 
-def segment(session, path, about, fixed):
-    """Return the pixels of an image file, in the order of its channels in the file, and their labels."""
-    pixels = read(path)
+def segment(session, about, fixed, image):
+    """Segment an image. Threads may call this with one session.
+
+    Args:
+        session, about, fixed: what :func:`load` returns.
+        image (str, Path, bytes or np.ndarray): a file, the content of one, or pixels, uint8 ``(H, W, 3)``, RGB.
+
+    Returns:
+        tuple: pixels, uint8 ``(H, W, 3)``, RGB; labels, uint8 ``(H, W)``, indices of ``about['classes']``.
+
+    Example::
+
+        model = load('model.onnx')
+        pixels, labels = segment(*model, 'photo.jpg')
+    """
+    pixels = image if isinstance(image, np.ndarray) else read(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ValueError(f'pixels must be uint8 (H, W, 3); got {pixels.dtype} {pixels.shape}')
     height, width = pixels.shape[:2]
     x, size = preprocess(pixels if about['channel_order'] == 'RGB' else pixels[..., ::-1], about, fixed)
     try:
         (logits,) = session.run(None, {session.get_inputs()[0].name: x})
     except Exception as error:  # its errors have no common class
-        raise RuntimeError(f'{path}: {error}') from error
+        name = image if isinstance(image, str | Path) else 'the image'
+        raise RuntimeError(f'{name}: {error}') from error
     return pixels, to_labels(logits[0], size, height, width, about)
+
+
+def to_index_map(labels, about):
+    """Make a Pillow image of labels, with the palette of the metadata."""
+    image = Image.fromarray(labels)
+    image.putpalette(np.array(about['palette'], np.uint8).tobytes())
+    return image
+
+
+def add_session_options(parser):
+    """Add the options of :func:`load` to a command line."""
+    parser.add_argument('--threads', type=int, default=0, help='threads of a call; default: one per core')
+    parser.add_argument(
+        '--provider', default='CPUExecutionProvider', help='such as CUDAExecutionProvider; default: %(default)s'
+    )
 
 
 def main():
@@ -150,7 +208,7 @@ def main():
     parser.add_argument(
         '--opacity', type=float, default=0.5, help='of the colours over the image, 0 to 1; default: 0.5'
     )
-    parser.add_argument('--threads', type=int, default=0, help='default: one per core')
+    add_session_options(parser)
     args = parser.parse_args()
     if not 0 <= args.opacity <= 1:
         parser.error(f'--opacity must be from 0 to 1; got {args.opacity}')
@@ -164,24 +222,18 @@ def main():
     replaced = [str(path) for path in args.image if path.resolve() in outputs]
     if replaced:
         parser.error(f'--out-dir: the results would replace images: {" ".join(replaced)}')
-    session, about, fixed = load(args.model, args.threads)
-    if about['not_described']:
-        raise ValueError(
-            f"{args.model}: the model's images need steps that this tool has not: {about['not_described']}"
-        )
+    session, about, fixed = load(args.model, args.threads, args.provider)
     if about['mode'] == 'slide':
         print('the config slides a window over an image; this tool passes the whole image', file=sys.stderr)
     palette = np.array(about['palette'], np.uint8)
     faults = []
     for path in args.image:
         try:
-            pixels, labels = segment(session, path, about, fixed)
+            pixels, labels = segment(session, about, fixed, path)
         except (OSError, ValueError, RuntimeError) as error:  # the other images are segmented
             faults.append(str(error))
             continue
-        index_map = Image.fromarray(labels)
-        index_map.putpalette(palette.tobytes())
-        save(index_map, args.out_dir / 'pred' / f'{path.stem}.png')
+        save(to_index_map(labels, about), args.out_dir / 'pred' / f'{path.stem}.png')
         overlay = pixels * np.float32(1 - args.opacity) + palette[labels] * np.float32(args.opacity)
         save(Image.fromarray(np.rint(overlay).astype(np.uint8)), args.out_dir / 'vis' / f'{path.stem}.png')
         print(args.out_dir / 'pred' / f'{path.stem}.png')

@@ -1,0 +1,155 @@
+"""Detection in image files: writes the boxes and a picture of them for each file."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import mmcv.transforms
+import numpy as np
+from mmdet.apis import DetInferencer
+from mmdet.models.detectors.base import BaseDetector
+from mmdet.structures import DetDataSample
+from mmdet.visualization import DetLocalVisualizer
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.visualization import Visualizer
+from PIL import Image
+from rich.progress import track
+from torch import nn
+
+from mmattn._compat import load_weights
+from mmattn.data_check.images import ImageFile, look
+from mmattn.engine import check_checkpoint, inference_pipeline  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.utils.checks import check_number
+from mmattn.utils.component_type import check_model
+from mmattn.utils.devices import check_device
+from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
+from mmattn.utils.image_files import check_names, lines, list_images, reason
+from mmattn.utils.trained_model import warn_of_differences
+
+
+class DetectionInferencer(DetInferencer):
+    """mmdet's inferencer for image files of any number and size. It writes each result as soon as it is computed.
+
+    Differences from ``DetInferencer``:
+
+    * Boxes in the files are the boxes in the pictures: the score threshold applies to both.
+    * A checkpoint that does not fit the model, or has no names of classes, is an error.
+    * The test pipeline may load annotations anywhere, and new images need none.
+    * Memory does not grow with the number of files. A broken image does not stop the run.
+
+    Args:
+        model (str, Path or Config): the config, or its path.
+        weights (str): path or URL of the checkpoint.
+        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        show_progress (bool): whether to show a progress bar. Defaults to True.
+
+    Raises:
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the checkpoint does not fit the model. The message lists the keys.
+        ValueError: the checkpoint has no names of classes, the model is no detector, or the device does not exist.
+
+    Example::
+
+        inferencer = DetectionInferencer('config.py', 'checkpoint.pth')
+        boxes = inferencer('photos', out_dir='results', score_threshold=0.5)
+    """
+
+    def __init__(
+        self, model: str | Path | Config, weights: str, device: str | None = None, show_progress: bool = True
+    ) -> None:
+        check_checkpoint(weights)
+        cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        check_model(cfg, BaseDetector, 'a detector')
+        self.weights = str(weights)  # read during the construction
+        super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
+        self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
+
+    def __call__(  # type: ignore[override]
+        self, inputs: str | Path | Sequence[str | Path], out_dir: str | Path, score_threshold: float = 0.3
+    ) -> list[Path]:
+        """Write ``pred/<name>.json`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
+
+        A JSON file has lists with an element per object: ``classes`` (names), ``labels`` (indices), ``scores``,
+        ``bboxes`` (left, top, right, bottom in pixels) and, of instance segmentation, ``masks`` (COCO's RLE). Files are
+        written atomically. An image that cannot be read, or on which the model fails, does not stop the run.
+        An error at the end lists such images.
+
+        Args:
+            inputs (str, Path or sequence of them): image, folder, or list of images on a local disk.
+            out_dir (str or Path): output folder, created if it does not exist.
+            score_threshold (float): objects with smaller scores are left out, 0 to 1. Defaults to 0.3.
+
+        Returns:
+            list of Path: the JSON files, in the order of the inputs.
+
+        Raises:
+            ValueError: before the model runs, there is no input, two inputs would have the same output, or an output
+                would overwrite an input. At the end, some images could not be processed.
+            OSError: a result cannot be written. The message names the path.
+        """
+        check_number('score_threshold', score_threshold, 0, 1)
+        pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
+        check_writable(pred_dir)
+        check_writable(vis_dir)
+        paths = list_images(inputs)
+        check_names(paths, [f'{Path(path).stem}.png' for path in paths], vis_dir)
+        written, faults = [], []
+        for path in track(paths, 'Inference', disable=not self.show_progress):
+            sample = self._detect(path, score_threshold)
+            if isinstance(sample, str):
+                faults.append(f'{path}: {sample}')
+                continue
+            boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
+            write_text(boxes, json.dumps(self.pred2dict(sample)))
+            with atomic_write(picture) as temporary:
+                Image.fromarray(self._draw(path, sample)).save(temporary)
+            written.append(boxes)
+        if faults:
+            rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
+            raise ValueError(f'detection fails on {len(faults)} of {len(paths)} images{rest}:{lines(faults)}')
+        return written
+
+    def pred2dict(self, data_sample: DetDataSample, pred_out_dir: str = '') -> dict:
+        """Extend mmdet's dictionary of a prediction by ``classes``, the names of its labels."""
+        result = super().pred2dict(data_sample, pred_out_dir)
+        return dict(result, classes=[self.model.dataset_meta['classes'][label] for label in result['labels']])
+
+    def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
+        assert checkpoint is not None
+        load_weights(model, checkpoint)
+        meta = checkpoint.get('meta') or {}
+        warn_of_differences(self.weights, meta, cfg.model)
+        if not {'dataset_meta', 'CLASSES'} & {*meta}:  # mmdet would take the classes of COCO
+            raise ValueError(f'{self.weights} has no names of classes (meta.dataset_meta)')
+        super()._load_weights_to_model(model, checkpoint, cfg)
+        palette = model.dataset_meta['palette']
+        if not isinstance(palette, str):  # mmdet draws no colours that are lists
+            model.dataset_meta['palette'] = [*map(tuple, palette)]  # type: ignore[assignment]
+
+    def _init_pipeline(self, cfg: Config) -> Compose:
+        return inference_pipeline(cfg)
+
+    def _init_visualizer(self, cfg: Config) -> Visualizer:
+        visualizer = DetLocalVisualizer()  # without the config's backends
+        visualizer.dataset_meta = self.model.dataset_meta
+        return visualizer
+
+    def _detect(self, path: str, score_threshold: float) -> DetDataSample | str:
+        if fault := look(ImageFile(path, self._load.imdecode_backend, self._load.color_type)).fault:
+            return fault
+        try:
+            (sample,) = self.forward(self.collate_fn([self.pipeline(dict(img_path=path))]))
+            instances = sample.pred_instances
+        except Exception as error:  # decoders and models raise many types
+            return f'the pipeline or the model fails: {reason(error)}'
+        sample.pred_instances = instances[instances.scores >= score_threshold]
+        return sample
+
+    def _draw(self, path: str, sample: DetDataSample) -> np.ndarray:
+        image = self._load(dict(img_path=path))['img'][..., ::-1]  # BGR to RGB
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', '.* out of bounds')  # objects at the border of the image
+            self.visualizer.add_datasample(path, image, sample, draw_gt=False, pred_score_thr=-1)
+        return self.visualizer.get_image()
