@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import mmcv.transforms
 import numpy as np
@@ -124,9 +125,9 @@ class DetectionInferencer(DetInferencer):
         if not {'dataset_meta', 'CLASSES'} & {*meta}:  # mmdet would take the classes of COCO
             raise ValueError(f'{self.weights} has no names of classes (meta.dataset_meta)')
         super()._load_weights_to_model(model, checkpoint, cfg)
-        palette = model.dataset_meta['palette']
-        if not isinstance(palette, str):  # mmdet draws no colours that are lists
-            model.dataset_meta['palette'] = [*map(tuple, palette)]  # type: ignore[assignment]
+        dataset_meta: Any = model.dataset_meta
+        if not isinstance(dataset_meta['palette'], str):  # mmdet draws no colours that are lists
+            dataset_meta['palette'] = [*map(tuple, dataset_meta['palette'])]
 
     def _init_pipeline(self, cfg: Config) -> Compose:
         return inference_pipeline(cfg)

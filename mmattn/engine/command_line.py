@@ -255,7 +255,7 @@ def _check_lengths(cfg: Config) -> None:
 
 def _check_plugins(cfg: Config) -> None:
     # mmseg and mmdet fail with "Not implemented yet."
-    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    backbone: Any = (cfg.get('model') or {}).get('backbone') or {}
     if backbone.get('plugins') and backbone.get('depth') in (18, 34):
         raise ValueError(
             f'model.backbone.plugins requires a ResNet of depth 50 or more; got depth {backbone.depth}. Set '
