@@ -1,4 +1,4 @@
-# The default of `tools/video_demo.py`. Nothing is trained: `tools/test.py` takes the checkpoint that the README makes.
+# The default of `tools/video_demo.py`. Nothing is trained.
 _base_ = ['../_base_/datasets/davis_240p.py', '../_base_/default_runtime_video.py']
 model = dict(
     type='mmattn.LabelPropagation',
