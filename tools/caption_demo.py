@@ -26,7 +26,7 @@ from pathlib import Path
 from PIL import ExifTags
 from rich.progress import track
 
-from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
+from mmattn.engine import add_config_options, add_device, add_models, check_checkpoint, load_config, trained_models
 from mmattn.language.captioning.annotations import Annotation, read_annotations, select_splits
 from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
@@ -75,7 +75,7 @@ def parse_args() -> argparse.Namespace:
         '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: as in the config'
     )
     parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_device(parser)
     parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from captions.json.part')
     parser.add_argument(
         '--overwrite', action='store_true', help='replace files that exist; without --resume, also captions.json.part'
@@ -192,7 +192,9 @@ def main() -> None:
         check_pictures(args.images, pictures, store)
     inferencers, attributes = {}, {}
     for model in models:
-        inferencer = CaptionInferencer(configs[model.name], model.checkpoint, args.device, args.batch_size)
+        inferencer = CaptionInferencer(
+            configs[model.name], model.checkpoint, args.device, args.batch_size, amp=args.amp
+        )
         if args.images is not None and not (several and not reads_regions(inferencer)):
             region_layers(inferencer.model)
         inferencers[model.name] = inferencer

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, add_device, check_checkpoint, load_config
 from mmattn.language.grounding.entities import read_entities
 from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.progress_file import check_output, progress_path
@@ -60,7 +60,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--out', type=Path, metavar='DIR', help='folder for phrases.json and phrases.png')
     parser.add_argument('--top-k', type=int, default=5, metavar='K', help='boxes per phrase; default: %(default)s')
     parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_device(parser)
     parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from phrases.json.part')
     parser.add_argument(
         '--overwrite', action='store_true', help='replace files that exist; without --resume, also phrases.json.part'
@@ -115,7 +115,7 @@ def main() -> None:
     check_checkpoint(args.checkpoint)
     pairs, picture = read_captions(args), given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)
-    inferencer = GroundingInferencer(cfg, args.checkpoint, args.device, args.batch_size)
+    inferencer = GroundingInferencer(cfg, args.checkpoint, args.device, args.batch_size, amp=args.amp)
     if picture is not None:
         [caption] = inferencer.captions(args.regions, pairs)
         check_shape(args.picture, picture, args.image, caption.store[args.image].size)

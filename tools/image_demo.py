@@ -16,7 +16,7 @@ pictures with the boxes, DIR/vis/*.png.
 import argparse
 from pathlib import Path
 
-from mmattn.engine import add_config_options, add_models, check_checkpoint, load_config, trained_models
+from mmattn.engine import add_config_options, add_device, add_models, check_checkpoint, load_config, trained_models
 from mmattn.utils.command import describe, run
 from mmattn.utils.component_type import model_scope
 
@@ -36,7 +36,7 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='images in comparison.jpg, the first ones; default: 8',
     )
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_device(parser)
     parser.add_argument(
         '--opacity', type=float, default=0.5, help='opacity of the colours over the image, 0 to 1; default: %(default)s'
     )
@@ -110,7 +110,7 @@ def main() -> None:
 
         inferencers = {
             model.name: SegmentationInferencer(
-                load_config(model.config, args.cfg_options), model.checkpoint, device=args.device
+                load_config(model.config, args.cfg_options), model.checkpoint, device=args.device, amp=args.amp
             )
             for model in models
         }

@@ -1,4 +1,4 @@
-"""Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--out DIR] …``."""
+"""Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--amp] [--out DIR] …``."""
 
 import argparse
 from inspect import signature
@@ -10,10 +10,14 @@ from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 
 from mmattn.engine import (
+    CPUConvolutionsHook,
+    add_amp,
+    add_channels_last,
     add_common_arguments,
     check_checkpoint,
     config_from,
     data_paths,
+    enable_test_amp,
     leave_process_group,
     log_operators,
     prepare_for_cpu,
@@ -37,6 +41,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--show-dir', help='folder for pictures of the predictions, <name>.png')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds per picture with --show; default: 2')
     parser.add_argument('--tta', action='store_true', help="use test-time augmentation with the config's tta_pipeline")
+    add_amp(parser)
+    add_channels_last(parser)
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -92,6 +98,11 @@ def main() -> None:
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
         cfg.tta_model.module = cfg.model
         cfg.model = cfg.tta_model
+    if args.amp:
+        try:
+            enable_test_amp(cfg)
+        except ValueError as error:
+            raise SystemExit(f'--amp: {args.config}: {error}') from None
     if args.out is not None:
         if cfg.get('default_scope') == 'mmdet':
             raise SystemExit(
@@ -106,6 +117,7 @@ def main() -> None:
             check_writable(folder)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.register_hook(CPUConvolutionsHook(args.channels_last))
     log_operators()
     if pictures is not None:
         runner.register_hook(pictures)

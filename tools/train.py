@@ -6,6 +6,9 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from mmattn.engine import (
+    CPUConvolutionsHook,
+    add_amp,
+    add_channels_last,
     add_common_arguments,
     add_safe_globals,
     check_checkpoint,
@@ -29,11 +32,8 @@ def parse_args() -> argparse.Namespace:
         const='auto',
         help='resume from this checkpoint; without a value, from the latest checkpoint in the work dir, if any',
     )
-    parser.add_argument(
-        '--amp',
-        action='store_true',
-        help='use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16',
-    )
+    add_amp(parser)
+    add_channels_last(parser)
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
@@ -68,6 +68,7 @@ def main() -> None:
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        runner.register_hook(CPUConvolutionsHook(args.channels_last))
         log_operators()
         runner.call_hook('before_loops')  # a stage that mmattn adds: before data sets are built
         runner.train()

@@ -20,7 +20,7 @@ from typing import IO
 
 from PIL import Image
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, add_device, check_checkpoint, load_config
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.text.text_files import decode_lines, read_lines
 from mmattn.language.translation.attention_pictures import attention_parts
@@ -56,7 +56,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--batch-tokens', type=int, metavar='N', default=4096, help='subword pieces per batch; default: %(default)s'
     )
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_device(parser)
     parser.add_argument('--attention', type=Path, metavar='DIR', help='folder for pictures of attention, <line>.png')
     parser.add_argument(
         '--attention-lines',
@@ -115,7 +115,7 @@ def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     lines = [] if args.input is None else read_lines(args.input)
-    inferencer = TranslationInferencer(cfg, args.checkpoint, args.device, args.batch_tokens)
+    inferencer = TranslationInferencer(cfg, args.checkpoint, args.device, args.batch_tokens, amp=args.amp)
     if args.attention is not None:
         attention_parts(inferencer.model, args.attention_layer)
         check_writable(args.attention)

@@ -9,7 +9,7 @@ default by label propagation, which needs no training. The same command resumes 
 
 import argparse
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, add_device, check_checkpoint, load_config
 from mmattn.utils.command import describe, run
 from mmattn.utils.component_type import type_name
 from mmattn.utils.paths import config_path
@@ -48,7 +48,7 @@ def parse_args() -> argparse.Namespace:
         default=16,
         help='maximum number of frames per forward pass, including those of the masks; default: %(default)s',
     )
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_device(parser)
     parser.add_argument('--no-overlay', action='store_true', help='write only the masks')
     parser.add_argument(
         '--opacity', type=float, default=0.5, help='opacity of the colours in the overlay, 0 to 1; default: %(default)s'
@@ -99,7 +99,8 @@ def main() -> None:
         cfg = load_config(args.config or config_path(DEFAULT_CONFIG), args.cfg_options)
         if args.checkpoint is None and type_name(cfg.model) != 'LabelPropagation':
             raise ValueError(f'--checkpoint is required: {args.config} is not of label propagation')
-        inferencer = VOSInferencer(cfg, args.checkpoint, device=args.device, backbone_weights=args.backbone_weights)
+        options = dict(device=args.device, backbone_weights=args.backbone_weights, amp=args.amp)
+        inferencer = VOSInferencer(cfg, args.checkpoint, **options)
         written = inferencer(
             args.video,
             args.masks,

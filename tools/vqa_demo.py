@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, add_device, check_checkpoint, load_config
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
@@ -50,7 +50,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--out', type=Path, metavar='DIR', help='folder for attention.png or answers.json')
     parser.add_argument('--top-k', type=int, default=5, metavar='K', help='answers per question; default: %(default)s')
     parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_device(parser)
     parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from answers.json.part')
     parser.add_argument(
         '--overwrite', action='store_true', help='replace a file that exists; without --resume, also answers.json.part'
@@ -114,7 +114,7 @@ def main() -> None:
     check_checkpoint(args.checkpoint)
     picture = given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)
-    inferencer = VQAInferencer(cfg, args.checkpoint, args.device, args.batch_size)
+    inferencer = VQAInferencer(cfg, args.checkpoint, args.device, args.batch_size, amp=args.amp)
     if inferencer.reads_pictures != (args.images is not None):
         raise ValueError(f'this model requires {"--images" if inferencer.reads_pictures else "--regions"}')
     if args.questions is not None:

@@ -21,7 +21,7 @@ from torch import nn
 
 from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
-from mmattn.engine import check_checkpoint, inference_pipeline  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.engine import check_checkpoint, inference_pipeline, prepare_for_inference  # registers 'mmattn::…'
 from mmattn.utils.checks import check_number
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
@@ -65,6 +65,7 @@ class DetectionInferencer(DetInferencer):
         check_model(cfg, BaseDetector, 'a detector')
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
+        prepare_for_inference(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
 
     def __call__(  # type: ignore[override]

@@ -100,6 +100,30 @@ def add_config_options(parser: ArgumentParser) -> None:
     )
 
 
+def add_amp(parser: ArgumentParser) -> None:
+    """Add the argument ``--amp``."""
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16',
+    )
+
+
+def add_channels_last(parser: ArgumentParser) -> None:
+    """Add the argument ``--channels-last``."""
+    parser.add_argument(
+        '--channels-last',
+        action='store_true',
+        help='compute convolutions on a CPU with channels last, which is faster for many networks, but not for all',
+    )
+
+
+def add_device(parser: ArgumentParser) -> None:
+    """Add the arguments ``--device`` and ``--amp`` of a demo."""
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_amp(parser)
+
+
 class TrainedModel(NamedTuple):
     """A model on a command line: its name in pictures, its config, and the path or URL of its checkpoint."""
 

@@ -48,21 +48,26 @@ class CPUAmpOptimWrapper(OptimWrapper):
             raise ValueError(f"dtype must be 'bfloat16' or 'float16'; got {dtype!r}")
         super().__init__(**kwargs)
         self.dtype = getattr(torch, dtype)
-        factor = _product_time(self.dtype) / _product_time(torch.float32)
-        if factor > SLOW:
-            print_log(
-                f'Mixed precision slows training down here: the processor has no fast products in {dtype}, and '
-                f'one takes {factor:.1f} times as long as in float32. Train without --amp',
-                'current',
-                logging.WARNING,
-            )
-        run_mmcv_in_float32()
+        prepare_cpu_amp(self.dtype)
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         """Enter autocast for a forward pass of ``model``."""
         with super().optim_context(model), torch.autocast('cpu', self.dtype):
             yield
+
+
+def prepare_cpu_amp(dtype: torch.dtype = torch.bfloat16) -> None:
+    """Prepare this process for autocast on a CPU, and warn if the processor multiplies ``dtype`` slowly."""
+    factor = _product_time(dtype) / _product_time(torch.float32)
+    if factor > SLOW:
+        print_log(
+            f'Mixed precision is slow here: the processor has no fast products in {str(dtype).removeprefix("torch.")}, '
+            f'and one takes {factor:.1f} times as long as in float32. Run without --amp',
+            'current',
+            logging.WARNING,
+        )
+    run_mmcv_in_float32()
 
 
 def _product_time(dtype: torch.dtype) -> float:
@@ -78,9 +83,9 @@ def _product_time(dtype: torch.dtype) -> float:
 def run_mmcv_in_float32() -> None:
     """Make the operators of mmcv that detectors use accept bfloat16 and float16 on a CPU, in the whole process.
 
-    They compute in float32. :class:`CPUAmpOptimWrapper` calls this function when it is built, so only a run in mixed
-    precision is affected. Without it, the first detector raises "not implemented for 'BFloat16'". mmcv binds the
-    operators to names in many modules, so ``forward`` and ``backward`` are the only place to convert their tensors.
+    They compute in float32. :func:`prepare_cpu_amp` calls this function, so only a run in mixed precision is affected.
+    Without it, the first detector raises "not implemented for 'BFloat16'". mmcv binds the operators to names in many
+    modules, so ``forward`` and ``backward`` are the only place to convert their tensors.
     """
     if find_spec('mmcv') is None or find_spec('mmcv._ext') is None:
         return

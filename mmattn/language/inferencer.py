@@ -18,7 +18,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from mmattn._compat import load_weights
-from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.engine import check_checkpoint, inference_precision  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.utils import config_path
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
@@ -137,6 +137,7 @@ class LanguageInferencer(BaseInferencer):
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         batch_size (int): inputs per batch, at least 1. Defaults to 64.
         show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
+        amp (bool): use mixed precision, see :func:`~mmattn.engine.inference_precision`. Defaults to False.
     """
 
     model_types: tuple[type, ...]  # the models that it accepts
@@ -150,6 +151,7 @@ class LanguageInferencer(BaseInferencer):
         device: str | None = None,
         batch_size: int = 64,
         show_progress: bool = True,
+        amp: bool = False,
     ) -> None:
         check_count('batch_size', batch_size)
         self.batch_size = batch_size
@@ -160,6 +162,8 @@ class LanguageInferencer(BaseInferencer):
         check_checkpoint(self.weights)
         cfg = read_config(model)
         super().__init__(cfg, self.weights, device, scope='mmattn', show_progress=show_progress)
+        self.amp = amp
+        self._precision = inference_precision(device, amp)
 
     def preprocess(self, inputs: Sequence[Any]) -> list[Batch]:  # type: ignore[override]
         """Divide inputs into batches, in their order. Features are read later, with their batch."""
@@ -195,7 +199,9 @@ class LanguageInferencer(BaseInferencer):
             unfinished = sum(len(batch.indices) for batch in batches)
             task = progress.add_task(title, total=total, completed=total - unfinished)
             for batch in batches:
-                predictions = self.postprocess(self.forward(batch, **forward), **postprocess)
+                with self._precision:
+                    outputs = self.forward(batch, **forward)
+                predictions = self.postprocess(outputs, **postprocess)
                 new = dict(zip(batch.indices, predictions))
                 done.update(new)
                 if add is not None:
@@ -209,6 +215,7 @@ class LanguageInferencer(BaseInferencer):
             weights.update(name.encode())
             weights.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         return dict(
+            amp=self.amp,
             model=digest(self.cfg.model.to_dict()),
             weights=weights.hexdigest(),
             vocabulary=digest({name: self.meta[name] for name in self.meta_keys}),

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
-from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.engine import check_checkpoint, inference_precision, prepare_for_inference  # registers 'mmattn::…'
 from mmattn.utils.checks import check_count, check_counts, check_number
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
@@ -58,6 +58,7 @@ class SegmentationInferencer(MMSegInferencer):
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         scope (str): registry scope for names in the config. Defaults to 'mmseg'.
         show_progress (bool): whether to show a progress bar. Defaults to True.
+        amp (bool): use mixed precision, see :func:`~mmattn.engine.inference_precision`. Defaults to False.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
@@ -78,6 +79,7 @@ class SegmentationInferencer(MMSegInferencer):
         device: str | None = None,
         scope: str = 'mmseg',
         show_progress: bool = True,
+        amp: bool = False,
     ) -> None:
         device = str(check_device(device))
         if weights is not None:
@@ -88,6 +90,8 @@ class SegmentationInferencer(MMSegInferencer):
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
+        prepare_for_inference(self.model)
+        self._precision = inference_precision(device, amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader))
 
     def __call__(  # type: ignore[override]
@@ -155,7 +159,8 @@ class SegmentationInferencer(MMSegInferencer):
             try:
                 if isinstance(result, str):
                     raise _ModelError(result)
-                written.append(self._write(path, result, out, opacity, probabilities))
+                with self._precision:  # the tiles of an image are segmented while it is written
+                    written.append(self._write(path, result, out, opacity, probabilities))
             except _ModelError as error:
                 faults.append(f'{path}: {error}')
         if faults:
@@ -172,7 +177,7 @@ class SegmentationInferencer(MMSegInferencer):
                 labels[top:end] = row_labels.cpu().numpy()
                 if temporary is not None:  # closed after each part, so that it takes no memory
                     file = open_memmap(temporary, 'r+' if top else 'w+', np.float16, shape)
-                    file[:, top:end] = _probabilities(scores).cpu().numpy()
+                    file[:, top:end] = _probabilities(scores.float()).cpu().numpy()
                     del file
                 top = end
         palette = np.array(self.model.dataset_meta['palette'], np.uint8)
@@ -286,11 +291,15 @@ class SegmentationInferencer(MMSegInferencer):
         except Exception as error:  # decoders raise many types
             return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {_reason(error)}'
 
+    def _forward(self, batch: list[dict]) -> list[SegDataSample]:
+        with self._precision:
+            return self.forward(self.collate_fn(batch))
+
     def _segment(self, batch: list[dict]) -> list['_Result | str']:
         try:
             return [
                 _Result(sample.ori_shape, [(sample.pred_sem_seg.data[0], sample.seg_logits.data)])
-                for sample in self.forward(self.collate_fn(batch))
+                for sample in self._forward(batch)
             ]
         except Exception as error:  # models raise many types
             if len(batch) > 1:  # segment the images one by one

@@ -18,7 +18,7 @@ from mmengine.logging import print_log
 from mmengine.runner import load_checkpoint
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.engine import check_checkpoint, inference_precision, prepare_for_inference  # registers 'mmattn::…'
 from mmattn.registry import MODELS
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
@@ -56,6 +56,7 @@ class VOSInferencer:
         device (str, optional): for example 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
         show_progress (bool): show a progress bar. Defaults to True.
         backbone_weights (str or Path, optional): file or URL in place of the one in ``init_cfg``, without ``weights``.
+        amp (bool): use mixed precision, see :func:`~mmattn.engine.inference_precision`. Defaults to False.
 
     Raises:
         OSError: the config or the checkpoint does not exist, or weights cannot be downloaded.
@@ -76,6 +77,7 @@ class VOSInferencer:
         device: str | None = None,
         show_progress: bool = True,
         backbone_weights: str | Path | None = None,
+        amp: bool = False,
     ) -> None:
         self.device = check_device(device)
         self.cfg = model if isinstance(model, Config) else Config.fromfile(model or config_path(DEFAULT_CONFIG))
@@ -98,8 +100,10 @@ class VOSInferencer:
             config=self.cfg.model.to_dict(),
             weights=weights and str(weights),
             weights_sha256=_digest(x.reshape(-1).view(torch.uint8).numpy() for x in state.values()),
+            amp=amp,
         )
-        self.model.to(self.device).eval()
+        prepare_for_inference(self.model.to(self.device).eval())
+        self._precision = inference_precision(self.device, amp)
 
     def __call__(
         self,
@@ -197,7 +201,7 @@ class VOSInferencer:
             **dict(started=time()) if clip.is_stream else {},  # never continued: its frames are gone
             **self._settings,
         )
-        with exclusive(out_dir):
+        with exclusive(out_dir), self._precision:
             _claim(out_dir, settings, overwrite)
             session = ClipSession(
                 self.model,

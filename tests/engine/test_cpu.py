@@ -33,7 +33,7 @@ def test_a_processor_without_fast_products_is_a_warning(monkeypatch, factor):
     monkeypatch.setattr(cpu, 'print_log', lambda text, *_: warnings.append(text))
     monkeypatch.setattr(cpu, '_product_time', lambda dtype: factor if dtype == torch.bfloat16 else 1.0)
     CPUAmpOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
-    expected = 'no fast products in bfloat16, and one takes 7.0 times as long as in float32. Train without --amp'
+    expected = 'no fast products in bfloat16, and one takes 7.0 times as long as in float32. Run without --amp'
     assert [text.endswith(expected) for text in warnings] == ([True] if factor == 7 else [])
 
 

@@ -1,11 +1,13 @@
 """Optimizer wrappers whose types have a scope, or are classes, as in pure-Python configs."""
 
+from contextlib import nullcontext
+
 import pytest
 from mmengine.config import Config
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import nn
 
-from mmattn.engine import enable_amp, prepare_for_cpu
+from mmattn.engine import enable_amp, enable_test_amp, prepare_for_cpu
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,24 @@ def test_mixed_precision(wrapper, expected):
     scale = wrapper.get('loss_scale', 'dynamic')
     enable_amp(wrapper)
     assert wrapper == dict(type=expected, loss_scale=scale)
+
+
+@pytest.mark.parametrize(
+    ('scope', 'loop', 'expected'),
+    [
+        ('mmseg', dict(), None),
+        ('mmseg', dict(type='TestLoop'), None),
+        ('mmseg', dict(type='ValLoop'), None),
+        ('mmseg', dict(type='EpochBasedTrainLoop'), 'EpochBasedTrainLoop'),
+        ('mmdet', dict(type='TestLoop'), 'float32'),
+    ],
+)
+def test_tests_in_mixed_precision(monkeypatch, scope, loop, expected):
+    monkeypatch.setattr('mmattn.engine.mixed_precision.get_device', lambda: 'cpu')
+    cfg = Config(dict(default_scope=scope, test_cfg=loop))
+    with pytest.raises(ValueError, match=expected) if expected else nullcontext():
+        enable_test_amp(cfg)
+    assert cfg.test_cfg.get('fp16', False) == (expected is None)
 
 
 def test_classes_are_replaced_on_a_cpu(monkeypatch):

@@ -199,6 +199,19 @@ def test_neighbours_of_the_same_size_go_together(inferencer, folder, tmp_path, m
     assert sizes == [2, 1, 1]
 
 
+def test_mixed_precision(inferencer, checkpoint, folder, tmp_path):
+    """The backbone computes in bfloat16, so a few pixels between two classes change."""
+    dtypes, faster = [], SegmentationInferencer(config(), checkpoint, 'cpu', show_progress=False, amp=True)
+    faster.model.backbone.register_forward_hook(lambda module, args, outputs: dtypes.append(outputs[0].dtype))
+    maps = [
+        [np.asarray(Image.open(path)) for path in infer(folder, tmp_path / str(number))]
+        for number, infer in enumerate((inferencer, faster))
+    ]
+    assert {*dtypes} == {torch.bfloat16}
+    for expected, actual in zip(*maps, strict=True):
+        assert (expected != actual).mean() < 0.02
+
+
 def test_a_list_in_its_order_one_file_and_a_path(inferencer, folder, tmp_path):
     out = tmp_path / 'out'
     names = ['odd.ppm', 'even.png']

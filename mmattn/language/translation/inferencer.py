@@ -58,10 +58,11 @@ class TranslationInferencer(SentenceInferencer):
         device: str | None = None,
         batch_tokens: int = 4096,
         show_progress: bool = True,
+        amp: bool = False,
     ) -> None:
         check_count('batch_tokens', batch_tokens)
         self.batch_tokens = batch_tokens
-        super().__init__(model, weights, device, show_progress=show_progress)
+        super().__init__(model, weights, device, show_progress=show_progress, amp=amp)
 
     def __call__(  # type: ignore[override]
         self,

@@ -1,0 +1,190 @@
+"""Folded norms and channels last against the networks as they are, in float64, where rounding hides nothing."""
+
+import pytest
+import torch
+from mmcv.cnn import ConvModule
+from mmcv.cnn.bricks import ConvWS2d
+from mmcv.ops import RoIAlign
+from mmengine.config import Config
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import EMAHook
+from mmengine.model import BaseModel
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
+from torch import nn
+from torch.nn.utils import spectral_norm
+
+from mmattn.engine import CPUConvolutionsHook, fold_norms, prepare_for_inference
+from mmattn.registry import MODELS
+from mmattn.utils.paths import config_path
+
+
+def with_random_norms(model):
+    """The model in evaluation mode and float64, with statistics that matter."""
+    torch.manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            for x in filter(lambda x: x is not None, (module.weight, module.running_var)):
+                nn.init.uniform_(x, 0.5, 2)
+            for x in filter(lambda x: x is not None, (module.bias, module.running_mean)):
+                nn.init.normal_(x)
+    return model.double().eval()
+
+
+def norms(model):
+    return sum(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def maps(outputs):
+    return [outputs] if isinstance(outputs, torch.Tensor) else [x for output in outputs for x in maps(output)]
+
+
+NARROW = {'model.backbone.base_channels': 8, 'model.decode_head.channels': 16, 'model.auxiliary_head.channels': 8}
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'folds_all'),
+    [
+        (
+            'bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py',
+            {**NARROW, 'model.decode_head.in_channels': 64, 'model.auxiliary_head.in_channels': 32},
+            True,
+        ),
+        ('unet_ba/unet-ba_r18-d8-half_1xb8-480_fasseg-192x160.py', {}, False),
+        # the norms after deformable convolutions stay
+        ('attended_residual/faster-rcnn_r50-w16-attn0010-dcn_fpn_1xb8-150_bccd-320x240.py', {}, False),
+    ],
+    ids=['Bi-CC', 'U-Net-BA', 'Faster R-CNN'],
+)
+def test_networks(name, options, folds_all):
+    cfg = Config.fromfile(config_path(name))
+    cfg.merge_from_dict(options)
+    cfg.model.backbone.init_cfg = None
+    init_default_scope(cfg.default_scope)
+    model = with_random_norms(MODELS.build(cfg.model))
+    images = torch.rand(1, 3, 160, 128, dtype=torch.float64)
+    forward = model.extract_feat if cfg.default_scope == 'mmdet' else model.__call__
+    seen, before = [], norms(model)
+    with torch.no_grad():
+        expected = maps(forward(images))
+        prepare_for_inference(model, channels_last=cfg.default_scope != 'mmdet')
+        model.backbone.register_forward_pre_hook(lambda module, args: seen.append(args[0].stride(1)))
+        actual = maps(forward(images))
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    assert (seen == [1]) == (cfg.default_scope != 'mmdet')  # channels are last
+    assert (norms(model) == 0) == folds_all
+    assert norms(model) < before / 2
+
+
+def test_operators_of_mmcv_cannot_read_channels_last():
+    """RoIAlign reads the memory as if it had the other layout, without an error."""
+    with pytest.raises(ValueError, match='RoIAlign'):
+        prepare_for_inference(nn.Sequential(nn.Conv2d(3, 4, 3), RoIAlign(3)), channels_last=True)
+
+
+class NormFirst(nn.Module):
+    """It runs its modules in another order than it lists them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.conv(self.norm(x))
+
+
+def shared():
+    conv = nn.Conv2d(4, 4, 3, padding=1)
+    return nn.Sequential(conv, nn.BatchNorm2d(4), nn.Sequential(conv, nn.BatchNorm2d(4)))
+
+
+def conv_module(**options):
+    return ConvModule(4, 4, 3, padding=1, **{'norm_cfg': dict(type='BN'), **options})
+
+
+@pytest.mark.parametrize(
+    ('build', 'left'),
+    [
+        (conv_module, 0),
+        (lambda: conv_module(bias=True, norm_cfg=dict(type='BN', affine=False)), 0),
+        (lambda: nn.Sequential(nn.Conv2d(4, 4, 1, groups=2), nn.SyncBatchNorm(4)), 0),
+        (lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.BatchNorm2d(4)), 1),
+        (lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, track_running_stats=False)), 1),
+        (lambda: nn.Sequential(nn.Conv2d(4, 3, 1), nn.ConvTranspose2d(3, 4, 2), nn.BatchNorm2d(4)), 1),
+        (lambda: nn.Sequential(ConvWS2d(4, 4, 3), nn.BatchNorm2d(4)), 1),
+        (lambda: nn.Sequential(spectral_norm(nn.Conv2d(4, 4, 3)), nn.BatchNorm2d(4)), 1),
+        (lambda: conv_module(order=('norm', 'conv', 'act')), 1),
+        (shared, 2),
+        (NormFirst, 1),
+    ],
+)
+def test_norms_that_can_be_folded(build, left):
+    model = with_random_norms(build())
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(x)
+        replaced = fold_norms(model)
+        torch.testing.assert_close(model(x), expected)
+    assert norms(model) == left
+    for parent, name, module in replaced:
+        setattr(parent, name, module)
+    assert torch.equal(model(x), expected)
+
+
+class Network(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 2))
+        self.runs = []
+
+    def forward(self, inputs, mode='tensor'):
+        outputs = self.backbone(torch.stack(inputs))
+        self.runs.append((norms(self), outputs.stride(1)))
+        return dict(loss=outputs.square().mean()) if mode == 'loss' else [*outputs]
+
+
+class Outputs(BaseMetric):
+    def process(self, data_batch, data_samples):
+        self.results += data_samples
+
+    def compute_metrics(self, results):
+        return dict(sum=torch.stack(results).double().sum().item())
+
+
+def test_a_run_trains_and_tests_with_the_weights_that_it_saves(tmp_path):
+    """Beside a run without the hook. Norms are folded in tests alone, and after EMAHook has exchanged the weights."""
+    torch.manual_seed(0)
+    data = dict(
+        batch_size=2, dataset=[dict(inputs=x) for x in torch.randn(6, 3, 7, 6)], sampler=dict(type='DefaultSampler')
+    )
+    states, metrics, runs = [], [], []
+    for hooks in ([], [CPUConvolutionsHook(channels_last=True)]):
+        torch.manual_seed(1)
+        runner = Runner(
+            Network(),
+            str(tmp_path / str(len(hooks))),
+            train_dataloader=data,
+            test_dataloader=data,
+            train_cfg=dict(by_epoch=True, max_epochs=2),
+            test_cfg=dict(),
+            test_evaluator=Outputs(),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1, momentum=0.9)),
+            custom_hooks=[EMAHook(), *hooks],
+            randomness=dict(seed=0),
+            default_scope='mmengine',
+            experiment_name=str(len(hooks)),
+        )
+        runner.train()
+        metrics.append([runner.test()['sum'], runner.test()['sum']])
+        states.append(torch.load(tmp_path / str(len(hooks)) / 'epoch_2.pth', weights_only=False))
+        runs.append(runner.model.runs)
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-5)
+    assert metrics[1][0] == metrics[1][1]
+    assert [run[0] for run in runs[1]] == 6 * [1] + 6 * [0]
+    assert {run[1] for run in runs[1]} == {1}  # channels are last
+    for part in ('state_dict', 'ema_state_dict'):
+        assert states[1][part].keys() == states[0][part].keys()
+        for name, expected in states[0][part].items():
+            actual = states[1][part][name]
+            assert actual.stride() == expected.stride(), name
+            torch.testing.assert_close(actual, expected)
