@@ -1,6 +1,5 @@
 """Prediction for image files: writes an index map, a colour overlay and, on request, class probabilities for each."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import groupby
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dataset import Compose
-from mmengine.logging import print_log
 from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
 from mmseg.datasets.transforms.loading import InferencerLoader
@@ -30,14 +28,13 @@ from mmattn.engine import check_checkpoint, inference_precision, prepare_for_inf
 from mmattn.utils.checks import check_count, check_counts, check_number
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
-from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, check_path, check_writable
+from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.images import deep_picture_fault
 from mmattn.utils.trained_model import warn_of_differences
 
 from .tiles import segment_in_tiles
 
-SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
 PART = 1 << 20  # pixels that are drawn together
 
 
@@ -151,7 +148,7 @@ class SegmentationInferencer(MMSegInferencer):
         for folder in folders:
             check_writable(folder)
         paths = self.list_inputs(inputs)
-        _check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
+        check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
 
         results = self._tiled(paths, batch_size, tile, stride) if tile and stride else self._predict(paths, batch_size)
         written, faults = [], []
@@ -165,7 +162,7 @@ class SegmentationInferencer(MMSegInferencer):
                 faults.append(f'{path}: {error}')
         if faults:
             rest = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
-            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{_lines(faults)}')
+            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{lines(faults)}')
         return written
 
     def _write(self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool) -> Path:
@@ -226,24 +223,7 @@ class SegmentationInferencer(MMSegInferencer):
         """Read an image with the pixels that the model receives: uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``."""
         return np.atleast_3d(self._load(path)['img'])[..., ::-1]  # BGR to RGB, or grey
 
-    def list_inputs(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
-        """List the images of a call."""
-        if isinstance(inputs, Iterable) and not isinstance(inputs, str | Path | bytes):
-            paths = [str(check_path('inputs', path)) for path in inputs]
-        elif (folder := check_path('inputs', inputs)).is_dir():
-            entries = sorted(path for path in folder.iterdir() if not path.name.startswith('.'))
-            # includes folders and broken links that are named like images: they are reported as faults
-            paths = [str(path) for path in entries if path.suffix.lower() in SUFFIXES]
-            rest = [path.name for path in entries if path.suffix.lower() not in SUFFIXES]
-            if rest:
-                print_log(f'{inputs}: skipped, no suffix of an image: {", ".join(shorten(rest, 10))}', 'current')
-        else:
-            paths = [str(inputs)]
-        if not paths:
-            raise ValueError(f'inputs contain no image; got {inputs}')
-        return paths
-
-    _inputs_to_list = list_inputs  # the name in mmengine
+    _inputs_to_list = list_inputs = staticmethod(list_images)  # the names in mmengine and here
 
     def _predict(self, paths: list[str], batch_size: int) -> Iterator['_Result | str']:
         def size(item: dict | str) -> tuple:
@@ -289,7 +269,7 @@ class SegmentationInferencer(MMSegInferencer):
                     fault = deep_picture_fault(image)
             return fault or (pipeline or self.pipeline)(path)
         except Exception as error:  # decoders raise many types
-            return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {_reason(error)}'
+            return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {reason(error)}'
 
     def _forward(self, batch: list[dict]) -> list[SegDataSample]:
         with self._precision:
@@ -327,7 +307,7 @@ def _probabilities(scores: Tensor) -> Tensor:
 
 def _model_fault(sample: SegDataSample, error: Exception) -> str:
     height, width = sample.ori_shape
-    return f'the model fails on {width}×{height} pixels: {_reason(error)}'
+    return f'the model fails on {width}×{height} pixels: {reason(error)}'
 
 
 def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opacity: float) -> np.ndarray:
@@ -356,24 +336,3 @@ def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opac
         colours = palette[np.where(coloured, part, 0)]
         drawn[top : top + step] = np.rint(image[top : top + step] * (1 - shares) + colours * shares)
     return drawn  # mmseg's visualizer fails on one pixel
-
-
-def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
-    sources = defaultdict(list)
-    for path, name in zip(paths, names):
-        sources[name].append(path)
-    clashes = [f'{name} from {" and ".join(same)}' for name, same in sources.items() if len(same) > 1]
-    if clashes:
-        raise ValueError(f'inputs must have distinct names, without suffix and folder:{_lines(clashes)}')
-    targets = {(folder / name).resolve() for folder in folders for name in names}
-    overwritten = [path for path in paths if Path(path).resolve() in targets]
-    if overwritten:
-        raise ValueError(f'outputs would overwrite inputs; choose another out_dir:{_lines(overwritten)}')
-
-
-def _reason(error: Exception) -> str:
-    return ' '.join(str(error).split()) or repr(error)
-
-
-def _lines(items: list[str]) -> str:
-    return ''.join(f'\n  {item}' for item in items)

@@ -145,6 +145,7 @@ def test_shipped_configs_have_schedules_metrics_and_batches_that_fit(warned):
     for name in CONFIGS:
         cfg = Config.fromfile(config_path(name))
         init_default_scope(cfg.default_scope)
-        check_schedules(runner_of(cfg, 100_000))
+        if 'train_cfg' in cfg:
+            check_schedules(runner_of(cfg, 100_000))
         batches = faults_without_data(cfg) if cfg.default_scope == 'mmseg' else []
         assert [*metric_faults(cfg), *monitor_faults(cfg), *batches, *warned] == [], name

@@ -191,7 +191,7 @@ WRONG = {
     'value_heads': (ValueError, 'value', {'value': randn(1, 1, 3, 4, 3)}),
     'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 14)}),
     'window_entries_causal': (ValueError, 'window_bias', {'is_causal': True}),
-    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 1, 3, 4, 15)}),
+    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 3, 3, 4, 15)}),
     'outlier_heads': (ValueError, 'outside_bias', {'outside_bias': randn(1, 1, 3, 4)}),
     'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
     'key_logits_dtype': (TypeError, 'key_bias', {'key_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),

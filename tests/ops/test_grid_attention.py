@@ -124,7 +124,7 @@ WRONG = {
     'one_axis': (ValueError, 'query', {name: randn(1, 2, 12, 3) for name in ('query', 'key', 'value')}),
     'key_positions': (ValueError, 'key', {name: randn(1, 2, 3, 5, 3) for name in ('key', 'value')}),
     'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 15)}),
-    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 1, 3, 4, 7)}),
+    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 3, 3, 4, 7)}),
     'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 7, dtype=torch.long)}),
 }
 

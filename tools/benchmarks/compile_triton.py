@@ -97,7 +97,7 @@ def compile_call(
         for tensors, settings in calls(dtype, channels, positions):
             arguments = OPERATORS[operator].check(*tensors, **settings)
             out, lse = module.forward(*arguments)
-            module.backward(out, out, lse, *arguments, [True] * len(list_tensors(arguments)))
+            module.backward(out, lse, out, lse, *arguments, [True] * len(list_tensors(arguments)))
     target = SimpleNamespace(
         get_current_device=lambda: capability,  # Triton keeps the first target of a device, and its kernels
         get_current_stream=lambda device: 0,
