@@ -17,7 +17,7 @@ from mmattn.segmentation import face_parsing
 from mmattn.segmentation import inferencer as module
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.segmentation.tiles import segment_in_tiles
-from mmattn.utils import trained_model
+from mmattn.utils import image_files, trained_model
 from mmattn.utils.paths import config_path
 
 from ..forked_tools import tool
@@ -348,7 +348,7 @@ def test_kinds_of_pixels(inferencer, folder, tmp_path):
 
 def test_what_is_left_out_of_a_folder_is_named(inferencer, folder, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
+    monkeypatch.setattr(image_files, 'print_log', lambda message, *args: told.append(message))
     for name in ('a.heic', 'b.txt', 'c.pdf'):
         (folder / name).write_text('')
     inferencer(folder, tmp_path / 'out')
