@@ -14,7 +14,6 @@ from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
 
 from mmattn.segmentation import face_parsing
-from mmattn.segmentation import inferencer as module
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.segmentation.tiles import segment_in_tiles
 from mmattn.utils import image_files, trained_model
