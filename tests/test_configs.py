@@ -14,6 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.fileio import load
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
+from PIL import Image
 
 from mmattn.utils import config_path
 from reproduction.tiny_config import shrink_images
@@ -124,7 +125,8 @@ def test_config_trains_and_predicts(config):
             assert torch.equal(labels[position][given > 0], given[given > 0])
     else:
         labels, classes = prediction.pred_sem_seg.data, config.model.decode_head.num_classes
-        assert labels.shape == (1, SIZE[1], SIZE[0])
+        with Image.open(prediction.img_path) as image:
+            assert labels.shape == (1, image.height, image.width)
     assert labels.min() >= 0
     assert labels.max() < classes
 

@@ -55,11 +55,11 @@ def read_single_object(path: str | Path) -> np.ndarray:
             path.
 
     Example:
-        >>> mask = Image.new('RGBA', (6, 4))
-        >>> mask.paste('red', (2, 1, 4, 3))
+        >>> mask = Image.new('RGBA', (20, 20))
+        >>> mask.paste('red', (5, 5, 15, 15))
         >>> mask.save('mask.png')
-        >>> read_single_object('mask.png')[1]
-        array([0, 0, 1, 1, 0, 0], dtype=uint8)
+        >>> read_single_object('mask.png').sum()
+        np.uint64(100)
     """
     image = _open(path)
     if image.mode not in ('L', 'LA', 'RGB', 'RGBA'):

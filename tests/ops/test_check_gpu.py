@@ -37,10 +37,11 @@ def patch_reference(monkeypatch, operator, change, backward=False):
 def test_a_wrong_number_is_found(monkeypatch, operator, dtype):
     """One number of the output, by four times what the dtype rounds it to."""
 
-    def off(out):
+    def off(outputs):
+        out = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
         i = out.abs().argmax()
         out.view(-1)[i] *= 1 + 4 * max(torch.finfo(dtype).eps, 1e-5)
-        return out
+        return outputs
 
     case = next(cases.cases(operator, 'cpu', True))
     for tensors in case.tensors:

@@ -78,6 +78,7 @@ def test_standard_input_is_a_stream_that_is_read_once(phone):
 
 
 def test_an_interrupt_ends_a_stream_and_a_second_one_is_an_error(phone):
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run under nohup
     usual = signal.getsignal(signal.SIGINT)
     found = []
     for number, _ in VideoStream(str(phone)).read():
@@ -92,6 +93,7 @@ def test_an_interrupt_ends_a_stream_and_a_second_one_is_an_error(phone):
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     frames.close()
+    signal.signal(signal.SIGINT, ignored)
 
 
 @pytest.mark.parametrize('source', ['rtsp://127.0.0.1:9/none', 'http://127.0.0.1:9/none.mp4', '99'])

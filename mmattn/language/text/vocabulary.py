@@ -31,8 +31,8 @@ class Vocabulary:
             twice = Counter(self.symbols).most_common(1)[0][0]
             raise ValueError(f'symbols contains {twice!r} twice; {", ".join(SPECIALS)} are always in a vocabulary')
         for symbol in symbols:
-            if not symbol or symbol.split(' ') != [symbol]:
-                raise ValueError(f'symbols must be non-empty strings without spaces; got {symbol!r}')
+            if not symbol or {' ', '\t'} & {*symbol}:
+                raise ValueError(f'symbols must be non-empty strings without spaces and tabs; got {symbol!r}')
 
     @classmethod
     def from_file(cls, path: str | Path) -> 'Vocabulary':

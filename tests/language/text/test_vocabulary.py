@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mmattn.language import Vocabulary
 from mmattn.language.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
-symbols = st.text(st.characters(exclude_characters=' \r\n', exclude_categories=['Cs']), min_size=1, max_size=4)
+symbols = st.text(st.characters(exclude_characters=' \t\r\n', exclude_categories=['Cs']), min_size=1, max_size=4)
 vocabularies = st.lists(symbols.filter(lambda symbol: symbol not in SPECIALS), min_size=1, max_size=8, unique=True)
 quick = settings(max_examples=100, derandomize=True, deadline=None, database=None)
 
