@@ -134,7 +134,8 @@ def default():
 
 def test_weights_of_the_default_from_the_cache_and_from_files(default, tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path))
-    backbone = MODELS.build(default.model.backbone).eval()
+    backbone = MODELS.build(default.model.backbone)
+    backbone.eval()
     weights, image = backbone.state_dict(), torch.randn(1, 3, 32, 40)
     prefixed = {f'backbone.{name}': x for name, x in weights.items()}
     cached = tmp_path / 'hub/checkpoints' / default.model.backbone.init_cfg.checkpoint.rpartition('/')[2]
