@@ -260,6 +260,18 @@ def test_errors_in_16_bit_are_those_of_pytorchs_attention(path, dtype):
         assert error < (1.2 if path == 'as on GPUs' else 3) * their_error
 
 
+@pytest.mark.parametrize(('dtype', 'large'), [(torch.float16, 2048), (torch.bfloat16, 256)], ids=str)
+def test_logits_of_neighbours_are_not_rounded(path, dtype, large):
+    """Products that 16 bit hold, and sums, ``large`` + 0 to 2, that they do not."""
+    small = torch.arange(20).view(1, 1, 4, 5) % 3
+    key = torch.stack([torch.full_like(small, large), small], -1).to(dtype)
+    value = literal.randn(1, 1, 4, 5, 3, seed=0).to(dtype)
+    with dispatch.backend('composition'):
+        actual = ops.local_attention(torch.ones_like(key), key, value, scale=1.0)
+    expected = ops.local_attention(*(x.double() for x in (torch.ones_like(key), key, value)), scale=1.0)
+    torch.testing.assert_close(actual, expected.to(dtype), rtol=3 * torch.finfo(dtype).eps, atol=1e-3)
+
+
 class Launches(TorchDispatchMode):
     """Counts operations that compute: neither views nor allocations. Fails where the device is left."""
 
