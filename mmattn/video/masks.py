@@ -1,6 +1,6 @@
 """Read and write index masks, which store one 8-bit object id per pixel, and draw them over frames."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import cv2
@@ -45,16 +45,7 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
         array([[0, 3],
                [0, 1]], dtype=uint8)
     """
-    try:
-        with Image.open(path) as image:
-            fault = mask_fault(image)
-            ids = np.array(image)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # decoders raise exceptions of many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
-    if fault:
-        raise ValueError(f'{path}: {fault}')
+    ids = np.array(open_mask(path, mask_fault))
     if single_object:
         return (ids != 0).astype(np.uint8)
     if not 0 <= ids.min() <= ids.max() <= VOID:
@@ -62,6 +53,21 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
     ids = ids.astype(np.uint8)
     ids[ids == VOID] = 0
     return ids
+
+
+def open_mask(path: str | Path, find_fault: Callable[[Image.Image], str]) -> Image.Image:
+    """Decode an image in which ``find_fault`` finds no fault. The message of a ``ValueError`` begins with the path."""
+    try:
+        with Image.open(path) as image:
+            fault = find_fault(image)
+            image.load()
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # decoders raise exceptions of many types
+        raise ValueError(f'{path}: {unreadable(error)}') from error
+    if fault:
+        raise ValueError(f'{path}: {fault}')
+    return image
 
 
 def mask_fault(image: Image.Image) -> str:

@@ -7,9 +7,9 @@ import cv2
 import numpy as np
 from PIL import Image, ImageColor
 
-from mmattn.utils.images import lossy_mask_fault, unreadable
+from mmattn.utils.images import lossy_mask_fault
 
-from .masks import PALETTE, is_between, read_mask
+from .masks import PALETTE, is_between, open_mask, read_mask
 
 OPAQUE = 128  # alpha from which a pixel is painted
 NEAR = 40  # largest distance in RGB of a painted colour from a listed one
@@ -61,7 +61,7 @@ def read_single_object(path: str | Path) -> np.ndarray:
         >>> read_single_object('mask.png').sum()
         np.uint64(100)
     """
-    image = _open(path)
+    image = open_mask(path, lossy_mask_fault)
     if image.mode not in ('L', 'LA', 'RGB', 'RGBA'):
         return read_mask(path, single_object=True)
     pixels = np.array(image.convert('RGBA'))
@@ -89,7 +89,7 @@ def read_colours(path: str | Path, colours: Sequence[tuple[int, int, int]]) -> n
         ValueError: the file cannot be decoded, has a lossy format, or has areas of another colour. The message begins
             with the path, and lists the colours.
     """
-    pixels = np.array(_open(path).convert('RGBA'))
+    pixels = np.array(open_mask(path, lossy_mask_fault).convert('RGBA'))
     is_painted = pixels[..., 3] >= OPAQUE
     has_alpha = not is_painted.all()
     candidates = np.array([(0, 0, 0)] * (not has_alpha) + [*colours])
@@ -103,7 +103,7 @@ def read_colours(path: str | Path, colours: Sequence[tuple[int, int, int]]) -> n
 
 def describe_colours(path: str | Path) -> str:
     """List the colours of an image's areas, except black, with numbers of pixels. '' for an image of one channel."""
-    image = _open(path)
+    image = open_mask(path, lossy_mask_fault)
     if Image.getmodebands(image.mode) == 1:
         return ''
     pixels = np.array(image.convert('RGBA'))
@@ -127,17 +127,3 @@ def _flat(pixels: np.ndarray) -> np.ndarray:
 
 def _is_hex(name: str) -> bool:
     return len(name) in (3, 6) and all(digit in '0123456789abcdefABCDEF' for digit in name)
-
-
-def _open(path: str | Path) -> Image.Image:
-    try:
-        with Image.open(path) as image:
-            fault = lossy_mask_fault(image)
-            image.load()
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # decoders raise exceptions of many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
-    if fault:
-        raise ValueError(f'{path}: {fault}')
-    return image

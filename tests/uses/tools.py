@@ -189,23 +189,17 @@ USES = [
         ),
         'opacity.*50|classes',
     ),
-    error(
-        'demo',
-        'a device that is not here',
-        lambda f: (
-            torch.save(dict(state_dict={}), f / 'x.pth'),
-            run('image_demo.py', 'a.jpg', CONFIG, 'x.pth', '--out-dir', 'out', '--device', 'cuda:7'),
-        ),
-        'cuda:7',
-    ),
-    error(
-        'demo',
-        'a misspelt device',
-        lambda f: (
-            torch.save(dict(state_dict={}), f / 'x.pth'),
-            run('image_demo.py', 'a.jpg', CONFIG, 'x.pth', '--out-dir', 'out', '--device', 'gpu'),
-        ),
-        'gpu',
+    *(
+        error(
+            'demo',
+            what,
+            lambda f, device=device: (
+                torch.save(dict(state_dict={}), f / 'x.pth'),
+                run('image_demo.py', 'a.jpg', CONFIG, 'x.pth', '--out-dir', 'out', '--device', device),
+            ),
+            device,
+        )
+        for what, device in (('a device that is not here', 'cuda:7'), ('a misspelt device', 'gpu'))
     ),
     error(
         'work dir',
