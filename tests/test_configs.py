@@ -97,6 +97,10 @@ def test_config_builds(name):
     assert all(p.ndim > 0 for module in ours for p in module.parameters())
 
 
+def test_weights_that_do_not_fit_are_an_error_in_each_config():
+    assert [name for name in CONFIGS if 'checkpoint_keys' not in Config.fromfile(config_path(name)).default_hooks] == []
+
+
 @pytest.mark.parametrize('config', [pytest.param(name, marks=marks(name)) for name in RUN], indirect=True)
 def test_config_trains_and_predicts(config):
     runner = Runner.from_cfg(config)

@@ -20,4 +20,8 @@ model = dict(
     ),
 )
 train_dataloader = val_dataloader = val_evaluator = None
-test_cfg = dict()
+test_cfg = dict(type='TestLoop')
+default_hooks = dict(
+    visualization=dict(type='mmattn.VOSVisualizationHook'),
+    checkpoint_keys=dict(type='mmattn.CheckpointKeysHook', allow=r'^head\.'),  # the classifier of ImageNet
+)
