@@ -280,7 +280,8 @@ def _check_lengths(cfg: Config) -> None:
 def _check_plugins(cfg: Config) -> None:
     # mmseg and mmdet fail with "Not implemented yet."
     backbone: Any = (cfg.get('model') or {}).get('backbone') or {}
-    if backbone.get('plugins') and backbone.get('depth') in (18, 34):
+    is_stock = type_name(backbone) in ('ResNet', 'ResNetV1c', 'ResNetV1d')
+    if is_stock and backbone.get('plugins') and backbone.get('depth') in (18, 34):
         raise ValueError(
             f'model.backbone.plugins requires a ResNet of depth 50 or more; got depth {backbone.depth}. Set '
             'depth=50 and, for a network as small, base_channels=16, or use mmattn.AttentionHead in a segmentor: '

@@ -25,6 +25,8 @@ from mmattn.utils.launch import launch
 from ..forked_tools import run_command, tool
 from .test_tools import CONFIG, ROOT, SMALL, free_port
 
+PLUGINS = "model = dict(backbone=dict(type='{}', depth=34, plugins=[dict(cfg=1)]))"
+
 
 @pytest.fixture
 def call(tiny_data):
@@ -71,7 +73,7 @@ def trained(run, tmp_path_factory):
         ('a.py', 'default_hook = dict(max_iters=3)', ValueError, "a.py: 'default_hook' .*default_hooks"),
         ('a.py', 'train_cfgs = dict(max_iters=3)', ValueError, "a.py: 'train_cfgs' .*train_cfg"),
         ('a.py', 'lr_config = dict(max_iters=3)', ValueError, "a.py: 'lr_config' .*param_scheduler"),
-        ('a.py', 'model = dict(backbone=dict(depth=34, plugins=[dict(cfg=1)]))', ValueError, 'plugins .*50 .* 34'),
+        ('a.py', PLUGINS.format('mmseg.ResNetV1c'), ValueError, 'plugins .*50 .* 34'),
     ],
 )
 def test_what_is_no_config(tmp_path, name, text, error, names):
@@ -157,6 +159,11 @@ def test_a_new_key_is_a_warning_that_names_the_nearest(logged):
     ((level, said),) = logged
     assert level == logging.WARNING
     assert re.search(r'train_cfg\.max_itrs .*train_cfg\.max_iters', said)
+
+
+def test_plugins_of_another_backbone(tmp_path):
+    (tmp_path / 'a.py').write_text(PLUGINS.format('MyResNet'), encoding='utf-8')
+    assert load_config(tmp_path / 'a.py').model.backbone.depth == 34
 
 
 def test_known_keys_are_no_warning(logged):
