@@ -1,13 +1,14 @@
-"""Images per second of whole networks in training and evaluation, with and without the native kernels.
+"""Whole networks beside stock ones: images per second and memory, each with its fastest options of the tools.
 
-    CAMVID_ROOT=… FASSEG_ROOT=… BCCD_ROOT=… DAVIS_240P_ROOT=… python tools/benchmarks/end_to_end.py [CONFIG …] [--video]
+    CAMVID_ROOT=… FASSEG_ROOT=… BCCD_ROOT=… python tools/benchmarks/end_to_end.py [STOCK OURS …] [--video]
 
 A training iteration consists of preprocessing, forward and backward pass, and optimizer step, on the first batch of the
-config's training data; evaluation is the test of the first batch of test data. Steps with and without the kernels and
-oneDNN's projections alternate, so that other load affects both equally. Memory is the peak of an iteration beyond
-model and optimizer. A config may have options with Python values, "CONFIG key=value …". By default: Bi-NL, Bi-CC,
-U-Net-BA, generalized attention and SST, each after its baseline, on the small real data sets. --video tests SST: the
-whole inferencer on a drawn clip of 854×480, with random weights.
+config's training data; a test is the one of the first batch of test data. Each runs with the options of `train.py` and
+`test.py`: none, --amp, --channels-last, and both. Steps of the two networks alternate, so that other load affects both
+equally. Memory is the peak of a step beyond model and optimizer. Arguments are pairs of configs, each in quotes with
+options that have Python values, "CONFIG key=value …"; `data=CONFIG` takes the data of another config. By default: NL,
+CC, U-Net, DeepLabV3+ and Faster R-CNN, and ours. --video follows a disc through a drawn clip of 854×480 by label
+propagation and SST, with random weights.
 """
 
 import argparse
@@ -15,14 +16,15 @@ import copy
 import multiprocessing
 import re
 import statistics
-import sys
 import time
 from ast import literal_eval
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest import mock
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -35,37 +37,63 @@ from rich.progress import track
 from torch import Tensor
 
 import mmattn.utils.command
-from mmattn.ops import dispatch, library
+from mmattn.engine import enable_amp, inference_precision, prepare_for_cpu, prepare_for_inference
+from mmattn.engine.hooks.cpu_convolutions import use_channels_last
 from mmattn.registry import MODELS
 from mmattn.utils.profiling import extra_memory
 
-projection = sys.modules['mmattn.ops.projection']  # the package attribute of this name is the function
 CONFIGS = Path(__file__).parents[2] / 'configs'
-DEFAULT = (
-    'bi_nl/nl_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2',
+CAMVID = 'bi_nl/nl_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2'
+PAIRS = (
+    CAMVID,
     'bi_nl/bi-nl_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2',
     'bi_cc/cc_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2',
     'bi_cc/bi-cc_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2',
     'unet_ba/unet_r18-d8-half_1xb8-480_fasseg-192x160.py',
     'unet_ba/unet-ba_r18-d8-half_1xb8-480_fasseg-192x160.py',
+    f'deeplabv3plus_ba/deeplabv3plus_r101-d8_4xb2-40k_cityscapes-769x769.py data={CAMVID}',
+    f'deeplabv3plus_ba/deeplabv3plus-ba_r101-d8_4xb2-40k_cityscapes-769x769.py data={CAMVID}',
     'attended_residual/faster-rcnn_r50-w16_fpn_1xb8-150_bccd-320x240.py',
-    'attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py '
-    "model.backbone.plugins.0.cfg.terms='1111'",
-    'sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py',
-    'sst/sst-strided_r18-d8-half_1xb4-400_davis-240p.py',
+    'attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py',
 )
 VIDEO = (
+    'label_propagation/label-propagation_mobilenet-v2-d8_davis-240p.py',
     'sst/sst-grid_r50-d8_4xb1-20k_davis-2017-480x864.py',
     'sst/sst-strided_r50-d8_4xb1-20k_davis-2017-480x864.py',
 )
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+STEPS = ('train', 'test')
+
+
+class Options(NamedTuple):
+    """Options of the tools."""
+
+    amp: bool = False
+    channels_last: bool = False
+
+    def __str__(self) -> str:
+        return ' '.join(f'--{name.replace("_", "-")}' for name, value in self._asdict().items() if value) or 'none'
+
+
+class Figures(NamedTuple):
+    """Of a step of a network."""
+
+    images_per_second: float
+    mib: float
+    options: Options
 
 
 def load(line: str) -> Config:
     """Return the config of a command-line argument, without pretrained weights."""
+    line, _, data = line.partition(' data=')
     name, *options = line.split()
     path = Path(name) if Path(name).is_file() else CONFIGS / name
     cfg = Config.fromfile(path)
     cfg.merge_from_dict({key: literal_eval(value) for key, value in (x.split('=', 1) for x in options)})
+    if data:
+        other = load(data)
+        cfg.merge_from_dict({f'{name}_dataloader': other[f'{name}_dataloader'] for name in STEPS})
+        cfg.model.data_preprocessor.size = other.model.data_preprocessor.size
     cfg.model.backbone.init_cfg = None
     cfg.model.pop('pretrained', None)
     return cfg
@@ -76,65 +104,81 @@ def needs_mmcv_operators(cfg: Config) -> bool:
     return cfg.get('default_scope') == 'mmdet' or bool(re.search(r"type='(CCHead|DCN(v2)?)'", cfg.pretty_text))
 
 
-def steps(cfg: Config) -> dict[str, tuple[Callable[[], object], int]]:
-    """Return a training iteration and a test, where they are of images, with the number of images of each."""
-    scope = cfg.get('default_scope', 'mmengine')
-    init_default_scope(scope)
+def steps(line: str, options: Options) -> dict[str, tuple[Callable[[], Tensor], int]]:
+    """Return the training iteration and the test that exist with these options, with the number of images of each."""
+    cfg = load(line)
+    init_default_scope(cfg.default_scope)
+    if options.amp:
+        enable_amp(cfg.optim_wrapper)
+    prepare_for_cpu(cfg)
     torch.manual_seed(0)
-    model = MODELS.build(cfg.model).to('cuda' if torch.cuda.is_available() else 'cpu')
-    optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
-    functions: dict[str, tuple[Callable[[], object], int]] = {}
-    for name in ('train', 'test') if scope != 'mmengine' else ('train',):
+    model = MODELS.build(cfg.model).to(DEVICE)
+    if options.channels_last:
+        use_channels_last(model)
+    trained = copy.deepcopy(model).eval()
+    prepare_for_inference(trained)
+    train_step = partial(model.train_step, optim_wrapper=build_optim_wrapper(model, cfg.optim_wrapper))
+    calls = {
+        'train': (train_step, nullcontext()),
+        'test': (trained.test_step, inference_precision(DEVICE, options.amp)),
+    }
+    if options.amp and DEVICE == 'cpu' and cfg.default_scope == 'mmdet':
+        del calls['test']  # its metrics cannot read bfloat16
+    functions = {}
+    for name, (call, precision) in calls.items():
         loader = cfg[f'{name}_dataloader']
         loader.update(num_workers=0, persistent_workers=False)
         batch = next(iter(Runner.build_dataloader(loader, seed=0)))
-        step = partial(model.train_step, optim_wrapper=optimizer) if name == 'train' else model.test_step
-        mode = model.train if name == 'train' else model.eval
-        functions[name] = partial(run_step, mode, step, batch), loader.batch_size
+        functions[name] = partial(run_step, call, precision, batch), loader.batch_size
     return functions
 
 
-def run_step(mode: Callable[[], object], step: Callable[[dict], object], batch: dict) -> Tensor:
-    """Run a step of a model in training or evaluation mode; the data of the batch are kept."""
-    mode()
-    step(copy.deepcopy(batch))
+def run_step(step: Callable[[dict], object], precision: AbstractContextManager, batch: dict) -> Tensor:
+    """Run a step of a model; the data of the batch are kept."""
+    with precision:
+        step(copy.deepcopy(batch))
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return torch.empty(0)
 
 
-def seconds(step: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Return the median seconds of a step with and without the kernels."""
-    times: dict[bool, list[float]] = {True: [], False: []}
-    for repeat in range(repeats + 1):
-        for with_kernels in times:
-            with (
-                dispatch.backend('auto' if with_kernels else 'reference'),
-                mock.patch.object(projection, 'ONEDNN', projection.ONEDNN and with_kernels),
-            ):
+def measure(lines: Sequence[str], options: Options, repeats: int) -> dict[tuple[str, str], Figures]:
+    """Measure the steps of networks in turn, and return figures by network and step: none with impossible options."""
+    try:
+        networks = {line: steps(line, options) for line in lines}
+    except ValueError as error:  # an operator of mmcv that cannot read channels last
+        print(error)
+        return {}
+    figures = {}
+    for name in STEPS:
+        functions = {line: network[name] for line, network in networks.items() if name in network}
+        times: dict[str, list[float]] = {line: [] for line in functions}
+        for repeat in range(repeats + 1):
+            for line, (function, _) in functions.items():
                 start = time.perf_counter()
-                step()
+                function()
                 if repeat:  # the first step is a warm-up
-                    times[with_kernels].append(time.perf_counter() - start)
-    return statistics.median(times[True]), statistics.median(times[False])
+                    times[line].append(time.perf_counter() - start)
+        for line, (function, images) in functions.items():
+            mib = extra_memory(function)[1]
+            figures[line, name] = Figures(images / statistics.median(times[line]), mib, options)
+    return figures
 
 
-def row(name: str, cfg: Config, repeats: int) -> str:
-    """Measure a config, and return its line of the table."""
-    cells = []
-    functions = steps(cfg)
-    for step, images in functions.values():
-        ours, reference = seconds(step, repeats)
-        cells += [f'{images / ours:.3g}', f'{ours / reference:.2f}']
-    memory = extra_memory(functions['train'][0])[1]
-    return f'| {" | ".join([name, *cells, *["–"] * (4 - len(cells))])} | {memory:,.0f} |'
+def row(line: str, stock: str, measured: Sequence[dict[tuple[str, str], Figures]]) -> str:
+    """Return a network's line of the table, each step with its fastest options."""
+    cells = [Path(line.split()[0]).stem]
+    for name in STEPS:
+        ours, theirs = (max(x[key, name] for x in measured if (key, name) in x) for key in (line, stock))
+        ratio = theirs.images_per_second / ours.images_per_second
+        cells += [str(ours.options), f'{ours.images_per_second:.3g}', f'{ratio:.2f}', f'{ours.mib:,.0f}']
+    return f'| {" | ".join(cells)} |'
 
 
-def follow(name: str, frames: int) -> str:
+def follow(name: str, amp: bool, frames: int) -> str:
     """Follow a disc through a drawn clip of 854×480 with random weights, and return frames per second and memory."""
     from mmattn.video import VOSInferencer
 
-    cfg = load(name)
     y, x = np.mgrid[:480, :854]
     with TemporaryDirectory() as folder:
         clip = Path(folder, 'clip')
@@ -145,7 +189,7 @@ def follow(name: str, frames: int) -> str:
             cv2.imwrite(str(clip / f'{number:05}.jpg'), np.where(inside[..., None], 230, noise).clip(0, 255))
             if number == 0:
                 cv2.imwrite(str(Path(folder, 'first.png')), inside.astype(np.uint8))
-        inferencer = VOSInferencer(cfg, None, show_progress=False)
+        inferencer = VOSInferencer(load(name), None, show_progress=False, amp=amp)
         inferencer(clip, Path(folder, 'first.png'), out_dir=Path(folder, 'followed'))
     return inferencer.summary
 
@@ -153,30 +197,38 @@ def follow(name: str, frames: int) -> str:
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('configs', nargs='*', default=DEFAULT, help='paths, or paths relative to configs/')
+    parser.add_argument('configs', nargs='*', default=PAIRS, help='pairs of paths, or of paths relative to configs/')
     parser.add_argument('--repeats', type=int, default=5)
-    parser.add_argument('--video', action='store_true', help='also SST on a clip')
+    parser.add_argument('--video', action='store_true', help='also label propagation and SST on a clip')
     parser.add_argument('--frames', type=int, default=28, help='length of the clip; default: %(default)s')
     args = parser.parse_args()
-    if library.UNAVAILABLE_REASON is not None:
-        raise SystemExit(f'there are no native kernels: {library.UNAVAILABLE_REASON}')
-    todo = [(name, load(name)) for name in args.configs]
+    if len(args.configs) % 2:
+        parser.error(f'configs must be pairs, a stock one and ours; got {len(args.configs)}')
+    pairs = [*zip(args.configs[::2], args.configs[1::2])]
     if not mmattn.utils.command.has_mmcv_operators():
-        left_out = [name for name, cfg in todo if needs_mmcv_operators(cfg)]
+        left_out = [pair for pair in pairs if any(needs_mmcv_operators(load(line)) for line in pair)]
         if left_out:
-            print(
-                f'Left out, without operators of mmcv: {", ".join(left_out)}. {mmattn.utils.command.COMPILE_OPERATORS}'
-            )
-        todo = [(name, cfg) for name, cfg in todo if name not in left_out]
-    # A process of its own for each config: memory that an earlier one has left behind changes neither time nor memory.
+            names = ', '.join(line for pair in left_out for line in pair)
+            print(f'Left out, without operators of mmcv: {names}. {mmattn.utils.command.COMPILE_OPERATORS}')
+        pairs = [pair for pair in pairs if pair not in left_out]
+    options = [Options(*values) for values in product((False, True), (False, True) if DEVICE == 'cpu' else (False,))]
+    rows = []
+    # A process of its own for each measurement: memory that an earlier one has left changes neither time nor memory.
     with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
-        rows = [pool.apply(row, (name, cfg, args.repeats)) for name, cfg in track(todo, 'configs')]
-        clips = [(name, pool.apply(follow, (name, args.frames))) for name in (VIDEO if args.video else ())]
-    print('| | training, images/s | time / reference | test, images/s | time / reference | MiB |')
-    print('|---|---|---|---|---|---|')
+        for pair in track(pairs, 'pairs'):
+            measured = [pool.apply(measure, (pair, option, args.repeats)) for option in options]
+            rows += [row(line, pair[0], measured) for line in pair]
+        clips = [
+            (name, amp, pool.apply(follow, (name, amp, args.frames)))
+            for name in (VIDEO if args.video else ())
+            for amp in (False, True)
+        ]
+    columns = 'options | images/s | time / stock | MiB'
+    print(f'| | training: {columns} | test: {columns} |')
+    print('|' + '---|' * 9)
     print('\n'.join(rows))
-    for name, summary in clips:
-        print(f'{name}, {args.frames} frames of 854×480: {summary}')
+    for name, amp, summary in clips:
+        print(f'{name}{" --amp" if amp else ""}, {args.frames} frames of 854×480: {summary}')
 
 
 if __name__ == '__main__':
