@@ -120,7 +120,8 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise TypeError(f'{name} must be a tensor; got {bias!r}')
     if not bias.is_floating_point():
         raise TypeError(f'{name} must be floating-point; got {bias.dtype}')
-    if bias.shape == shape:  # `Tensor.expand` takes a microsecond
+    # `Tensor.expand` takes a microsecond. An exporter records a comparison of two axes, heads and batch.
+    if bias.dim() == len(shape) and bias.shape == shape:
         return bias
     try:
         return bias.expand(shape)

@@ -397,6 +397,23 @@ def test_one_graph_of_strided_attention_without_a_step_for_five_shapes():
         torch.testing.assert_close(exported(*x), ops.strided_attention(*x, pattern='block'))
 
 
+def test_a_table_of_window_biases_exports_with_any_batch():
+    """Heads, the first side of a table, are not compared with images, the first side of a call."""
+
+    class Module(torch.nn.Module):
+        def forward(self, query, table):
+            far = ops.global_attention(query, query, query, window_bias=table, window_size=3)
+            return far + ops.local_attention(query, query, query, 3, window_bias=table)
+
+    table = randn(4, 9, seed=1, dtype=torch.float32)
+    x = randn(2, 4, 6, 5, 3, seed=0, dtype=torch.float32)
+    shapes = {'query': {0: torch.export.Dim('batch', min=2)}, 'table': {}}
+    exported = torch.export.export(Module(), (x, table), dynamic_shapes=shapes).module()
+    for batch in (2, 4, 5):  # 4: as many as heads
+        x = randn(batch, 4, 6, 5, 3, seed=2, dtype=torch.float32)
+        torch.testing.assert_close(exported(x, table), Module()(x, table))
+
+
 def test_every_operator_is_in_these_tests():
     # without a kernel; their module is imported here: language/layers/test_bilinear_attention.py
     bilinear = {ops.bilinear_logits.__name__, ops.bilinear_pooling.__name__}
