@@ -1,6 +1,7 @@
 """Exported files return the logits of PyTorch, at sizes other than that of the export, and describe themselves."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,9 @@ onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')
 pytest.importorskip('onnxscript')
 
-TOOLS = Path(__file__).parents[2] / 'tools' / 'deployment'
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / 'docs/deployment.md'
+TOOLS = ROOT / 'tools' / 'deployment'
 SIZES = [(1, 3, 64, 64), (3, 3, 70, 101), (2, 3, 150, 97)]
 TOLERANCE = 1e-5  # of the range of the logits; 1e-4 is the accepted difference
 OPERATORS = {
@@ -126,6 +129,24 @@ def test_relative_encodings_of_criss_cross_attention_have_one_size(tmp_path):
         expected = network(image)
     found = torch.from_numpy(session.run(None, {'image': image.numpy()})[0])
     assert (found - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min())
+
+
+@pytest.mark.slow
+def test_the_example_of_an_own_network_exports(tmp_path, monkeypatch):
+    (example,) = re.findall(r'```python\n(import torch\n.*?)```', PAGE.read_text(encoding='utf-8'), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec(example, scope)
+    session = onnxruntime.InferenceSession('attention.onnx', providers=['CPUExecutionProvider'])
+    module = torch.export.load('attention.pt2').module()
+    network = scope['program'].module()
+    for shape in [(1, 20, 17, 64), (4, 5, 30, 64)]:  # 4: as many images as heads
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            expected, found = network(x), module(x)
+        assert torch.equal(found, expected)
+        (found,) = session.run(None, {'x': x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_onnx_file_is_plain(exported):
