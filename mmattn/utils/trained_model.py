@@ -13,6 +13,7 @@ from .component_type import type_name
 
 # Parts of a model's config that do not change what trained weights compute.
 NOT_COMPARED = (
+    '_scope_',
     'test_cfg',
     'train_cfg',
     'init_cfg',
