@@ -46,8 +46,10 @@ def read_checkpoint(path: Path) -> dict:
     """Return a checkpoint, on the CPU.
 
     Raises:
+        OSError: the file cannot be read.
         ValueError: the file is not a checkpoint.
     """
+    check_checkpoint(path)
     checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         raise ValueError(f"{path} has no 'state_dict'")
@@ -64,8 +66,6 @@ def write_checkpoint(out: Path, paths: Sequence[Path], make: Callable[[Sequence[
     """
     if out.exists():
         raise FileExistsError(f'{out} exists already')
-    for path in paths:
-        check_checkpoint(path)
     check_writable(out.parent)
     averaged = make(paths)
     with atomic_write(out) as temporary:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import HistoryBuffer
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.language.translation import TranslationTransformer
@@ -40,17 +41,20 @@ def trained(tmp_path_factory):
     source, target = (pad_sequence(side, batch_first=True, padding_value=1) for side in zip(*pairs))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     meta = dict(dataset_meta=dict(source='en', target='de', symbols=[*symbols]))
+    log = dict(loss=HistoryBuffer([1.0], [1]))  # as in the checkpoints of a training
     for step in range(1, 46):
         optimizer.zero_grad()
         model(dict(source=source, target=target), mode='loss')['loss'].backward()
         optimizer.step()
         if step in (35, 40, 45):
-            torch.save(dict(meta=meta, state_dict=model.state_dict()), folder / f'iter_{step}.pth')
+            torch.save(dict(meta=meta, state_dict=model.state_dict(), message_hub=log), folder / f'iter_{step}.pth')
     return folder, model.eval(), pairs, lines
 
 
 def mean_of(folder, number):
-    states = [torch.load(folder / f'iter_{step}.pth')['state_dict'] for step in (35, 40, 45)[-number:]]
+    states = [
+        torch.load(folder / f'iter_{step}.pth', weights_only=False)['state_dict'] for step in (35, 40, 45)[-number:]
+    ]
     return {
         name: sum(state[name].double() for state in states).div(number).to(x.dtype) for name, x in states[0].items()
     }
