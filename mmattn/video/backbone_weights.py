@@ -10,6 +10,7 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
+from mmattn.engine import check_checkpoint
 from mmattn.utils.component_type import type_name
 
 
@@ -24,7 +25,8 @@ def load_backbone(backbone: nn.Module, cfg: Mapping, source: str | Path | None =
 
     Raises:
         OSError: the file does not exist, or cannot be downloaded.
-        ValueError: no source is given, or the weights are of another backbone.
+        ValueError: no source is given, the file contains objects that may run code, or its weights are of another
+            backbone.
     """
     address = str(source or (cfg.get('init_cfg') or {}).get('checkpoint') or '')
     if not address:
@@ -49,6 +51,7 @@ def _read(address: str) -> dict[str, torch.Tensor]:
     is_url = urlparse(address).scheme in ('http', 'https')
     if '://' not in address and not Path(address).is_file():
         raise FileNotFoundError(f'no such file of weights: {address}')
+    check_checkpoint(address)
     try:
         checkpoint = CheckpointLoader.load_checkpoint(address, map_location='cpu')
     except URLError as error:

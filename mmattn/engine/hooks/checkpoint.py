@@ -371,6 +371,8 @@ def _check_content(path: Path) -> None:
     except Exception as error:  # the unpickler may raise any
         raise ValueError(f'{path} is not a checkpoint (it is damaged: {str(error).splitlines()[0]})') from error
     weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else {}
+    if not isinstance(weights, dict):
+        raise ValueError(f'{path} is not a checkpoint (its state_dict is of type {type(weights).__name__})')
     invalid = [name for name, x in weights.items() if isinstance(x, torch.Tensor) and not _is_finite(x)]
     if invalid:
         raise ValueError(f'{path} has NaN or infinite weights: {", ".join(shorten(invalid, 3))}')
