@@ -73,34 +73,26 @@ def run_python(tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope='session')
-def original_mmengine():
-    """The folder of the original mmengine, installed once into the cache."""
-    target = cache_folder() / f'mmengine-{ORIGINAL_MMENGINE}'
+def installed(package, version):
+    """The folder of a package, without those that it requires, installed once into the cache."""
+    target = cache_folder() / f'{package}-{version}'
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:
-            installed = Path(aside, 'installed')
-            subprocess.run(
-                [
-                    sys.executable,
-                    '-m',
-                    'pip',
-                    'install',
-                    '--quiet',
-                    '--no-deps',
-                    '--target',
-                    installed,
-                    f'mmengine=={ORIGINAL_MMENGINE}',
-                ],
-                check=True,
-            )
+            folder = Path(aside, 'installed')
+            command = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--target', folder]
+            subprocess.run([*command, f'{package}=={version}'], check=True, timeout=300)
             try:
-                installed.rename(target)
+                folder.rename(target)
             except OSError:
                 if not target.is_dir():  # else another run was faster
                     raise
     return target
+
+
+@pytest.fixture(scope='session')
+def original_mmengine():
+    return installed('mmengine', ORIGINAL_MMENGINE)
 
 
 @pytest.fixture(scope='session')
@@ -110,10 +102,10 @@ def tiny_data(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
-def run(tiny_data):
-    """Run a command on the small data, one thread per process; return its output. A Python script runs in a fork."""
+def attempt(tiny_data):
+    """Run a command on the small data, one thread per process. A Python script runs in a fork."""
 
-    def run(*command, **env):
+    def attempt(*command, merged=False, **env):
         environment = {
             **os.environ,
             **tiny_data,
@@ -122,7 +114,17 @@ def run(tiny_data):
             'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
             **env,
         }
-        done = run_command(command, environment, merged=True)
+        return run_command(command, environment, merged=merged)
+
+    return attempt
+
+
+@pytest.fixture(scope='session')
+def run(attempt):
+    """Run a command that must succeed, as ``attempt`` does; return its output."""
+
+    def run(*command, **env):
+        done = attempt(*command, merged=True, **env)
         assert done.returncode == 0, done.stdout[-4000:]  # the end says why
         return done.stdout
 

@@ -61,7 +61,7 @@ def looked(monkeypatch):
 
 @pytest.fixture
 def warned(monkeypatch):
-    """What the log says."""
+    """What the log says: pairs of level and text."""
     lines = []
     monkeypatch.setattr(data_sets, 'print_log', lambda text, logger, level: lines.append((level, text)))
     return lines

@@ -80,66 +80,44 @@ def aspp(norm='BN', **options):
 
 
 PSP = dict(type='PSPHead', in_channels=4, channels=4, pool_scales=(2, 1), num_classes=2, norm_cfg=dict(type='SyncBN'))
-CE = dict(type='CrossEntropyLoss')
+SIGMOID, LOVASZ, DICE = dict(type='CrossEntropyLoss', use_sigmoid=True), dict(type='LovaszLoss'), dict(type='DiceLoss')
 EPOCH = dict(type='DefaultSampler', shuffle=True)
-ONE = {'train_dataloader.batch_size': 1}
+ONE, TWO = {'train_dataloader.batch_size': 1}, {'val_dataloader.batch_size': 2}
+THREE = {'train_dataloader.batch_size': 3, 'network': aspp()}
 
 
 @pytest.mark.parametrize(
-    ('kind', 'options', 'names'),
+    ('options', 'names'),
     [
         # a crop beside data_preprocessor.size
-        ('crop', dict(train=(crop(32, 32),)), r'data_preprocessor\.size: \(16, 16\).*32×20 to 32×32.*crop_size'),
-        ('crop', dict(train=()), r'data_preprocessor\.size: .*48×20 to 48×40'),
-        ('crop', dict(train=(random_resize(0.5, 2), crop(24, 24))), r'data_preprocessor\.size: .*(16|24)×.. to 24×24'),
-        ('crop', dict(train=(resize(96, 96),)), r'data_preprocessor\.size: .*96×40 to 96×80'),
-        ('crop', dict(size=None), r'data_preprocessor\.size: None.*size_divisor'),
-        ('crop', dict(divisor=8), r'data_preprocessor\.size: \(16, 16\), and size_divisor is 8'),
-        ('padding', dict(train=(crop(8, 8),)), r'data_preprocessor\.size: .*8×8 pixels: most .* padding'),
+        (dict(train=(crop(32, 32),)), r'data_preprocessor\.size: \(16, 16\).*32×20 to 32×32'),
+        (dict(train=()), r'data_preprocessor\.size: .*48×20 to 48×40'),
+        (dict(train=(random_resize(0.5, 2), crop(24, 24))), r'data_preprocessor\.size: .*(16|24)×.. to 24×24'),
+        (dict(train=(resize(96, 96),)), r'data_preprocessor\.size: .*96×40 to 96×80'),
+        (dict(divisor=8), r'data_preprocessor\.size: \(16, 16\), and size_divisor is 8'),
+        (dict(train=(crop(8, 8),)), r'data_preprocessor\.size: .*8×8 pixels: most .* padding'),
         # a batch norm of one value
-        ('one image', dict(network=aspp(), **ONE), r'train_dataloader\.batch_size: 1.*model\.image_pool\.1\.bn'),
-        ('one image', dict(network=PSP, **ONE), r'train_dataloader\.batch_size: 1.*model\.psp_modules\.1\.1\.bn'),
-        (
-            'one image',
-            {'network': aspp(), 'train_dataloader.batch_size': 3, 'train_dataloader.sampler': EPOCH},
-            r'train_dataloader\.drop_last: .*last batch of 4 images has one',
-        ),
+        (dict(network=aspp(), **ONE), r'train_dataloader\.batch_size: 1.*model\.image_pool\.1\.bn'),
+        (dict(network=PSP, **ONE), r'train_dataloader\.batch_size: 1.*model\.psp_modules\.1\.1\.bn'),
+        (dict(THREE, **{'train_dataloader.sampler': EPOCH}), r'train_dataloader\.drop_last: .*last batch of 4'),
         # one logit
-        ('logit', dict(head=dict(out_channels=1, loss_decode=CE)), r'decode_head\.loss_decode: .*use_sigmoid=True'),
-        ('logit', dict(head=dict(out_channels=1)), r'decode_head\.loss_decode: CrossEntropyLoss'),
-        (
-            'logit',
-            dict(head=dict(out_channels=1, loss_decode=[dict(CE, use_sigmoid=True), dict(type='LovaszLoss')])),
-            r'decode_head\.loss_decode: LovaszLoss',
-        ),
-        (
-            'logit',
-            dict(head=dict(out_channels=1, loss_decode=dict(type='DiceLoss', use_sigmoid=False))),
-            r'decode_head\.loss_decode: DiceLoss',
-        ),
+        (dict(head=dict(out_channels=1)), r'decode_head\.loss_decode: CrossEntropyLoss'),
+        (dict(head=dict(out_channels=1, loss_decode=[SIGMOID, LOVASZ])), r'decode_head\.loss_decode: LovaszLoss'),
+        (dict(head=dict(out_channels=1, loss_decode=dict(DICE, use_sigmoid=False))), 'loss_decode: DiceLoss'),
         # reduce_zero_label in one place
-        ('zero', dict(train=reduced(True)), r'train_dataloader\.dataset\.reduce_zero_label: False.*LoadAnnotations'),
-        (
-            'zero',
-            dict(val=[LOAD, dict(MASK, reduce_zero_label=True), PACK]),
-            r'val_dataloader\.dataset\.reduce_zero_label: False.*LoadAnnotations',
-        ),
-        ('zero', dict(train_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: False, but train_'),
-        ('zero', dict(val_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: True, but train_'),
+        (dict(val=[LOAD, dict(MASK, reduce_zero_label=True), PACK]), r'val_.*\.reduce_zero_label: False'),
+        (dict(train_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: False, but train_'),
+        (dict(val_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: True, but train_'),
         # masks that validation resizes
-        ('order', dict(val=(resize(96, 80),)), r'val_dataloader\.dataset\.pipeline: .*48×20 .*96×40.*behind'),
-        ('order', dict(val=(resize(24, 20, False),)), r'val_dataloader\.dataset\.pipeline: .*24×20'),
-        ('order', dict(val=(crop(16, 16),)), r'val_dataloader\.dataset\.pipeline: .*16×16'),
+        (dict(val=(resize(96, 80),)), r'val_dataloader\.dataset\.pipeline: .*48×20 .*96×40'),
+        (dict(val=(resize(24, 20, False),)), r'val_dataloader\.dataset\.pipeline: .*24×20'),
+        (dict(val=(crop(16, 16),)), r'val_dataloader\.dataset\.pipeline: .*16×16'),
         # sizes of a validation batch
-        ('mixed', {'val_dataloader.batch_size': 2}, r'val_dataloader\.batch_size: 2.*48×20 and 48×40'),
-        (
-            'mixed',
-            {'val_dataloader.batch_size': 2, 'val': [LOAD, resize(96, 96), MASK, PACK]},
-            r'val_dataloader\.batch_size: 2.*96×40 and 96×80',
-        ),
+        (TWO, r'val_dataloader\.batch_size: 2.*48×20 and 48×40'),
+        (dict(TWO, val=[LOAD, resize(96, 96), MASK, PACK]), r'val_dataloader\.batch_size: 2.*96×40 and 96×80'),
     ],
 )
-def test_what_would_fail_later(said, kind, options, names):
+def test_what_would_fail_later(said, options, names):
     lines = said(**options)
     assert [line for line in lines if re.search(names, line)], lines
     assert len([line for line in lines if '.png' not in line and 'no mask has' not in line]) == 1, lines
@@ -157,19 +135,16 @@ def test_what_would_fail_later(said, kind, options, names):
         dict(train=(dict(type='ResizeToMultiple', size_divisor=32),)),  # not known
         dict(network=aspp()),
         dict(network=aspp('GN') | dict(norm_cfg=dict(type='GN', num_groups=2)), **ONE),
-        {'network': aspp(), 'train_dataloader.batch_size': 3},  # mmattn's and mmseg's infinite samplers have no end
-        {
-            'network': aspp(),
-            'train_dataloader': dict(batch_size=3, sampler=EPOCH, drop_last=True),
-        },
-        dict(head=dict(out_channels=1, loss_decode=dict(CE, use_sigmoid=True))),
-        dict(head=dict(out_channels=1, loss_decode=dict(type='LovaszLoss', loss_type='binary'))),
-        dict(head=dict(out_channels=1, loss_decode=dict(type='DiceLoss'))),
-        dict(head=dict(loss_decode=CE)),
+        THREE,  # mmattn's and mmseg's infinite samplers have no end
+        dict(THREE, **{'train_dataloader.sampler': EPOCH, 'train_dataloader.drop_last': True}),
+        dict(head=dict(out_channels=1, loss_decode=SIGMOID)),
+        dict(head=dict(out_channels=1, loss_decode=dict(LOVASZ, loss_type='binary'))),
+        dict(head=dict(out_channels=1, loss_decode=DICE)),
+        dict(head=dict(loss_decode=dict(type='CrossEntropyLoss'))),
         dict(train=reduced(False), val=[LOAD, dict(MASK, reduce_zero_label=None), PACK]),
         dict(val=(resize(48, 48),)),  # the sizes stay
         dict(val=[LOAD, resize(96, 80), MASK, PACK]),
-        {'val_dataloader.batch_size': 2, 'val': [LOAD, resize(16, 16, False), MASK, PACK]},
+        dict(TWO, val=[LOAD, resize(16, 16, False), MASK, PACK]),
     ],
 )
 def test_what_works_passes(said, options):

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +16,8 @@ pytest.importorskip('mmdet')
 
 from mmattn.data_check import data_sets
 from mmattn.detection import DetDataCheckHook
+from mmattn.utils import config_path
 
-from ..engine.test_tools import ROOT
 from .image_folders import cut
 
 SIZE = (48, 40)  # width, height
@@ -111,11 +111,6 @@ def check(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize('layout', [coco, voc])
-def test_data_without_a_fault(check, tmp_path, layout):
-    assert check(layout(tmp_path), layout(tmp_path / 'val')) == []
-
-
 @pytest.mark.parametrize(
     ('boxes', 'said'),
     [
@@ -203,46 +198,34 @@ def test_annotations_that_are_missing_or_broken(check, tmp_path):
     """All of them are named at once."""
     data_set = voc(tmp_path)
     whole = (tmp_path / 'Annotations/1.xml').read_text()
-    for name, text in (
-        ('2', '<annotation>'),
-        ('3', whole.replace('<xmin>', '<x>').replace('</xmin>', '</x>')),
-        ('4', re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole)),
-    ):
-        (tmp_path / f'Annotations/{name}.xml').write_text(text)
-    (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(6)))
-    with pytest.raises(ValueError, match=r'no annotation file .*5.xml'):
-        check(data_set)
-    (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(5)))
-    with pytest.raises(ValueError, match=r'2\.xml') as error:
-        check(data_set)
-    for said in ('2.xml: cannot be parsed', '3.xml: .*xmin', "4.xml: .*ymax .*'many'"):
-        assert re.search(said, str(error.value))
+    broken = '<annotation>', whole.replace('xmin>', 'x>'), re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole)
+    for i, text in enumerate(broken, 2):
+        (tmp_path / f'Annotations/{i}.xml').write_text(text)
+    for count, named in ((6, ['5.xml']), (5, ['2.xml', '3.xml: .*xmin', '4.xml: .*ymax'])):
+        (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(count)))
+        with pytest.raises(ValueError, match=''.join(f'(?s:.*){name}' for name in named)):
+            check(data_set)
     with pytest.raises(ValueError, match=r'no\.json'):
         check(coco(tmp_path) | dict(ann_file='no.json'))
 
 
-def change(root, **changes):
-    """Change the annotations of a COCO file: each key is set to what a function makes of the annotation."""
+@contextmanager
+def edited(root):
+    """Change a COCO file by its content."""
     path = root / 'boxes.json'
     content = json.loads(path.read_text())
-    for box in content['annotations']:
-        box.update({key: make(box) for key, make in changes.items()})
+    yield content
     path.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
     ('changes', 'names'),
     [
-        (dict(bbox=lambda box: [30, 20, 46, 38]), r'4 of 4 boxes .*\[left, top, width, height\].*\[30, 20, 46, 38\]'),
         (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 1]), '4 of 4 boxes .* corners'),
         (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes .*area'),
-        (dict(bbox=lambda box: [0.1, 0.2, 0.5, 0.5] if box['id'] < 3 else box['bbox']), '3 of 4 boxes .*0…1'),
-        (dict(bbox=lambda box: box['bbox'][:3]), r'4 of 4 boxes .*\[\d+, \d+, \d+\]'),
         (dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']), '1 of 4 boxes .*finite'),
-        (dict(bbox=lambda box: None), '4 of 4 boxes .*None'),
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),
         (dict(area=lambda box: '9' if box['id'] == 1 else 9), "1 of 4 annotations .*area '9' of id 1"),
-        (dict(area=lambda box: None), '4 of 4 annotations .*area None'),
         (dict(image_id=lambda box: [1]), 'CocoDataset'),
         (dict(bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox']), None),  # one pixel
         (dict(bbox=lambda box: [40, 30, 20, 20]), None),  # clipped, and no corners
@@ -250,14 +233,11 @@ def change(root, **changes):
 )
 def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, changes, names):
     data_set = coco(tmp_path)
-    change(tmp_path, **changes)
+    with edited(tmp_path) as content:
+        for box in content['annotations']:
+            box.update({key: make(box) for key, make in changes.items()})
     with nullcontext() if names is None else pytest.raises(ValueError, match=rf'boxes\.json.*{names}'):
         check(data_set)
-
-
-def rename(content, *names):
-    for category, name in zip(content['categories'], names):
-        category['name'] = name
 
 
 @pytest.mark.parametrize(
@@ -265,23 +245,17 @@ def rename(content, *names):
     [
         (lambda c: [image.update(width='48') for image in c['images']], CLASSES, "2 of 2 images .*width '48' of id 0"),
         (lambda c: c['categories'].append(dict(id=70, name='cell')), CLASSES, "'cell' with id 7, 'cell' with id 70"),
-        (
-            lambda c: c['categories'].append(dict(id=7, name='dog')),
-            CLASSES,
-            "repeats the id of categories: 'cell' with id 7",
-        ),
-        (lambda c: rename(c, 'cell ', 'plate'), CLASSES, "; the file spells 'cell' 'cell '"),
-        (lambda c: rename(c, 'tube'), 'tube', r"classes must be a list of names; got 'tube': write \['tube'\]"),
+        (lambda c: c['categories'].append(dict(id=7, name='dog')), CLASSES, "id of categories: 'cell' with id 7"),
+        (lambda c: c['categories'][0].update(name='cell '), CLASSES, "'cell' 'cell '"),
+        (lambda c: c['categories'][0].update(name='tube'), 'tube', r"\['tube'\]"),
         (lambda c: [box.update(iscrowd=1) for box in c['annotations'][:2]], CLASSES, 'no box of cell; .*: 2 of cell; '),
-        (lambda c: [box.update(iscrowd=1) for box in c['annotations']], CLASSES, '2 of plate; no class is left'),
+        (lambda c: c['images'].append(dict(c['images'][0], file_name='other.jpg')), CLASSES, r'0 \(0.jpg, other.jpg\)'),
     ],
 )
 def test_coco_files_that_are_misread(check, tmp_path, edit, classes, said):
     data_set = coco(tmp_path, classes=classes)
-    path = tmp_path / 'boxes.json'
-    content = json.loads(path.read_text())
-    edit(content)
-    path.write_text(json.dumps(content))
+    with edited(tmp_path) as content:
+        edit(content)
     with pytest.raises(ValueError, match=said):
         check(data_set)
 
@@ -298,14 +272,14 @@ def test_boxes_in_0_to_1_are_a_fault_even_if_they_are_few(check, tmp_path, layou
 def test_marked_boxes_are_a_warning_where_they_are_many(check, tmp_path, layout, marked):
     data_set = layout(tmp_path, [(name, BOX) for name in CLASSES * 3])
     if layout is coco:
-        change(tmp_path, iscrowd=lambda box: int(box['id'] // 2 >= 6 - marked))
+        with edited(tmp_path) as content:
+            for box in content['annotations']:
+                box['iscrowd'] = int(box['id'] // 2 >= 6 - marked)
     else:
         for path in (tmp_path / 'Annotations').iterdir():
             parts = path.read_text().rsplit('<difficult>0', marked)
             path.write_text('<difficult>1'.join(parts))
-    said = (
-        f'train_dataloader.dataset: boxes are not used: {2 * marked} marked {"iscrowd" if layout is coco else "diff"}'
-    )
+    said = f'boxes are not used: {2 * marked} marked {"iscrowd" if layout is coco else "diff"}'
     warnings = check(data_set, allow_absent=CLASSES)
     assert [said in message for message in warnings] == [True] * (marked >= 3)
 
@@ -314,33 +288,18 @@ def test_marked_boxes_are_a_warning_where_they_are_many(check, tmp_path, layout,
 def test_an_image_that_is_read_twice_is_a_warning(check, tmp_path, split):
     data_set = coco(tmp_path)
     if not split:
-        content = json.loads((tmp_path / 'boxes.json').read_text())
-        content['images'].append(dict(content['images'][0], id=9))
-        content['annotations'].append(dict(content['annotations'][0], id=99, image_id=9))
-        (tmp_path / 'boxes.json').write_text(json.dumps(content))
+        with edited(tmp_path) as content:
+            content['images'].append(dict(content['images'][0], id=9))
+            content['annotations'].append(dict(content['annotations'][0], id=99, image_id=9))
     (message,) = check(data_set, *([data_set] if split else []))
     assert ('are training images' if split else 'lists 1 images more than once') in message
 
 
-@pytest.mark.parametrize(
-    ('content', 'names'),
-    [
-        ('{"images": [', 'JSON'),
-        ('\ufeff{}', 'BOM'),
-        ('[]', 'list'),
-        ('{"boxes": 1}', "'images'"),
-        ('repeated', r'0 \(0.jpg, other.jpg\)'),
-    ],
-)
-def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, names):
+@pytest.mark.parametrize(('content', 'name'), [('{"images": [', 'JSON'), ('\ufeff{}', 'BOM'), ('{"a": 1}', 'images')])
+def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, name):
     data_set = coco(tmp_path)
-    path = tmp_path / 'boxes.json'
-    if content == 'repeated':  # the id of an image
-        whole = json.loads(path.read_text())
-        whole['images'].append(dict(whole['images'][0], file_name='other.jpg'))
-        content = json.dumps(whole)
-    path.write_text(content, encoding='utf-8')
-    with pytest.raises(ValueError, match=f'boxes.json.*{names}'):
+    (tmp_path / 'boxes.json').write_text(content, encoding='utf-8')
+    with pytest.raises(ValueError, match=f'boxes.json.*{name}'):
         check(data_set)
 
 
@@ -358,13 +317,12 @@ def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkey
     """By mmdet's own hook, which the shipped schedules have on."""
     for name, value in tiny_data.items():
         monkeypatch.setenv(name, value)
-    cfg = Config.fromfile(
-        ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010-dcn_fpn_1xb8-150_bccd-320x240.py'
-    )
+    name = 'attended_residual/faster-rcnn_r50-w16-attn0010-dcn_fpn_1xb8-150_bccd-320x240.py'
+    cfg = Config.fromfile(config_path(name))
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         loader.update(num_workers=0, persistent_workers=False)
     cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', tmp_path.name
     cfg.train_cfg.update(max_iters=1, val_interval=2)
     cfg.model.roi_head.bbox_head.num_classes = 80
-    with pytest.raises(AssertionError, match=r'`num_classes` \(80\) in Shared2FCBBoxHead'):
+    with pytest.raises(AssertionError, match='80'):
         Runner.from_cfg(cfg).train()

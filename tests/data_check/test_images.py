@@ -68,13 +68,13 @@ def test_labels_of_masks(tmp_path, backend):
 @pytest.mark.parametrize(
     ('mode', 'options', 'tags', 'said'),
     [
-        ('F', {}, {}, 'a TIFF of 32-bit floating point'),
-        ('LAB', {}, {}, 'a TIFF of CIE L'),
-        ('RGB', dict(save_all=True, append_images=[Image.new('RGB', (7, 4))]), {}, 'a TIFF of 2 pages'),
+        ('F', {}, {}, '32-bit'),
+        ('LAB', {}, {}, 'CIE'),
+        ('RGB', dict(save_all=True, append_images=[Image.new('RGB', (7, 4))]), {}, '2 pages'),
         ('RGB', {}, {}, ''),
         ('RGBA', {}, {}, ''),  # transparency
-        ('RGBA', {}, {338: (2, 0)}, 'a TIFF of 4 bands, of which loading keeps 3'),  # another, such as infrared
-        ('RGBA', {}, {262: (2, 1)}, 'a TIFF of 4 bands, of which loading keeps 1'),  # grey and others, as GDAL writes
+        ('RGBA', {}, {338: (2, 0)}, '4 bands, of which loading keeps 3'),  # another, such as infrared
+        ('RGBA', {}, {262: (2, 1)}, '4 bands, of which loading keeps 1'),  # grey and others, as GDAL writes
         ('RGBA', {}, {262: (2, 5)}, ''),  # CMYK
     ],
 )
@@ -86,7 +86,7 @@ def test_what_loading_would_change_in_a_tiff_is_a_fault(tmp_path, mode, options,
         assert path.read_bytes().count(entries[0]) == 1
         path.write_bytes(path.read_bytes().replace(*entries))
     fault = image_files.look(image_files.ImageFile(str(path), 'cv2', 'color')).fault
-    assert fault.startswith(said)
+    assert said in fault
     assert bool(fault) == bool(said)
 
 

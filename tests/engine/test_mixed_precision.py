@@ -4,10 +4,9 @@ from contextlib import nullcontext
 
 import pytest
 from mmengine.config import Config
-from mmengine.optim import AmpOptimWrapper, OptimWrapper
-from torch import nn
+from mmengine.optim import OptimWrapper
 
-from mmattn.engine import enable_amp, enable_test_amp, prepare_for_cpu
+from mmattn.engine import enable_amp, enable_test_amp
 
 
 @pytest.mark.parametrize(
@@ -42,19 +41,3 @@ def test_tests_in_mixed_precision(monkeypatch, scope, loop, expected):
     with pytest.raises(ValueError, match=expected) if expected else nullcontext():
         enable_test_amp(cfg)
     assert cfg.test_cfg.get('fp16', False) == (expected is None)
-
-
-def test_classes_are_replaced_on_a_cpu(monkeypatch):
-    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
-    cfg = Config(
-        dict(
-            optim_wrapper=dict(type=AmpOptimWrapper),
-            model=dict(type='EncoderDecoder', norm_cfg=dict(type=nn.SyncBatchNorm)),
-        )
-    )
-    prepare_for_cpu(cfg)
-    assert cfg.optim_wrapper.type == 'mmattn.CPUAmpOptimWrapper'
-    monkeypatch.setattr('torch.distributed.is_initialized', lambda: True)
-    cfg.launcher = 'pytorch'
-    prepare_for_cpu(cfg)
-    assert cfg.model.norm_cfg.type == 'BN'

@@ -7,28 +7,22 @@ from mmattn.utils.complexity import count, input_size
 
 from ..tiny_detectors import detector
 
+RESIZE = dict(type='RandomResize', scale=(2048, 1024))
+
 
 @pytest.mark.parametrize(
-    ('transform', 'expected'),
+    ('pipeline', 'expected'),
     [
-        (dict(type='RandomCrop', crop_size=(32, 48)), (32, 48)),
-        (dict(type='RandomCrop', crop_size=180), (180, 180)),
-        (dict(type='RandomCrop', crop_type='relative_range', crop_size=(0.5, 0.5)), (1024, 2048)),
-        (dict(type='PackSegInputs'), (1024, 2048)),
+        ([RESIZE, dict(type='RandomCrop', crop_size=(32, 48))], (32, 48)),
+        ([RESIZE, dict(type='RandomCrop', crop_size=180)], (180, 180)),
+        ([RESIZE, dict(type='RandomCrop', crop_type='relative_range', crop_size=(0.5, 0.5))], (1024, 2048)),
+        ([RESIZE, dict(type='PackSegInputs')], (1024, 2048)),
+        ([dict(type='RandomChoiceResize', scale=[(1333, 640), (1333, 800)])], (800, 1333)),  # the last counts
+        ([], None),
     ],
 )
-def test_the_crop_decides_then_the_scale(transform, expected):
-    pipeline = [dict(type='RandomResize', scale=(2048, 1024)), transform]
+def test_the_crop_decides_then_the_scale(pipeline, expected):
     assert input_size(Config(dict(train_dataloader=dict(dataset=dict(pipeline=pipeline))))) == expected
-
-
-def test_of_several_scales_the_last_counts():
-    pipeline = [dict(type='RandomChoiceResize', scale=[(1333, 640), (1333, 800)])]
-    assert input_size(Config(dict(train_dataloader=dict(dataset=dict(pipeline=pipeline))))) == (800, 1333)
-
-
-def test_no_size():
-    assert input_size(Config(dict(train_dataloader=dict(dataset=dict(pipeline=[]))))) is None
 
 
 @pytest.mark.mmcv_operators

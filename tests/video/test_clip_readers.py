@@ -51,13 +51,11 @@ def test_the_frame_of_a_folder_is_found_by_its_number(tmp_path):
         assert np.array(Image.open(path))[0, 0].tolist() == [shade, 0, 0]
 
 
-@pytest.mark.parametrize(('frame', 'said'), [('a.jpg', r'\.png'), ('a.png@12', '12'), ('none/x/a.png', None)])
-def test_frames_that_cannot_be_written(phone, tmp_path, frame, said):
-    if said is None:
-        assert write_frame(phone, tmp_path / frame).exists()
-    else:
-        with pytest.raises(ValueError, match=said):
-            write_frame(phone, tmp_path / frame)
+@pytest.mark.parametrize('frame', ['a.jpg', 'a.png@12'])
+def test_frames_that_cannot_be_written(phone, tmp_path, frame):
+    with pytest.raises(ValueError, match=frame.rpartition('@')[2].rpartition('.')[2]):
+        write_frame(phone, tmp_path / frame)
+    assert write_frame(phone, tmp_path / 'none/x/a.png').exists()
 
 
 def test_standard_input_is_a_stream_that_is_read_once(phone):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import DefaultSampler, pseudo_collate
+from mmengine.dataset import pseudo_collate
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -113,7 +113,7 @@ def test_youtube_vos(tmp_path):
 
 
 def break_files(root):
-    """All that can be wrong with a data set, and what is said of it."""
+    """All that can be wrong with a data set, and what its faults begin with."""
     frames, masks = root / 'JPEGImages/240p', root / 'Annotations/240p'
     for number in (2, 5, 6):
         (frames / f'gap/0000{number}.jpg').unlink()
@@ -121,23 +121,26 @@ def break_files(root):
     cut.write_bytes(cut.read_bytes()[:-100])
     (frames / 'cut/00002.jpg').write_bytes(b'')
     Image.new('L', (44, 29)).save(frames / 'cut/00003.jpg')
+    Image.fromarray(np.full(clips.SIZE, 40000, np.uint16)).save(frames / 'cut/00004.jpg', format='PNG')
     write_mask(masks / 'size/00001.png', np.zeros((44, 30), int))
     (masks / 'size/00002.png').write_bytes((masks / 'size/00002.png').read_bytes()[:-30])
     Image.new('RGB', (44, 30)).save(masks / 'size/00003.png')
+    Image.fromarray(squares(1, 200)).save(masks / 'size/00004.png', format='JPEG')
+    Image.fromarray(squares(1, 200)).save(masks / 'size/00005.bmp')
     write_mask(masks / 'empty/00000.png', squares(0))
     (masks / 'first/00000.png').unlink()
     (frames / 'void').rename(frames / 'elsewhere')
+    for suffix in ('jpg', 'png'):
+        Image.new('RGB', (44, 30)).save(frames / f'empty/unnumbered.{suffix}')
     return [
         f'{frames}/gap/00002.jpg: ',
         f'{frames}/gap/00005.jpg … 00006.jpg: 2 ',
         *(f'{masks}/gap/0000{i}.png: ' for i in (2, 5, 6)),
-        f'{cut}: unreadable',
-        f'{frames}/cut/00002.jpg: unreadable',
-        f'{frames}/cut/00003.jpg: 44×29; 00000.jpg is 44×30',
-        f'{masks}/size/00001.png: 30×44; 00000.jpg is 44×30',
-        f'{masks}/size/00002.png: unreadable',
-        f'{masks}/size/00003.png: an image of mode RGB',
+        *(f'{frames}/cut/0000{i}.jpg: ' for i in (1, 2, 3, 4)),
+        *(f'{masks}/size/0000{i}.png: ' for i in (1, 2, 3, 4)),
+        f'{masks}/size/00005.png: has the same name',
         f'{masks}/empty/00000.png: ',
+        f'{frames}/empty: ',
         f'{masks}/first: ',
         f'{frames}/void: ',
         f'{frames}/none: ',
@@ -151,11 +154,11 @@ def test_all_faults_are_told_at_once_before_work(tmp_path):
     (tmp_path / 'ImageSets/val.txt').write_text('\n'.join([*names, 'none', '']))
     assert len(DAVISDataset('ImageSets/train.txt', '240p', data_root=str(tmp_path))) == len(names)
     expected = break_files(tmp_path)
-    with pytest.raises(ValueError, match='DAVISDataset: 15 faults in its files:\n') as raised:
+    with pytest.raises(ValueError, match=f'DAVISDataset: {len(expected)} faults in its files:\n') as raised:
         davis(tmp_path)
     told = str(raised.value).splitlines()[1:]
     assert [sum(line.startswith(fault) for line in told) for fault in expected] == [1] * len(expected), told
-    with pytest.raises(ValueError, match='DAVISDataset: 8 faults'):  # what costs no reading
+    with pytest.raises(ValueError, match='DAVISDataset: 10 faults'):  # what costs no reading
         davis(tmp_path, check_files=False)
 
 
@@ -198,28 +201,11 @@ def test_names_of_frames_need_no_padding_and_no_order(tmp_path):
     assert item['output_positions'] == [1, 2, 3]
 
 
-@pytest.mark.parametrize('content', ['{}', '[]', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"'])
+@pytest.mark.parametrize('content', ['{}', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"'])
 def test_a_meta_json_of_another_kind_is_named(tmp_path, content):
-    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0)}), dict(a=2))
     (tmp_path / 'meta.json').write_text(content)
     with pytest.raises(ValueError, match=rf'{tmp_path}/meta\.json: '):
         YouTubeVOSDataset(data_root=str(tmp_path))
-
-
-def test_lossy_deep_and_ambiguous_files_are_faults(tmp_path):
-    clips.clip(tmp_path, 'a', [squares(p, 200) for p in range(4)], suffix='.png')
-    masks, frames = tmp_path / 'Annotations/a', tmp_path / 'JPEGImages/a'
-    Image.fromarray(squares(1, 200)).save(masks / 'lossy.jpg')
-    (masks / 'lossy.jpg').rename(masks / '00001.png')
-    Image.fromarray(squares(2, 200)).save(masks / '00002.bmp')
-    Image.fromarray(np.full(clips.SIZE, 40000, np.uint16)).save(frames / '00003.png')
-    clips.clip(tmp_path, 'b', [squares(0, 1)])
-    for suffix in ('jpg', 'png'):
-        Image.new('RGB', clips.SIZE[::-1]).save(tmp_path / f'JPEGImages/b/unnumbered.{suffix}')
-    with pytest.raises(ValueError, match='4 faults') as raised:
-        VideoFolderDataset(data_root=str(tmp_path))
-    named = f'{masks}/00001.png: .*JPEG', f'{masks}/00002.png: ', f'{frames}/00003.png: .*I;16', 'JPEGImages/b: '
-    assert all(re.search(said, str(raised.value)) for said in named)
 
 
 def test_lists_and_folders_that_are_not_there(tmp_path):
@@ -242,7 +228,6 @@ def test_gaps_may_be_allowed_and_steps_be_of_any_size(tmp_path):
     clips.clip(tmp_path, 'b', [squares(p, 1) for p in range(3)], numbers=[0, 1, 100_000])
     with pytest.raises(ValueError, match=r'00002\.jpg … 99999\.jpg: 99998 '):
         VideoFolderDataset(data_root=str(tmp_path))
-    assert len(VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True)) == 2
 
 
 def positions(item):
@@ -356,14 +341,10 @@ def test_items_depend_on_seed_and_position_alone(tmp_path, workers):
 
 def test_items_are_batched(tmp_path):
     clips.davis(tmp_path, a=[squares(p, 1) for p in range(5)], b=[squares(p, 2, 3) for p in range(3)])
-    for pipeline in (train(4), TEST):  # clips of 5 and 3 frames
-        dataset = davis(tmp_path, pipeline=pipeline)
-        batch = next(
-            iter(DataLoader(dataset, 2, sampler=DefaultSampler(dataset, shuffle=False), collate_fn=pseudo_collate))
-        )
+    for pipeline, inputs in ((train(4), [(4, 3, *clips.SIZE)] * 2), (TEST, [])):  # clips of 5 and 3 frames
+        (batch,) = DataLoader(davis(tmp_path, pipeline=pipeline), 2, collate_fn=pseudo_collate)
         assert [list(sample.first_frames) for sample in batch['data_samples']] == [[1], [2, 3]]
-        inputs = [clip.shape for clip in batch.get('inputs', [])]
-        assert inputs == ([] if pipeline is TEST else [(4, 3, *clips.SIZE)] * 2)
+        assert [clip.shape for clip in batch.get('inputs', [])] == inputs
 
 
 @clips.needs_davis

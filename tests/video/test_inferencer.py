@@ -1,7 +1,6 @@
 """Masks and overlays of whole clips, against the model; runs that break and go on; and what must be an error."""
 
 import gc
-import logging
 import re
 import weakref
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.utils import trained_model
 from mmattn.utils.files import exclusive
 from mmattn.utils.paths import config_path
 from mmattn.video import clip_readers as opened
@@ -224,48 +222,35 @@ def begins(written, i):
     return next((number, ids == i) for number, ids in enumerate(map(read_mask, written)) if (ids == i).any())
 
 
-@pytest.mark.parametrize(
-    ('names', 'frames'),
-    [
-        (['any name.png'], [0]),
-        (['2.png'], [0]),  # no frame is called exactly so
-        (['00003.png'], [3]),
-        (['any name.png@3', 'x/00000.png'], [3, 0]),
-        (['any name.png@00003'], [3]),
-        (['x/00000.png', 'x/00004.png'], [0, 4]),  # the folder, in which an empty mask may lie
-    ],
-)
-def test_whose_mask_is_it(loaded, folder, tmp_path, names, frames):
-    for i, name in enumerate(names, 1):
-        write_mask(tmp_path / name.partition('@')[0], squares(0, i))
-    write_mask(tmp_path / 'x/00001.png', squares(0))
-    given = tmp_path / 'x' if names[0].startswith('x/') else [tmp_path / name for name in names]
-    written = loaded(folder, given, tmp_path / 'out', overlay=False)
-    for i, frame in enumerate(frames, 1):
-        number, shown = begins(written, i)
-        assert number == frame
-        np.testing.assert_array_equal(shown, squares(0, i) == i)
+FRAMES_OF_MASKS = [  # of the folder and the video, the names, and the frames that they belong to
+    ('folder', ['any name.png'], [0]),
+    ('folder', ['2.png'], [0]),  # no frame is called exactly so
+    ('folder', ['00003.png'], [3]),
+    ('folder', ['any name.png@3', 'x/00000.png'], [3, 0]),
+    ('folder', ['any name.png@00003'], [3]),
+    ('folder', ['x/00000.png', 'x/00004.png'], [0, 4]),  # the folder, in which an empty mask may lie
+    ('video', ['bear2.png'], [0]),  # a single one of any name
+    ('video', ['00002.png'], [0]),
+    ('video', ['bear.png@3'], [3]),
+    ('video', ['bear2.png', 'other.png@3'], [0, 3]),
+    ('video', ['bear3.png@1', 'other.png'], [1, 0]),
+    ('video', ['00000.png', '2.png'], [0, 2]),
+    ('video', ['x/mask_0.png', 'x/mask_3.png'], [0, 3]),  # the folder
+    ('video', ['x/00003.png'], [3]),
+]
 
 
-@pytest.mark.parametrize(
-    ('names', 'frames'),
-    [
-        (['bear2.png'], [0]),  # a single one of any name
-        (['00002.png'], [0]),
-        (['bear.png@3'], [3]),
-        (['bear2.png', 'other.png@3'], [0, 3]),
-        (['bear3.png@1', 'other.png'], [1, 0]),
-        (['00000.png', '2.png'], [0, 2]),
-        (['x/mask_0.png', 'x/mask_3.png'], [0, 3]),  # the folder
-        (['x/00003.png'], [3]),
-    ],
-)
-def test_whose_mask_is_it_in_a_video(loaded, folder, tmp_path, names, frames):
-    video = write_video(tmp_path / 'clip.avi', [*map(read_frame, sorted(folder.iterdir())[:4])], codec='MJPG')
+@pytest.mark.parametrize(('kind', 'names', 'frames'), FRAMES_OF_MASKS)
+def test_whose_mask_is_it(loaded, folder, tmp_path, kind, names, frames):
+    clip = folder
+    if kind == 'video':
+        clip = write_video(tmp_path / 'clip.avi', [*map(read_frame, sorted(folder.iterdir())[:4])], codec='MJPG')
     for i, name in enumerate(names, 1):
         write_mask(tmp_path / name.partition('@')[0], squares(0, i))
+    if names[0] == 'x/00000.png':
+        write_mask(tmp_path / 'x/00001.png', squares(0))
     given = tmp_path / 'x' if names[0].startswith('x/') else [tmp_path / name for name in names]
-    written = loaded(video, given, tmp_path / 'out', overlay=False)
+    written = loaded(clip, given, tmp_path / 'out', overlay=False)
     for i, frame in enumerate(frames, 1):
         number, shown = begins(written, i)
         assert number == frame
@@ -277,12 +262,6 @@ def test_numbers_in_names_that_begin_elsewhere(loaded, tmp_path, mask, frame):
     clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], numbers=[100, 105, 110], masked=(1,))
     written = loaded(tmp_path / 'JPEGImages', f'{tmp_path}/Annotations/{mask}', tmp_path / 'a', overlay=False)
     assert begins(written, 1)[0] == frame
-
-
-def test_a_single_object_of_0_and_255(loaded, folder, tmp_path):
-    Image.fromarray(squares(0, 1) * np.uint8(255)).save(tmp_path / 'mask.png')
-    written = loaded(folder, tmp_path / 'mask.png', tmp_path / 'out', overlay=False, single_object=True)
-    np.testing.assert_array_equal(read_mask(written[0]), squares(0, 1))
 
 
 def test_masks_and_overlay_have_the_colours_of_the_given_mask(loaded, folder, tmp_path):
@@ -302,20 +281,9 @@ def test_masks_and_overlay_have_the_colours_of_the_given_mask(loaded, folder, tm
     assert abs(first - drawn).mean() < abs(first - davis).mean()
 
 
-@pytest.fixture
-def warned(monkeypatch):
-    """The warnings in the log."""
+def test_many_repeated_masks_are_one_warning_an_object(idle, folder, tmp_path, monkeypatch):
     warned = []
-
-    def log(message, logger, level=logging.INFO):
-        warned.extend([message] if level == logging.WARNING else [])
-
-    for each in (module, opened, given_masks):
-        monkeypatch.setattr(each, 'print_log', log)
-    return warned
-
-
-def test_many_repeated_masks_are_one_warning_an_object(idle, folder, tmp_path, warned):
+    monkeypatch.setattr(given_masks, 'print_log', lambda text, _, level=0: warned.extend([text] * (level > 20)))
     for number in range(5):
         write_mask(tmp_path / f'masks/{number:05}.png', squares(number, 1, *([4] if number > 2 else [])))
     with pytest.raises(pytest.fail.Exception):
@@ -502,50 +470,44 @@ def idle(loaded, monkeypatch):
 
 
 @pytest.fixture
-def spoilt(tmp_path, folder, masks):
+def spoilt(tmp_path):
     """Files of all kinds."""
     write_mask(tmp_path / 'good.png', squares(0, 1))
     write_mask(tmp_path / 'empty.png', np.zeros(SIZE, np.uint8))
     write_mask(tmp_path / 'large.png', squares(0, 1, size=(31, 50)))
     Image.fromarray(squares(0, 1) * np.uint8(255)).save(tmp_path / 'white.png')
-    Image.fromarray(squares(0, 1)).convert('RGB').save(tmp_path / 'colours.png')
     (tmp_path / 'text.png').write_text('no image')
     (tmp_path / 'folder').mkdir()
-    Image.fromarray(squares(0, 200)).save(tmp_path / 'photo.jpg')
     (tmp_path / 'links/00001.png').mkdir(parents=True)
     (tmp_path / 'links/00000.png').symlink_to(tmp_path / 'nowhere')
-    write_mask(tmp_path / 'empties/00000.png', np.zeros(SIZE, np.uint8))
-    write_mask(tmp_path / 'empties/00002.png', np.zeros(SIZE, np.uint8))
+    for number in (0, 2):
+        write_mask(tmp_path / f'empties/{number:05}.png', np.zeros(SIZE, np.uint8))
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ('masks', 'names'),
+    ('masks', 'named'),
     [
-        (['empty.png'], [r'empty\.png: ']),
-        (['white.png'], [r'white\.png: .*single_object=True']),
-        (['large.png'], [r'large\.png: 50×31; .*JPEGImages .* 44×30']),
-        (['colours.png'], [r'colours\.png: .*RGB.*--single-object.*--colours.* 010101 \(\d+ pixels']),
-        (['text.png'], [r'text\.png: unreadable']),
-        (['missing.png'], [r'missing\.png']),
-        (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
-        (['good.png', 'white.png'], [r'white\.png: .*white\.png@20']),
-        (['good.png@last'], [r'good\.png@last: .*@20$']),
-        (['good.png@-1'], [r'good\.png@-1: ']),
-        (['x@20.png'], [r'x@20\.png: .*x\.png@20$']),
-        (['photo.jpg'], [r'photo\.jpg: .*JPEG']),
-        (['links'], [r'links/00000\.png: ', r'links/00001\.png: ']),
-        (['good.png@3', 'white.png@3'], [r'white\.png: .*good\.png']),
-        (['good.png@24'], [r'good\.png: .* 24 .*00000\.jpg .*00023\.jpg']),
-        (['empties'], [r'empties/00000\.png: ', r'empties/00002\.png: ']),
+        (['empty.png'], ['empty.png']),
+        (['large.png'], ['large.png']),
+        (['text.png'], ['text.png']),
+        (['missing.png'], ['missing.png']),
+        (['good.png@0', 'large.png@1', 'empty.png@2'], ['large.png', 'empty.png']),
+        (['good.png', 'white.png'], ['white.png@20']),  # how to say of which frame it is
+        (['good.png@last'], ['good.png@last']),
+        (['good.png@-1'], ['good.png@-1']),
+        (['x@20.png'], ['x.png@20']),
+        (['links'], ['links/00000.png', 'links/00001.png']),
+        (['good.png@3', 'white.png@3'], ['white.png']),
+        (['good.png@24'], ['00023.jpg']),
+        (['empties'], ['empties/00000.png', 'empties/00002.png']),
     ],
 )
-def test_masks_that_are_wrong(idle, folder, spoilt, masks, names):
-    with pytest.raises(ValueError, match=f'^{len(names)} faults? in the masks:') as raised:
+def test_masks_that_are_wrong(idle, folder, spoilt, masks, named):
+    with pytest.raises(ValueError, match=f'^{len(named)} fault') as raised:
         idle(folder, [spoilt / name for name in masks], spoilt / 'out')
-    lines = str(raised.value).splitlines()[1:]
-    assert len(lines) == len(names)
-    assert all(map(re.search, names, lines))
+    for name, line in zip(named, str(raised.value).splitlines()[1:], strict=True):
+        assert name in line
     assert not (spoilt / 'out').exists()
 
 
@@ -561,37 +523,32 @@ def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
     assert named == ['00002', '00004', '00006']
 
 
-PAGES = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100, 200)]
-
-
 @pytest.mark.parametrize(
     ('video', 'options', 'names'),
     [
         ('missing.mp4', {}, r'missing\.mp4'),
-        ('good.png', {}, r'good\.png: a picture'),  # OpenCV takes numbered pictures for a clip
-        ('pages.tif', {}, r'pages\.tif: a picture'),  # and a TIFF for a clip of its first page
-        ('pages.webp', {}, r'pages\.webp: a picture'),
-        ('text.png', {}, r'text\.png: OpenCV'),
-        ('clip.mp4', {}, r'00020\.png: .* 20 .*clip\.mp4.* 0 .* 4'),
-        ('folder', {}, r'folder: .*\.jpg'),
-        ('twins', {}, 'twins: .*name'),
-        (99, {}, '99: OpenCV'),  # a camera
-        (1.5, {}, 'video .*float'),
-        (None, dict(references='first'), "references .*'first'"),
-        (None, dict(colours=['rot']), "colours .*'rot'"),
-        (None, dict(colours=['red', 'ff0000']), 'colours must differ'),
-        (None, dict(colours=['red'], single_object=True), 'colours .*single_object'),
-        (None, dict(masks=squares(0, 1)), 'masks .*ndarray'),
+        ('good.png', {}, r'good\.png'),  # OpenCV takes numbered pictures for a clip
+        ('pages.tif', {}, r'pages\.tif'),  # and a TIFF for a clip of its first page
+        ('text.png', {}, r'text\.png'),
+        ('clip.mp4', {}, r'00020\.png: .*clip\.mp4'),  # it is too short for the second mask
+        ('folder', {}, 'folder'),
+        ('twins', {}, 'twins'),
+        (1.5, {}, 'video'),
+        (None, dict(references='first'), 'references'),
+        (None, dict(colours=['rot']), 'colours'),
+        (None, dict(colours=['red', 'ff0000']), 'colours'),
+        (None, dict(colours=['red'], single_object=True), 'single_object'),
+        (None, dict(masks=squares(0, 1)), 'masks'),
         (None, dict(masks=[]), 'mask'),
-        (None, dict(out_dir=None), 'out_dir .*NoneType'),
-        (None, dict(out_dir='file/out'), 'cannot be written to .*file/out'),
-        (None, dict(max_frames=1), 'max_frames .* 1'),
-        (None, dict(opacity=1.5), r'opacity .* 1\.5'),
+        (None, dict(out_dir=None), 'out_dir'),
+        (None, dict(out_dir='file/out'), 'file/out'),
+        (None, dict(max_frames=1), 'max_frames'),
+        (None, dict(opacity=1.5), 'opacity'),
     ],
 )
 def test_wrong_arguments(idle, folder, masks, spoilt, video, options, names):
-    for suffix in ('tif', 'webp'):
-        PAGES[0].save(spoilt / f'pages.{suffix}', save_all=True, append_images=PAGES[1:])
+    pages = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100)]
+    pages[0].save(spoilt / 'pages.tif', save_all=True, append_images=pages[1:])
     write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
     (spoilt / 'twins').mkdir()
     for name in ('a.png', 'a.jpg'):
@@ -639,22 +596,10 @@ def test_a_checkpoint_or_config_of_another_model_is_an_error(small_sst, tmp_path
     weights['other.weight'] = weights.pop('score.weight')
     torch.save(dict(state_dict=weights), tmp_path / 'other.pth')
     segmentor = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'))
-    for config, checkpoint, names in (
-        (small_sst.config, tmp_path / 'other.pth', r'(?s)other\.weight.*score\.weight'),
-        (small_sst.config, tmp_path / 'missing.pth', r'missing\.pth'),
-        (Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None, r'mmattn\.ClipDataPreprocessor'),
-        (segmentor, None, r'EncoderDecoder .*tools/image_demo\.py'),
+    for config, checkpoint, name in (
+        (small_sst.config, tmp_path / 'other.pth', 'score.weight'),
+        (Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None, 'ClipDataPreprocessor'),
+        (segmentor, None, 'EncoderDecoder'),
     ):
-        with pytest.raises((RuntimeError, FileNotFoundError, ValueError), match=names):
+        with pytest.raises((RuntimeError, ValueError), match=name):
             VOSInferencer(config, checkpoint)
-
-
-def test_another_attention_than_trained_is_named(small_sst, tmp_path, monkeypatch):
-    said, path, cfg = [], tmp_path / 'trained.pth', Config.fromfile(small_sst.config)
-    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
-    torch.save({**torch.load(small_sst.checkpoint), 'meta': dict(cfg=cfg.pretty_text)}, path)
-    VOSInferencer(small_sst.config, path)
-    cfg.model.attention.temporal_position = 'none'
-    VOSInferencer(cfg, path)
-    (message,) = said
-    assert re.match(f'{path}.*model.attention.temporal_position', message)

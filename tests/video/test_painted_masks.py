@@ -1,11 +1,13 @@
 """Masks as drawing programs save them: modes, backgrounds and smoothed edges."""
 
+import re
+
 import cv2
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from mmattn.video import given_masks
+from mmattn.video import VideoFolderDataset, datasets, given_masks
 from mmattn.video.clip_readers import FrameFolder
 from mmattn.video.painted_masks import parse_colours, read_colours, read_single_object
 
@@ -101,10 +103,10 @@ def read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ('image', 'options', 'said'),
     [
-        (paint(255 * DISK, (255, 0, 0)), {}, r'RGB.*--single-object.*--colours.* ff0000 \(\d+ pixels\)$'),
+        (paint(255 * DISK, (255, 0, 0)), {}, 'ff0000'),
         (NOISE, dict(single_object=True), 'photograph'),
         (with_alpha(NOISE, np.full(SIZE, 255, np.uint8)), dict(single_object=True), 'photograph'),
-        (paint(255 * BOTH, (255, 0, 0)), dict(colours=['blue']), r'not listed: ff0000 \(\d+ pixels\)'),
+        (paint(255 * BOTH, (255, 0, 0)), dict(colours=['blue']), 'ff0000'),
         (0 * NOISE, dict(single_object=True), 'shows no object'),
         (0 * NOISE, dict(colours=['blue']), 'shows no object'),
         (paint(255 * DISK, (255, 0, 0)), dict(single_object=True, name='m.jpg'), 'JPEG'),
@@ -132,3 +134,62 @@ def test_an_antialiased_polygon(read):
     np.testing.assert_array_equal(mask[image > 140], 1)
     np.testing.assert_array_equal(mask[image < 110], 0)
     assert warned == []
+
+
+# Values that are no ids, in a data set and in the demo alike.
+
+WIDE = np.pad(np.ones((30, 24), np.uint8), ((20, 10), (60, 4)))
+
+
+def scaled(mask):
+    return cv2.resize(cv2.resize(mask, (44, 30), interpolation=cv2.INTER_AREA), SIZE[::-1])
+
+
+def smooth_circle(value):
+    return cv2.circle(np.zeros(SIZE, np.uint8), (30, 30), 15, value, -1, cv2.LINE_AA)
+
+
+@pytest.mark.parametrize(
+    ('mask', 'kind', 'said'),
+    [
+        (soften(DISK), 'fault', '46 of its 47 values besides 0 .*single-object'),
+        (smooth_circle(255), 'fault', '28 of its 29'),
+        (smooth_circle(5), 'fault', '4 of its 5'),
+        (cv2.GaussianBlur(12 * DISK, (5, 5), 0), 'fault', 'of its 11'),
+        (cv2.GaussianBlur(100 * DISK + 200 * WIDE, (5, 5), 0), 'fault', 'values besides 0 are edges'),
+        (scaled(3 * DISK), 'fault', '2 of its 3'),
+        (scaled(2 * DISK), 'warning', ': 1: one or two pixels wide between'),
+        (128 * DISK + 255 * WIDE, 'warning', '255 beside other ids is void.*single-object'),
+        (DISK, '', ''),
+        (DISK + 2 * WIDE, '', ''),
+        (np.where(np.eye(*SIZE, k=3) > 0, 2, DISK), '', ''),  # a leash in front of a dog
+        (np.where(np.eye(*SIZE, k=3) > 0, 1, 2 * DISK), '', ''),
+        (np.where(cv2.dilate(DISK, np.ones((5, 5))) > DISK, 255, DISK), '', ''),  # void contours
+        (np.where(np.eye(*SIZE, k=30) * DISK > 0, 2, DISK), '', ''),
+    ],
+)
+def test_values_that_are_no_ids(tmp_path, monkeypatch, mask, kind, said):
+    frames, masks = tmp_path / 'JPEGImages/clip', tmp_path / 'Annotations/clip'
+    for folder, array in ((frames, np.zeros((*SIZE, 3), np.uint8)), (masks, mask.astype(np.uint8))):
+        folder.mkdir(parents=True)
+        for i in range(2):
+            Image.fromarray(array).save(folder / f'{i:05}.png')
+    warnings = []
+    for module in (datasets, given_masks):
+        monkeypatch.setattr(module, 'print_log', lambda text, logger, *level: warnings.extend([text] if level else []))
+    path = masks / '00000.png'
+
+    def follow(single_object):
+        return given_masks.read_masks({0: (path, True)}, FrameFolder(frames), single_object)
+
+    for use in (lambda one: VideoFolderDataset(data_root=str(tmp_path), single_object=one), follow):
+        warnings.clear()
+        if kind == 'fault':
+            with pytest.raises(ValueError, match=said):
+                use(False)
+        else:
+            use(False)
+            assert [bool(re.search(rf'{path}(?s:.*){said}', text)) for text in warnings] == [True] * (kind != '')
+        warnings.clear()
+        use(True)
+        assert warnings == []

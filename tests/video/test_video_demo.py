@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -21,8 +20,10 @@ from mmattn.video.inferencer import DEFAULT_CONFIG
 from mmattn.video.masks import read_mask, write_mask
 from mmattn.video.sst import SST
 
+from ..forked_tools import run_command, tool
 from . import clips
 from .clips import squares
+from .test_inferencer import write_video
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/video_demo.py'
@@ -69,12 +70,15 @@ def demo(monkeypatch, arguments, tmp_path):
     """Run the tool; ``positional`` replaces video and masks. Return the folder of the results."""
 
     def demo(*options, positional=arguments[:2], out='out'):
-        words = (TOOL, *positional, *arguments[2:], '--out', tmp_path / out, *options)
-        monkeypatch.setattr(sys, 'argv', [*map(str, words)])
-        runpy.run_path(str(TOOL), run_name='__main__')
+        call(monkeypatch, TOOL, *positional, *arguments[2:], '--out', tmp_path / out, *options)
         return tmp_path / out
 
     return demo
+
+
+def call(monkeypatch, *words):
+    monkeypatch.setattr(sys, 'argv', [*map(str, words)])
+    runpy.run_path(str(ROOT / words[0]), run_name='__main__')
 
 
 def test_masks_overlay_and_figures(demo, capsys):
@@ -85,7 +89,7 @@ def test_masks_overlay_and_figures(demo, capsys):
     assert re.search(rf'24 .*{out}/masks,.*{out}/overlay\.mp4; \d+\.\d\d frames per second, .*\d+ MiB', said)
 
 
-def test_the_options(demo, root, tmp_path, capsys, small_sst, monkeypatch):
+def test_the_options(demo, root, tmp_path, capsys, small_sst):
     """What is wrong is said without a traceback."""
     Image.fromarray(squares(0, 1, 5)).save(root / 'mask.png')
     options = '--no-overlay', '--single-object', '--cfg-options', 'model.test_cfg.scale=(32,32)'
@@ -99,51 +103,44 @@ def test_the_options(demo, root, tmp_path, capsys, small_sst, monkeypatch):
     demo('--overwrite')
     assert set(np.unique(read_mask(out / 'masks/00001.png'))) == {0, 1, 5}
     capsys.readouterr()
-    for wrong, said in (
-        (['video'], '--out'),
-        (['video', 'mask.png'], '--out'),
-        (['video', 'mask.png', '--out', 'out', '--first-frame', 'x.png'], '--first-frame'),
-        (['video', 'mask.png', '--out', 'out', '--config', 'SST'], '--checkpoint'),
+    for words, said in (
+        ('video mask.png', '--out'),
+        ('video mask.png --out out --first-frame x.png', '--first-frame'),
+        (f'video mask.png --out out --config {small_sst.config}', '--checkpoint'),
     ):
-        config = str(small_sst.config)
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *(config if word == 'SST' else word for word in wrong)])
-        with pytest.raises(SystemExit) as raised:
-            runpy.run_path(str(TOOL), run_name='__main__')
-        assert said in f'{raised.value}{capsys.readouterr().err}'
+        done = run_command(tool('video_demo.py', *words.split()))
+        assert done.returncode
+        assert said in done.stderr
     for wrong in ('--opacity 2', f'--checkpoint {tmp_path}/none.pth', '--cfg-options model.embed_dims=32'):
         with pytest.raises(SystemExit):
             demo(*wrong.split(), out='wrong')
     assert not (tmp_path / 'wrong').exists()
 
 
-def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, root, tmp_path):
+def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, tmp_path):
     page = (ROOT / 'docs/custom_data.md').read_text('utf-8')
     paint, untrained, command = re.findall(r'^python (tools/video_demo\.py .*)$', page, re.MULTILINE)
-    writer = cv2.VideoWriter(str(tmp_path / 'clip.mp4'), cv2.VideoWriter.fourcc(*'mp4v'), 24, clips.SIZE[::-1])
-    for position in range(LENGTH):
-        writer.write(clips.frame(squares(position, 1, 5), position))
-    writer.release()
+    write_video(tmp_path / 'clip.mp4', [clips.frame(squares(p, 1, 5), p) for p in range(LENGTH)])
     monkeypatch.chdir(tmp_path)
 
-    def call(command):
-        monkeypatch.setattr(sys, 'argv', command.split())
-        runpy.run_path(str(ROOT / sys.argv[0]), run_name='__main__')
+    def masks():
+        found = [read_mask(path) for path in sorted((tmp_path / 'followed/masks').iterdir())]
+        assert len(found) == LENGTH
+        return found
 
-    call(paint)
+    call(monkeypatch, *paint.split())
     square = Image.fromarray(255 * squares(0, 1))
     Image.merge('RGBA', [square, square, square, square]).resize(Image.open('frame.png').size).save('first.png')
-    torch.save(
-        dict(state_dict=MODELS.build(Config.fromfile(config_path(DEFAULT_CONFIG)).model.backbone).state_dict()), 'w'
-    )
-    call(f'{untrained} --backbone-weights w --device cpu --no-overlay')
-    found = [read_mask(path) for path in sorted((tmp_path / 'followed/masks').iterdir())]
-    assert len(found) == LENGTH
-    np.testing.assert_array_equal(found[0], squares(0, 1))
+    backbone = MODELS.build(Config.fromfile(config_path(DEFAULT_CONFIG)).model.backbone)
+    torch.save(dict(state_dict=backbone.state_dict()), 'w')
+    call(monkeypatch, *f'{untrained} --backbone-weights w --device cpu --no-overlay'.split())
+    np.testing.assert_array_equal(masks()[0], squares(0, 1))
     write_mask(tmp_path / 'first.png', squares(0, 1))
     write_mask(tmp_path / 'later.png', squares(20, 5))
-    call(command.replace('CONFIG', arguments[3]).replace('CHECKPOINT', arguments[5]) + ' --overwrite')
-    found = [read_mask(path) for path in sorted((tmp_path / 'followed/masks').iterdir())]
-    assert [int(i) for i in np.unique(found[0])] == [0, 1]
+    command = command.replace('CONFIG', arguments[3]).replace('CHECKPOINT', arguments[5])
+    call(monkeypatch, *f'{command} --overwrite'.split())
+    found = masks()
+    assert np.unique(found[0]).tolist() == [0, 1]
     assert not any((mask == 5).any() for mask in found[:20])
     np.testing.assert_array_equal(found[20] == 5, squares(20, 5) == 5)
 

@@ -20,7 +20,7 @@ from . import clips
 pytestmark = pytest.mark.e2e
 
 DAVIS = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
-YOUTUBE_VOS = ROOT / 'configs/sst/sst-strided_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
+STRIDED = ROOT / 'configs/sst/sst-strided_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
 # Fewer channels than 8 make oneDNN write past its memory on AVX2 (1×1, stride 2, channels last: oneDNN#6035).
 # SyncBN and pretrained weights are off in either; the loaders work in the process itself.
 MODEL = [
@@ -113,10 +113,10 @@ def test_youtube_vos_is_written_as_the_server_takes_it(run, tiny_data, tmp_path)
     """In training nothing is validated; in testing the zip has the frames of meta.json alone."""
     train = [option for option in TRAIN if not option.startswith('train_cfg.val')]
     options = ['--cfg-options', *MODEL, *(option for option in LOADERS if not option.startswith('val'))]
-    said = run(*tool('train.py', YOUTUBE_VOS, '--work-dir', tmp_path, *options, *train))
+    said = run(*tool('train.py', STRIDED, '--work-dir', tmp_path, *options, *train))
     assert len(losses(said)) == 4
     folders = '--work-dir', tmp_path, '--out', tmp_path / 'out'
-    said = run(*tool('test.py', YOUTUBE_VOS, tmp_path / 'iter_4.pth', *folders, *options))
+    said = run(*tool('test.py', STRIDED, tmp_path / 'iter_4.pth', *folders, *options))
     assert 'Local estimate: G' in said  # the small data have their truth
     names = [f'{clip}/{number:05}.png' for clip in 'ab' for number in (0, 5, 10)]
     with ZipFile(tmp_path / 'out/submission.zip') as archive:

@@ -3,26 +3,22 @@
 import json
 import os
 import re
-import sys
 import zlib
 from base64 import b64decode
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 from mmattn.layers import BilateralNonLocal2d, LocalBilateralAttention, TransformerAttention2d
 from mmattn.visualization import AttentionRun, attention_explorer, attention_maps, attention_runs
 
-from ..forked_tools import run_command
+from ..forked_tools import run_command, tool
 from .browser import Browser
-from .test_attention_maps import LAYERS, build, load
+from .test_attention_maps import LAYERS, build
 
-TOOL = Path(__file__).parents[2] / 'tools/visualization/attention_explorer.py'
 CLASSES, PALETTE = ('road', '</script>'), [[128, 64, 128], [0, 200, 0]]
 IMAGE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), np.uint8)
 LABELS = np.repeat([[0], [1]], 20, 0).repeat(48, 1)
@@ -147,34 +143,24 @@ def test_a_large_image_is_made_smaller():
 
 
 @pytest.mark.parametrize(
-    ('labels', 'feature', 'options', 'names'),
+    ('labels', 'feature', 'options', 'name'),
     [
-        (LABELS, 0, dict(grid=0), 'grid .* 0'),
-        (LABELS[:3, :3], 0, {}, r'labels .*\(40, 48\).*\(3, 3\)'),
+        (LABELS, 0, dict(grid=0), 'grid'),
+        (LABELS[:3, :3], 0, {}, 'labels'),
         (LABELS, torch.nan, {}, 'content .*layer'),
         (LABELS, 0, dict(max_bytes=10_000), '10000 bytes'),
     ],
 )
-def test_wrong_arguments_are_named(labels, feature, options, names):
+def test_wrong_arguments_are_named(labels, feature, options, name):
     run = layer_run(BilateralNonLocal2d(8))
     run.feature[:] += feature
-    with pytest.raises(ValueError, match=names):
+    with pytest.raises(ValueError, match=name):
         attention_explorer(IMAGE, labels, CLASSES, PALETTE, [run], **options)
-
-
-@pytest.fixture
-def command(data_root, tmp_path):
-    """The tool's arguments for a model with random weights and a validation image."""
-    cfg = load('cc')
-    init_default_scope('mmseg')
-    torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, tmp_path / 'model.pth')
-    cfg.dump(tmp_path / 'small.py')
-    return [tmp_path / 'small.py', tmp_path / 'model.pth', data_root / 'img_dir/val/tile_0.png', '--device', 'cpu']
 
 
 def test_the_tool_writes_one_file(command, tmp_path):
     out = tmp_path / 'new' / 'page.html'
-    done = run_command([sys.executable, TOOL, *command, '--grid', '3', '--out', out])
+    done = run_command(tool('visualization/attention_explorer.py', *command('cc'), '--grid', '3', '--out', out))
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(rf'{out}: 0\.\d\d MiB', done.stdout.splitlines()[-1])
     assert [path.name for path in out.parent.iterdir()] == ['page.html']
@@ -199,12 +185,17 @@ SAID = "return document.querySelector('#said').textContent"
 SHOWN = f"{SAID}.startsWith('Query')"
 
 
-def test_a_browser_shows_the_maps(browser, tmp_path):
-    layers = BilateralNonLocal2d(8, window_size=5), TransformerAttention2d(8, num_heads=2)
-    page = tmp_path / 'page.html'
-    page.write_text(page_of([layer_run(layer) for layer in layers], grid=6), encoding='utf-8')
-    browser.open(page.as_uri())
+def open_page(browser, path, *layers):
+    """Open the page of layers; return its text."""
+    path.write_text(page_of([layer_run(layer) for layer in layers], grid=6), encoding='utf-8')
+    browser.open(path.as_uri())
     browser.wait_for(SHOWN)
+    return path.read_text(encoding='utf-8')
+
+
+def test_a_browser_shows_the_maps(browser, tmp_path):
+    page = tmp_path / 'page.html'
+    open_page(browser, page, BilateralNonLocal2d(8, window_size=5), TransformerAttention2d(8, num_heads=2))
     seen = [browser.run(PIXELS)]
 
     def changed():
@@ -235,11 +226,7 @@ def test_a_browser_shows_the_maps(browser, tmp_path):
 
 def test_the_canvas_holds_the_weights(browser, tmp_path):
     """With nothing hidden and opaque, a pixel of the canvas is the colour of its weight."""
-    page = tmp_path / 'page.html'
-    page.write_text(page_of([layer_run(BilateralNonLocal2d(8, window_size=5))], grid=6), encoding='utf-8')
-    data = data_of(page.read_text(encoding='utf-8'))
-    browser.open(page.as_uri())
-    browser.wait_for(SHOWN)
+    data = data_of(open_page(browser, tmp_path / 'page.html', BilateralNonLocal2d(8, window_size=5)))
     browser.run(
         "for (const [id, value] of [['opacity', 100], ['threshold', 0]]) {"
         'document.getElementById(id).value = value;'

@@ -1,8 +1,8 @@
 """Attention maps of a shipped config's model: captured, drawn, by the tool and during training."""
 
 import itertools
-import runpy
-import sys
+import re
+from argparse import ArgumentParser
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 import mmattn.registry  # noqa: F401
+from mmattn.engine.command_line import add_config_options
 from mmattn.language.layers import BilateralMultiheadAttention
 from mmattn.layers import BilateralNonLocal2d, TransformerAttention2d
 from mmattn.visualization import (
@@ -26,36 +27,25 @@ from mmattn.visualization import (
     draw_attention_maps,
 )
 
-from ..forked_tools import run_command
+from ..engine.test_tools import SMALL
+from ..forked_tools import run_command, tool
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / 'tools/visualization/attention_maps.py'
 CONFIGS = {
     'cc': ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py',
     'nl': ROOT / 'configs/bi_nl/bi-nl_r18-d8-half_1xb8-50_buildings-256x256.py',
     'stock': ROOT / 'configs/bi_nl/nl_r18-d8-half_1xb8-50_buildings-256x256.py',
 }
 LAYERS = {'cc': 'decode_head.cca', 'nl': 'decode_head.nl_block'}
-SMALL = {
-    'model.backbone.base_channels': 8,
-    'model.decode_head.in_channels': 64,
-    'model.decode_head.channels': 16,
-    'model.auxiliary_head.in_channels': 32,
-    'model.auxiliary_head.channels': 8,
-    'model.data_preprocessor.size': (32, 32),
-    'train_dataloader.batch_size': 2,
-    'train_dataloader.num_workers': 0,
-    'train_dataloader.persistent_workers': False,
-}
 POINTS = [(0.1, 0.3), (0.6, 0.9)]  # in a map of 5 rows and 6 columns: (1, 0) and (4, 3)
 
 
 def load(name, **options):
+    """A small model's config."""
     cfg = Config.fromfile(CONFIGS[name])
-    cfg.merge_from_dict({**SMALL, **options})
-    for transform in cfg.train_dataloader.dataset.pipeline:
-        if 'crop_size' in transform:
-            transform.crop_size = (32, 32)
+    parser = ArgumentParser()
+    add_config_options(parser)
+    cfg.merge_from_dict({**parser.parse_args(['--cfg-options', *SMALL]).cfg_options, **options})
     return cfg
 
 
@@ -180,12 +170,11 @@ def test_single_terms_are_the_softmax_of_eq_2_and_8():
         np.testing.assert_allclose(maps[0].weights[kind][0].numpy(), weights, rtol=1e-5)
 
 
-def test_kinds_that_a_layer_does_not_have():
+@pytest.mark.parametrize(('layer', 'kind'), [('0', 'E2'), ('1', 'E1')])
+def test_kinds_that_a_layer_does_not_have(layer, kind):
     model = torch.nn.Sequential(TransformerAttention2d(8, terms='1010'), BilateralNonLocal2d(8))
-    with pytest.raises(ValueError, match='kinds of 0 must be among content, E1, E3; got E2'):
-        attention_layers(model, '0', ['E1', 'E2'])
-    with pytest.raises(ValueError, match='kinds of 1 must be among content, position, bilateral; got E1'):
-        attention_layers(model, '1', ['E1'])
+    with pytest.raises(ValueError, match=f'kinds of {layer} .*{kind}'):
+        attention_layers(model, layer, [kind])
 
 
 def test_sequences_have_no_image_coordinates():
@@ -203,10 +192,10 @@ def coloured(picture):
     return np.ptp(picture.astype(int), axis=-1) > 20
 
 
-def figure(points, weights, threshold=0.02, image=None):
-    image = np.zeros((60, 80, 3), np.uint8) if image is None else image
+def figure(points, weights, threshold=0.02):
     kinds = ('content', 'position', 'bilateral')
-    return draw_attention_maps(image, points, AttentionMaps('layer', 1, dict.fromkeys(kinds, weights)), threshold)
+    maps = AttentionMaps('layer', 1, dict.fromkeys(kinds, weights))
+    return draw_attention_maps(np.zeros((60, 80, 3), np.uint8), points, maps, threshold)
 
 
 def test_the_dot_is_at_the_query():
@@ -216,11 +205,9 @@ def test_the_dot_is_at_the_query():
         red[:, picture.shape[1] // 4 :] = False  # the first panel
         return np.argwhere(red).mean(0)
 
-    middle, right, below = dot(0.5, 0.5), dot(0.75, 0.5), dot(0.5, 0.75)
-    assert right[1] - middle[1] > 20
-    assert below[0] - middle[0] > 20
-    assert abs(right[0] - middle[0]) < 1
-    assert abs(below[1] - middle[1]) < 1
+    down, across = dot(0.5, 0.75) - dot(0.5, 0.5), dot(0.75, 0.5) - dot(0.5, 0.5)
+    assert down[0] > 20 > 1 > abs(down[1])
+    assert across[1] > 20 > 1 > abs(across[0])
 
 
 def test_weights_under_the_threshold_are_hidden():
@@ -233,20 +220,10 @@ def test_weights_under_the_threshold_are_hidden():
 # The tool.
 
 
-def command(data_root, tmp_path, name, *arguments):
-    """The tool's arguments for a model with random weights and a validation image."""
-    cfg = load(name)
-    init_default_scope('mmseg')
-    torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, tmp_path / 'model.pth')
-    cfg.dump(tmp_path / 'small.py')
-    image = data_root / 'img_dir/val/tile_0.png'
-    return [str(x) for x in (tmp_path / 'small.py', tmp_path / 'model.pth', image, '--device', 'cpu', *arguments)]
-
-
-def test_the_tool_writes_one_picture(data_root, tmp_path):
+def test_the_tool_writes_one_picture(command, tmp_path):
     out = tmp_path / 'new' / 'maps.png'
-    arguments = command(data_root, tmp_path, 'cc', '--query', '5,12', '--query', '47,39', '--out', out)
-    done = run_command([sys.executable, TOOL, *arguments])
+    queries = '--query', '5,12', '--query', '47,39'
+    done = run_command(tool('visualization/attention_maps.py', *command('cc'), *queries, '--out', out))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(out)
     assert [path.name for path in out.parent.iterdir()] == ['maps.png']
@@ -256,23 +233,23 @@ def test_the_tool_writes_one_picture(data_root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('name', 'arguments', 'names'),
+    ('name', 'options', 'names'),
     [
-        ('cc', ['--query', '48,5'], r'48,5 .*48 columns .*40 rows'),
-        ('cc', ['--query=-1,5'], r'--query -1,5'),
-        ('cc', ['--query', '5'], r'--query .*; got 5'),
-        ('cc', ['--query', '5,5', '--layer', 'cca'], r'small\.py: layer .*decode_head\.cca'),
-        ('cc', ['--query', '5,5', '--kinds', 'E1'], r'small\.py: kinds .*content, .*E1'),
-        ('stock', ['--query', '5,5'], r'small\.py: EncoderDecoder'),
+        ('cc', '--query 48,5', '48,5'),
+        ('cc', '--query=-1,5', '--query -1,5'),
+        ('cc', '--query 5', '--query'),
+        ('cc', '--query 5,5 --layer cca', r'decode_head\.cca'),
+        ('cc', '--query 5,5 --kinds E1', 'E1'),
+        ('stock', '--query 5,5', 'EncoderDecoder'),
     ],
 )
-def test_the_tool_says_in_a_line_what_is_wrong(data_root, tmp_path, monkeypatch, name, arguments, names):
-    monkeypatch.setattr(sys, 'argv', [str(TOOL), *command(data_root, tmp_path, name, *arguments)])
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=names) as error:
-        runpy.run_path(str(TOOL), run_name='__main__')
-    assert str(error.value).count('\n') <= 1  # the second line is how to see the traceback
-    assert not Path('attention_maps.png').exists()
+def test_the_tool_says_in_a_line_what_is_wrong(command, tmp_path, name, options, names):
+    out = tmp_path / 'maps.png'
+    done = run_command(tool('visualization/attention_maps.py', *command(name), *options.split(), '--out', out))
+    assert done.returncode
+    assert re.search(names, done.stderr)
+    assert 'Traceback' not in done.stderr
+    assert not out.exists()
 
 
 # The hook.

@@ -1,6 +1,7 @@
 """A run that is told to stop saves, exits with code 75, and ends when resumed as if nothing had happened."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,23 +113,16 @@ def test_stopped_in_validation(train, whole, tmp_path):
     assert any((x != ends[0]['state_dict'][name]).any() for name, x in averages.items())
 
 
-def test_stopped_in_the_last_validation(train, whole, tmp_path):
-    """Nothing is left to train, but the score is still to come."""
-    assert train(tmp_path, kill='validation 6', signals='SIGUSR1') == [STOPPED], train.log
-    assert train(tmp_path, resume=True) == [0], train.log
-    assert 'Iter(train)' not in train.log
-    assert 'Iter(val) [2/2]' in train.log
-    assert_same_end(tmp_path, whole(workers=3))
-
-
-def test_stopped_in_the_last_validation_by_epoch(train, tmp_path):
-    """A loop by epoch has no further epoch, before which the validation could be repeated."""
-    assert train(tmp_path, config='epochs.py', kill='validation 6', signals='SIGTERM') == [STOPPED], train.log
-    assert train(tmp_path, config='epochs.py', resume=True) == [0], train.log
-    assert 'Epoch(train)' not in train.log
+@pytest.mark.parametrize(('config', 'number'), [('config.py', 'SIGUSR1'), ('epochs.py', 'SIGTERM')])
+def test_stopped_in_the_last_validation(train, whole, tmp_path, config, number):
+    """Nothing is left to train, not even an epoch before which to validate, but the score is still to come."""
+    assert train(tmp_path, config=config, kill='validation 6', signals=number) == [STOPPED], train.log
+    assert train(tmp_path, config=config, resume=True) == [0], train.log
+    assert not re.search(r'(Iter|Epoch)\(train\)|Nothing is trained', train.log)
     assert train.log.count('[2/2]    aAcc') == 1
-    assert 'Nothing is trained' not in train.log
     assert len([*tmp_path.glob('best_*.pth')]) == 1
+    if config == 'config.py':
+        assert_same_end(tmp_path, whole(workers=3))
 
 
 @pytest.mark.parametrize(
@@ -195,30 +189,39 @@ def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
     train.close()
 
 
-def runner_with(*hooks):
-    return SimpleNamespace(hooks=hooks, logger=MMLogger.get_current_instance())
+@pytest.fixture
+def listen(monkeypatch):
+    """``listen(*hooks)``: the Runner of these hooks, which have begun to listen to signals."""
+    monkeypatch.setattr(preemption, '_kept_from_children', set())
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGUSR1)]
+
+    def listen(*hooks):
+        runner = SimpleNamespace(hooks=hooks, logger=MMLogger.get_current_instance(), iter=0)
+        hooks[0].before_loops(runner)
+        return runner
+
+    yield listen
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
-def test_earlier_handlers_come_back(monkeypatch):
+def test_earlier_handlers_come_back(listen):
     def earlier(number, frame):
         pass
 
-    monkeypatch.setattr(preemption, '_kept_from_children', set())
-    before = signal.signal(signal.SIGUSR1, earlier)
+    signal.signal(signal.SIGUSR1, earlier)
     hook = PreemptionHook(signals=['SIGUSR1'])
-    hook.before_loops(runner_with(hook, CheckpointHook()))
+    runner = listen(hook, CheckpointHook())
     assert signal.getsignal(signal.SIGUSR1) == hook._note
-    hook.before_train(runner_with(hook, CheckpointHook()))
+    hook.before_train(runner)
     hook.after_run(None)
     assert signal.getsignal(signal.SIGUSR1) is earlier
     assert preemption._kept_from_children == set()
-    signal.signal(signal.SIGUSR1, before)
 
 
-def test_without_our_checkpoints_signals_are_left_alone(caplog):
+def test_without_our_checkpoints_signals_are_left_alone(listen):
     hook, before = PreemptionHook(), signal.getsignal(signal.SIGTERM)
-    hook.before_loops(runner_with(hook))
-    hook.before_train(runner_with(hook))
+    hook.before_train(listen(hook))
     assert signal.getsignal(signal.SIGTERM) == before
     assert not hook._agreed()
 
@@ -235,32 +238,25 @@ def test_a_process_with_more_batches_to_validate_asks_no_others_about_them(monke
     assert asked == ['min', 'max', 'max', 'max']
 
 
-@pytest.fixture
-def listening(monkeypatch):
-    """A hook that has received nothing yet."""
-    monkeypatch.setattr(preemption, '_kept_from_children', set())
-    hook = PreemptionHook(signals=['SIGUSR1'])
-    hook.before_loops(runner_with(hook, CheckpointHook()))
-    yield hook
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-
-
-def test_a_signal_that_another_process_got_first_does_not_end_this_one(listening, monkeypatch):
+def test_a_signal_that_another_process_got_first_does_not_end_this_one(listen, monkeypatch):
     monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: tensor.fill_(signal.SIGTERM))
-    assert listening._agreed()
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    runner = listen(hook, CheckpointHook())
+    assert hook._agreed()
     os.kill(os.getpid(), signal.SIGUSR1)
-    runner = runner_with(listening)
-    runner.iter, runner.call_hook = 0, lambda name: getattr(listening, name)(None)
+    runner.call_hook = lambda name: getattr(hook, name)(None)
     with pytest.raises(SystemExit):
-        listening._exit(runner)
+        hook._exit(runner)
     os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end the process
 
 
-def test_a_signal_amid_the_agreement_is_told_the_next_time(listening, monkeypatch):
+def test_a_signal_amid_the_agreement_is_told_the_next_time(listen, monkeypatch):
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    listen(hook, CheckpointHook())
     monkeypatch.setattr(preemption, 'all_reduce', lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
-    assert not listening._agreed()
+    assert not hook._agreed()
     monkeypatch.setattr(preemption, 'all_reduce', lambda *_: None)
-    assert listening._agreed()
+    assert hook._agreed()
 
 
 SIGNALLED_TWICE = """

@@ -33,22 +33,17 @@ class OneWeight(BaseModel):
 
 
 def config(tmp_path, by_epoch, **settings):
-    name = 'Default' if by_epoch else 'Infinite'
+    sampler, interval = ('mmattn.DefaultSampler', 1) if by_epoch else ('mmattn.InfiniteSampler', 3)
     cfg = Config(
         dict(
             model=dict(type='OneWeight'),
             work_dir=str(tmp_path),
             train_dataloader=dict(
-                batch_size=2,
-                num_workers=0,
-                dataset=dict(type='Numbers'),
-                sampler=dict(type=f'mmattn.{name}Sampler', shuffle=True),
+                batch_size=2, num_workers=0, dataset=dict(type='Numbers'), sampler=dict(type=sampler, shuffle=True)
             ),
             train_cfg=dict(by_epoch=True, max_epochs=3) if by_epoch else dict(by_epoch=False, max_iters=6),
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-            default_hooks=dict(
-                checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 3)
-            ),
+            default_hooks=dict(checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=by_epoch, interval=interval)),
             default_scope='mmengine',
             log_level='WARNING',
             randomness=dict(seed=0),

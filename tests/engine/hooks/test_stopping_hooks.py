@@ -1,9 +1,7 @@
 """Losses that are NaN, checkpoints that do not fit and options that are wrong, in hooks and as a user meets them."""
 
 import ast
-import os
 import re
-from argparse import ArgumentParser
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -11,15 +9,14 @@ import pytest
 import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.model import BaseModel, BaseTTAModel
-from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_arguments, config_from, load_config
+from mmattn.engine import CheckpointKeysHook, InvalidLossHook, load_config
 from mmattn.layers import BilateralCrissCrossAttention
 
-from ...forked_tools import run_command, tool
+from ...forked_tools import tool
 from ..test_tools import CONFIG, SMALL
 
 
@@ -69,33 +66,29 @@ def faulty(state_dict):
     return state_dict
 
 
-@pytest.mark.parametrize('wrap', [lambda net: net, Wrapped])
-def test_all_keys_that_do_not_fit_are_named(state_dict, wrap):
-    with pytest.raises(RuntimeError, match=r'some\.pth') as caught:
-        load(CheckpointKeysHook(), wrap(Net()), faulty(state_dict))
-    said = str(caught.value)
-    assert re.search(r'Missing.*"conv\.weight", "conv\.bias"(?s:.)*Unexpected.*"neck\.weight", "neck\.bias"', said)
-    assert re.search(r'head\.weight.*\[3, 4, 1, 1\].*\[2, 4, 1, 1\]', said)
-    assert 'norm' not in said
-    assert 'head.bias' not in said
-
-
 def test_allowed_keys_may_differ_and_the_rest_is_still_checked(state_dict):
     load(CheckpointKeysHook(enabled=False), Net(), faulty(state_dict))
-    load(CheckpointKeysHook(allow=[r'^(conv|neck)\.', r'head\.weight']), Net(), state_dict)
-    with pytest.raises(RuntimeError) as caught:
-        load(CheckpointKeysHook(allow=r'^(conv|neck)\.'), Net(), state_dict)
-    assert not re.search('conv|neck', str(caught.value))
+    said, _ = refused(CheckpointKeysHook(allow=r'^(conv|neck)\.'), Net(), state_dict)
+    assert not re.search('conv|neck', said)
 
 
-def test_the_patterns_of_the_error_allow_what_differs(state_dict):
-    """They name whole modules that are new or unknown, and weights of another shape."""
-    checkpoint = faulty(state_dict)
-    with pytest.raises(RuntimeError) as caught:
-        load(CheckpointKeysHook(), Net(), checkpoint)
-    allow = ast.literal_eval(str(caught.value).rpartition('allow=')[2])
+def refused(hook, model, state_dict):
+    """The message about a checkpoint, and the patterns in it that allow what differs."""
+    with pytest.raises(RuntimeError, match=r'some\.pth') as caught:
+        load(hook, model, state_dict)
+    said = str(caught.value)
+    return said, ast.literal_eval(said.rpartition('allow=')[2])
+
+
+@pytest.mark.parametrize('wrap', [lambda net: net, Wrapped])
+def test_the_error_names_all_keys_that_do_not_fit_and_allows_them(state_dict, wrap):
+    """Its patterns name whole modules that are new or unknown, and weights of another shape."""
+    checkpoint, net = faulty(state_dict), Net()
+    said, allow = refused(CheckpointKeysHook(), wrap(net), checkpoint)
+    assert re.search(r'Missing.*"conv\.weight", "conv\.bias"(?s:.)*Unexpected.*"neck\.weight", "neck\.bias"', said)
+    assert re.search(r'head\.weight.*\[3, 4, 1, 1\].*\[2, 4, 1, 1\]', said)
+    assert not re.search(r'norm|head\.bias', said)
     assert allow == [r'^conv\.', r'^head\.weight', r'^neck\.']
-    net = Net()
     before = net.conv.weight.clone()
     load(CheckpointKeysHook(allow=allow), net, checkpoint)
     torch.testing.assert_close(net.conv.weight, before)
@@ -107,9 +100,7 @@ def test_the_patterns_of_the_error_keep_what_modules_convert():
     stock = BilateralCrissCrossAttention(8, position='none').state_dict()
     stock['gamma.scale'] = torch.tensor(0.7)
     layer = BilateralCrissCrossAttention(8, window_size=3)
-    with pytest.raises(RuntimeError) as caught:
-        load(CheckpointKeysHook(), layer, stock)
-    allow = ast.literal_eval(str(caught.value).rpartition('allow=')[2])
+    _, allow = refused(CheckpointKeysHook(), layer, stock)
     assert allow == [r'^window_position\.']
     load(CheckpointKeysHook(allow=allow), layer, stock)
     layer.load_state_dict(stock, strict=False)  # as the Runner does next
@@ -180,9 +171,7 @@ def test_interval_of_the_loss_check():
 def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, trains):
     images = list(range(6))
     loader = DataLoader(images, batch_size, sampler=sampler(images), drop_last=drop_last)
-    with (
-        nullcontext() if trains else pytest.raises(ValueError, match='batch_size is 7, and this process has 6 of the 6')
-    ):
+    with nullcontext() if trains else pytest.raises(ValueError, match='batch_size'):
         InvalidLossHook().before_train(SimpleNamespace(train_dataloader=loader))
 
 
@@ -193,19 +182,19 @@ CROP = 'train_dataloader.dataset.pipeline.3'
 @pytest.mark.parametrize(
     ('change', 'names'),
     [
-        ({'train_cfg.max_iters': 0}, 'train_cfg.max_iters .* 0'),
-        ({'train_cfg.val_interval': -1}, 'train_cfg.val_interval .* -1'),
+        ({'train_cfg.max_iters': 0}, 'max_iters'),
+        ({'train_cfg.val_interval': -1}, 'val_interval'),
         ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler'),
-        ({'model.test_cfg': dict(SLIDING, stride=(24, 8))}, r'stride \(24, 8\), crop_size \(16'),
-        ({'model.test_cfg': dict(SLIDING, stride=(0, 8))}, r'stride \(0, 8\)'),
-        ({'model.test_cfg': SLIDING}, 'stride None'),
-        ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'stride 8, crop_size 16'),
+        ({'model.test_cfg': dict(SLIDING, stride=(24, 8))}, 'stride'),
+        ({'model.test_cfg': dict(SLIDING, stride=(0, 8))}, 'stride'),
+        ({'model.test_cfg': SLIDING}, 'stride'),
+        ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'stride'),
         ({'model.test_cfg': dict(SLIDING, stride=(16, 8))}, None),
         ({f'{CROP}.crop_size': (24.0, 24.0)}, r'pipeline\.3\.crop_size'),
         ({f'{CROP}.crop_size': 24.0}, r'pipeline\.3\.crop_size'),
         ({f'{CROP}.crop_size': 24}, None),
         ({CROP: dict(type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5))}, None),
-        ({'randomness': dict(seed='abc')}, r"randomness\.seed .*'abc'"),
+        ({'randomness': dict(seed='abc')}, 'seed'),
     ],
 )
 def test_lengths_without_which_a_run_is_none(change, names):
@@ -213,56 +202,35 @@ def test_lengths_without_which_a_run_is_none(change, names):
         load_config(CONFIG, change)
 
 
-@pytest.fixture(scope='module')
-def renamed(tiny_data, tmp_path_factory):
-    """A checkpoint of the small model with one weight under another name."""
-    parser = ArgumentParser()
-    parser.add_argument('config')
-    add_common_arguments(parser)
-    cfg = config_from(parser.parse_args([str(CONFIG), '--cfg-options', *SMALL]))
-    init_default_scope('mmseg')
-    state_dict = MODELS.build(cfg.model).state_dict()
-    state_dict['decode_head.other.weight'] = state_dict.pop('decode_head.conv_seg.weight')
-    path = tmp_path_factory.mktemp('checkpoint') / 'renamed.pth'
-    torch.save(dict(state_dict=state_dict, meta={}), path)
-    return path
-
-
-@pytest.fixture(scope='module')
-def fails(tiny_data):
-    """Run a tool that must fail; return its message and all that it said."""
-
-    def fails(*command, options=()):
-        words = [*tool(*command), '--cfg-options', *SMALL, *options]
-        done = run_command(words, {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'}, merged=True)
-        assert done.returncode != 0, done.stdout
-        return done.stdout.rpartition('.py: error: ')[2], done.stdout
-
-    return fails
+def error_and_log(attempt, *command, options=()):
+    """The message of a tool that must fail, and all that it said."""
+    done = attempt(*tool(*command), '--cfg-options', *SMALL, *options, merged=True)
+    assert done.returncode != 0, done.stdout
+    return done.stdout.rpartition('.py: error: ')[2], done.stdout
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize('flags', [[], ['--tta']])
-def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, flags):
-    error, log = fails('test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags)
-    assert 'renamed.pth' in error
-    assert re.findall(r'decode_head\.[\w.]+', error) == ['decode_head.conv_seg.weight', 'decode_head.other.weight']
+def test_a_checkpoint_that_does_not_fit_stops_test(attempt, tmp_path, flags):
+    path = tmp_path / 'other.pth'
+    torch.save(dict(state_dict={'decode_head.other.weight': torch.zeros(1)}, meta={}), path)
+    error, log = error_and_log(attempt, 'test.py', CONFIG, path, '--work-dir', tmp_path, *flags)
+    assert all(name in error for name in ('other.pth', 'decode_head.conv_seg.weight', 'decode_head.other.weight'))
     assert 'Iter(test)' not in log
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize('option', ['window_size=4', 'no_such_option=1'])
-def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option):
-    options = f'model.decode_head.{option}', 'train_dataloader.dataset.data_root=/no/such/folder'
-    error, log = fails('train.py', CONFIG, '--work-dir', tmp_path, options=options)
-    assert option.partition('=')[0] in error.splitlines()[0]
+def test_a_wrong_option_stops_train_before_data_are_read(attempt, tmp_path):
+    options = 'model.decode_head.window_size=4', 'train_dataloader.dataset.data_root=/no/such/folder'
+    error, log = error_and_log(attempt, 'train.py', CONFIG, '--work-dir', tmp_path, options=options)
+    assert 'window_size' in error.splitlines()[0]
     assert 'FileNotFoundError' not in log
 
 
 @pytest.mark.e2e
-def test_a_nan_loss_stops_train(fails, tmp_path):
+def test_a_nan_loss_stops_train(attempt, tmp_path):
     options = 'train_cfg.max_iters=9', 'default_hooks.checkpoint.interval=1', 'optim_wrapper.optimizer.lr=1e30'
-    error, log = fails('train.py', CONFIG, '--work-dir', tmp_path, options=options)
+    error, log = error_and_log(attempt, 'train.py', CONFIG, '--work-dir', tmp_path, options=options)
     found = re.search(r'^Iteration (\d): loss = nan', error)
     assert found, log
     assert len(re.findall(r'img_dir/train/tile_\d\.png$', error, re.MULTILINE)) == 2
