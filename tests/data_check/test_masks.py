@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import cv2
@@ -91,7 +92,7 @@ def test_every_fault_is_named_once_and_nothing_else(check, root, wrap):
 def test_empty_and_missing_are_named_together(check, root):
     (root / 'img_dir/none').mkdir()
     (root / 'list.txt').write_text('')
-    (root / 'absent.txt').write_text('\ufeffsound_0\nsound_1\n', encoding='utf-8')  # odd characters are shown
+
     add(root, 'label', labels=[5], part='val')
     cases = [
         (data_set(root, 'none'), 'img_dir/none'),
@@ -99,7 +100,6 @@ def test_empty_and_missing_are_named_together(check, root):
         (data_set(root, 'nowhere'), 'img_dir/nowhere'),
         (data_set(root, data_prefix=dict(img_path='img_dir/train')), 'seg_map_path'),
         (data_set(root, ann_file='no_list.txt'), 'no_list.txt'),
-        (data_set(root, ann_file='absent.txt'), r"absent.txt lists '\ufeffsound_0'"),
         (data_set(root, img_suffix='.jpg'), r'img_suffix'),
     ]
     found = check(dict(type='ConcatDataset', datasets=[cfg for cfg, _ in cases]), data_set(root, 'val'))
@@ -107,6 +107,12 @@ def test_empty_and_missing_are_named_together(check, root):
     for i, (_, name) in enumerate(cases):
         assert name in found.pop(f'train_dataloader.dataset.datasets.{i}')
     assert found == {}
+
+
+def test_a_listed_image_that_is_not_there(check, root):
+    (root / 'list.txt').write_text('\ufeffsound_0\nsound_1\n', encoding='utf-8')  # odd characters are shown
+    (reason,) = check(data_set(root, ann_file='list.txt'), allow_absent=['class 1']).values()
+    assert r"list.txt lists '\ufeffsound_0'" in reason
 
 
 def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings(check, root, warned):
@@ -164,20 +170,16 @@ def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
         assert all(name.startswith(kind) for name in found)
 
 
-def test_faults_of_reading_are_not_kept(check, root, looked):
+def test_faults_of_reading_and_a_spoilt_cache_are_not_kept(check, root, looked):
     """A mended permission, say, changes neither size nor time."""
+    (check.work_dir / 'data_check.json').write_text('{"half": ')
     cut(root / 'ann_dir/train/sound_1.png')
     check(data_set(root))
+    assert len(looked) == 6
+    assert not list(check.work_dir.glob('*.part'))
     looked.clear()
     assert set(check(data_set(root))) == {str(root / 'ann_dir/train/sound_1.png')}
     assert looked == ['mask sound_1.png']
-
-
-def test_a_spoilt_cache_is_no_cache(check, root, looked):
-    (check.work_dir / 'data_check.json').write_text('{"half": ')
-    assert check(data_set(root)) == {}
-    assert len(looked) == 6
-    assert not list(check.work_dir.glob('*.part'))
 
 
 def test_the_hook_checks_once(check, root, looked):
@@ -277,21 +279,17 @@ def test_what_may_lie_with_the_data(check, root):
 )
 def test_files_that_nobody_meant(check, root, names, is_copy, said):
     """In a data set, in the frames of a clip, and in a converter."""
-    for kind in ('img_dir', 'ann_dir'):
-        for name in names:
-            path = root / kind / 'train' / name
-            path.parent.mkdir(exist_ok=True)
-            if is_copy:
-                shutil.copy(root / kind / 'train/sound_0.png', path)
-            else:
-                add(root, path.stem)
-    path = root / 'img_dir/train' / names[0]
+    images, masks = root / 'img_dir/train', root / 'ann_dir/train'
+    for folder, name in product((images, masks), names):
+        (folder / name).parent.mkdir(exist_ok=True)
+        if is_copy:
+            shutil.copy(folder / 'sound_0.png', folder / name)
+        else:
+            add(root, Path(name).stem)
     assert_faults(check(data_set(root)), {f'img_dir/train/{names[0]}': said} if said else {}, root)
-    clip_faults = find_files(root / 'img_dir/train', root / 'none')[-1]
-    *_, faults = find_pairs(root / 'img_dir/train', root / 'ann_dir/train', {'.png'})
-    copied = [f'{path}: a copy of sound_0.png; remove it'] if 'copy' in said else []  # hidden folders are skipped
-    assert [fault for fault in clip_faults if str(path) in fault] == copied
-    assert [fault for fault in faults if str(path) in fault] == copied
+    copied = [f'{images / names[0]}: a copy of sound_0.png; remove it'] * ('copy' in said)  # not in hidden folders
+    for faults in (find_files(images, root / 'none')[-1], find_pairs(images, masks, {'.png'})[-1]):
+        assert [fault for fault in faults if str(images / names[0]) in fault] == copied
 
 
 def test_images_and_masks_in_one_folder_and_long_suffixes(check, root):

@@ -25,8 +25,6 @@ from mmattn.utils.launch import launch
 from ..forked_tools import tool
 from .test_tools import CONFIG, ROOT, SMALL, free_port
 
-PLUGINS = "model = dict(backbone=dict(type='{}', depth=34, plugins=[dict(cfg=1)]))"
-
 
 @pytest.fixture(scope='module')
 def trained(run, tmp_path_factory):
@@ -46,40 +44,85 @@ def fails(done, code=1):
 # --- configs
 
 
+HELPERS = """
+data_root = 'old'
+size = (64, 64)
+flip = True
+unread = 3.5
+heads = 8
+num_frames = 8
+optimizer = dict(type='SGD', lr=0.1)
+pipeline = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=size, keep_ratio=flip)]
+model = dict(heads=heads, wide=8)
+optim_wrapper = dict(type='OptimWrapper', optimizer=optimizer)
+train_dataloader = dict(batch_size=2, dataset=dict(data_root=data_root, pipeline=pipeline, num_frames=num_frames))
+val_dataloader = dict(batch_size=1, dataset=dict(data_root=data_root, pipeline=pipeline))
+"""
+PLUGINS = "model = dict(backbone=dict(type='{}', depth=34, plugins=[dict(cfg=1)]))"
+FILES = {  # name: text, and what the error names, if it is one
+    'none.py': (None, r'none\.py'),
+    'notes.txt': ('a = 1', r'notes\.txt'),
+    'name.py': ('a = 1\nb = c\n', r'/name\.py, line 2: NameError'),
+    'child.py': ("_base_ = './broken.py'\n", r'broken\.py, line 3: SyntaxError'),
+    'a.json': ('{"a": 1,\n b}', r'/a\.json, line 2: JSONDecodeError'),
+    'misspelt.py': ('train_cfgs = dict(max_iters=3)', 'train_cfg'),
+    'old.py': ('lr_config = dict(max_iters=3)', 'param_scheduler'),
+    'stock.py': (PLUGINS.format('mmseg.ResNetV1c'), 'plugins .* 34'),
+    'mine.py': (PLUGINS.format('MyResNet'), None),
+    'read.py': ('lr_config = dict(a=3)\nparam_scheduler = dict(of_a_helper=[lr_config])\n', None),
+}
+SLIDING, CROP = dict(mode='slide', crop_size=(16, 16)), 'train_dataloader.dataset.pipeline.3'
+OPTIONS = [  # of a shipped config, and what the error names
+    ({'train_dataloader.dataset.pipeline.9.size': 1}, 'Index 9'),
+    ({'optim_wrapper.optimizer.lr.base': 1}, 'lr'),
+    ({'optim_wrapper.optimizer.lr': '1e-3abc'}, 'lr'),
+    ({'train_cfg.max_iters': 0}, 'max_iters'),
+    ({'train_cfg.val_interval': -1}, 'val_interval'),
+    ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler'),
+    ({'model.test_cfg': dict(SLIDING, stride=(24, 8))}, 'stride'),
+    ({'model.test_cfg': dict(SLIDING, stride=(0, 8))}, 'stride'),
+    ({'model.test_cfg': SLIDING}, 'stride'),
+    ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'stride'),
+    ({'model.test_cfg': dict(SLIDING, stride=(16, 8))}, None),
+    ({f'{CROP}.crop_size': (24.0, 24.0)}, r'pipeline\.3\.crop_size'),
+    ({f'{CROP}.crop_size': 24.0}, r'pipeline\.3\.crop_size'),
+    ({f'{CROP}.crop_size': 24}, None),
+    ({CROP: dict(type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5))}, None),
+    ({'randomness': dict(seed='abc')}, 'seed'),
+]
+CHANGES = [  # of HELPERS, and what the error names
+    ('', {'data_root': 'new'}, 'data_root .*train_dataloader.dataset.data_root, val_dataloader.dataset.data_root$'),
+    ('', {'optimizer.lr': 0.5}, 'optimizer.lr .*optim_wrapper.optimizer.lr$'),
+    ('', {'num_frames': 4}, 'num_frames .*train_dataloader.dataset.num_frames$'),
+    ('', {'heads': 4}, 'heads .*model.heads$'),
+    ('', {'size': (32, 32)}, 'size .*train_dataloader.*1.scale, val_dataloader.dataset.pipeline.1.scale$'),
+    ('', {'pipeline.1.scale': (32, 32)}, 'pipeline.1.scale .*val_dataloader.dataset.pipeline.1.scale$'),
+    # names that may be changed: a setting has the value, it is new, perhaps for a hook, or nothing reads it
+    ("data_root = 'new'\ntrain_dataloader = dict(dataset=dict(data_root=data_root))", {}, None),
+    ('threshold = 0.5', {'threshold': 0.6}, None),
+    ('unread = 4.5', {}, None),
+    ('', {'unread': 4.5}, None),
+    ('', {'flip': False}, None),
+    ('', {'train_dataloader.dataset.data_root': 'new'}, None),
+    ("data_root = 'old'", {}, None),
+]
+
+
 @pytest.mark.parametrize(
-    ('name', 'text', 'error', 'names'),
+    ('name', 'text', 'options', 'names'),
     [
-        ('none.py', None, FileNotFoundError, r'none\.py'),
-        ('notes.txt', 'a = 1', ValueError, r'notes\.txt'),
-        ('a.py', 'a = 1\nb = c\n', ValueError, r'/a\.py, line 2: NameError'),
-        ('a.py', "_base_ = './base.py'\n", ValueError, r'base\.py, line 3: SyntaxError'),
-        ('a.json', '{"a": 1,\n b}', ValueError, r'/a\.json, line 2: JSONDecodeError'),
-        ('a.py', 'train_cfgs = dict(max_iters=3)', ValueError, "a.py: 'train_cfgs' .*train_cfg"),
-        ('a.py', 'lr_config = dict(max_iters=3)', ValueError, "a.py: 'lr_config' .*param_scheduler"),
-        ('a.py', PLUGINS.format('mmseg.ResNetV1c'), ValueError, 'plugins .* 34'),
-        ('a.py', PLUGINS.format('MyResNet'), None, ''),
-        ('a.py', 'lr_config = dict(a=3)\nparam_scheduler = dict(of_a_helper=[lr_config])\n', None, ''),  # it is read
+        *((name, text, {}, names) for name, (text, names) in FILES.items()),
+        *((CONFIG, None, options, names) for options, names in OPTIONS),
+        *(('child.py', f"_base_ = './helpers.py'\n{text}\n", options, names) for text, options, names in CHANGES),
     ],
 )
-def test_what_is_no_config(tmp_path, name, text, error, names):
-    (tmp_path / 'base.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
+def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, names):
+    (tmp_path / 'broken.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
+    (tmp_path / 'helpers.py').write_text(HELPERS, encoding='utf-8')
     if text is not None:
         (tmp_path / name).write_text(text, encoding='utf-8')
-    with nullcontext() if error is None else pytest.raises(error, match=names):
-        load_config(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ('key', 'value', 'names'),
-    [
-        ('train_dataloader.dataset.pipeline.9.size', 1, 'Index 9'),
-        ('optim_wrapper.optimizer.lr.base', 1, 'lr'),
-        ('optim_wrapper.optimizer.lr', '1e-3abc', 'lr'),
-    ],
-)
-def test_an_option_that_does_not_fit(key, value, names):
-    with pytest.raises(ValueError, match=names):
-        load_config(CONFIG, {key: value})
+    with nullcontext() if names is None else pytest.raises((ValueError, FileNotFoundError), match=names):
+        load_config(tmp_path / name, options)
 
 
 @pytest.mark.parametrize(
@@ -354,54 +397,3 @@ def test_a_text_in_a_config_may_be_longer_than_a_file_name(tmp_path):
     (tmp_path / 'list.txt').touch()
     dataset = dict(data_root=str(tmp_path), ann_file='list.txt', prompt='a' * 300)
     assert data_paths(Config(dict(test_dataloader=dict(dataset=dataset)))) == [tmp_path / 'list.txt']
-
-
-HELPERS = """
-data_root = 'old'
-size = (64, 64)
-flip = True
-unread = 3.5
-heads = 8
-num_frames = 8
-optimizer = dict(type='SGD', lr=0.1)
-pipeline = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=size, keep_ratio=flip)]
-model = dict(heads=heads, wide=8)
-optim_wrapper = dict(type='OptimWrapper', optimizer=optimizer)
-train_dataloader = dict(batch_size=2, dataset=dict(data_root=data_root, pipeline=pipeline, num_frames=num_frames))
-val_dataloader = dict(batch_size=1, dataset=dict(data_root=data_root, pipeline=pipeline))
-"""
-
-
-@pytest.fixture
-def helpers(tmp_path):
-    (tmp_path / 'base.py').write_text(HELPERS)
-
-    def load(text, options):
-        (tmp_path / 'mine.py').write_text(f"_base_ = './base.py'\n{text}\n")
-        return load_config(tmp_path / 'mine.py', options)
-
-    return load
-
-
-@pytest.mark.parametrize(
-    ('text', 'options', 'names'),
-    [
-        ('', {'data_root': 'new'}, 'data_root .*train_dataloader.dataset.data_root, val_dataloader.dataset.data_root$'),
-        ('', {'optimizer.lr': 0.5}, r'optimizer.lr .*optim_wrapper.optimizer.lr$'),
-        ('', {'num_frames': 4}, 'num_frames .*train_dataloader.dataset.num_frames$'),
-        ('', {'heads': 4}, 'heads .*model.heads$'),
-        ('', {'size': (32, 32)}, 'size .*train_dataloader.*1.scale, val_dataloader.dataset.pipeline.1.scale$'),
-        ('', {'pipeline.1.scale': (32, 32)}, r'pipeline.1.scale .*val_dataloader.dataset.pipeline.1.scale$'),
-        # names that may be changed: a setting has the value, it is new, perhaps for a hook, or nothing reads it
-        ("data_root = 'new'\ntrain_dataloader = dict(dataset=dict(data_root=data_root))", {}, None),
-        ('threshold = 0.5', {'threshold': 0.6}, None),
-        ('unread = 4.5', {}, None),
-        ('', {'unread': 4.5}, None),
-        ('', {'flip': False}, None),
-        ('', {'train_dataloader.dataset.data_root': 'new'}, None),
-        ("data_root = 'old'", {}, None),
-    ],
-)
-def test_a_helper_that_no_setting_reads_is_an_error(helpers, text, options, names):
-    with nullcontext() if names is None else pytest.raises(ValueError, match=names):
-        helpers(text, options)

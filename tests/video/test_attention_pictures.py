@@ -15,10 +15,8 @@ from .test_sst import GRID, STRIDED, build
 
 
 def frames_of(numbers=(0, 2, 5)):
-    rng = np.random.default_rng(0)
-    height, width = squares(0, 5, 9).shape
-    images = {number: rng.integers(0, 256, (height, width, 3), np.uint8) for number in numbers}
-    return [Frame(number, image, squares(0, 5, 9) if number == 0 else None) for number, image in images.items()]
+    mask, rng = squares(0, 5, 9), np.random.default_rng(0)
+    return [Frame(n, rng.integers(0, 256, (*mask.shape, 3), np.uint8), None if n else mask) for n in numbers]
 
 
 def softmax(logits):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.video import frame_files
 from mmattn.video.frame_files import find_files, find_gaps
 
 # Names in the order of time, and their numbers.
@@ -46,17 +45,6 @@ def test_a_gap_is_named_like_the_frames(folder):
     assert numbers == [0, 1, 4]
     (gap,) = find_gaps(paths, numbers)
     assert gap.endswith('a10_x2.png … a11_x2.png: 2 frames are missing')
-
-
-def test_an_order_by_several_numbers_is_told_once_a_folder(folder, monkeypatch):
-    said = []
-    frame_files._say_order.cache_clear()
-    monkeypatch.setattr(frame_files, 'print_log', lambda message, logger: said.append(message))
-    path = folder(ORDERS['a date and a time'][0])
-    for _ in range(2):
-        find_files(path, path / 'none')
-    assert len(said) == 1
-    assert '20240131_235959.png, 20240201_000000.png, …, 20240201_000001.png' in said[0]
 
 
 def test_frames_of_one_number_are_a_fault(folder):

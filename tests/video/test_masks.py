@@ -57,25 +57,6 @@ def test_void_is_background_and_in_masks_of_one_object_the_object(tmp_path, mode
     assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1, 1]]
 
 
-@pytest.mark.parametrize('single_object', [False, True])
-@pytest.mark.parametrize('mode', ['RGB', 'LA', 'L', None])
-def test_what_holds_no_ids_is_told(tmp_path, mode, single_object):
-    """Compression smooths edges, whose values would be followed."""
-    path = tmp_path / 'm.png'
-    if mode == 'L':
-        mask = np.zeros((40, 40), np.uint8)
-        mask[10:30, 5:25] = 200
-        Image.fromarray(mask).save(path, format='JPEG')
-        with Image.open(path) as image:
-            assert len(object_ids(np.array(image))) > 5
-    elif mode is None:
-        path.write_bytes(b'no image')
-    else:
-        Image.new(mode, (4, 3)).save(path)
-    with pytest.raises(ValueError, match=r'm\.png'):
-        read_mask(path, single_object)
-
-
 def test_ids_above_those_of_8_bits(tmp_path):
     Image.fromarray(np.array([[0, 256], [65535, 0]], np.uint16)).save(tmp_path / 'm.png')
     with pytest.raises(ValueError, match=r'm\.png.*0…255; .* 0…65535'):

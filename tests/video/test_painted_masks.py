@@ -1,6 +1,7 @@
 """Masks as drawing programs save them: modes, backgrounds and smoothed edges."""
 
 import re
+from contextlib import nullcontext
 
 import cv2
 import numpy as np
@@ -85,17 +86,30 @@ def test_colours_are_ids_in_their_order(tmp_path, image, colours):
 
 
 @pytest.fixture
-def read(tmp_path, monkeypatch):
-    """Read a mask of one frame as the inferencer does. Return it and the warnings."""
-    (tmp_path / 'frames').mkdir()
-    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'frames/0.png')
-    clip, warned = FrameFolder(tmp_path / 'frames'), []
-    monkeypatch.setattr(given_masks, 'print_log', lambda text, logger, *level: warned.extend([text] if level else []))
+def clip(tmp_path):
+    """A clip of one frame, in the layout of a data set."""
+    path = tmp_path / 'JPEGImages/clip/0.png'
+    path.parent.mkdir(parents=True)
+    Image.new('RGB', SIZE[::-1]).save(path)
+    return FrameFolder(path.parent)
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """Warnings of the inferencer and of data sets."""
+    lines = []
+    for module in (datasets, given_masks):
+        monkeypatch.setattr(module, 'print_log', lambda text, logger, *level: lines.extend([text] if level else []))
+    return lines
+
+
+@pytest.fixture
+def read(tmp_path, clip, warned):
+    """Read a mask of one frame as the inferencer does."""
 
     def read(image, name='m.png', single_object=False, colours=()):
         Image.fromarray(image).save(tmp_path / name)
-        masks = given_masks.read_masks({0: (tmp_path / name, True)}, clip, single_object, parse_colours(colours))
-        return masks[0], warned
+        return given_masks.read_masks({0: (tmp_path / name, True)}, clip, single_object, parse_colours(colours))[0]
 
     return read
 
@@ -118,19 +132,17 @@ def test_what_is_no_painted_mask_is_told(read, image, options, said):
         read(image, **options)
 
 
-def test_a_white_background_is_told(read):
-    mask, warned = read(255 - 255 * DISK, single_object=True)
-    assert mask.mean() > 0.8
-    assert len(warned) == 1
-    assert 'corners' in warned[0]
+def test_a_white_background_is_told(read, warned):
+    assert read(255 - 255 * DISK, single_object=True).mean() > 0.8
+    assert ['corners' in text for text in warned] == [True]
 
 
-def test_an_antialiased_polygon(read):
+def test_an_antialiased_polygon(read, warned):
     """As drawing programs render it: four times as large, and reduced."""
     large = Image.new('L', (4 * SIZE[1], 4 * SIZE[0]))
     ImageDraw.Draw(large).polygon([(40, 30), (300, 60), (180, 200)], fill=255)
     image = np.array(large.resize(SIZE[::-1], Image.Resampling.BOX))
-    mask, warned = read(np.dstack([image, 0 * image, 0 * image, image]), single_object=True)
+    mask = read(np.dstack([image, 0 * image, 0 * image, image]), single_object=True)
     np.testing.assert_array_equal(mask[image > 140], 1)
     np.testing.assert_array_equal(mask[image < 110], 0)
     assert warned == []
@@ -149,47 +161,40 @@ def smooth_circle(value):
     return cv2.circle(np.zeros(SIZE, np.uint8), (30, 30), 15, value, -1, cv2.LINE_AA)
 
 
+FAULT, WARNING, NEITHER = 'fault', 'warning', ''
+
+
 @pytest.mark.parametrize(
     ('mask', 'kind', 'said'),
     [
-        (soften(DISK), 'fault', '46 of its 47 values besides 0 .*single-object'),
-        (smooth_circle(255), 'fault', '28 of its 29'),
-        (smooth_circle(5), 'fault', '4 of its 5'),
-        (cv2.GaussianBlur(12 * DISK, (5, 5), 0), 'fault', 'of its 11'),
-        (cv2.GaussianBlur(100 * DISK + 200 * WIDE, (5, 5), 0), 'fault', 'values besides 0 are edges'),
-        (scaled(3 * DISK), 'fault', '2 of its 3'),
-        (scaled(2 * DISK), 'warning', ': 1: one or two pixels wide between'),
-        (128 * DISK + 255 * WIDE, 'warning', '255 beside other ids is void.*single-object'),
-        (DISK, '', ''),
-        (DISK + 2 * WIDE, '', ''),
-        (np.where(np.eye(*SIZE, k=3) > 0, 2, DISK), '', ''),  # a leash in front of a dog
-        (np.where(np.eye(*SIZE, k=3) > 0, 1, 2 * DISK), '', ''),
-        (np.where(cv2.dilate(DISK, np.ones((5, 5))) > DISK, 255, DISK), '', ''),  # void contours
-        (np.where(np.eye(*SIZE, k=30) * DISK > 0, 2, DISK), '', ''),
+        (soften(DISK), FAULT, '46 of its 47 values'),
+        (smooth_circle(255), FAULT, '28 of its 29'),
+        (smooth_circle(5), FAULT, '4 of its 5'),
+        (cv2.GaussianBlur(12 * DISK, (5, 5), 0), FAULT, 'of its 11'),
+        (cv2.GaussianBlur(100 * DISK + 200 * WIDE, (5, 5), 0), FAULT, 'edges'),
+        (scaled(3 * DISK), FAULT, '2 of its 3'),
+        (scaled(2 * DISK), WARNING, ': 1: one or two pixels wide'),
+        (128 * DISK + 255 * WIDE, WARNING, '255 .* void'),
+        (DISK, NEITHER, ''),
+        (DISK + 2 * WIDE, NEITHER, ''),
+        (np.where(np.eye(*SIZE, k=3) > 0, 2, DISK), NEITHER, ''),  # a leash in front of a dog
+        (np.where(np.eye(*SIZE, k=3) > 0, 1, 2 * DISK), NEITHER, ''),
+        (np.where(cv2.dilate(DISK, np.ones((5, 5))) > DISK, 255, DISK), NEITHER, ''),  # void contours
+        (np.where(np.eye(*SIZE, k=30) * DISK > 0, 2, DISK), NEITHER, ''),
     ],
 )
-def test_values_that_are_no_ids(tmp_path, monkeypatch, mask, kind, said):
-    frames, masks = tmp_path / 'JPEGImages/clip', tmp_path / 'Annotations/clip'
-    for folder, array in ((frames, np.zeros((*SIZE, 3), np.uint8)), (masks, mask.astype(np.uint8))):
-        folder.mkdir(parents=True)
-        for i in range(2):
-            Image.fromarray(array).save(folder / f'{i:05}.png')
-    warnings = []
-    for module in (datasets, given_masks):
-        monkeypatch.setattr(module, 'print_log', lambda text, logger, *level: warnings.extend([text] if level else []))
-    path = masks / '00000.png'
+def test_values_that_are_no_ids(tmp_path, clip, warned, mask, kind, said):
+    path = tmp_path / 'Annotations/clip/0.png'
+    path.parent.mkdir(parents=True)
+    Image.fromarray(mask.astype(np.uint8)).save(path)
 
     def follow(single_object):
-        return given_masks.read_masks({0: (path, True)}, FrameFolder(frames), single_object)
+        return given_masks.read_masks({0: (path, True)}, clip, single_object)
 
     for use in (lambda one: VideoFolderDataset(data_root=str(tmp_path), single_object=one), follow):
-        warnings.clear()
-        if kind == 'fault':
-            with pytest.raises(ValueError, match=said):
-                use(False)
-        else:
+        with pytest.raises(ValueError, match=said) if kind == FAULT else nullcontext():
             use(False)
-            assert [bool(re.search(rf'{path}(?s:.*){said}', text)) for text in warnings] == [True] * (kind != '')
-        warnings.clear()
+        assert [bool(re.search(rf'{path}(?s:.*){said}', text)) for text in warned] == [True] * (kind == WARNING)
+        warned.clear()
         use(True)
-        assert warnings == []
+        assert warned == []

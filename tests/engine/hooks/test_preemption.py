@@ -125,24 +125,27 @@ def test_stopped_in_the_last_validation(train, whole, tmp_path, config, number):
         assert_same_end(tmp_path, whole(workers=3))
 
 
+SCRIPT = """
+import os, pathlib, signal, sys, time
+def stop(*_):
+    time.sleep(0.5 if sys.argv[1] == "300" else 5)
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+assert os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == sys.argv[1]
+pathlib.Path("ready").touch()
+for _ in range(600):
+    time.sleep(0.1)  # a signal that comes just before a sleep starts is handled after the sleep
+"""
+
+
 @pytest.mark.parametrize(
     ('number', 'limit', 'saved'),
     [(signal.SIGTERM, None, True), (signal.SIGUSR1, None, True), (signal.SIGUSR1, '1', False)],
 )
 def test_the_launcher_waits_until_its_processes_have_saved(tmp_path, number, limit, saved):
     """Five minutes by default, which the process finds in its environment."""
-    (tmp_path / 'script.py').write_text(
-        'import os, pathlib, signal, sys, time\n'
-        'def stop(*_):\n'
-        '    time.sleep(0.5 if sys.argv[1] == "300" else 5)\n'
-        '    pathlib.Path("saved").touch()\n'
-        '    sys.exit(75)\n'
-        'signal.signal(signal.SIGTERM, stop)\n'
-        'assert os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == sys.argv[1]\n'
-        'pathlib.Path("ready").touch()\n'
-        'for _ in range(600):\n'
-        '    time.sleep(0.1)\n'  # a signal that comes just before a sleep starts is handled after the sleep
-    )
+    (tmp_path / 'script.py').write_text(SCRIPT)
     command = [sys.executable, '-m', 'mmattn.utils.launch', '--nproc-per-node', '1', '--standalone', 'script.py']
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     env |= {} if limit is None else {'TORCH_ELASTIC_SHUTDOWN_TIMEOUT': limit}

@@ -13,7 +13,7 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmattn.engine import CheckpointKeysHook, InvalidLossHook, load_config
+from mmattn.engine import CheckpointKeysHook, InvalidLossHook
 from mmattn.layers import BilateralCrissCrossAttention
 
 from ...forked_tools import tool
@@ -173,33 +173,6 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
     loader = DataLoader(images, batch_size, sampler=sampler(images), drop_last=drop_last)
     with nullcontext() if trains else pytest.raises(ValueError, match='batch_size'):
         InvalidLossHook().before_train(SimpleNamespace(train_dataloader=loader))
-
-
-SLIDING = dict(mode='slide', crop_size=(16, 16))
-CROP = 'train_dataloader.dataset.pipeline.3'
-
-
-@pytest.mark.parametrize(
-    ('change', 'names'),
-    [
-        ({'train_cfg.max_iters': 0}, 'max_iters'),
-        ({'train_cfg.val_interval': -1}, 'val_interval'),
-        ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler'),
-        ({'model.test_cfg': dict(SLIDING, stride=(24, 8))}, 'stride'),
-        ({'model.test_cfg': dict(SLIDING, stride=(0, 8))}, 'stride'),
-        ({'model.test_cfg': SLIDING}, 'stride'),
-        ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'stride'),
-        ({'model.test_cfg': dict(SLIDING, stride=(16, 8))}, None),
-        ({f'{CROP}.crop_size': (24.0, 24.0)}, r'pipeline\.3\.crop_size'),
-        ({f'{CROP}.crop_size': 24.0}, r'pipeline\.3\.crop_size'),
-        ({f'{CROP}.crop_size': 24}, None),
-        ({CROP: dict(type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5))}, None),
-        ({'randomness': dict(seed='abc')}, 'seed'),
-    ],
-)
-def test_lengths_without_which_a_run_is_none(change, names):
-    with nullcontext() if names is None else pytest.raises(ValueError, match=names):
-        load_config(CONFIG, change)
 
 
 def error_and_log(attempt, *command, options=()):
