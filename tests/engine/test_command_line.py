@@ -131,7 +131,11 @@ def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, name
         (['train.py', CONFIG, '--launcher', 'slurm'], 1, 'slurm_train'),
         (['train.py', CONFIG, '--launcher', 'mpi'], 1, 'mpirun'),
         (['train.py', CONFIG, '--cfg-options', 'model'], 2, '--cfg-options .*model'),
-        (['train.py', CONFIG, '--cfg-options', 'param_scheduler=[dict(type="X")]'], 2, '--cfg-options .*scheduler'),
+        (
+            ['train.py', CONFIG, '--cfg-options', 'param_scheduler=[dict(type="X",warmup=60)]'],
+            2,
+            '--cfg-options .*scheduler',
+        ),
         (['analysis_tools/get_flops.py', ROOT / 'configs/sst'], 1, r'sst/metafile\.yml'),
     ],
 )

@@ -3,7 +3,6 @@
 import gc
 import re
 import weakref
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -337,26 +336,6 @@ def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path
     inferencer(folder, masks, tmp_path, max_frames=8)
     assert inferencer.frames == 2
     assert inferencer.summary == 'no frame left to segment'
-
-
-def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_path, monkeypatch):
-    def save(image, stream, *args):
-        Path(stream).write_bytes(b'half a file')
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Image.Image, 'save', save)
-        with pytest.raises(KeyboardInterrupt):
-            loaded(folder, masks, tmp_path)
-    assert contents(tmp_path) == {}
-    with monkeypatch.context() as patch:
-        patch.setattr(module, 'draw_overlay', lambda *args: save(None, next(tmp_path.glob('.*.part.mp4'))))
-        with pytest.raises(KeyboardInterrupt):
-            loaded(folder, masks, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['.lock', 'masks', 'run.json']
-    loaded(folder, masks, tmp_path)
-    assert sorted(contents(tmp_path)) == [f'{number:05}.png' for number in range(LENGTH)]
-    assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
 
 
 @pytest.mark.parametrize(
