@@ -16,10 +16,10 @@ import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import raise_faults, shorten
 from mmattn.utils.files import atomic_write, check_path, check_writable
 
-from .frame_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, raise_for, read_frame
+from .frame_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, read_frame
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
@@ -95,7 +95,7 @@ class FrameFolder:
         faults += find_gaps(self.files, self._numbers)
         faults += find_faults(self.files, [])
         names = [file.stem for file in self.files]
-        raise_for(faults, f'the frames in {path}')
+        raise_faults(f'the frames in {path}', faults)
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
         self._by_number_in_name = dict(zip(numbers_in_names(self.files) or self._numbers, self._numbers))

@@ -253,20 +253,14 @@ class YouTubeVOSDataset(VideoFolderDataset):
                 return [str(error)]
             lost = [i for i, thing in self._videos[clip['clip']]['objects'].items() if int(i) not in shown]
             unknown = shown - {*map(int, self._videos[clip['clip']]['objects'])}
-            if unknown and not self.single_object:
-                print_log(
-                    f'{clip["clip"]}: masks show objects {", ".join(map(str, sorted(unknown)))}, which are not in '
-                    f'{self.ann_file}; they are followed and scored, too',
-                    'current',
-                    logging.WARNING,
-                )
-            if lost and not self.single_object:
-                print_log(
-                    f'{clip["clip"]}: objects {", ".join(lost)} of {self.ann_file} are in no mask of a frame at which '
-                    'an object begins; they are not followed',
-                    'current',
-                    logging.WARNING,
-                )
+            for ids, text in (
+                (sorted(unknown), 'in masks are not in {}; they are followed and scored, too'),
+                (lost, 'of {} are in no mask of a frame at which an object begins; they are not followed'),
+            ):
+                if ids and not self.single_object:
+                    names = ', '.join(map(str, ids))
+                    message = f'{clip["clip"]}: objects {names} {text.format(self.ann_file)}'
+                    print_log(message, 'current', logging.WARNING)
         return faults
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:

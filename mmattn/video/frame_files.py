@@ -166,12 +166,3 @@ def _read_header(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
     with open(path, 'rb') as stream:
         image = open_whole(stream)  # decodes the file only if its end is missing
         return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)
-
-
-def raise_for(faults: list[str], where: str) -> None:
-    """Raise a ValueError that lists the faults, if there are any."""
-    if faults:
-        raise ValueError(
-            f'{len(faults)} {"fault" if len(faults) == 1 else "faults"} in {where}:'
-            + ''.join(f'\n  {fault}' for fault in faults)
-        )

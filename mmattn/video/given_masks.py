@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from mmengine.logging import print_log
 
+from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_path
 
 from .clip_readers import Clip, split_number
-from .frame_files import find_images, natural_order, numbers_in_names, raise_for
+from .frame_files import find_images, natural_order, numbers_in_names
 from .masks import black_objects, doubtful_ids, object_ids, read_mask
 from .painted_masks import describe_colours, read_colours, read_single_object
 
@@ -77,7 +78,7 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
                 'object has its own id'
             )
         by_frame.setdefault(number, (path, mask.alone))
-    raise_for(faults, 'the masks')
+    raise_faults('the masks', faults)
     return dict(sorted(by_frame.items()))
 
 
@@ -128,7 +129,7 @@ def read_masks(
             print_log(f'{path}: {warning}', 'current', logging.WARNING)
     if not (masks or faults):
         faults = [f'{path}: shows no object' for path, _ in paths.values()]
-    raise_for(faults, 'the masks')
+    raise_faults('the masks', faults)
     print_log('\n'.join(begun), 'current')
     for i, files in sorted(corrected.items()):
         (first, _), (last, _) = files[0], files[-1]

@@ -68,8 +68,7 @@ def prepare_for_inference(model: nn.Module, channels_last: bool = False) -> None
 def use_channels_last(model: nn.Module) -> None:
     """Make the backbones in a model receive images with channels last. Convolutions keep the layout of their input.
 
-    Raises:
-        ValueError: the model has an operator of mmcv, such as RoIAlign, which computes wrong values in this layout.
+    A model with an operator of mmcv, such as RoIAlign, which would compute wrong values, is a ValueError.
     """
     operators = {type(module).__name__ for module in model.modules() if _is_of_mmcv_ops(module)}
     if operators:
