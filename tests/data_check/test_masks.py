@@ -28,6 +28,7 @@ def spoil(root):
     add(root, 'label', labels=[3, 7, 8, 9])
     add(root, 'sixteen', labels=[256])
     add(root, 'smaller', image_size=(SIZE[0], SIZE[1] - 1))
+    add(root, 'turned', image_size=SIZE[::-1])
     for name in ('no_mask', 'cut_image', 'cut_mask', 'colours', 'empty_image', 'empty_mask', 'text', 'cut_header'):
         add(root, name)
     (root / 'ann_dir/train/no_mask.png').unlink()
@@ -46,6 +47,7 @@ def spoil(root):
         'ann_dir/train/label.png': r'labels 3, 7…9 .* 0…1, 255$',
         'ann_dir/train/sixteen.png': r'labels 256 ',
         'ann_dir/train/smaller.png': r'48×40, .*/img_dir/train/smaller\.png 47×40$',
+        'ann_dir/train/turned.png': r'48×40, .*/img_dir/train/turned\.png 40×48, after rotation',
         'img_dir/train/no_mask.png': r'.*/ann_dir/train/no_mask\.png$',
         'img_dir/train/cut_image.png': r'unreadable: .*truncated',
         'img_dir/train/cut_header.png': r'unreadable: ',
