@@ -16,8 +16,8 @@ from mmattn.visualization.attention_maps import attention_layers
 from mmattn.visualization.figure import COLOURS, rendered
 
 from .masks import draw_overlay
-from .network import SSTNetwork
 from .session import ClipSession, Frame
+from .sst import SST
 
 Query = tuple[int, float, float]
 
@@ -43,7 +43,7 @@ class ClipAttention:
 
 
 def clip_attention(
-    model: SSTNetwork,
+    model: SST,
     frames: Sequence[Frame],
     query: Query,
     layer: str | None = None,
@@ -54,7 +54,7 @@ def clip_attention(
     The model processes all frames at once. In the decoder, the attention is that of the first object.
 
     Args:
-        model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in evaluation mode.
+        model (SST): in evaluation mode.
         frames (sequence of Frame): at least two. The first one, and no other, has a mask.
         query (tuple[int, float, float]): index in ``frames``, and x and y in [0, 1), relative to the frame.
         layer (str, optional): name of the attention layer. Defaults to the last one.

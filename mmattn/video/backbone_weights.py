@@ -1,6 +1,6 @@
-"""Load the weights of a pretrained backbone from a file or an address, and say where to put them without internet."""
+"""Weights of a pretrained backbone, from a file or an address, and its maps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlparse
@@ -8,10 +8,16 @@ from urllib.parse import urlparse
 import torch
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
-from torch import nn
+from torch import Tensor, nn
 
 from mmattn.engine import check_checkpoint
 from mmattn.utils.component_type import type_name
+
+
+def backbone_maps(backbone: nn.Module, frames: Tensor) -> Sequence[Tensor]:
+    """Compute the maps of a backbone. Some, such as mmseg's MobileNetV2, return a single map without a tuple."""
+    maps = backbone(frames)
+    return (maps,) if isinstance(maps, Tensor) else maps
 
 
 def load_backbone(backbone: nn.Module, cfg: Mapping, source: str | Path | None = None) -> None:

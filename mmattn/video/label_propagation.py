@@ -13,7 +13,7 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_number
 
 from .aggregation import AGGREGATIONS
-from .network import backbone_maps
+from .backbone_weights import backbone_maps
 from .session import check_settings, segment_clips
 
 POSITIONS_AT_ONCE = 4096  # whose similarities to all positions of the reference are held
@@ -76,7 +76,7 @@ class LabelPropagation(BaseModel):
     def object_streams(
         self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
     ) -> Tensor:
-        """Compute the share of objects at positions, ``(O, T, h, w, 1)``. Arguments are as in ``SSTNetwork``."""
+        """Compute the share of objects at positions, ``(O, T, h, w, 1)``. Arguments are as in ``ClipNetwork``."""
         k = min(self.top_k, masks[0].numel())
         shares = []
         for x, mask, b in zip(reference.flatten(1, 2), masks.flatten(1), clip):

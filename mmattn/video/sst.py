@@ -4,26 +4,51 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from mmcv.cnn import ConvModule
+from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
 
-from .expand_mask_project import shrink_masks
+from .aggregation import AGGREGATIONS
+from .backbone_weights import backbone_maps
+from .expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
 from .masks import VOID
-from .network import SSTNetwork
 from .session import check_settings, segment_clips
 
 
 @MODELS.register_module()
-class SST(SSTNetwork):
+class SST(BaseModel):
     """Follow objects through a clip, given one mask per object: an encoder of the video, a decoder of objects.
 
     Source: *Attention and Fusion of Deep Representations for Computer Vision*, master's thesis, University of Guelph,
-    2020, chapter 5. Network and further arguments: see :class:`~mmattn.video.network.SSTNetwork`.
+    2020, chapter 5.
+
+    A 2-D backbone processes each frame separately. The self-attention of the encoder turns the features into the video
+    stream. The stream of an object starts as the features of its reference frame after Expand-Mask-Project, repeated
+    for every frame. The cross-attention of the decoder warps it to the other frames with the help of the video stream.
+    A final convolution separates the object from its background.
 
     Args:
+        backbone (dict): config of a 2-D backbone of any registry. Its last output, at stride 8, is used.
+        in_channels (int): channels of the backbone's last output.
+        embed_dims (int): C, channels of the streams. Defaults to 128.
+        attention (dict): config of the attention layers. Defaults to ``mmattn.GridAttention3d`` with 8 heads.
+        encoder_layers, decoder_layers (int): number of layers. Default to 3.
+        query (str): which stream provides the queries of the decoder's cross-attention: 'video' (the signature in
+            section 5.3, Eq. 5.5) or 'object' (the text below Eq. 5.1). Defaults to 'video'.
+        feedforward_channels (int, optional): width of the feed-forward networks. Defaults to 4 · C.
+        dropout (float): dropout probability. Defaults to 0.
+        appearance (bool): add the log-probability of an appearance model (Eq. 5.8) as a channel of the video. Every
+            object then has a video stream. Defaults to False.
+        refine_channels (int, optional): channels of the backbone's first output, at stride 4, which refines the streams
+            before the final convolution. Defaults to None: no refinement, logits at stride 8.
+        norm_cfg (dict): norm of the refinement. Defaults to GroupNorm, which does not mix objects.
+        aggregation (str): how probabilities are combined, see :func:`~mmattn.video.aggregate`. Defaults to 'soft'.
+        data_preprocessor (dict, optional): config. Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
+        init_cfg (dict, optional): as in mmengine.
         dice_weight (float): weight of a second loss, 1 − the soft Dice coefficient of each object in each frame, which
             is as sensitive to small objects as to large ones. Defaults to 0: only cross-entropy.
         test_cfg (dict, optional): settings of inference.
@@ -46,10 +71,56 @@ class SST(SSTNetwork):
         [(32, 48), (32, 48), (32, 48)]
     """
 
-    def __init__(self, *args, dice_weight: float = 0.0, test_cfg: dict | None = None, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.dice_weight = dice_weight
+    def __init__(
+        self,
+        backbone: dict,
+        in_channels: int,
+        embed_dims: int = 128,
+        attention: dict = dict(type='mmattn.GridAttention3d', num_heads=8),
+        encoder_layers: int = 3,
+        decoder_layers: int = 3,
+        query: str = 'video',
+        feedforward_channels: int | None = None,
+        dropout: float = 0.0,
+        appearance: bool = False,
+        refine_channels: int | None = None,
+        norm_cfg: dict = dict(type='GN', num_groups=32),
+        aggregation: str = 'soft',
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+        dice_weight: float = 0.0,
+        test_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor or dict(type='mmattn.ClipDataPreprocessor'), init_cfg)
+        if query not in ('video', 'object'):
+            raise ValueError(f"query must be 'video' or 'object'; got {query!r}")
+        if aggregation not in AGGREGATIONS:
+            raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {aggregation!r}')
+        self.aggregation, self.dice_weight = aggregation, dice_weight
         self.test_cfg = check_settings(test_cfg or {})
+        self.backbone = MODELS.build(backbone)
+        self.projection = nn.Conv2d(in_channels, embed_dims, 1)
+        layer: dict[str, Any] = dict(
+            type='mmattn.VideoTransformerLayer',
+            embed_dims=embed_dims,
+            attention=attention,
+            dropout=dropout,
+            feedforward_channels=feedforward_channels,
+            query='memory' if query == 'video' else 'x',
+        )
+        self.encoder, self.decoder = (
+            nn.ModuleList(MODELS.build(layer) for _ in range(count)) for count in (encoder_layers, decoder_layers)
+        )
+        self.encoder_norm, self.decoder_norm = nn.LayerNorm(embed_dims), nn.LayerNorm(embed_dims)
+        self.expand_mask_project = ExpandMaskProject(embed_dims)
+        self.appearance: nn.Module | None = None
+        if appearance:
+            self.appearance = AppearanceModel(embed_dims)
+            self.appearance_projection = nn.Linear(embed_dims + 1, embed_dims)
+        self.refinement: nn.Module | None = None
+        if refine_channels is not None:
+            self.refinement = ConvModule(embed_dims + refine_channels, embed_dims, 3, padding=1, norm_cfg=norm_cfg)
+        self.score = nn.Conv2d(embed_dims, 2, 1)  # background, foreground
 
     def forward(self, inputs: Any, data_samples: list[BaseDataElement], mode: str = 'tensor') -> Any:
         """Run the model.
@@ -101,6 +172,53 @@ class SST(SSTNetwork):
         Frames are read as in :meth:`~mmattn.video.ClipSession.segment_clip`.
         """
         return segment_clips(self, self.test_cfg, data_samples)
+
+    def extract_feat(self, frames: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Extract features from normalised frames, float ``(N, 3, H, W)``.
+
+        The results are ``(N, h, w, C)`` at stride 8, and ``(N, C', H/4, W/4)`` with refinement, otherwise None.
+        """
+        outs = backbone_maps(self.backbone, frames)
+        features = self.projection(outs[-1]).permute(0, 2, 3, 1)
+        return features, outs[0] if self.refinement is not None else None
+
+    def object_streams(
+        self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
+    ) -> Tensor:
+        """Follow objects through clips, ``(O, T, h, w, C)``. Arguments are as in ``ClipNetwork``.
+
+        All at once in training, one by one in inference to save memory.
+        """
+        video = self._encode(features, frame_numbers) if self.appearance is None else None
+        streams = []
+        for some in [slice(None)] if torch.is_grad_enabled() else range(len(clip)):
+            x, m, b = (y[some].view(-1, *y.shape[1:]) for y in (reference, masks, clip))
+            if self.appearance is not None:  # a video stream for each object
+                with_appearance = torch.cat([features[b], self.appearance(features[b], x, m)], -1)
+                memory = self._encode(self.appearance_projection(with_appearance), frame_numbers[b])
+            else:
+                memory = video[b]  # type: ignore[index]
+            stream = self.expand_mask_project(x, m).unsqueeze(1).expand_as(memory)
+            for layer in self.decoder:
+                stream = layer(stream, memory, frame_numbers[b])
+            streams.append(self.decoder_norm(stream))
+        return torch.cat(streams)
+
+    def _encode(self, features: Tensor, frame_numbers: Tensor) -> Tensor:
+        for layer in self.encoder:
+            features = layer(features, frame_numbers=frame_numbers)
+        return self.encoder_norm(features)
+
+    def head(self, stream: Tensor, fine: Tensor | None, size: Sequence[int]) -> Tensor:
+        """Compute the logits of background and foreground, ``(N, 2, *size)``, of a stream ``(N, h, w, C)``.
+
+        ``fine`` is the second result of :meth:`extract_feat` for these frames, and ``size`` that of the padded frames.
+        """
+        x = stream.permute(0, 3, 1, 2)
+        if self.refinement is not None and fine is not None:
+            x = F.interpolate(x, fine.shape[-2:], mode='bilinear', align_corners=False)
+            x = self.refinement(torch.cat([x, fine.to(x.dtype)], 1))
+        return F.interpolate(self.score(x), tuple(size), mode='bilinear', align_corners=False)
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
         batch, frames = inputs.shape[:2]
