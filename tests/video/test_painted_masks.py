@@ -194,7 +194,7 @@ def test_values_that_are_no_ids(tmp_path, clip, warned, mask, kind, said):
     for use in (lambda one: VideoFolderDataset(data_root=str(tmp_path), single_object=one), follow):
         with pytest.raises(ValueError, match=said) if kind == FAULT else nullcontext():
             use(False)
-        assert [bool(re.search(rf'{path}(?s:.*){said}', text)) for text in warned] == [True] * (kind == WARNING)
+            assert [bool(re.search(rf'{path}(?s:.*){said}', text)) for text in warned] == [True] * (kind == WARNING)
         warned.clear()
         use(True)
         assert warned == []
