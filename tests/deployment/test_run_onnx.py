@@ -159,6 +159,15 @@ def test_16_bits_are_refused(tmp_path):
         runner.read(tmp_path / 'deep.png')
 
 
+def test_what_is_no_image_is_named_without_an_object_in_memory(tmp_path):
+    (tmp_path / 'photo.jpg').write_bytes(b'text')
+    with pytest.raises(OSError, match=r'photo\.jpg: .*Pillow'):
+        runner.read(tmp_path / 'photo.jpg')
+    with pytest.raises(OSError, match=r'the image: .*Pillow') as error:
+        runner.read(b'text')
+    assert 'BytesIO' not in str(error.value)
+
+
 class Brightness:
     """In place of a session: two logits, of dark and of bright pixels."""
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 KEY = 'mmattn'  # of the metadata that export.py writes
 
@@ -31,6 +31,8 @@ def read(image, channel_order='RGB'):
             if opened.mode.startswith(('I', 'F')):
                 raise ValueError(f'{name}: images must have 8 bits per channel; this one is of mode {opened.mode}')
             pixels = np.asarray(ImageOps.exif_transpose(opened).convert('RGB'))
+    except UnidentifiedImageError as error:  # whose message names an object in memory, not a file
+        raise OSError(f'{name}: not an image that Pillow can read') from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors of broken or huge files
         raise OSError(f'{name}: {error}') from error
     return pixels if channel_order == 'RGB' else pixels[..., ::-1]
