@@ -351,20 +351,28 @@ def _parses(path: Path) -> bool:
 
 
 def _check_names(path: Path, cfg: Config) -> None:
-    settings = [value for name, value in cfg.items() if name in SETTINGS]
-    for name, value in cfg.items():
+    plain = _without_scopes(cfg.to_dict())
+    settings = [value for name, value in plain.items() if name in SETTINGS]
+    for name, value in plain.items():
         # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
         nearest = [] if name in SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
         nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else nearest
         # a variable whose value is part of a setting is a helper of the config, whatever its name
         if nearest and not any(_contains(setting, value) for setting in settings):
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
-    for name, inherited in _changed_helpers(path, cfg).items():
-        if not any(_contains(setting, cfg[name]) for setting in settings):
-            _refuse_helper(f'{path}: {name}', cfg, name, inherited)
+    for name, inherited in _changed_helpers(path, plain).items():
+        if not any(_contains(setting, plain[name]) for setting in settings):
+            _refuse_helper(f'{path}: {name}', plain, name, inherited)
 
 
-def _changed_helpers(path: Path, cfg: Config) -> dict[str, Any]:
+def _without_scopes(value: Any) -> Any:
+    """Remove the scope that mmengine adds to a dict of another package's config, to a helper and to a setting alone."""
+    if isinstance(value, dict):
+        return {key: _without_scopes(item) for key, item in value.items() if key != '_scope_'}
+    return type(value)(map(_without_scopes, value)) if type(value) in (list, tuple) else value
+
+
+def _changed_helpers(path: Path, cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inherited values of names that the file itself changes, and that are no settings."""
     if path.suffix != '.py':
         return {}
@@ -379,11 +387,12 @@ def _changed_helpers(path: Path, cfg: Config) -> dict[str, Any]:
         return {}
     inherited: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases:
-        inherited |= (get_config(base) if '::' in base else Config.fromfile(path.parent / base)).to_dict()
+        config = get_config(base) if '::' in base else Config.fromfile(path.parent / base)
+        inherited |= _without_scopes(config.to_dict())
     return {name: inherited[name] for name in helpers if name in inherited and inherited[name] != cfg[name]}
 
 
-def _refuse_helper(what: str, cfg: Config, key: str, value: Any) -> None:
+def _refuse_helper(what: str, cfg: Mapping[str, Any], key: str, value: Any) -> None:
     """Raise an error if settings of a config have the former value of a helper, because they do not read it again."""
     name, _, rest = key.partition('.')
     holders = [x for setting in cfg if setting in SETTINGS for x in _find(cfg[setting], value, setting)]
@@ -417,7 +426,8 @@ def _contains(setting: Any, value: Any) -> bool:
 def _look_up(cfg: Config, key: str, new: Any) -> None:
     value, parts = cfg.to_dict(), key.split('.')
     if parts[0] not in SETTINGS and parts[0] in value:
-        _refuse_helper(f'--cfg-options {key}', cfg, key, value[parts[0]])
+        plain = _without_scopes(value)
+        _refuse_helper(f'--cfg-options {key}', plain, key, plain[parts[0]])
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]

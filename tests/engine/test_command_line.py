@@ -106,6 +106,13 @@ CHANGES = [  # of HELPERS, and what the error names
     ('', {'train_dataloader.dataset.data_root': 'new'}, None),
     ("data_root = 'old'", {}, None),
 ]
+SHIPPED = "_base_ = 'mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py'\n"
+SCOPED = [  # the same of helpers with the scope that mmengine adds, but to a setting only at its outermost dict
+    ('', {'optimizer.lr': 0.5}, 'optimizer.lr .*optim_wrapper.optimizer.lr$'),
+    ('optimizer = dict(lr=0.5)', {}, 'optimizer .*optim_wrapper.optimizer$'),
+    ('norm_cfg = dict(momentum=0.5)', {}, 'norm_cfg .*model.decode_head.norm_cfg'),
+    ('optimizer = dict(lr=0.5)\noptim_wrapper = dict(optimizer=optimizer)', {}, None),
+]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,7 @@ CHANGES = [  # of HELPERS, and what the error names
         *((name, text, {}, names) for name, (text, names) in FILES.items()),
         *((CONFIG, None, options, names) for options, names in OPTIONS),
         *(('child.py', f"_base_ = './helpers.py'\n{text}\n", options, names) for text, options, names in CHANGES),
+        *(('child.py', f'{SHIPPED}{text}\n', options, names) for text, options, names in SCOPED),
     ],
 )
 def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, names):
