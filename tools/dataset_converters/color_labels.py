@@ -102,8 +102,8 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
     labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
     if far and not ignore_unknown:
         raise Fault(
-            f'{path}: {(labels == IGNORED).sum()} pixels have colours that are not in the palette, up to '
-            f'{max(far.values()):.1f} from the nearest: {"; ".join(shorten(far, 5))}'
+            f'{path}: {(labels == IGNORED).sum()} pixels have colours outside the palette (see --max-distance), '
+            f'up to {max(far.values()):.1f} from the nearest: {"; ".join(shorten(far, 5))}'
         )
     return labels
 
