@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import TypeVar
+from urllib.error import URLError
 
 from .files import replace_folder
 from .progress import track
@@ -45,6 +46,9 @@ def run_converter(
         convert(args)
     except Fault as fault:
         lines = fault.args
+    except URLError as error:
+        cache = '~/.cache/torch/hub/checkpoints'
+        lines = (f'cannot download a file ({error.reason}); copy it from the address that the output names to {cache}',)
     except OSError as error:
         path = error.filename2 or error.filename or args.out_dir  # a failed copy names both files
         lines = (f'{path}: {error.strerror or error}',)

@@ -75,6 +75,15 @@ def run(tmp_path, capfd):
     return run
 
 
+def test_weights_that_cannot_be_downloaded_are_named_with_their_place(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    config, _ = write_model(tmp_path, 'mmseg')
+    code, said = run(config, 'http://127.0.0.1:1/weights.pth', photos, *OPTIONS)
+    assert code == 1
+    assert 'checkpoints' in said[-1]
+    assert not (tmp_path / 'out').exists()
+
+
 def mean_of_cells(x):
     """The mean of a map (C, h, w) in the positions that each cell touches, literally: (S², C)."""
     rows = []
