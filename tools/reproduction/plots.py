@@ -49,7 +49,7 @@ def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) 
             for value in (value for row in method.rows for value in [*row.metrics.values()][:1] if with_paper):
                 axis.plot([value], [row], 'D', color='#ee6677', markerfacecolor='none')
         axis.set_yticks(range(len(methods)), [method.name for method in methods])
-        axis.invert_yaxis()
+        axis.set_ylim(len(methods) - 0.5, -0.5)
         key = 'dots: seeds, bar: mean, grey: baselines' + (', diamond: paper' if with_paper else '')
         axis.set_xlabel(f'{metric} ({key})')
 
