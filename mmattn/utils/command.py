@@ -44,7 +44,7 @@ COMPILE_OPERATORS = (
     'Compile them once, which takes about 7 minutes on two cores: bash tools/environment/setup.sh --with-mmcv-ops'
 )
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
-HEAD_START = 3.0  # seconds by which the other processes delay their messages
+HEAD_START = 10.0  # seconds by which the other processes delay their messages, as the first may be slow
 
 
 def run(main: Callable[[], int | None]) -> None:
