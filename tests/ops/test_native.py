@@ -29,7 +29,7 @@ def capabilities():
     if library.UNAVAILABLE_REASON is not None:
         return []
     chosen, found = torch.ops.mmattn_native.cpu_capability(), []
-    for name in ('default', 'avx2', 'avx512'):
+    for name in library.CPU_CAPABILITIES:
         torch.ops.mmattn_native.set_cpu_capability(name)
         found.append(torch.ops.mmattn_native.cpu_capability())
     torch.ops.mmattn_native.set_cpu_capability(chosen)

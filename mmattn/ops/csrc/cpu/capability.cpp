@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace mmattn {
 
@@ -11,15 +12,22 @@ namespace {
 // The best instruction set that the processor supports and `most` allows; null allows all.
 const Kernels* best(const char* most) {
 #ifdef __x86_64__
-  const auto allows = [&](const char* name) { return most == nullptr || std::strcmp(most, name) == 0; };
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && allows("avx512")) {
-    return &kernels_avx512;
-  }
-  if (avx2 && (allows("avx512") || allows("avx2"))) {
-    return &kernels_avx2;
+  const std::pair<const Kernels*, bool> sets[] = {
+#ifdef MMATTN_AVX512_BF16
+      {&kernels_avx512_bf16, avx512 && __builtin_cpu_supports("avx512bf16")},
+#endif
+      {&kernels_avx512, avx512},
+      {&kernels_avx2, avx2},
+  };
+  bool allowed = most == nullptr;
+  for (const auto& [kernels, supported] : sets) {
+    allowed |= most != nullptr && std::strcmp(most, kernels->name) == 0;
+    if (allowed && supported) {
+      return kernels;
+    }
   }
 #endif
   return &kernels_default;

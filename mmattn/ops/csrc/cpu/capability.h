@@ -8,6 +8,11 @@
 #include "local_attention.h"
 #include "strided_attention.h"
 
+// Whether the compiler knows the instructions.
+#if defined(__x86_64__) && __has_include(<avx512bf16intrin.h>)
+#define MMATTN_AVX512_BF16
+#endif
+
 namespace mmattn {
 
 struct Kernels {
@@ -25,9 +30,10 @@ struct Kernels {
 extern const Kernels kernels_default;
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
+extern const Kernels kernels_avx512_bf16;
 
-// The kernels of the best instruction set that the processor supports and MMATTN_CPU_CAPABILITY=default|avx2|avx512
-// allows.
+// The kernels of the best instruction set that the processor supports and
+// MMATTN_CPU_CAPABILITY=default|avx2|avx512|avx512_bf16 allows.
 const Kernels& cpu_capability();
 // Chooses again for another value of that variable, which is read only once.
 void set_cpu_capability(const std::string& most);

@@ -18,10 +18,11 @@
 namespace mmattn::global_attention_cpu {
 namespace {
 
-// Largest sides of a tile: a tile with its keys and values fits into the L2 cache.
-constexpr int64_t QUERIES = 128, KEYS = 384;
-// The backward pass processes TILES tiles of queries with all keys together, or several maps with up to MOST logits.
-constexpr int64_t TILES = 4, MOST = 4 << 20;
+// Largest sides of a tile: a tile with its keys and values fits into the L2 cache. Pairs of bfloat16 are smaller and
+// multiplied faster than memory delivers them, so more queries share them.
+constexpr int64_t QUERIES = 128, QUERIES_OF_PAIRS = 256, KEYS = 384;
+// The backward pass processes ROWS queries with all keys together, or several maps with up to MOST logits.
+constexpr int64_t ROWS = 512, MOST = 4 << 20;
 
 int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
@@ -88,13 +89,16 @@ struct Operands {
         call.axis_bias[axis] = volume_of(axis_bias[axis - missing]);
       }
     }
-    call.query_tile = side_of(call.queries, QUERIES);
-    call.key_tile = side_of(call.keys, KEYS);
-    call.tile_pitch = pitch_of(call.key_tile);
-    call.before = call.keys - call.queries;
     call.query = volume_of(query);
     call.key = volume_of(key);
     call.value = volume_of(value);
+    call.paired = kernels.product_of_pairs && call.query.bfloat16 && call.key.bfloat16 && call.value.bfloat16;
+    product = call.paired ? kernels.product_of_pairs : kernels.product;
+    call.query_tile = side_of(call.queries, call.paired ? QUERIES_OF_PAIRS : QUERIES);
+    call.key_tile = side_of(call.keys, KEYS);
+    call.tile_pitch = pitch_of(call.key_tile);
+    call.before = call.keys - call.queries;
+    scales.assign(KEYS, call.scale);
     if (window) {
       call.entries = window->size(-1);
       call.window_pitch = pitch_of(call.entries);
@@ -115,13 +119,29 @@ struct Operands {
 
   bool has_positions() const { return call.window.data || call.axis_bias[2].data || call.key_bias; }
 
+  // Return rows as a factor of a product that sums over their columns, or over the rows. Pairs are written to `to`.
+  const float* over_columns(const float* from, int64_t count, int64_t width, int64_t pitch, float* to) const {
+    if (!call.paired) {
+      return from;
+    }
+    kernels.pair_columns(from, count, width, pitch, to);
+    return to;
+  }
+  const float* over_rows(const float* from, int64_t count, int64_t width, int64_t pitch, float* to) const {
+    if (!call.paired) {
+      return from;
+    }
+    kernels.pair_rows(from, count, width, pitch, to);
+    return to;
+  }
+
   // Writes the logits of a tile from its keys, (channels, keys), including masked keys.
-  void logits(const GlobalAttentionKernels& kernels, const Queries& q, const Vectors& keys, const Tile& to) const {
+  void logits(const Queries& q, const Vectors& keys, const Tile& to) const {
     if (has_positions()) {
       kernels.positions(call, q, to);
     }
-    kernels.product(q.count, whole_vectors(to.end - to.begin), call.channels, {q.query, call.query_pitch, 1}, keys,
-                    {to.data, to.pitch, nullptr, has_positions() ? all() : nullptr});
+    product(q.count, whole_vectors(to.end - to.begin), call.channels, {q.left_query, call.query_pitch, 1}, keys,
+            {to.data, to.pitch, scales.data(), has_positions() ? all() : nullptr});
   }
 
   // Memory for tiles of logits, with one extra vector.
@@ -129,20 +149,24 @@ struct Operands {
 
   // Factors of 1, for a Target that adds to the previous values of all rows.
   static const float* all() {
-    static const std::vector<float> ones(std::max(QUERIES, KEYS), 1);
+    static const std::vector<float> ones(KEYS, 1);
     return ones.data();
   }
 
+  const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
+  Product product;
   GlobalAttention call{};
+  std::vector<float> scales;  // factors of `scale`, for a Target
   std::list<Tensor> kept;
 };
 
 // Memory for the data of the queries of `tiles` tiles.
 struct Memory {
   Memory(const GlobalAttention& call, int64_t tiles, bool backward)
-      : call(call), grad(backward ? call.value_pitch : 0) {
+      : call(call), grad(backward ? call.value_pitch : 0), both(backward && call.paired) {
     const int64_t axes = call.axis_pitch[0] + call.axis_pitch[1] + call.axis_pitch[2];
-    const int64_t row = call.query_pitch + call.window_pitch + call.value_pitch + grad + axes + 5;
+    const int64_t left = both ? call.query_pitch + call.value_pitch : 0;
+    const int64_t row = call.query_pitch + call.window_pitch + call.value_pitch + grad + left + axes + 5;
     all = floats({tiles, whole_vectors(call.query_tile * row)});
   }
 
@@ -158,6 +182,12 @@ struct Memory {
     take(q.window, call.window_pitch);
     take(q.out, call.value_pitch);
     take(q.grad, grad);
+    q.left_query = q.query;
+    q.left_grad = q.grad;
+    if (both) {
+      take(q.left_query, call.query_pitch);
+      take(q.left_grad, call.value_pitch);
+    }
     for (int64_t axis = 0; axis < 3; ++axis) {
       take(q.axis_bias[axis], call.axis_pitch[axis]);
     }
@@ -169,6 +199,7 @@ struct Memory {
 
   const GlobalAttention& call;
   const int64_t grad;
+  const bool both;  // left and right factors differ, and both are needed
   Tensor all;
 };
 
@@ -178,16 +209,17 @@ struct Packed {
   Packed(const GlobalAttention& call, const Volume& from, bool transposed)
       : tiles(parts(call.keys, call.key_tile)), lanes(cpu_capability().global_attention.lanes) {
     const int64_t columns = transposed ? call.key_tile : from.channels;
-    height = transposed ? from.channels : call.key_tile;
+    const int64_t count = transposed ? from.channels : call.key_tile;
+    height = call.paired ? parts(count, 2) : count;
     const int64_t pitch = pitch_of(columns), all = call.batch * call.heads * tiles;
     size = height * whole_vectors(columns);
     // The packed tiles, followed by scratch memory for each thread.
-    vectors = floats({all * size + at::get_num_threads() * height * pitch});
+    vectors = floats({all * size + at::get_num_threads() * count * pitch});
     // Zero the padding columns: uninitialised memory may hold denormal numbers, which slow down products.
     std::fill(data_at(all * size), data_at(vectors.numel()), 0.0f);
     parallel(all, [&](int64_t i) {
       const int64_t begin = i % tiles * call.key_tile, end = std::min(call.keys, begin + call.key_tile);
-      const Tile rows{data_at(all * size) + at::get_thread_num() * height * pitch, pitch, begin, end};
+      const Tile rows{data_at(all * size) + at::get_thread_num() * count * pitch, pitch, begin, end};
       cpu_capability().global_attention.pack(call, from, i / tiles, transposed, rows, height, data_at(i * size));
     });
   }
@@ -213,7 +245,7 @@ std::vector<Tensor> global_attention(const Call& given) {
   const Tensor lse = floats(size);
   call.out = volume_of(out);
   call.lse = numbers_of(lse);
-  const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
+  const GlobalAttentionKernels& kernels = of.kernels;
   const int64_t tiles = parts(call.queries, call.query_tile), threads = at::get_num_threads();
   const Memory memory(call, threads, false);
   const Packed keys(call, call.key, true), values(call, call.value, false);
@@ -222,14 +254,17 @@ std::vector<Tensor> global_attention(const Call& given) {
     const int64_t thread = at::get_thread_num();
     const Queries q = memory.tile(thread, i / tiles, i % tiles * call.query_tile);
     kernels.prepare(call, q);
+    of.over_columns(q.query, q.count, call.channels, call.query_pitch, q.left_query);
     const int64_t seen = seen_by(call, q);
     for (int64_t begin = 0; begin < seen; begin += call.key_tile) {
       const int64_t number = begin / call.key_tile;
       const Tile tile{data(logits, thread), call.tile_pitch, begin, std::min(seen, begin + call.key_tile)};
-      of.logits(kernels, q, keys.tile(q.map, number), tile);
+      const int64_t width = tile.end - begin;
+      of.logits(q, keys.tile(q.map, number), tile);
       kernels.softmax(call, q, tile);
-      kernels.product(q.count, call.value_channels, tile.end - begin, {tile.data, tile.pitch, 1},
-                      values.tile(q.map, number), {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
+      const float* weights = of.over_columns(tile.data, q.count, width, tile.pitch, tile.data);
+      of.product(q.count, call.value_channels, width, {weights, tile.pitch, 1}, values.tile(q.map, number),
+                 {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
     }
     kernels.finish(call, q);
   });
@@ -269,9 +304,9 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
     call.d_key_bias = sum(*given.optional_tensor("key_bias"));
   }
 
-  const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
+  const GlobalAttentionKernels& kernels = of.kernels;
   const int64_t maps = call.batch * call.heads, D = call.channels, Dv = call.value_channels;
-  const int64_t block = std::clamp<int64_t>(parts(call.queries, call.query_tile), 1, TILES);
+  const int64_t block = std::clamp<int64_t>(parts(call.queries, call.query_tile), 1, ROWS / call.query_tile);
   const int64_t key_tiles = parts(call.keys, call.key_tile), pitch = call.tile_pitch;
   const Packed keys_across(call, call.key, true), values_across(call, call.value, true);
   const optional<Packed> keys =
@@ -293,7 +328,14 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
         float* tiles = data(d_logits, (m * key_tiles + key_tile) * block + tile);
         return Tile{tiles, pitch, begin, std::min(seen, begin + call.key_tile)};
       };
-      parallel(work * tiles, [&](int64_t i) { kernels.prepare_backward(call, queries(i / tiles, i % tiles)); });
+      parallel(work * tiles, [&](int64_t i) {
+        const Queries q = queries(i / tiles, i % tiles);
+        kernels.prepare_backward(call, q);
+        of.over_columns(q.query, q.count, D, call.query_pitch, q.left_query);
+        of.over_columns(q.grad, q.count, Dv, call.value_pitch, q.left_grad);
+        of.over_rows(q.query, q.count, D, call.query_pitch, q.query);
+        of.over_rows(q.grad, q.count, Dv, call.value_pitch, q.grad);
+      });
       // A thread owns its keys: their gradients are sums over the queries, in order.
       parallel(work * key_tiles, [&](int64_t i) {
         const int64_t m = i / key_tiles, key_tile = i % key_tiles;
@@ -305,18 +347,20 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
             continue;
           }
           const Tile p{data(weights, at::get_thread_num()), pitch, d.begin, d.end};
-          of.logits(kernels, q, keys_across.tile(q.map, key_tile), p);
-          kernels.product(q.count, whole_vectors(width), Dv, {q.grad, call.value_pitch, 1},
-                          values_across.tile(q.map, key_tile), {d.data, pitch});
+          of.logits(q, keys_across.tile(q.map, key_tile), p);
+          of.product(q.count, whole_vectors(width), Dv, {q.left_grad, call.value_pitch, 1},
+                     values_across.tile(q.map, key_tile), {d.data, pitch});
           kernels.softmax_backward(call, q, p, d);
           // Sums over the queries: the weights of a key are a column of the tile.
           if (d_value) {
-            kernels.product(width, Dv, q.count, {p.data, 1, pitch}, {q.grad, call.value_pitch, kernels.lanes},
-                            {d_value + row * Dv, Dv, nullptr, of.all()});
+            const float* left = of.over_rows(p.data, q.count, width, pitch, p.data);
+            of.product(width, Dv, q.count, {left, 1, pitch}, {q.grad, call.value_pitch, kernels.lanes},
+                       {d_value + row * Dv, Dv, nullptr, of.all()});
           }
           if (d_key) {
-            kernels.product(width, D, q.count, {d.data, 1, pitch}, {q.query, call.query_pitch, kernels.lanes},
-                            {d_key + row * D, D, nullptr, of.all()});
+            const float* left = of.over_rows(d.data, q.count, width, pitch, p.data);
+            of.product(width, D, q.count, {left, 1, pitch}, {q.query, call.query_pitch, kernels.lanes},
+                       {d_key + row * D, D, of.scales.data(), of.all()});
           }
         }
       });
@@ -325,11 +369,13 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
         for (int64_t key_tile = 0; key_tile < key_tiles; ++key_tile) {
           const Tile d = grad_of(i / tiles, i % tiles, key_tile, q);
           if (d.begin < d.end) {
-            if (call.d_query.data) {
-              kernels.product(q.count, D, d.end - d.begin, {d.data, pitch, 1}, keys->tile(q.map, key_tile),
-                              {q.query, call.query_pitch, nullptr, key_tile > 0 ? of.all() : nullptr});
-            }
             kernels.gradients(call, q, d);
+            if (call.d_query.data) {
+              const int64_t width = d.end - d.begin;
+              const float* left = of.over_columns(d.data, q.count, width, pitch, d.data);
+              of.product(q.count, D, width, {left, pitch, 1}, keys->tile(q.map, key_tile),
+                         {q.query, call.query_pitch, of.scales.data(), key_tile > 0 ? of.all() : nullptr});
+            }
           }
         }
         kernels.finish_backward(call, q);

@@ -20,6 +20,7 @@ struct GlobalAttention {
   int64_t before;  // keys before the first query: with a window or is_causal, queries are at the last positions
   float scale, outside_value;
   bool is_causal;
+  bool paired;  // products multiply pairs of bfloat16 numbers
   Volume query, key, value, window, outside, axis_bias[3];
   const float* key_bias;  // (batch · heads, M)
   const bool* key_mask;   // (batch, M)
@@ -32,7 +33,7 @@ struct GlobalAttention {
 struct Queries {
   int64_t map;           // batch · heads + head
   int64_t first, count;  // positions
-  float* query;          // (count, query_pitch), multiplied by the scale; then their gradient
+  float* query;          // (count, query_pitch); then their gradient
   float* window;         // (count, window_pitch); then their gradient
   float* outside;        // (count); then their gradient
   float* axis_bias[3];   // (count, axis_pitch); then their gradient
@@ -42,6 +43,8 @@ struct Queries {
   float* total;          // (count): the sum of the exponentials; backward: Σ dy·y − dlse
   float* lse;            // (count)
   float* grad;           // (count, value_pitch)
+  float* left_query;     // the queries as left factors; `query` has them as right factors
+  float* left_grad;
 };
 
 // One number per pair of some queries and the keys [begin, end): one row per query, of whole vectors, plus one vector.
@@ -52,8 +55,10 @@ struct Tile {
 };
 
 struct GlobalAttentionKernels {
-  int64_t lanes;  // floats in a vector
-  Product product;
+  int64_t lanes;                      // floats in a vector
+  Product product, product_of_pairs;  // the latter is null if the instruction set does not multiply bfloat16
+  void (*pair_columns)(const float* from, int64_t count, int64_t width, int64_t pitch, float* to);
+  void (*pair_rows)(const float* from, int64_t count, int64_t width, int64_t pitch, float* to);
   // Packs the keys or values of a tile for products, as (channels, keys) or (keys, channels): `height` rows of the
   // first vector of columns, then those of the next vector. `rows` is scratch memory.
   void (*pack)(const GlobalAttention&, const Volume& from, int64_t map, bool transposed, Tile rows, int64_t height,

@@ -54,7 +54,12 @@ void pack(const GlobalAttention& call, const Volume& from, int64_t map, bool tra
   const auto load_halves = transposed ? load_columns_of<uint16_t> : load_rows_of<uint16_t>;
   const int64_t keys = rows.end - rows.begin;
   (from.bfloat16 ? load_halves : load_floats)(from, call, call.key_size, map, rows.begin, keys, rows.data, rows.pitch);
-  const int64_t count = transposed ? from.channels : keys, columns = transposed ? keys : from.channels;
+  int64_t count = transposed ? from.channels : keys;
+  const int64_t columns = transposed ? keys : from.channels;
+  if (call.paired) {
+    pair_rows(rows.data, count, columns, rows.pitch, rows.data);
+    count = (count + 1) / 2;
+  }
   for (int64_t column = 0; column < columns; column += LANES, to += height * LANES) {
     for (int64_t k = 0; k < count; ++k) {
       store(to + k * LANES, load(rows.data + k * rows.pitch + column));
@@ -103,16 +108,8 @@ void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t
   }
 }
 
-// Scales the queries, so that logits need no factor, or their gradients.
-void scale_rows(const GlobalAttention& call, const Queries& q) {
-  for (int64_t i = 0; i < q.count * call.query_pitch; i += LANES) {
-    store(q.query + i, load(q.query + i) * call.scale);
-  }
-}
-
 void prepare(const GlobalAttention& call, const Queries& q) {
   load_rows(call.query, call, q, q.query, call.query_pitch);
-  scale_rows(call, q);
   for (int64_t axis = 0; axis < 3; ++axis) {
     if (call.axis_bias[axis].data) {
       load_rows(call.axis_bias[axis], call, q, q.axis_bias[axis], call.axis_pitch[axis]);
@@ -315,7 +312,6 @@ void finish_backward(const GlobalAttention& call, const Queries& q) {
     q.outside[r] = q.keep[r] - sum(q.window + r * call.window_pitch, call.entries);
   }
   if (call.d_query.data) {
-    scale_rows(call, q);
     store_rows(call.d_query, call, q, q.query, call.query_pitch);
   }
   if (call.d_window.data) {
@@ -336,6 +332,9 @@ void finish_backward(const GlobalAttention& call, const Queries& q) {
 constexpr GlobalAttentionKernels global_attention{
     LANES,
     product,
+    product_of_pairs,
+    pair_columns,
+    pair_rows,
     global::pack,
     global::prepare,
     global::positions,

@@ -31,7 +31,8 @@ struct Target {
   const float* keep = nullptr;
 };
 
-// Writes A (rows, count) times B (count, columns) to a Target.
+// Writes A (rows, count) times B (count, columns) to a Target. A product of pairs multiplies bfloat16 numbers: a pair
+// of them, of the columns k and k + 1 of A, or of the rows k and k + 1 of B, is in the place of a float.
 using Product = void (*)(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b,
                          const Target& to);
 

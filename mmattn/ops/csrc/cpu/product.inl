@@ -18,8 +18,50 @@ inline void put(Vec v, const Target& to, int64_t row, float* at, int64_t n) {
   }
 }
 
+// Copies rows, rounded to bfloat16: pairs of adjacent numbers of a row. `to` may be `from`.
+void pair_columns(const float* from, int64_t count, int64_t width, int64_t pitch, float* to) {
+  for (int64_t r = 0; r < count; ++r) {
+    uint16_t* row = reinterpret_cast<uint16_t*>(to + r * pitch);
+    for (int64_t x = 0; x < width; x += LANES) {
+      store_float_as(row + x, load(from + r * pitch + x));
+    }
+  }
+}
+
+// Copies rows, rounded to bfloat16: the pairs of the numbers of two rows are one row. `to` may be `from`.
+void pair_rows(const float* from, int64_t count, int64_t width, int64_t pitch, float* to) {
+  for (int64_t r = 0; r < count; r += 2) {
+    const float* row = from + r * pitch;
+    for (int64_t x = 0; x < width; x += LANES) {
+      const Bits first = rounded(load(row + x)), second = r + 1 < count ? rounded(load(row + pitch + x)) : Bits{};
+      store(to + r / 2 * pitch + x, reinterpret_cast<Vec>(first | second << 16));
+    }
+  }
+}
+
+// How a product multiplies: adds the product of a number, or pair, of the left factor to the sums.
+struct Floats {
+  static constexpr int64_t TOGETHER = 1;
+  static Vec add(Vec sums, const float* left, Vec right, bool) { return sums + *left * right; }
+};
+
+#ifdef MMATTN_BF16
+struct Pairs {
+  static constexpr int64_t TOGETHER = 2;
+  // If the pair is not `whole`, its second numbers do not exist.
+  static Vec add(Vec sums, const float* left, Vec right, bool whole) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, left, sizeof pair);
+    const Bits mask = Bits{} + (whole ? ~0u : 0xffffu);
+    return reinterpret_cast<Vec>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sums),
+                                                  reinterpret_cast<__m512bh>((Bits{} + pair) & mask),
+                                                  reinterpret_cast<__m512bh>(reinterpret_cast<Bits>(right) & mask)));
+  }
+};
+#endif
+
 // M rows and N vectors of columns. Not inlined: in a larger function, not all sums would stay in registers.
-template <int M, int N>
+template <typename Numbers, int M, int N>
 __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count,
                                             const Factor& a, const Vectors& b, const Target& to) {
   Vec sum[M][N];
@@ -32,7 +74,7 @@ __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t
   }
   const float* left = a.data + row * a.row;
   const float* right = b.data + column / LANES * b.vector;
-  for (int64_t k = 0; k < count; ++k, left += a.column, right += b.row) {
+  const auto add = [&](bool whole) __attribute__((always_inline)) {
     Vec x[N];
 #pragma GCC unroll 3
     for (int n = 0; n < N; ++n) {
@@ -42,9 +84,15 @@ __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 3
       for (int n = 0; n < N; ++n) {
-        sum[m][n] += left[m * a.row] * x[n];
+        sum[m][n] = Numbers::add(sum[m][n], left + m * a.row, x[n], whole);
       }
     }
+  };
+  for (int64_t k = Numbers::TOGETHER; k <= count; k += Numbers::TOGETHER, left += a.column, right += b.row) {
+    add(true);
+  }
+  if (count % Numbers::TOGETHER) {
+    add(false);
   }
   float* at = to.data + row * to.stride + column;
 #pragma GCC unroll 8
@@ -56,39 +104,75 @@ __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t
   }
 }
 
-template <int N>
+template <typename Numbers, int N>
 void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t count, const Factor& a, const Vectors& b,
                      const Target& to) {
   // At least eight independent sums; with N = 3, as many as fit into 32 or 16 registers.
   constexpr int M = LANES == 16 || N == 1 ? 8 : 4;
   int64_t row = 0;
   for (; row + M <= rows; row += M) {
-    product_tile<M, N>(row, column, columns, count, a, b, to);
+    product_tile<Numbers, M, N>(row, column, columns, count, a, b, to);
   }
   for (; row + 4 <= rows; row += 4) {
-    product_tile<4, N>(row, column, columns, count, a, b, to);
+    product_tile<Numbers, 4, N>(row, column, columns, count, a, b, to);
   }
   for (; row < rows; ++row) {
-    product_tile<1, N>(row, column, columns, count, a, b, to);
+    product_tile<Numbers, 1, N>(row, column, columns, count, a, b, to);
   }
 }
 
 // Writes a (rows, count) times b (count, columns) to a Target.
-void product(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b, const Target& to) {
+template <typename Numbers>
+void product_of(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b, const Target& to) {
   for (int64_t column = 0; column < columns;) {
     const int64_t vectors = (columns - column + LANES - 1) / LANES;
     if (vectors % 3 == 0) {
-      product_columns<3>(rows, column, columns, count, a, b, to);
+      product_columns<Numbers, 3>(rows, column, columns, count, a, b, to);
       column += 3 * LANES;
     } else if (vectors > 1) {
-      product_columns<2>(rows, column, columns, count, a, b, to);
+      product_columns<Numbers, 2>(rows, column, columns, count, a, b, to);
       column += 2 * LANES;
     } else {
-      product_columns<1>(rows, column, columns, count, a, b, to);
+      product_columns<Numbers, 1>(rows, column, columns, count, a, b, to);
       column += LANES;
     }
   }
 }
+
+constexpr Product product = product_of<Floats>;
+#ifdef MMATTN_BF16
+constexpr bool MULTIPLIES_PAIRS = true;
+constexpr Product product_of_pairs = product_of<Pairs>;
+#else
+constexpr bool MULTIPLIES_PAIRS = false;
+constexpr Product product_of_pairs = nullptr;
+#endif
+
+// Prepares the factors of products, and multiplies them, as pairs if all operands are bfloat16.
+struct Factors {
+  Factors(const Volume& query, const Volume& key, const Volume& value)
+      : paired(MULTIPLIES_PAIRS && query.bfloat16 && key.bfloat16 && value.bfloat16),
+        product(paired ? product_of_pairs : mmattn::product) {}
+
+  // Return rows as a factor of a product that sums over their columns, or over the rows. Pairs are written to `to`.
+  const float* over_columns(const float* from, int64_t count, int64_t width, int64_t pitch, float* to) const {
+    if (!paired) {
+      return from;
+    }
+    pair_columns(from, count, width, pitch, to);
+    return to;
+  }
+  const float* over_rows(const float* from, int64_t count, int64_t width, int64_t pitch, float* to) const {
+    if (!paired) {
+      return from;
+    }
+    pair_rows(from, count, width, pitch, to);
+    return to;
+  }
+
+  const bool paired;
+  const Product product;
+};
 
 // Transposes (rows, columns) to (columns, rows), both padded to whole blocks of LANES rows and columns.
 void transpose(const float* from, int64_t pitch_from, int64_t rows, int64_t columns, float* to, int64_t pitch_to) {

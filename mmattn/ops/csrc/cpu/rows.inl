@@ -56,9 +56,7 @@ inline Vec load_as_float(const uint16_t* p) {
 
 inline void store_float_as(float* p, Vec v) { store(p, v); }
 inline void store_float_as(uint16_t* p, Vec v) {
-  const Ints bits = reinterpret_cast<Ints>(v);
-  const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const Halves x = __builtin_convertvector(v != v ? Ints{} + 0x7fc0 : rounded, Halves);
+  const Halves x = __builtin_convertvector(rounded(v), Halves);
   __builtin_memcpy(p, &x, sizeof x);
 }
 

@@ -91,6 +91,16 @@ inline float total(Vec v) {
   return across(v, [](Vec a, Vec b) { return a + b; })[0];
 }
 
+// Rounds to bfloat16, to the nearest, ties to even: the bits of the numbers.
+inline Bits rounded(Vec v) {
+#ifdef MMATTN_BF16
+  return __builtin_convertvector(reinterpret_cast<Halves>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(v))), Bits);
+#else
+  const Bits bits = reinterpret_cast<Bits>(v);
+  return v != v ? Bits{} + 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
+}
+
 // e^x for x ≤ 0, with an error of up to 2 ulp; 0 if the result is not a normal number, NaN for NaN.
 inline Vec exp(Vec x) {
   constexpr float ROUND = 12582912;  // 1.5 · 2^23: added to a small number, its lowest bits hold that number, rounded
