@@ -56,13 +56,14 @@ struct Arm {
         value_pitch(pitch_of(call.value.channels)),
         window_pitch(pitch_of(call.window.channels)),
         margin(round_up(length, LANES) + LANES),
+        factors(call.query, call.key, call.value),
         query(arena.take<float>(rows * query_pitch)),
         key(arena.take<float>(rows * query_pitch)),
         value(arena.take<float>(rows * value_pitch)),
         keys(arena.take<float>(round_up(call.query.channels, LANES) * pitch)),
         window(arena.take<float>(call.window.data ? rows * window_pitch + 2 * margin : 0) + margin),
         outside(arena.take<float>(rows)),
-        logits(arena.take<float>(tile * pitch)) {}
+        logits(arena.take<float>(tile * pitch + LANES)) {}
 
   // Calls body() for the lines of each item.
   template <typename Body>
@@ -92,6 +93,13 @@ struct Arm {
     }
   }
 
+  // Prepares each line of a group, as a factor of a product that sums over its positions.
+  void over_lines(float* rows, int64_t n, int64_t channels, int64_t pitch) const {
+    for (int64_t start = 0; start < n; start += length) {
+      factors.over_rows(rows + start * pitch, length, channels, pitch, rows + start * pitch);
+    }
+  }
+
   // For the query in row `row` of the item, at coordinate x of the line that starts at `first` in its group.
   Logits logits_of(int64_t row, int64_t x, int64_t first) const {
     const auto small = [](int64_t n) { return static_cast<int32_t>(n); };
@@ -111,6 +119,7 @@ struct Arm {
   const int64_t tile;  // queries per tile of logits
   const int64_t query_pitch, value_pitch, window_pitch;
   const int64_t margin;  // padding before and after the windows: vectors may extend beyond them
+  const Factors factors;
   float* query;
   float* key;
   float* value;
@@ -179,17 +188,23 @@ int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, vo
     for (int64_t start = 0; start < arm.place.count * L; start += arm.group) {
       const int64_t n = min_of(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
       transpose(arm.key + start * arm.query_pitch, arm.query_pitch, n, call.query.channels, arm.keys, arm.pitch);
+      arm.factors.over_rows(arm.keys, call.query.channels, n, arm.pitch, arm.keys);
+      arm.over_lines(arm.value + start * arm.value_pitch, n, call.value.channels, arm.value_pitch);
       for (int64_t row = 0; row < n; row += arm.tile) {
         const int64_t count = min_of(arm.tile, n - row);
-        product(count, width, call.query.channels, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
-                {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
+        float* query = arm.query + (start + row) * arm.query_pitch;
+        arm.factors.over_columns(query, count, call.query.channels, arm.query_pitch, query);
+        arm.factors.product(count, width, call.query.channels, {query, arm.query_pitch, 1},
+                            {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
         weigh(start, row, count, width);
         for (int64_t i = 0; i < count;) {  // for each line, or the part of it in the tile
           const int64_t line = (row + i) / L, x = (row + i) % L, queries = min_of(count - i, L - x);
           float* out = line_numbers(call.out, arm.place, start / L + line) + x * call.out.stride[4];
-          product(queries, call.value.channels, L, {arm.logits + i * arm.pitch + line * L, arm.pitch, 1},
-                  {arm.value + (start + line * L) * arm.value_pitch, arm.value_pitch, LANES},
-                  {out, call.out.stride[4], gain + i, call.first ? nullptr : keep + i});
+          float* weights = arm.logits + i * arm.pitch + line * L;
+          arm.factors.over_columns(weights, queries, L, arm.pitch, weights);
+          arm.factors.product(queries, call.value.channels, L, {weights, arm.pitch, 1},
+                              {arm.value + (start + line * L) * arm.value_pitch, arm.value_pitch, LANES},
+                              {out, call.out.stride[4], gain + i, call.first ? nullptr : keep + i});
           i += queries;
         }
       }
@@ -202,6 +217,7 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
   Arena arena(scratch);
   Arm arm(call, arena);
   const int64_t L = arm.length, C = call.value.channels, D = call.query.channels, entries = call.window.channels;
+  const Factors& factors = arm.factors;
   float* grad = arena.take<float>(arm.rows * arm.value_pitch);
   float* out = arena.take<float>(call.first ? arm.rows * arm.value_pitch : 0);
   float* values = arena.take<float>(round_up(C, LANES) * arm.pitch);  // transposed
@@ -209,6 +225,9 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
   float* mean = arena.take<float>(arm.rows);
   float* d_logits = arena.take<float>(arm.tile * arm.pitch + 4 * LANES) + 2 * LANES;
   float* ones = arena.take<float>(max_of(arm.group, arm.tile));
+  // The queries and gradients of a tile as left factors, if they differ from the right ones.
+  float* left_query = arena.take<float>(arm.factors.paired ? arm.tile * arm.query_pitch : 0);
+  float* left_grad = arena.take<float>(arm.factors.paired ? arm.tile * arm.value_pitch : 0);
   if (!scratch) {
     return arena.used;
   }
@@ -282,12 +301,17 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
       const int64_t n = min_of(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
       transpose(arm.key + start * arm.query_pitch, arm.query_pitch, n, D, arm.keys, arm.pitch);
       transpose(arm.value + start * arm.value_pitch, arm.value_pitch, n, C, values, arm.pitch);
+      factors.over_rows(arm.keys, D, n, arm.pitch, arm.keys);
+      factors.over_rows(values, C, n, arm.pitch, values);
+      arm.over_lines(arm.key + start * arm.query_pitch, n, D, arm.query_pitch);
       for (int64_t row = 0; row < n; row += arm.tile) {
         const int64_t count = min_of(arm.tile, n - row);
-        product(count, width, D, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
-                {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
-        product(count, width, C, {grad + (start + row) * arm.value_pitch, arm.value_pitch, 1},
-                {values, arm.pitch, LANES}, {d_logits, arm.pitch});
+        const float* left =
+            factors.over_columns(arm.query + (start + row) * arm.query_pitch, count, D, arm.query_pitch, left_query);
+        factors.product(count, width, D, {left, arm.query_pitch, 1}, {arm.keys, arm.pitch, LANES},
+                        {arm.logits, arm.pitch});
+        left = factors.over_columns(grad + (start + row) * arm.value_pitch, count, C, arm.value_pitch, left_grad);
+        factors.product(count, width, C, {left, arm.value_pitch, 1}, {values, arm.pitch, LANES}, {d_logits, arm.pitch});
         weigh(start, row, count, width);
         for (int64_t i = 0; i < count;) {
           const int64_t line = (row + i) / L, x = (row + i) % L, queries = min_of(count - i, L - x);
@@ -297,17 +321,27 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
             return {data, volume.stride[4], nullptr, add ? ones : nullptr};
           };
           const bool add = !call.first || x > 0;
-          if (call.d_query.data) {
-            product(queries, D, L, {d_logits + pairs, arm.pitch, 1},
-                    {arm.key + first * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_query, x, !call.first));
+          float* const weights = arm.logits + pairs;
+          float* const d = d_logits + pairs;
+          if (call.d_value.data) {
+            float* right = grad + (first + x) * arm.value_pitch;
+            factors.over_rows(right, queries, C, arm.value_pitch, right);
+            factors.over_rows(weights, queries, L, arm.pitch, weights);
+            factors.product(L, C, queries, {weights, 1, arm.pitch}, {right, arm.value_pitch, LANES},
+                            to(call.d_value, 0, add));
           }
           if (call.d_key.data) {
-            product(L, D, queries, {d_logits + pairs, 1, arm.pitch},
-                    {arm.query + (first + x) * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_key, 0, add));
+            float* right = arm.query + (first + x) * arm.query_pitch;
+            factors.over_rows(right, queries, D, arm.query_pitch, right);
+            left = factors.over_rows(d, queries, L, arm.pitch, weights);
+            factors.product(L, D, queries, {left, 1, arm.pitch}, {right, arm.query_pitch, LANES},
+                            to(call.d_key, 0, add));
           }
-          if (call.d_value.data) {
-            product(L, C, queries, {arm.logits + pairs, 1, arm.pitch},
-                    {grad + (first + x) * arm.value_pitch, arm.value_pitch, LANES}, to(call.d_value, 0, add));
+          if (call.d_query.data) {
+            factors.over_columns(d, queries, L, arm.pitch, d);
+            factors.product(queries, D, L, {d, arm.pitch, 1},
+                            {arm.key + first * arm.query_pitch, arm.query_pitch, LANES},
+                            to(call.d_query, x, !call.first));
           }
           i += queries;
         }

@@ -88,13 +88,15 @@ struct StridedGroup {
         tile(max_of(16, min_of(most_queries, 16384 / pitch / 8 * 8))),
         query_pitch(pitch_of(call.query.channels)),
         value_pitch(pitch_of(call.value.channels)),
+        factors(call.query, call.key, call.value),
         query(arena.take<float>(round_up(most_queries, LANES) * query_pitch)),
         key(arena.take<float>(round_up(most_keys, LANES) * query_pitch)),
         value(arena.take<float>(round_up(most_keys, LANES) * value_pitch)),
         keys(arena.take<float>(round_up(call.query.channels, LANES) * pitch)),
         logits(arena.take<float>(tile * pitch)),
         extra(arena.take<float>(pitch + LANES)),
-        plane(arena.take<float>(pitch + LANES)) {
+        plane(arena.take<float>(pitch + LANES)),
+        scales(arena.take<float>(max_of(tile, most_keys) + LANES)) {
     for (int a = 0; a < 3; ++a) {
       table_pitch[a] = pitch_of(call.table[a].channels);
       table[a] = arena.take<float>(call.positional ? most_queries * table_pitch[a] : 0);
@@ -111,6 +113,7 @@ struct StridedGroup {
   // Calls body() for the groups [begin, end), or for those of them in a slab.
   template <typename Body>
   void for_groups(int64_t begin, int64_t end, const Body& body, int64_t slab = -1) {
+    fill(scales, max_of(tile, most_keys), call.scale);
     for (int64_t item = begin; item < end; ++item) {
       int64_t rest = item, group[3];
       for (int a = 2; a >= 0; --a) {
@@ -138,12 +141,10 @@ struct StridedGroup {
 
   void load() {
     of_queries(call.query).load(query, query_pitch);
-    for (int64_t i = 0; i < n * query_pitch; i += LANES) {  // scale the queries, so that logits need no factor
-      mmattn::store(query + i, mmattn::load(query + i) * call.scale);
-    }
     of_keys(call.key).load(key, query_pitch);
     of_keys(call.value).load(value, value_pitch);
     transpose(key, query_pitch, m, call.query.channels, keys, pitch);
+    factors.over_rows(keys, call.query.channels, m, pitch, keys);
     for (int a = 0; a < 3 && call.positional; ++a) {
       of_queries(call.table[a]).load(table[a], table_pitch[a]);
     }
@@ -180,8 +181,10 @@ struct StridedGroup {
   // Computes the logits of a tile of queries in place of the products with the keys, and calls weigh(i, logits, at).
   template <typename Weigh>
   void for_queries(int64_t start, int64_t count, const Weigh& weigh) {
-    product(count, round_up(m, LANES), call.query.channels, {query + start * query_pitch, query_pitch, 1},
-            {keys, pitch, LANES}, {logits, pitch});
+    float* own = query + start * query_pitch;
+    factors.product(count, round_up(m, LANES), call.query.channels,
+                    {factors.over_columns(own, count, call.query.channels, query_pitch, own), query_pitch, 1},
+                    {keys, pitch, LANES}, {logits, pitch, scales});
     const bool adds = call.positional || call.masked;
     int64_t at[] = {start / (queries.count[1] * queries.count[2]), start / queries.count[2] % queries.count[1],
                     start % queries.count[2]};
@@ -208,6 +211,7 @@ struct StridedGroup {
   const int64_t most_queries, most_keys, pitch;
   const int64_t tile;  // queries per tile of logits
   const int64_t query_pitch, value_pitch;
+  const Factors factors;
   float* query;
   float* key;
   float* value;
@@ -215,6 +219,7 @@ struct StridedGroup {
   float* logits;
   float* extra;
   float* plane;
+  float* scales;  // factors of `scale`, for a Target
   int64_t table_pitch[3];
   float* table[3];
   float* along[3];
@@ -232,6 +237,7 @@ int64_t strided_attention(const StridedAttention& call, int64_t begin, int64_t e
     return arena.used;
   }
   group.for_groups(begin, end, [&] {
+    group.factors.over_rows(group.value, group.m, call.value.channels, group.value_pitch, group.value);
     for (int64_t start = 0; start < group.n; start += group.tile) {
       const int64_t count = min_of(group.tile, group.n - start);
       group.for_queries(start, count, [&](int64_t i, float* p, const int64_t*) {
@@ -241,8 +247,10 @@ int64_t strided_attention(const StridedAttention& call, int64_t begin, int64_t e
         gain[i] = sum == 0 ? 0 : 1 / sum;
         lse[start + i] = shift + __builtin_logf(sum);
       });
-      product(count, call.value.channels, group.m, {group.logits, group.pitch, 1},
-              {group.value, group.value_pitch, LANES}, {out + start * group.value_pitch, group.value_pitch, gain});
+      const float* weights = group.factors.over_columns(group.logits, count, group.m, group.pitch, group.logits);
+      group.factors.product(count, call.value.channels, group.m, {weights, group.pitch, 1},
+                            {group.value, group.value_pitch, LANES},
+                            {out + start * group.value_pitch, group.value_pitch, gain});
     }
     group.of_queries(call.out).store(out, group.value_pitch, false);
     group.of_queries(call.lse).store(lse, 1, false);
@@ -264,7 +272,8 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
   float* d_key = arena.take<float>(group.most_keys * group.query_pitch);
   float* d_value = arena.take<float>(group.most_keys * group.value_pitch);
   float* ones = arena.take<float>(group.most_keys + LANES);
-  float* scale = arena.take<float>(group.tile + LANES);
+  float* right_query = arena.take<float>(group.factors.paired ? group.tile * group.query_pitch : 0);
+  float* right_grad = arena.take<float>(group.factors.paired ? group.tile * group.value_pitch : 0);
   float* d_table[3];
   for (int a = 0; a < 3; ++a) {
     d_table[a] = arena.take<float>(call.positional ? group.most_queries * group.table_pitch[a] : 0);
@@ -273,7 +282,6 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
     return arena.used;
   }
   fill(ones, group.most_keys, 1);
-  fill(scale, group.tile, call.scale);
 
   // The gradients of the tables of a query: sums of the gradients of its logits over the keys of each offset.
   const auto sum_tables = [&](int64_t row, const int64_t* at, const float* d) {
@@ -324,10 +332,18 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
                   (call.grad_lse.data ? mean[row] : 0);
     }
     transpose(group.value, group.value_pitch, m, C, values, pitch);
+    group.factors.over_rows(values, C, m, pitch, values);
+    group.factors.over_rows(group.key, m, D, group.query_pitch, group.key);
     for (int64_t start = 0; start < group.n; start += group.tile) {
       const int64_t count = min_of(group.tile, group.n - start);
-      product(count, round_up(m, LANES), C, {grad + start * group.value_pitch, group.value_pitch, 1},
-              {values, pitch, LANES}, {d_logits, pitch});
+      float* own_grad = grad + start * group.value_pitch;
+      const float* queries =
+          group.factors.over_rows(group.query + start * group.query_pitch, count, D, group.query_pitch, right_query);
+      const float* grads = group.factors.over_rows(own_grad, count, C, group.value_pitch, right_grad);
+      group.factors.product(
+          count, round_up(m, LANES), C,
+          {group.factors.over_columns(own_grad, count, C, group.value_pitch, own_grad), group.value_pitch, 1},
+          {values, pitch, LANES}, {d_logits, pitch});
       group.for_queries(start, count, [&](int64_t i, float* p, const int64_t* at) {
         const int64_t row = start + i;
         float* d = d_logits + i * pitch;
@@ -340,17 +356,20 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
         }
       });
       const float* keep = start > 0 ? ones : nullptr;
-      if (call.d_query.data) {
-        product(count, D, m, {d_logits, pitch, 1}, {group.key, group.query_pitch, LANES},
-                {d_query + start * group.query_pitch, group.query_pitch, scale});
+      if (call.d_value.data) {
+        const float* left = group.factors.over_rows(group.logits, count, m, pitch, group.logits);
+        group.factors.product(m, C, count, {left, 1, pitch}, {grads, group.value_pitch, LANES},
+                              {d_value, group.value_pitch, nullptr, keep});
       }
       if (call.d_key.data) {
-        product(m, D, count, {d_logits, 1, pitch}, {group.query + start * group.query_pitch, group.query_pitch, LANES},
-                {d_key, group.query_pitch, nullptr, keep});
+        const float* left = group.factors.over_rows(d_logits, count, m, pitch, group.logits);
+        group.factors.product(m, D, count, {left, 1, pitch}, {queries, group.query_pitch, LANES},
+                              {d_key, group.query_pitch, group.scales, keep});
       }
-      if (call.d_value.data) {
-        product(m, C, count, {group.logits, 1, pitch}, {grad + start * group.value_pitch, group.value_pitch, LANES},
-                {d_value, group.value_pitch, nullptr, keep});
+      if (call.d_query.data) {
+        const float* left = group.factors.over_columns(d_logits, count, m, pitch, d_logits);
+        group.factors.product(count, D, m, {left, pitch, 1}, {group.key, group.query_pitch, LANES},
+                              {d_query + start * group.query_pitch, group.query_pitch, group.scales});
       }
     }
     if (call.d_query.data) {
