@@ -11,6 +11,8 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from mmattn.language.captioning import CiderD
 
+from ..failing import failing
+
 REFERENCES = [
     ['a cat sits on a mat', 'the cat is on the mat'],
     ['a dog runs', 'the dog is running fast'],
@@ -92,17 +94,11 @@ def test_a_batch_of_some_images_with_several_hypotheses():
     assert cider.score([], []).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: CiderD([]), 'none of any image'),
-        (lambda: CiderD([[['a']], [], [['b']], []]), r'\[1, 3\]'),
-        *(
-            (lambda images=images: CiderD(split(REFERENCES)).score([['a'], ['b']], images), 'images')
-            for images in ([0], [0, 3], [-1, 0])
-        ),
-    ],
+test_failures = failing(
+    (lambda: CiderD([]), 'none of any image'),
+    (lambda: CiderD([[['a']], [], [['b']], []]), r'\[1, 3\]'),
+    *(
+        (lambda images=images: CiderD(split(REFERENCES)).score([['a'], ['b']], images), 'images')
+        for images in ([0], [0, 3], [-1, 0])
+    ),
 )
-def test_failures(call, names):
-    with pytest.raises(ValueError, match=names):
-        call()

@@ -16,6 +16,8 @@ from mmattn.language.captioning import (
 )
 from mmattn.language.text.vocabulary import EOS, PAD
 
+from ..failing import failing
+
 TOKENS = torch.tensor([[4, 5, EOS, PAD], [6, EOS, 7, EOS], [4, 5, 6, 7], [EOS, PAD, PAD, PAD]])
 LENGTHS = [3, 2, 4, 1]
 
@@ -112,23 +114,17 @@ LOG_P, REWARD = torch.zeros(2, 3), torch.zeros(2)
 RESUMED = SimpleNamespace(model=SimpleNamespace(self_critical={}), _resume=True, _load_from=None, _has_loaded=False)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: self_critical_loss(LOG_P[:, :2], TOKENS[:2, :3], REWARD, REWARD), 'log_p and tokens'),
-        (lambda: self_critical_loss(LOG_P, TOKENS[:2, :3], REWARD[:1], REWARD), 'reward'),
-        (lambda: self_critical_loss(LOG_P, TOKENS[:2, :3], REWARD, REWARD[:, None]), 'baseline'),
-        (lambda: mean_baseline(REWARD, 1), 'num_samples'),
-        (lambda: mean_baseline(REWARD, 3), 'num_samples'),
-        *(
-            (lambda caption=caption: CiderReward([[[4, EOS]], [[5, EOS], caption]]), 'references .*image 1')
-            for caption in ([4, 5], [4, EOS, 5, EOS], [])
-        ),
-        (lambda: SelfCriticalHook().before_train(SimpleNamespace(model=SimpleNamespace())), 'self_critical'),
-        # resume=True in an empty work dir would start with random weights
-        (lambda: SelfCriticalHook().before_train(RESUMED), 'load_from'),
-    ],
+test_failures = failing(
+    (lambda: self_critical_loss(LOG_P[:, :2], TOKENS[:2, :3], REWARD, REWARD), 'log_p and tokens'),
+    (lambda: self_critical_loss(LOG_P, TOKENS[:2, :3], REWARD[:1], REWARD), 'reward'),
+    (lambda: self_critical_loss(LOG_P, TOKENS[:2, :3], REWARD, REWARD[:, None]), 'baseline'),
+    (lambda: mean_baseline(REWARD, 1), 'num_samples'),
+    (lambda: mean_baseline(REWARD, 3), 'num_samples'),
+    *(
+        (lambda caption=caption: CiderReward([[[4, EOS]], [[5, EOS], caption]]), 'references .*image 1')
+        for caption in ([4, 5], [4, EOS, 5, EOS], [])
+    ),
+    (lambda: SelfCriticalHook().before_train(SimpleNamespace(model=SimpleNamespace())), 'self_critical'),
+    # resume=True in an empty work dir would start with random weights
+    (lambda: SelfCriticalHook().before_train(RESUMED), 'load_from'),
 )
-def test_failures(call, names):
-    with pytest.raises(ValueError, match=names):
-        call()

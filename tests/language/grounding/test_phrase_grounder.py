@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from mmattn.language.grounding import PhraseGrounder
 from mmattn.language.grounding.phrase_grounder import geometry
 
+from ..batches import batch, random_regions
+
 TINY = dict(vocab_size=20, num_features=6, embed_dim=5, question_encoder=dict(type='mmattn.QuestionGRU', word_dim=7))
 SCORERS = {
     'bilinear': dict(scorer=dict(type='mmattn.BilinearLogits')),
@@ -27,26 +29,15 @@ def model(request):
 def captions(words=(5, 2, 7), phrases=(2, 1, 3), regions=(4, 1, 6), seed=1):
     """One sample per caption, with different numbers of words, phrases and regions."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
-    for length, count, boxes in zip(words, phrases, regions, strict=True):
-        corner = torch.rand(boxes, 2, generator=generator, dtype=torch.float64) * 50
-        sides = 2 + torch.rand(boxes, 2, generator=generator, dtype=torch.float64) * 40
-        found.append(
-            dict(
-                caption=torch.randint(4, 20, (length,), generator=generator),
-                phrases=torch.randint(0, length, (count,), generator=generator),
-                features=torch.randn(boxes, 6, generator=generator, dtype=torch.float64),
-                boxes=torch.cat([corner, corner + sides], 1),
-                sizes=torch.tensor([100, 90]),
-                targets=torch.randint(0, 2, (count, boxes), generator=generator).double(),
-            )
+    return [
+        dict(
+            random_regions(boxes, generator),
+            caption=torch.randint(4, 20, (length,), generator=generator),
+            phrases=torch.randint(0, length, (count,), generator=generator),
+            targets=torch.randint(0, 2, (count, boxes), generator=generator).double(),
         )
-    return found
-
-
-def batch(model, samples):
-    inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
-    return model.data_preprocessor(dict(inputs=inputs))['inputs']
+        for length, count, boxes in zip(words, phrases, regions, strict=True)
+    ]
 
 
 def lin(sequence, x):

@@ -10,6 +10,7 @@ from mmattn.language.layers.bilinear_attention_network import MODES, attention_e
 from mmattn.utils.profiling import extra_memory
 
 from ...ops import literal
+from ..failing import failing
 from .sequences import assert_same_with_gradients, build, padding
 
 N, M, K, Q, R = 4, 5, 3, 3, 6
@@ -305,24 +306,19 @@ def test_concat_dropout_is_of_inputs_and_of_the_hidden_layer():
 COUNTING = dict(counter=dict(type='mmattn.ObjectCounter'))
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: network(mode='product'), 'mode'),
-        (lambda: network(num_glimpses=0), 'num_glimpses'),
-        (lambda: network()(REGIONS, REGIONS), 'words'),
-        (lambda: network()(WORDS, WORDS), 'regions'),
-        (lambda: network()(WORDS, REGIONS, REGION_MASK), 'word_padding_mask'),
-        (lambda: network()(WORDS, REGIONS, None, REGION_MASK.long()), 'region_padding_mask'),
-        (lambda: network()(WORDS, REGIONS, boxes=REGIONS[..., :4]), 'boxes'),
-        (lambda: network(**COUNTING)(WORDS, REGIONS), 'boxes'),
-        (lambda: network()(WORDS, REGIONS, num_glimpses=4), 'num_glimpses'),
-        (lambda: network(mode='concat')(WORDS, REGIONS, num_glimpses=2), 'concat'),
-        (lambda: build(UnitaryAttention, N, M)(WORDS, REGIONS), 'query'),
-        (lambda: build(ConcatLogits, N, M, embed_dim=5)(REGIONS, REGIONS), 'words'),
-        (lambda: build(ConcatLogits, N, M, embed_dim=5)(WORDS, REGIONS, WORD_MASK), 'region_padding_mask'),
-    ],
+test_failures = failing(
+    (lambda: network(mode='product'), 'mode'),
+    (lambda: network(num_glimpses=0), 'num_glimpses'),
+    (lambda: network()(REGIONS, REGIONS), 'words'),
+    (lambda: network()(WORDS, WORDS), 'regions'),
+    (lambda: network()(WORDS, REGIONS, REGION_MASK), 'word_padding_mask'),
+    (lambda: network()(WORDS, REGIONS, None, REGION_MASK.long()), 'region_padding_mask'),
+    (lambda: network()(WORDS, REGIONS, boxes=REGIONS[..., :4]), 'boxes'),
+    (lambda: network(**COUNTING)(WORDS, REGIONS), 'boxes'),
+    (lambda: network()(WORDS, REGIONS, num_glimpses=4), 'num_glimpses'),
+    (lambda: network(mode='concat')(WORDS, REGIONS, num_glimpses=2), 'concat'),
+    (lambda: build(UnitaryAttention, N, M)(WORDS, REGIONS), 'query'),
+    (lambda: build(ConcatLogits, N, M, embed_dim=5)(REGIONS, REGIONS), 'words'),
+    (lambda: build(ConcatLogits, N, M, embed_dim=5)(WORDS, REGIONS, WORD_MASK), 'region_padding_mask'),
+    error=(TypeError, ValueError),
 )
-def test_failures(call, names):
-    with pytest.raises((TypeError, ValueError), match=names):
-        call()

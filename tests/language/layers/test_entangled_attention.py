@@ -9,6 +9,7 @@ from mmattn.language.layers import BilateralMultiheadAttention, EntangledAttenti
 from mmattn.language.layers.entangled_attention import MODES
 
 from ...ops import literal
+from ..failing import failing
 from .sequences import assert_same_with_gradients, build, padding
 
 CHANNELS, HEADS = 6, 2
@@ -177,18 +178,14 @@ def test_dropout_is_of_the_attention():
     torch.testing.assert_close(layer.train()(*x), expected)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda *_: EntangledAttention(8, 2, 'stacked'), 'mode'),
-        (lambda *_: GatedBilateralController(8, 'linear'), 'activation'),
-        (lambda layer, a, v, s: layer(a[0], v, s), 'query'),
-        (lambda layer, a, v, s: layer(a, v, s[..., :4]), 'semantic'),
-        (lambda layer, a, v, s: layer.start(v[..., :4], s), 'visual'),
-        (lambda layer, a, v, s: layer(a, v, s, VISUAL_MASK, VISUAL_MASK), 'key_padding_mask'),
-        (lambda layer, a, v, s: layer.step(a, layer.start(v, s), 0), '^x '),
-    ],
+A, V, S = inputs()
+
+test_failures = failing(
+    (lambda: EntangledAttention(8, 2, 'stacked'), 'mode'),
+    (lambda: GatedBilateralController(8, 'linear'), 'activation'),
+    (lambda: entangled()(A[0], V, S), 'query'),
+    (lambda: entangled()(A, V, S[..., :4]), 'semantic'),
+    (lambda: entangled().start(V[..., :4], S), 'visual'),
+    (lambda: entangled()(A, V, S, VISUAL_MASK, VISUAL_MASK), 'key_padding_mask'),
+    (lambda: entangled().step(A, entangled().start(V, S), 0), '^x '),
 )
-def test_failures(call, names):
-    with pytest.raises(ValueError, match=names):
-        call(entangled(), *inputs())

@@ -12,6 +12,7 @@ from mmattn.language.layers.position_encodings import relative_geometry
 from mmattn.language.layers.region_attention import NORMS, TERMS, normalize_queries
 
 from ...ops import literal
+from ..failing import failing
 from .sequences import assert_same_with_gradients, build, padding
 
 SUMS = [terms for n in (1, 2, 3) for terms in combinations(TERMS, n)]
@@ -295,26 +296,24 @@ X, BOXES = regions()
 F = relative_geometry(BOXES)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda _: RegionAttention(8, 2, query_norm='group'), 'query_norm'),
-        (lambda _: RegionAttention(8, 2, key_norm=''), 'key_norm'),
-        (lambda _: RegionAttention(8, 2, geometry='phi'), 'geometry'),
-        (lambda _: RegionAttention(8, 2, geometry=('key_dependent',) * 2), 'geometry'),
-        (lambda _: RegionAttention(8, 2, is_causal=True), 'is_causal'),
-        (lambda layer: layer(X, X[:, :3], X, relative_geometry=F), 'key'),
-        (lambda layer: layer(*[X[..., :4]] * 3, relative_geometry=F), 'query'),
-        *(
-            (lambda layer, f=f: layer(X, X, X, relative_geometry=f), 'relative_geometry')
-            for f in (None, BOXES, F[:, :4])
-        ),
-        (lambda layer: layer(X, X, X, MASK.long(), F), 'key_padding_mask'),
-        (lambda _: relative_geometry(BOXES[..., 0]), 'boxes'),
-        (lambda _: relative_geometry(BOXES.long()), 'boxes'),
-        (lambda _: relative_geometry(BOXES, MASK[:1]), 'key_padding_mask'),
-    ],
+@pytest.fixture
+def layer():
+    return region_attention(geometry=TERMS)
+
+
+test_failures = failing(
+    (lambda: RegionAttention(8, 2, query_norm='group'), 'query_norm'),
+    (lambda: RegionAttention(8, 2, key_norm=''), 'key_norm'),
+    (lambda: RegionAttention(8, 2, geometry='phi'), 'geometry'),
+    (lambda: RegionAttention(8, 2, geometry=('key_dependent',) * 2), 'geometry'),
+    (lambda: RegionAttention(8, 2, is_causal=True), 'is_causal'),
+    (lambda layer: layer(X, X[:, :3], X, relative_geometry=F), 'key'),
+    (lambda layer: layer(*[X[..., :4]] * 3, relative_geometry=F), 'query'),
+    *((lambda layer, f=f: layer(X, X, X, relative_geometry=f), 'relative_geometry') for f in (None, BOXES, F[:, :4])),
+    (lambda layer: layer(X, X, X, MASK.long(), F), 'key_padding_mask'),
+    (lambda: relative_geometry(BOXES[..., 0]), 'boxes'),
+    (lambda: relative_geometry(BOXES.long()), 'boxes'),
+    (lambda: relative_geometry(BOXES, MASK[:1]), 'key_padding_mask'),
+    error=(TypeError, ValueError),
+    match='^{} must',
 )
-def test_failures(call, names):
-    with pytest.raises((TypeError, ValueError), match=f'^{names} must'):
-        call(region_attention(geometry=TERMS))

@@ -14,6 +14,7 @@ from mmattn.language.layers import TransformerAttention1d
 from mmattn.visualization import attention_layers
 
 from ...ops import literal
+from ..failing import failing
 from .sequences import (
     assert_same_with_gradients,
     assert_steps_are_forward,
@@ -322,33 +323,27 @@ def attention(**options):
 X, TOKEN = torch.randn(2, 4, 8), torch.randn(3, 1, 8)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        *((lambda terms=terms: attention(terms=terms), 'terms') for terms in ('0000', '012', '0120', 1111)),
-        (lambda: attention(num_heads=3), 'num_heads'),
-        (lambda: attention(embed_dim=9, num_heads=3), 'embed_dim'),
-        (lambda: attention(spatial_range=4), 'spatial_range'),
-        (lambda: attention(is_causal=True)(X, X[:, :3], X), 'key'),
-        (lambda: attention(spatial_range=3)(X, X[:, :3], X), 'key'),
-        (lambda: attention(is_causal=True).start(X), 'memory'),
-        (lambda: attention()(X, X, X, torch.zeros(2, 4)), 'key_padding_mask'),
-        (lambda: attention()(X, X, X, torch.zeros(2, 3, dtype=torch.bool)), 'key_padding_mask'),
-        (lambda: attention()(X[0], X, X), 'query'),
-        (lambda: attention()(X, X, X[..., :7]), 'value'),
-        (lambda: attention().start(None, torch.zeros(2, 4, dtype=torch.bool)), 'key_padding_mask'),
-        (lambda: attention().step(TOKEN, attention().start(X), 0), 'x must have a multiple of 2'),
-        (lambda: attention().step(TOKEN, {}, 0), 'step without memory'),
-        *((lambda t=t: attention(is_causal=True).step(TOKEN, {}, t), 'position') for t in (1, -1, 0.0)),
-        (lambda: attention(is_causal=True).step(X, {}, 0), 'x must'),
-        (
-            lambda: attention(terms='1010').attention_weights(
-                X, X, X, queries=torch.zeros(2, 1).long(), kind='position'
-            ),
-            'kind',
-        ),
-    ],
+test_failures = failing(
+    *((lambda terms=terms: attention(terms=terms), 'terms') for terms in ('0000', '012', '0120', 1111)),
+    (lambda: attention(num_heads=3), 'num_heads'),
+    (lambda: attention(embed_dim=9, num_heads=3), 'embed_dim'),
+    (lambda: attention(spatial_range=4), 'spatial_range'),
+    (lambda: attention(is_causal=True)(X, X[:, :3], X), 'key'),
+    (lambda: attention(spatial_range=3)(X, X[:, :3], X), 'key'),
+    (lambda: attention(is_causal=True).start(X), 'memory'),
+    (lambda: attention()(X, X, X, torch.zeros(2, 4)), 'key_padding_mask'),
+    (lambda: attention()(X, X, X, torch.zeros(2, 3, dtype=torch.bool)), 'key_padding_mask'),
+    (lambda: attention()(X[0], X, X), 'query'),
+    (lambda: attention()(X, X, X[..., :7]), 'value'),
+    (lambda: attention().start(None, torch.zeros(2, 4, dtype=torch.bool)), 'key_padding_mask'),
+    (lambda: attention().step(TOKEN, attention().start(X), 0), 'x must have a multiple of 2'),
+    (lambda: attention().step(TOKEN, {}, 0), 'step without memory'),
+    *((lambda t=t: attention(is_causal=True).step(TOKEN, {}, t), 'position') for t in (1, -1, 0.0)),
+    (lambda: attention(is_causal=True).step(X, {}, 0), 'x must'),
+    (
+        lambda: attention(terms='1010').attention_weights(X, X, X, queries=torch.zeros(2, 1).long(), kind='position'),
+        'kind',
+    ),
+    error=(TypeError, ValueError),
+    match='^{}',
 )
-def test_failures(call, names):
-    with pytest.raises((TypeError, ValueError), match=f'^{names}'):
-        call()

@@ -13,6 +13,8 @@ from mmattn.language import Hypothesis, LengthPenalty, beam_search
 from mmattn.language.models.generation import largest
 from mmattn.language.text.vocabulary import BOS, EOS, PAD, UNK
 
+from ..failing import failing
+
 settings_of = dict(derandomize=True, deadline=None, database=None)
 
 
@@ -182,16 +184,10 @@ def test_penalties():
 SEARCH = [0.0, 0.0, 0.5, 0.5]
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: LengthPenalty(kind='wu'), 'kind'),
-        (lambda: LengthPenalty(1e9), 'alpha'),
-        (lambda: constant(SEARCH, beam=0, max_length=3), 'beam'),
-        (lambda: constant(SEARCH, beam=2, max_length=[3, 4]), 'max_length'),
-        (lambda: constant(SEARCH, beam=2, max_length=3, banned=[UNK, EOS]), 'banned'),
-    ],
+test_failures = failing(
+    (lambda: LengthPenalty(kind='wu'), 'kind'),
+    (lambda: LengthPenalty(1e9), 'alpha'),
+    (lambda: constant(SEARCH, beam=0, max_length=3), 'beam'),
+    (lambda: constant(SEARCH, beam=2, max_length=[3, 4]), 'max_length'),
+    (lambda: constant(SEARCH, beam=2, max_length=3, banned=[UNK, EOS]), 'banned'),
 )
-def test_failures(call, names):
-    with pytest.raises(ValueError, match=names):
-        call()

@@ -25,6 +25,8 @@ from mmattn.language import (
 from mmattn.language.models import training
 from mmattn.language.text.vocabulary import PAD
 
+from ..failing import failing
+
 TRAIN = Path(__file__).parents[3] / 'tools/train.py'
 
 
@@ -281,22 +283,17 @@ def test_runner(tmp_path):
     assert run(tmp_path, schedule, 20, resume=True) == pytest.approx(expected[10:], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (
-            lambda folder, _: OneWeight().train_step(dict(inputs=1), TokenOptimWrapper(optimizer=optimizer(0.1))),
-            'SequenceModel',
-        ),
-        (
-            lambda folder, monkeypatch: prepared(monkeypatch, config(folder, 'mmattn.OtherWrapper'), False),
-            'OtherWrapper',
-        ),
-        # the Runner would end the schedule at the number of epochs, 1, so the rate would stay at its first value
-        (lambda folder, _: run(folder, dict(type='mmattn.InverseRootLR', warmup=4)), 'by_epoch'),
-        (lambda folder, _: InverseRootLR(optimizer(0.1), warmup=0, by_epoch=False), 'warmup'),
-    ],
+test_failures = failing(
+    (
+        lambda: OneWeight().train_step(dict(inputs=1), TokenOptimWrapper(optimizer=optimizer(0.1))),
+        'SequenceModel',
+    ),
+    (
+        lambda tmp_path, monkeypatch: prepared(monkeypatch, config(tmp_path, 'mmattn.OtherWrapper'), False),
+        'OtherWrapper',
+    ),
+    # the Runner would end the schedule at the number of epochs, 1, so the rate would stay at its first value
+    (lambda tmp_path: run(tmp_path, dict(type='mmattn.InverseRootLR', warmup=4)), 'by_epoch'),
+    (lambda: InverseRootLR(optimizer(0.1), warmup=0, by_epoch=False), 'warmup'),
+    error=(SystemExit, TypeError, ValueError),
 )
-def test_failures(tmp_path, monkeypatch, call, names):
-    with pytest.raises((SystemExit, TypeError, ValueError), match=names):
-        call(tmp_path, monkeypatch)

@@ -12,6 +12,8 @@ from mmattn.language import SequenceDecoder, SequenceEncoder
 from mmattn.language.layers.region_attention import normalize_queries
 from mmattn.language.models.transformer import TransformerDecoderLayer
 
+from ..failing import failing
+
 BATCH, SOURCE, TARGET, CHANNELS, HEADS, HIDDEN = 3, 5, 6, 8, 2, 12
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
 ATTENTIONS = {
@@ -268,19 +270,14 @@ MEMORY, MASK = torch.randn(1, 2, CHANNELS), torch.zeros(1, 2, dtype=torch.bool)
 NORMALIZED = dict(type=BILATERAL, position='none', normalize_queries=True)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: SequenceDecoder(1, layer(self_attention=NORMALIZED)), 'normalize_queries'),
-        (lambda: SequenceEncoder(3, [layer(), layer()]), '3; got 2'),
-        (lambda: cross(position='relative').start(MEMORY), 'memory'),
-        (lambda: cross(position='none').start(MEMORY, MASK.float()), 'key_padding_mask'),
-        (lambda: own(SequenceDecoder).start(None, MASK), 'key_padding_mask'),
-        (lambda: own(SequenceEncoder).start(), 'is_causal'),
-        (lambda: own(SequenceDecoder).step(MEMORY[:, :1], {}, 2), 'position'),
-        (lambda: own(SequenceDecoder).step(MEMORY, {}, 0), 'x must'),
-    ],
+test_failures = failing(
+    (lambda: SequenceDecoder(1, layer(self_attention=NORMALIZED)), 'normalize_queries'),
+    (lambda: SequenceEncoder(3, [layer(), layer()]), '3; got 2'),
+    (lambda: cross(position='relative').start(MEMORY), 'memory'),
+    (lambda: cross(position='none').start(MEMORY, MASK.float()), 'key_padding_mask'),
+    (lambda: own(SequenceDecoder).start(None, MASK), 'key_padding_mask'),
+    (lambda: own(SequenceEncoder).start(), 'is_causal'),
+    (lambda: own(SequenceDecoder).step(MEMORY[:, :1], {}, 2), 'position'),
+    (lambda: own(SequenceDecoder).step(MEMORY, {}, 0), 'x must'),
+    error=(TypeError, ValueError),
 )
-def test_failures(call, names):
-    with pytest.raises((TypeError, ValueError), match=names):
-        call()

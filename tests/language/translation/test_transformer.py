@@ -8,6 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.translation.bleu import tokenized_bleu
 
+from ..failing import failing
 from ..models.torch_weights import from_torch
 
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
@@ -186,22 +187,17 @@ def tiny(**options):
     return TranslationTransformer(30, **dict(size='tiny') | options)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: tiny(size='huge'), 'size'),
-        (lambda: tiny(label_smoothing=1.5), 'label_smoothing'),
-        (lambda: tiny(test_cfg=dict(beams=3)), 'beams'),
-        *(
-            (lambda length=length: tiny(test_cfg=dict(max_length=length)), 'test_cfg.max_length')
-            for length in (0, (0, -3), 'foo', 12.5, (1, 'a'))  # of which no translation can be
-        ),
-        (lambda: tiny(stack='Torch', encoder_attention=dict(type=BILATERAL)), 'self_attention'),
-        (lambda: tiny(stack='Torch', decoder_layers=[{}]), 'decoder_layers'),
-        (lambda: tiny().translate(torch.tensor([[4, 2], [2, 1]])), 'at least one token'),
-        (lambda: tiny().translate(torch.empty(1, 0, dtype=torch.long)), 'at least one token'),
-    ],
+test_failures = failing(
+    (lambda: tiny(size='huge'), 'size'),
+    (lambda: tiny(label_smoothing=1.5), 'label_smoothing'),
+    (lambda: tiny(test_cfg=dict(beams=3)), 'beams'),
+    *(
+        (lambda length=length: tiny(test_cfg=dict(max_length=length)), 'test_cfg.max_length')
+        for length in (0, (0, -3), 'foo', 12.5, (1, 'a'))  # of which no translation can be
+    ),
+    (lambda: tiny(stack='Torch', encoder_attention=dict(type=BILATERAL)), 'self_attention'),
+    (lambda: tiny(stack='Torch', decoder_layers=[{}]), 'decoder_layers'),
+    (lambda: tiny().translate(torch.tensor([[4, 2], [2, 1]])), 'at least one token'),
+    (lambda: tiny().translate(torch.empty(1, 0, dtype=torch.long)), 'at least one token'),
+    error=(TypeError, ValueError),
 )
-def test_failures(call, names):
-    with pytest.raises((TypeError, ValueError), match=names):
-        call()

@@ -17,6 +17,7 @@ from mmattn.language.vqa.attention_pictures import (
 )
 from mmattn.language.vqa.questions import QuestionTokenizer
 
+from ..failing import failing
 from .asking import ANSWERS, BAN, PICTURES, UNITARY, WORDS, random_model
 
 SIZE = (60, 40)
@@ -131,15 +132,10 @@ def test_attention_of_a_model(config):
     assert drawn.std() > 10
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda: attention_table(torch.ones(3), []), 'weights'),
-        (lambda: attention_table(torch.ones(1, 2, 4), ['a', 'b', 'c']), 'words'),
-        (lambda: draw_question_attention(torch.ones(1, 2, 4), ['a'], boxes_of(3), SIZE), 'boxes'),
-        (lambda: position_boxes(7, (40, 20)), 'count'),
-    ],
+test_failures = failing(
+    (lambda: attention_table(torch.ones(3), []), 'weights'),
+    (lambda: attention_table(torch.ones(1, 2, 4), ['a', 'b', 'c']), 'words'),
+    (lambda: draw_question_attention(torch.ones(1, 2, 4), ['a'], boxes_of(3), SIZE), 'boxes'),
+    (lambda: position_boxes(7, (40, 20)), 'count'),
+    match='{} must',
 )
-def test_failures(call, names):
-    with pytest.raises(ValueError, match=f'{names} must'):
-        call()

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
 
@@ -13,13 +12,13 @@ from mmattn.language.vqa import (
     EncodedQuestion,
     FusionHead,
     ImageOnlyHead,
-    QuestionGRU,
     QuestionOnlyHead,
     SkipThoughtEncoder,
     UnitaryHead,
 )
 
 from ...ops import literal
+from ..failing import failing
 from ..layers.sequences import assert_same_with_gradients, padding
 from ..layers.test_bilinear_attention_network import lin, literally, unitarily
 
@@ -169,22 +168,6 @@ def test_padding_and_batch_change_nothing(name):
         assert not padded.grad[REGION_MASK].any()
 
 
-@pytest.mark.parametrize('name', HEADS)
-def test_permuted_regions_permute_the_weights_and_not_the_answer(name):
-    head, (words, state, regions) = build(name), inputs(requires_grad=False)
-    order = torch.tensor([3, 0, 5, 1, 2, 4])
-    given = boxes() if head.reads_boxes else None
-    question = EncodedQuestion(words, state, WORD_MASK)
-    logits, weights = head(question, regions, REGION_MASK, given, need_weights=True)
-    own = None if given is None else given[:, order]
-    other, permuted = head(question, regions[:, order], REGION_MASK[:, order], own, need_weights=True)
-    torch.testing.assert_close(other, logits, rtol=1e-12, atol=1e-12)
-    if weights is not None:
-        torch.testing.assert_close(permuted, weights[..., order], rtol=1e-12, atol=1e-12)
-        sums = weights.sum((-2, -1) if weights.dim() == 4 else -1)
-        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize('without', ['words', 'regions', 'regions, no mask', 'both'])
 @pytest.mark.parametrize('name', HEADS)
 def test_questions_without_words_and_images_without_regions_are_answered(name, without):
@@ -230,29 +213,6 @@ def test_maps_of_co_attention_are_products():
     torch.testing.assert_close(maps[:, 0], beta[:, :, None] * alpha[:, None])
 
 
-def parameters(encoder, head):
-    """Of an encoder of 19,901 words and padding, and a head of 3,129 answers, without memory for the weights."""
-    with torch.device('meta'):
-        encoder = QuestionGRU(19_902, **encoder)
-        head = MODELS.build({'question_dim': encoder.embed_dim, 'region_dim': 2048, 'num_answers': 3129, **head})
-    return sum(p.numel() for module in (encoder, head) for p in module.parameters())
-
-
-@pytest.mark.parametrize(
-    ('width', 'head', 'expected'),
-    [
-        (1024, dict(type='mmattn.BANHead', num_glimpses=1), 32_198_378),
-        (1024, dict(type='mmattn.BANHead', num_glimpses=2), 32_198_378 + 4_200_452),
-        (1024, dict(type='mmattn.BANHead', num_glimpses=12), 32_198_378 + 11 * 4_200_452),
-        (1024, dict(type='mmattn.BANHead', num_glimpses=4, mode='sum'), 44_799_734),
-        (1024, dict(type='mmattn.BANHead', num_glimpses=4, mode='concat'), 51_091_190),
-    ],
-    ids=str,
-)
-def test_parameters_are_those_of_table_2(width, head, expected):
-    assert parameters(dict(embed_dim=width), head) == expected
-
-
 ENSEMBLE = {key: NE[key] for key in ('query_activation', 'value_activation')}
 
 
@@ -280,15 +240,10 @@ def test_parameters_of_fusion(fusion, options, expected):
         assert sum(p.numel() for part in parts for p in part.parameters()) == 2_966_622
 
 
-@pytest.mark.parametrize(
-    ('name', 'options'),
-    [
-        ('BAN', dict(test_glimpses=4)),
-        ('BAN concat', dict(test_glimpses=2)),
-        ('MUTAN', dict(num_glimpses=4)),
-        ('MUTAN', dict(activation='relu')),
-    ],
+test_failures = failing(
+    (lambda: build('BAN', test_glimpses=4), 'test_glimpses'),
+    (lambda: build('BAN concat', test_glimpses=2), 'test_glimpses'),
+    (lambda: build('MUTAN', num_glimpses=4), 'num_glimpses'),
+    (lambda: build('MUTAN', activation='relu'), 'activation'),
+    match='{} must',
 )
-def test_failures(name, options):
-    with pytest.raises(ValueError, match=f'{next(iter(options))} must'):
-        build(name, **options)
