@@ -1,5 +1,6 @@
 """What the tests of language share: shipped configs at a small size, a training that ran to its end, tools."""
 
+import re
 import runpy
 import sys
 
@@ -38,6 +39,18 @@ def uninterrupted(train, tmp_path_factory):
 
 
 @pytest.fixture
+def logged(monkeypatch):
+    """``logged(module)`` returns the list of the messages that the module logs from now on."""
+
+    def listen(module):
+        messages = []
+        monkeypatch.setattr(module, 'print_log', lambda message, *_, **__: messages.append(message))
+        return messages
+
+    return listen
+
+
+@pytest.fixture
 def run_tool(monkeypatch, capsys):
     """``run_tool(path, *arguments)`` runs a tool in this process; returns the lines that it prints, not mmengine's."""
 
@@ -46,5 +59,17 @@ def run_tool(monkeypatch, capsys):
         monkeypatch.syspath_prepend(str(path.parent))
         runpy.run_path(str(path))['main']()
         return [line for line in capsys.readouterr().out.splitlines() if not line.startswith('Loads checkpoint')]
+
+    return run
+
+
+@pytest.fixture
+def refuse(run_tool, capsys):
+    """``refuse(words, path, *arguments)``: the tool ends with an error whose message has these words."""
+
+    def run(words, path, *arguments):
+        with pytest.raises((OSError, SystemExit, ValueError)) as caught:
+            run_tool(path, *arguments)
+        assert re.search(words, f'{caught.value}{capsys.readouterr().err}')
 
     return run

@@ -1,15 +1,13 @@
 """Captions, a stand-in for a region store, and a small store with its pictures and models."""
 
-import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.real_data import missing, real_data
 
+from ..files import write_json, write_noise
 from .tiny_models import ETA, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 
@@ -34,11 +32,6 @@ def flickr8k():
     return folder
 
 
-def write_json(path, data):
-    path.write_text(json.dumps(data), encoding='utf-8')
-    return str(path)
-
-
 @pytest.fixture(scope='session')
 def tiny(tmp_path_factory):
     """``store``, ``pictures``, ``attributes``, ``annotations``, and the models ``san`` and ``eta``."""
@@ -47,10 +40,9 @@ def tiny(tmp_path_factory):
     pictures.mkdir()
     for number, image_id in enumerate(IDS):
         name = f'COCO_val2014_{int(image_id):012d}.jpg' if number % 2 else f'{image_id}.png'
-        noise = np.random.default_rng(number).integers(0, 255, (*SIZE[::-1], 3), dtype=np.uint8)
-        Image.fromarray(noise).save(pictures / name)
+        write_noise(pictures / name, number, SIZE)
     attributes = {image_id: [[SYMBOLS[n + k], 0.9 - k / 10] for k in range(n % 4)] for n, image_id in enumerate(IDS)}
-    (folder / 'attributes.json').write_text(json.dumps(attributes), encoding='utf-8')
+    write_json(folder / 'attributes.json', attributes)
     images = [
         dict(
             cocoid=int(image_id),
@@ -59,7 +51,7 @@ def tiny(tmp_path_factory):
         )
         for number, image_id in enumerate(IDS)
     ]
-    (folder / 'dataset.json').write_text(json.dumps(dict(images=images)), encoding='utf-8')
+    write_json(folder / 'dataset.json', dict(images=images))
     return SimpleNamespace(
         store=write_store(folder / 'regions'),
         pictures=pictures,

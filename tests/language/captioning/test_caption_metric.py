@@ -21,6 +21,7 @@ from pycocoevalcap.rouge.rouge import Rouge
 from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metric, caption_words, rouge_l
 from mmattn.language.captioning.caption_metric import meteor, ptb_words
 
+from ..failing import failing
 from .test_cider import HYPOTHESES, REFERENCES
 
 SYMBOLS = sorted({word for text in HYPOTHESES for word in text.split()})
@@ -50,10 +51,8 @@ def evaluate(samples=SAMPLES, **options):
 
 
 @pytest.fixture
-def messages(monkeypatch):
-    found = []
-    monkeypatch.setattr(caption_metric, 'print_log', lambda message, *_: found.append(message))
-    return found
+def messages(logged):
+    return logged(caption_metric)
 
 
 @pytest.mark.parametrize('tokenizer', ['simple', pytest.param('PTB', marks=needs_java)])
@@ -241,20 +240,20 @@ json.dump(items[::-1], open(out, 'w'))
 """
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda folder: CaptionMetric(tokenizer='ptb'), 'tokenizer'),
-        (lambda folder: CaptionMetric('simple', use_spice=True), 'use_spice'),
-        (lambda folder: CaptionMetric(output_dir=str(folder / 'java/out')), 'java/out'),
-        (lambda folder: ptb_words(['a dog']), 'PTBTokenizer .*out of memory'),
-        (lambda folder: meteor(['a dog'], [['a dog']]), 'METEOR .*out of memory'),
-    ],
-)
-def test_failures(tmp_path, monkeypatch, call, names):
-    java = tmp_path / 'java'
-    java.write_text('#!/bin/sh\necho out of memory >&2\nexit 1\n', encoding='utf-8')
-    java.chmod(0o755)
+@pytest.fixture
+def java(tmp_path, monkeypatch):
+    """A program that has not enough memory."""
+    (tmp_path / 'java').write_text('#!/bin/sh\necho out of memory >&2\nexit 1\n', encoding='utf-8')
+    (tmp_path / 'java').chmod(0o755)
     monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises((OSError, RuntimeError, ValueError), match=names):
-        call(tmp_path)
+    return tmp_path / 'java'
+
+
+test_failures = failing(
+    (lambda: CaptionMetric(tokenizer='ptb'), 'tokenizer'),
+    (lambda: CaptionMetric('simple', use_spice=True), 'use_spice'),
+    (lambda java: CaptionMetric(output_dir=str(java / 'out')), 'java/out'),
+    (lambda java: ptb_words(['a dog']), 'PTBTokenizer .*out of memory'),
+    (lambda java: meteor(['a dog'], [['a dog']]), 'METEOR .*out of memory'),
+    error=(OSError, RuntimeError, ValueError),
+)

@@ -1,6 +1,5 @@
 """The command lines: captions, page and ensembles by real files; killed and called again; errors before any work."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ from PIL import Image
 from mmattn.language.captioning import CaptionEnsemble, CaptionInferencer
 from mmattn.language.regions.region_store import RegionStore
 
+from ..files import names, read_json
 from ..interruption import Stop, stop_once
 from .tiny_models import ETA, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
@@ -43,14 +43,6 @@ def call(run_tool):
     return lambda *arguments, tool=TOOL: run_tool(tool, *arguments)
 
 
-def read(path):
-    return json.loads(path.read_text(encoding='utf-8'))
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def expected_page(tiny, ids, references):
     """What a page shows: the words of each caption, its strongest boxes, the references."""
     inferencer = CaptionInferencer(tiny.eta.config, tiny.eta.checkpoint, 'cpu', batch_size=2)
@@ -72,7 +64,7 @@ def test_n_best_and_options_of_the_search(tiny, arguments, tmp_path, call):
     assert names(out) == ['captions.json']
     inferencer = CaptionInferencer(tiny.eta.config, tiny.eta.checkpoint, 'cpu', batch_size=2)
     found = inferencer(tiny.store, None, tiny.attributes, 1, **options)['predictions']
-    assert read(out / 'captions.json') == [
+    assert read_json(out / 'captions.json') == [
         dict(image_id=int(each['image_id']), caption=each['caption'], n_best=each['n_best']) for each in found
     ]
 
@@ -82,7 +74,7 @@ def test_chosen_images_in_their_order(tiny, arguments, predictions, tmp_path, ca
 
     def captions(*more):
         call(*arguments, '--out', tmp_path, '--overwrite', *more)
-        return {str(each['image_id']): each['caption'] for each in read(tmp_path / 'captions.json')}
+        return {str(each['image_id']): each['caption'] for each in read_json(tmp_path / 'captions.json')}
 
     assert [*captions('--ids', 8, 12)] == ['8', '12']
     assert [*captions('--ann-file', tiny.annotations, '--split', 'val')] == IDS[4:]
@@ -124,32 +116,30 @@ def test_captions_of_several_models(tiny, arguments, tmp_path, call):
         alone = [x for x in options if not reads or x not in ('--attributes', tiny.attributes)]
         call(model.config, model.checkpoint, *alone, '--out', tmp_path / name)
         assert names(tmp_path / 'all' / name) == ['captions.json']
-        captions[name] = read(tmp_path / 'all' / name / 'captions.json')
-        assert captions[name] == read(tmp_path / name / 'captions.json')
+        captions[name] = read_json(tmp_path / 'all' / name / 'captions.json')
+        assert captions[name] == read_json(tmp_path / name / 'captions.json')
     page = (tmp_path / 'all/captions.html').read_text(encoding='utf-8')
     assert 'Captions of T_v, T_s, ETA: all images' in page
     figures = re.findall(r'<figure>.*?</figure>', page, re.DOTALL)
     assert len(figures) == 4
     inferencers = {name: CaptionInferencer(model.config, model.checkpoint, 'cpu') for name, model in models.items()}
     for number, figure in enumerate(figures):
+        words = 0
         lines = re.findall(r'<p class="caption"><small>(.*?)</small> (.*?)</p>', figure)
-        assert [name for name, _ in lines] == [*models]
-        shown = {name: re.sub('<.*?>', '', line) for name, line in lines}
-        assert shown == {name: records[number]['caption'] for name, records in captions.items()}
-        assert '<span' not in dict(lines)['T_s']
-        boxes = re.findall(r'<rect class="w(\d+) further" x="(.*?)"', figure)
-        assert len(boxes) == figure.count('<rect')
-        k, expected = 0, []
-        for name in ('T_v', 'ETA'):
+        for (shown, line), (name, inferencer) in zip(lines, inferencers.items(), strict=True):
+            caption = captions[name][number]['caption']
+            assert (shown, re.sub('<.*?>', '', line)) == (name, caption)
+            assert ('<span' in line) == (name != 'T_s')
+            if name == 'T_s':
+                continue
             attributes = None if name == 'T_v' else tiny.attributes
-            image = inferencers[name].images(tiny.store, IDS[:4], attributes)[number]
-            boxes_of_image = image.store[IDS[number]].boxes
-            for row in inferencers[name].region_weights(image, shown[name]):
+            image = inferencer.images(tiny.store, IDS[:4], attributes)[number]
+            for row in inferencer.region_weights(image, caption):
                 best = row.sort(descending=True, stable=True).indices[:3]
-                expected += [(str(k), f'{boxes_of_image[index][0].item():.1f}') for index in best]
-                k += 1
-        assert boxes == expected
-    assert f'.w{k - 1} ' in page
+                expected = [f'{image.store[IDS[number]].boxes[index][0].item():.1f}' for index in best]
+                assert re.findall(rf'<rect class="w{words} further" x="(.*?)"', figure) == expected
+                words += 1
+        assert f'.w{words - 1} ' in page
 
 
 def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
@@ -161,11 +151,11 @@ def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
     arguments = [tiny.san.config, tiny.san.checkpoint, '--regions', store, '--out', tmp_path / 'out', '--device', 'cpu']
     call(*arguments, '--images', tmp_path / 'pictures')
     assert f'viewBox="0 0 {SIZE[0]} {SIZE[1]}"' in (tmp_path / 'out/captions.html').read_text(encoding='utf-8')
-    assert read(tmp_path / 'out/captions.json')[0]['image_id'] == 'turned'
+    assert read_json(tmp_path / 'out/captions.json')[0]['image_id'] == 'turned'
 
 
 @pytest.mark.parametrize(
-    ('more', 'names'),
+    ('more', 'words'),
     [
         (['--split', 'val'], '--ann-file'),
         (['--page-images', 0], '--page-images'),
@@ -178,7 +168,7 @@ def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
         (['--images', 'spoilt', '--page-images', 3], '12.png: 40×60.*\n.*5.png'),
     ],
 )
-def test_failures_before_the_model_runs(tiny, arguments, tmp_path, call, monkeypatch, capsys, more, names):
+def test_failures_before_the_model_runs(tiny, arguments, tmp_path, refuse, monkeypatch, more, words):
     """Nothing is written."""
     monkeypatch.setattr(CaptionInferencer, 'forward', None)
     for folder in ('spoilt', 'out'):
@@ -192,9 +182,7 @@ def test_failures_before_the_model_runs(tiny, arguments, tmp_path, call, monkeyp
         shutil.copyfile(tiny.attributes, tmp_path / 'out/captions.json.part')
     before = {*tmp_path.rglob('*')}
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((OSError, SystemExit, ValueError)) as caught:
-        call(*arguments, '--out', 'out', *more)
-    assert re.search(names, f'{caught.value}{capsys.readouterr().err}')
+    refuse(words, TOOL, *arguments, '--out', 'out', *more)
     assert {*tmp_path.rglob('*')} == before
 
 
@@ -258,12 +246,12 @@ def test_an_ensemble_captions_with_the_mean_of_the_three_models(tiny, members, t
             dict(features=store[image_id].features[None], boxes=store[image_id].boxes[None])
         )
         expected.append(' '.join(SYMBOLS[token - 4] for token in best.tokens))
-    assert [each['caption'] for each in read(tmp_path / 'out/captions.json')] == expected
+    assert [each['caption'] for each in read_json(tmp_path / 'out/captions.json')] == expected
     assert len(set(expected)) > 2
 
 
 @pytest.mark.parametrize(
-    ('checkpoint', 'names'),
+    ('checkpoint', 'words'),
     [
         (dict(state_dict={}), 'symbols'),
         (dict(meta=dict(dataset_meta=dict(symbols=SYMBOLS[::-1])), state_dict={}), ' and .*a.pth .*vocabular'),
@@ -271,14 +259,14 @@ def test_an_ensemble_captions_with_the_mean_of_the_three_models(tiny, members, t
         (dict(meta={}), 'state_dict'),
     ],
 )
-def test_checkpoints_that_are_no_ensemble(members, tmp_path, call, checkpoint, names):
+def test_checkpoints_that_are_no_ensemble(members, tmp_path, refuse, checkpoint, words):
     torch.save(checkpoint, tmp_path / 'other.pth')
-    with pytest.raises(ValueError, match=f'other.pth.*{names}'):
-        call(members[0].checkpoint, tmp_path / 'other.pth', '--out', tmp_path / 'ensemble.pth', tool=ENSEMBLE)
+    arguments = members[0].checkpoint, tmp_path / 'other.pth', '--out', tmp_path / 'ensemble.pth'
+    refuse(f'other.pth.*{words}', ENSEMBLE, *arguments)
     assert not (tmp_path / 'ensemble.pth').exists()
 
 
-def test_faults_of_several_models(tiny, arguments, tmp_path, call, monkeypatch):
+def test_faults_of_several_models(tiny, arguments, tmp_path, refuse, monkeypatch):
     monkeypatch.setattr(CaptionInferencer, 'forward', None)
     pair, rest = arguments[:2], [*arguments[2:], '--out', tmp_path / 'out']
     san = [tiny.san.config, tiny.san.checkpoint]
@@ -288,6 +276,5 @@ def test_faults_of_several_models(tiny, arguments, tmp_path, call, monkeypatch):
         ([*san, *san, '--names', 'a', 'b', *rest], '--attributes'),
         ([*san, *pair, *without], 'attributes must'),
     ):
-        with pytest.raises(ValueError, match=message):
-            call(*words)
+        refuse(message, TOOL, *words)
     assert not (tmp_path / 'out').exists()

@@ -1,7 +1,6 @@
-"""Shipped configs of captioning take a training step and describe images, through the stock Runner, at a small size."""
+"""Shipped configs of captioning: what their names say, dropout, captions and operations."""
 
 import json
-import math
 import re
 import shutil
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from mmengine.runner import Runner
 
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import DATASETS
@@ -19,57 +17,9 @@ from mmattn.utils.complexity import count
 from ...test_configs import CAPTIONS
 from ...tiny_data import FEATURES, WORDS
 
-# One per method, data set, schedule and stage.
-TRAINED = [
-    'ng_san/ng-san_1xb10-15e_coco-captions.py',
-    'ng_san/torch_small_1xb10-scst-2e_flickr8k.py',
-    'ng_san/n-san-vatex_1xb10-15e_vatex.py',
-    'ng_san/n-san-vatex_1xb10-scst-15e_vatex.py',
-    'eta/eta_1xb15-15e_coco-captions.py',
-    'ng_san/san_1xb10-scst-15e_coco-captions.py',
-    'ng_san/san_small_1xb10-10e_flickr8k.py',
-    'eta/eta-visual_small_1xb10-10e_flickr8k.py',
-    'eta/eta_small_1xb10-10e_flickr8k.py',
-    'eta/eta_1xb15-scst-15e_coco-captions.py',
-    'eta/eta-ensemble_1xb15-scst-15e_coco-captions.py',
-    'eta/eta-ensemble-3_1xb15-scst-15e_coco-captions.py',
-    'eta/eta-visual-semantic-ensemble_1xb15-scst-15e_coco-captions.py',
-]
 TINY = dict(
     vocab_size=4 + len(WORDS), num_features=FEATURES, num_layers=1, embed_dim=16, num_heads=2, feedforward_dim=24
 )
-
-
-@pytest.fixture
-def config(request, small, tmp_path):
-    cfg = small(request.param)
-    for model in cfg.model.get('members', [cfg.model]):
-        model.update(TINY)
-        model.test_cfg.update(beam=2, max_length=3)
-    cfg.val_evaluator.tokenizer = cfg.test_evaluator.tokenizer = 'simple'
-    if 'self_critical' in cfg.model:
-        cfg.load_from = str(tmp_path / 'first_stage.pth')
-        torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), cfg.load_from)
-    return cfg
-
-
-@pytest.mark.parametrize('config', TRAINED, indirect=True)
-def test_config_trains_and_describes(config):
-    runner = Runner.from_cfg(config)
-    if 'members' in config.model:  # for tests only
-        assert 0 <= runner.test()['CIDEr-D'] <= 1000
-    else:
-        before = {name: p.detach().clone() for name, p in runner.model.named_parameters()}
-        runner.train()
-        assert 0 <= runner.message_hub.get_scalar('val/CIDEr-D').current() <= 1000
-        parts = {name.split('.')[0] for name, p in runner.model.named_parameters() if not torch.equal(p, before[name])}
-        assert parts == {name.split('.')[0] for name in before}
-        assert {'embedding', 'decoder', 'output'} < parts
-    for sample in runner.model.test_step(next(iter(runner.test_dataloader))):
-        assert math.isfinite(sample.pred_score)
-        assert len(sample.n_best) == 2
-        assert len(sample.pred_tokens) <= 3
-        assert set(sample.pred_tokens) <= {0, *range(4, 4 + len(WORDS))}
 
 
 @pytest.mark.parametrize('name', CAPTIONS)

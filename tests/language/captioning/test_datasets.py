@@ -17,7 +17,8 @@ from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
 from mmattn.language.captioning import annotations as attributes
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
-from .conftest import Store, write_json
+from ..files import write_json
+from .conftest import Store
 
 CAPTIONS = {
     '10': ('train', ['A dog runs.', 'A dog!', 'The dog runs fast.']),
@@ -149,10 +150,9 @@ def test_a_file_without_captions_is_for_tests(tmp_path, ann_file):
     assert only['data_samples'].captions == []
 
 
-def test_attributes(tmp_path, ann_file, monkeypatch):
+def test_attributes(tmp_path, ann_file, logged):
     """The best ones, by score; equal ones in their order; each once; unknown words are left out and counted."""
-    messages = []
-    monkeypatch.setattr(attributes, 'print_log', lambda message, _: messages.append(message))
+    messages = logged(attributes)
     detected = {'10': [['cat', 0.1], ['dog', 0.9], ['emu', 0.5], ['a', 0.9]], '99': [['cat', 1]]}
     path = write_json(tmp_path / 'attributes.json', detected)
     dataset = build(ann_file, 'train', attributes=path, num_attributes=3)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import Vocabulary
 
-from ..interruption import Stop, in_double, stop_after
+from ..failing import failing
+from ..interruption import assert_no_other_run_continues, in_double
 from .tiny_models import ETA, IDS, SAN, SYMBOLS, random_model, write_model, write_store
 
 
@@ -62,7 +64,7 @@ def test_batches_equal_single_images_in_the_order_of_the_ids(tiny, case, batch_s
 
 
 def test_a_store_may_be_several_folders(tiny, tmp_path):
-    inferencer = CaptionInferencer(tiny.san.config, tiny.san.checkpoint, 'cpu')
+    inferencer = make(tiny.san)
     more = write_store(tmp_path / 'more', ['a', 'b'], seed=1)
     both = inferencer([tiny.store, more])['predictions']
     assert [each['image_id'] for each in both] == [*IDS, 'a', 'b']
@@ -72,56 +74,52 @@ def test_a_store_may_be_several_folders(tiny, tmp_path):
 def test_options_of_the_search_replace_those_of_the_config(tiny):
     cfg = Config.fromfile(tiny.san.config)
     cfg.model.test_cfg.update(beam=2, length_penalty=0.7)
-    found = CaptionInferencer(tiny.san.config, tiny.san.checkpoint, 'cpu')(tiny.store, beam=2, length_penalty=0.7)
+    found = make(tiny.san)(tiny.store, beam=2, length_penalty=0.7)
     assert found == CaptionInferencer(cfg, tiny.san.checkpoint, 'cpu')(tiny.store)
-    assert found != CaptionInferencer(tiny.san.config, tiny.san.checkpoint, 'cpu')(tiny.store)
+    assert found != make(tiny.san)(tiny.store)
 
 
 def test_the_best_attributes_are_used(tiny):
-    inferencer = CaptionInferencer(tiny.eta.config, tiny.eta.checkpoint, 'cpu')
+    inferencer = make(tiny.eta)
     images = inferencer.images(tiny.store, IDS, tiny.attributes, num_attributes=2)
-    assert [image.attributes for image in images] == [
-        [4 + n + k for k in range(min(n % 4, 2))] for n in range(len(IDS))
-    ]
+    assert [image.attributes for image in images] == [[4 + n + k for k in range(min(n % 4, 2))] for n in range(7)]
     found = inferencer(tiny.store, IDS, tiny.attributes, 1)
     assert found != inferencer(tiny.store, IDS, tiny.attributes)
 
 
-def other_checkpoint(trained, folder, **meta):
-    """The path of a config, and of its checkpoint with other facts about the data."""
-    torch.save(dict(torch.load(trained.checkpoint), meta=dict(dataset_meta=meta)), folder / 'other.pth')
-    return trained.config, folder / 'other.pth', 'cpu'
+def with_meta(tiny, folder, **meta):
+    """The inferencer of a checkpoint with other facts about the data."""
+    torch.save(dict(torch.load(tiny.san.checkpoint), meta=dict(dataset_meta=meta)), folder / 'other.pth')
+    return CaptionInferencer(tiny.san.config, folder / 'other.pth', 'cpu')
 
 
 def with_sources(folder, sources):
     return make(write_model(folder, sources, dict(ETA, sources=sources)))
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda san, tiny, _: san(tiny.store, ['7', '99', 'x']), 'image 99'),
-        (lambda san, tiny, _: san(tiny.store, ['7', '12', '7']), 'image_ids'),
-        (lambda san, tiny, _: san(tiny.store, '7'), 'image_ids'),
-        (lambda san, *_: san(torch.zeros(3, 6)), 'inputs'),
-        (lambda san, _, folder: san(folder / 'none'), 'none'),
-        (lambda san, _, folder: san(write_store(folder / 'narrow', width=5)), '5 features'),
-        (lambda san, tiny, _: san(tiny.store, n_best=4), 'n_best'),
-        (lambda san, tiny, _: san(tiny.store, attributes=tiny.attributes), 'attributes'),
-        (lambda _, tiny, folder: with_sources(folder, 'visual')(tiny.store, attributes=tiny.attributes), 'attributes'),
-        (lambda _, tiny, folder: make(tiny.eta)(tiny.store), 'attributes'),
-        (lambda _, tiny, folder: CaptionInferencer(*other_checkpoint(tiny.san, folder)), 'other.pth: .*symbols'),
-        (
-            lambda _, tiny, folder: CaptionInferencer(*other_checkpoint(tiny.san, folder, symbols=SYMBOLS[1:])),
-            'other.pth: .*vocabulary',
-        ),
-        (lambda _, tiny, folder: CaptionInferencer(tiny.eta.config, tiny.san.checkpoint, 'cpu'), 'encoder'),
-    ],
-)
-def test_failures_before_the_model_runs(tiny, san, tmp_path, monkeypatch, call, names):
+@pytest.fixture
+def stuck(san, monkeypatch):
+    """An inferencer whose model must not run."""
     monkeypatch.setattr(san.model, 'describe', None)
-    with pytest.raises((OSError, RuntimeError, TypeError, ValueError), match=names):
-        call(san, tiny, tmp_path)
+    return san
+
+
+test_failures_before_the_model_runs = failing(
+    (lambda stuck, tiny: stuck(tiny.store, ['7', '99', 'x']), 'image 99'),
+    (lambda stuck, tiny: stuck(tiny.store, ['7', '12', '7']), 'image_ids'),
+    (lambda stuck, tiny: stuck(tiny.store, '7'), 'image_ids'),
+    (lambda stuck: stuck(torch.zeros(3, 6)), 'inputs'),
+    (lambda stuck, tmp_path: stuck(tmp_path / 'none'), 'none'),
+    (lambda stuck, tmp_path: stuck(write_store(tmp_path / 'narrow', width=5)), '5 features'),
+    (lambda stuck, tiny: stuck(tiny.store, n_best=4), 'n_best'),
+    (lambda stuck, tiny: stuck(tiny.store, attributes=tiny.attributes), 'attributes'),
+    (lambda tiny, tmp_path: with_sources(tmp_path, 'visual')(tiny.store, attributes=tiny.attributes), 'attributes'),
+    (lambda tiny: make(tiny.eta)(tiny.store), 'attributes'),
+    (lambda tiny, tmp_path: with_meta(tiny, tmp_path), 'other.pth: .*symbols'),
+    (lambda tiny, tmp_path: with_meta(tiny, tmp_path, symbols=SYMBOLS[1:]), 'other.pth: .*vocabulary'),
+    (lambda tiny: CaptionInferencer(tiny.eta.config, tiny.san.checkpoint, 'cpu'), 'encoder'),
+    error=(OSError, RuntimeError, TypeError, ValueError),
+)
 
 
 def test_a_model_that_reads_no_regions_takes_any_store(tiny, tmp_path):
@@ -130,26 +128,11 @@ def test_a_model_that_reads_no_regions_takes_any_store(tiny, tmp_path):
     assert len(found['predictions']) == len(IDS)
 
 
-def test_an_interrupted_run_continues_with_the_next_batch_and_no_other_run_does(tiny, tmp_path, monkeypatch):
+def test_no_other_run_continues_a_progress_file(tiny, tmp_path):
     store, path = shutil.copytree(tiny.store, tmp_path / 'regions'), tmp_path / 'new' / 'out.part'
-    eta = CaptionInferencer(tiny.eta.config, tiny.eta.checkpoint, 'cpu', batch_size=2)
-    options = dict(attributes=tiny.attributes, n_best=2)
-    whole = eta(store, **options)
-    with monkeypatch.context() as patch:
-        before = stop_after(eta, 2, patch)
-        with pytest.raises(Stop):
-            eta(store, **options, progress_file=path)
-    for ids, changed, names in (
-        (None, dict(beam=2), 'beam'),
-        (None, dict(n_best=np.int64(3)), 'n_best'),
-        (IDS[:3], {}, 'image_ids, attributes'),
-        (None, dict(num_attributes=1), 'attributes'),
-    ):
-        with pytest.raises(ValueError, match=rf'out\.part .*differs in {names}$'):
-            eta(store, ids, **{**options, **changed}, progress_file=path)
-    after = stop_after(eta, -1, monkeypatch)
-    assert eta(store, **options, progress_file=path) == whole  # exact, in float32, too
-    assert [*before, *after] == [[0, 1], [2, 3], [4, 5], [6]]
+    call = partial(make(tiny.eta), inputs=store, attributes=tiny.attributes)
+    changes = [(dict(beam=2), 'beam'), (dict(n_best=np.int64(3)), 'n_best'), (dict(num_attributes=1), 'attributes')]
+    assert_no_other_run_continues(call, path, [*changes, (dict(image_ids=IDS[:3]), 'image_ids, attributes')])
     os.utime(store / 'features.npy', (1, 1))  # another file
     with pytest.raises(ValueError, match='differs in regions'):
-        eta(store, **options, progress_file=path)
+        call(progress_file=path)

@@ -1,14 +1,13 @@
 """A small store of regions, small models with random weights, their configs and checkpoints."""
 
-from types import SimpleNamespace
-
 import torch
-from mmengine.config import Config
 
 import mmattn.engine  # noqa: F401
 from mmattn.language.regions.region_store import Regions
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.registry import MODELS
+
+from .. import files
 
 SYMBOLS = [f'word{number:02}' for number in range(20)]  # in the order of the vocabulary of the annotations
 FEATURES = 6
@@ -50,9 +49,4 @@ def write_store(folder, ids=IDS, width=FEATURES, seed=0, least=1, different=5):
 
 
 def write_model(folder, name, config, symbols=SYMBOLS, seed=0):
-    """Write the config of a model and its checkpoint, as mmengine does; return their paths."""
-    path, checkpoint = folder / f'{name}.py', folder / f'{name}.pth'
-    Config(dict(model=config)).dump(str(path))
-    meta = dict(dataset_meta=dict(symbols=symbols, max_words=16), epoch=1)
-    torch.save(dict(meta=meta, state_dict=random_model(config, seed).state_dict()), checkpoint)
-    return SimpleNamespace(config=path, checkpoint=checkpoint)
+    return files.write_model(folder, name, random_model(config, seed), config, symbols=symbols, max_words=16)

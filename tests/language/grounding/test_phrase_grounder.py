@@ -11,6 +11,7 @@ from mmattn.language.grounding import PhraseGrounder
 from mmattn.language.grounding.phrase_grounder import geometry
 
 from ..batches import batch, random_regions
+from ..layers.sequences import assert_same_with_gradients
 
 TINY = dict(vocab_size=20, num_features=6, embed_dim=5, question_encoder=dict(type='mmattn.QuestionGRU', word_dim=7))
 SCORERS = {
@@ -88,18 +89,11 @@ def reference(model, samples):
     return logits, loss / len(samples)
 
 
-def gradients(loss, model):
-    return torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
-
-
 def test_logits_loss_and_gradients_are_those_of_the_double_loop(model):
     samples = captions()
     inputs = batch(model, samples)
     logits, loss = reference(model, samples)
-    found = model(inputs, mode='loss')['loss']
-    torch.testing.assert_close(found, loss, rtol=0, atol=1e-12)
-    for a, b in zip(gradients(found, model), gradients(loss, model), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert_same_with_gradients(model(inputs, mode='loss')['loss'], loss, [], model, 1e-12)
     elements = [BaseDataElement(metainfo=dict(number=number)) for number in range(3)]
     for number, (sample, expected) in enumerate(zip(model(inputs, elements, 'predict'), logits, strict=True)):
         assert sample.number == number
@@ -112,8 +106,7 @@ def test_padding_and_nan_in_it_change_nothing(model):
     loss = model(inputs, mode='loss')['loss']
     scores = [each.pred_scores for each in model(inputs, mode='predict')]
     alone = [model(batch(model, [each]), mode='predict')[0].pred_scores for each in samples]
-    for a, b in zip(scores, alone, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    torch.testing.assert_close(scores, alone, rtol=0, atol=1e-12)
     more = {name: x.clone() for name, x in inputs.items()}
     more['features'] = F.pad(more['features'], (0, 0, 0, 3))
     more['region_mask'] = F.pad(more['region_mask'], (0, 3), value=True)
@@ -124,11 +117,7 @@ def test_padding_and_nan_in_it_change_nothing(model):
     more['phrase_mask'] = F.pad(more['phrase_mask'], (0, 2), value=True)
     more['caption'] = F.pad(more['caption'], (0, 4), value=1)
     more['targets'] = F.pad(more['targets'], (0, 3, 0, 2), value=math.nan)
-    found = model(more, mode='loss')['loss']
-    torch.testing.assert_close(found, loss, rtol=0, atol=1e-12)
-    for a, b in zip(gradients(found, model), gradients(loss, model), strict=True):
-        assert torch.isfinite(a).all()
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert_same_with_gradients(model(more, mode='loss')['loss'], loss, [], model, 1e-12)
 
 
 def test_geometry_is_relative_to_the_image():

@@ -9,6 +9,7 @@ from torch import nn
 from mmattn.language.layers import BilateralMultiheadAttention
 
 from ...ops import literal
+from ..failing import failing
 from .sequences import build
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -49,8 +50,7 @@ def test_masks_are_those_of_torch(kind, per_head, padding, batched):
         out, _ = layer(query, key, value, key_padding_mask=excluded, need_weights=False, attn_mask=mask)
         grads = torch.autograd.grad(out, [*wanted, *layer.parameters()], literal.randn(*out.shape, seed=7))
         results.append([out, *grads])
-    for a, b in zip(*results):
-        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(*results, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize('kind', ['bool', 'float'])
@@ -102,21 +102,22 @@ def test_the_encoder_and_decoder_of_torch_with_masks(kind):
     torch.testing.assert_close(stock(source, target, **settings), expected, atol=1e-11, rtol=1e-11)
 
 
-def test_wrong_masks_are_named():
-    layer, x = BilateralMultiheadAttention(CHANNELS, HEADS), torch.randn(2, 4, CHANNELS)
-    for mask in (torch.zeros(4), torch.zeros(2, 4, 4), torch.zeros(4, 5), torch.zeros(1, 4, 4, 4)):
-        with pytest.raises(ValueError, match=r'^attn_mask must be \(4, 4\) or \(4, 4, 4\); got'):
-            layer(x, attn_mask=mask)
-    with pytest.raises(TypeError, match=r'^attn_mask must be bool or float; got torch.int64'):
-        layer(x, attn_mask=torch.zeros(4, 4, dtype=torch.long))
-    for options in (dict(smoothing='zscore'), dict(normalize_queries=True)):
-        with pytest.raises(ValueError, match=r'^attn_mask requires normalize_queries=False'):
-            BilateralMultiheadAttention(CHANNELS, HEADS, **options)(x, attn_mask=torch.zeros(4, 4))
-    with pytest.raises(TypeError, match=r'^bias must be True or False; got 0.1'):
-        BilateralMultiheadAttention(CHANNELS, HEADS, 0.1)  # dropout of nn.MultiheadAttention
-    nested = torch.nested.nested_tensor([torch.randn(3, CHANNELS), torch.randn(2, CHANNELS)])
-    with pytest.raises(ValueError, match=r'^query must not be a nested tensor: .* enable_nested_tensor=False'):
-        layer(nested)
+def masked(mask, *args, **options):
+    return BilateralMultiheadAttention(CHANNELS, HEADS, *args, **options)(torch.randn(2, 4, CHANNELS), attn_mask=mask)
+
+
+NESTED = torch.nested.nested_tensor([torch.randn(3, CHANNELS), torch.randn(2, CHANNELS)])
+SHAPES = (4,), (2, 4, 4), (4, 5), (1, 4, 4, 4)
+test_wrong_masks = failing(
+    *((lambda shape=shape: masked(torch.zeros(shape)), 'attn_mask') for shape in SHAPES),
+    (lambda: masked(torch.zeros(4, 4, dtype=torch.long)), 'attn_mask'),
+    (lambda: masked(torch.zeros(4, 4), smoothing='zscore'), 'attn_mask'),
+    (lambda: masked(torch.zeros(4, 4), normalize_queries=True), 'attn_mask'),
+    (lambda: masked(None, 0.1), 'bias'),  # dropout of nn.MultiheadAttention
+    (lambda: BilateralMultiheadAttention(CHANNELS, HEADS)(NESTED), 'query .*nested'),
+    error=(TypeError, ValueError),
+    match='^{}',
+)
 
 
 @pytest.mark.parametrize('position', ['none', 'relative', 'bilateral'])

@@ -20,7 +20,6 @@ def literally(x, sign):
 def test_values_and_gradients():
     tensors = {'x': randn(2, 3, 5), 'sign': SIGN}
     assert_same(evaluate(lambda x, sign: count_sketch(x, INDEX, sign, 4), tensors), evaluate(literally, tensors))
-    assert torch.autograd.gradcheck(lambda x: count_sketch(x, INDEX, SIGN, 4), randn(2, 5).requires_grad_())
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])

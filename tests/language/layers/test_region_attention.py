@@ -143,9 +143,8 @@ def test_both_together_are_the_equation():
     assert_is_the_equation(region_attention(query_norm='instance', geometry='query_dependent'), MASK)
 
 
-@pytest.mark.parametrize('terms', SUMS, ids='+'.join)
-def test_gradcheck(terms):
-    layer = region_attention(query_norm='instance', geometry=terms)
+def test_gradients_of_boxes():
+    layer = region_attention(query_norm='instance', geometry=TERMS)
     x, boxes = regions()
     x, boxes = x[:, :4].requires_grad_(), boxes[:, :4].requires_grad_()
     mask = MASK[:, :4]
@@ -264,23 +263,6 @@ def test_dropout_is_of_the_weights():
     expected = layer.out_proj(torch.cat((dropped @ torch.stack(value, 1)).unbind(1), -1))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-@pytest.mark.parametrize('options', [dict(geometry=TERMS), dict(query_norm='batch', key_norm='layer')], ids=str)
-def test_autocast_is_near_full_precision(options):
-    layer, (x, boxes) = region_attention(**options).float(), regions()
-    expected = call(layer, x.float(), boxes, MASK)[~MASK]
-    with torch.autocast('cpu', torch.bfloat16):
-        found = call(layer, x.float(), boxes, MASK)[~MASK]
-    # bfloat16 has 8 bits; a layer rounds half a dozen times.
-    assert (found - expected).norm() < 0.05 * expected.norm()
-
-
-def test_compiles():
-    layer, (x, boxes) = region_attention(query_norm='instance', geometry=TERMS), regions()
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend='eager')
-    torch.testing.assert_close(call(compiled, x, boxes, MASK), call(layer, x, boxes, MASK))
 
 
 def test_quantized():

@@ -15,12 +15,7 @@ from mmattn.visualization import attention_layers
 
 from ...ops import literal
 from ..failing import failing
-from .sequences import (
-    assert_same_with_gradients,
-    assert_steps_are_forward,
-    build,
-    padding,
-)
+from .sequences import assert_same_with_gradients, assert_steps_are_forward, build, padding
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -122,12 +117,12 @@ def test_layer_is_the_double_loop(terms, case, masked):
     assert_same_with_gradients(out, literally(layer, *inputs, mask, **options), distinct, layer)
 
 
-@pytest.mark.parametrize('terms', ['1111', '0100'])
-def test_other_sizes(terms):
-    """Three heads of two channels, and sequences of which one is much longer."""
-    layer = build(TransformerAttention1d, 6, 3, terms=terms)
+@pytest.mark.parametrize(('terms', 'channels'), [('1111', 6), ('0100', 6), ('1010', 9)])
+def test_other_sizes(terms, channels):
+    """Three heads, an odd number of channels without positions, and sequences of which one is much longer."""
+    layer = build(TransformerAttention1d, channels, 3, terms=terms)
     for length, count in ((2, 11), (11, 2)):
-        inputs = inputs_of(length, count, 6)
+        inputs = inputs_of(length, count, channels)
         assert_same_with_gradients(layer(*inputs)[0], literally(layer, *inputs), inputs, layer)
 
 
@@ -280,40 +275,6 @@ def test_kinds_are_the_layer_with_fewer_terms(terms, case):
 def test_it_is_an_attention_layer():
     model = nn.Sequential(TransformerAttention1d(8, 2))
     assert attention_layers(model) == {'0': model[0]}
-
-
-# In a program.
-
-
-@pytest.mark.parametrize('options', [{}, dict(is_causal=True), dict(terms='0100', spatial_range=3)], ids=str)
-def test_compiled(options):
-    layer, x = build(TransformerAttention1d, 8, 2, **options), literal.randn(2, 5, 8).requires_grad_()
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
-    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
-
-
-@pytest.mark.parametrize('terms', ['1111', '0010', '0101'])
-def test_low_precision_is_near_full_precision(terms):
-    layer = build(TransformerAttention1d, 16, 2, terms=terms).float()
-    x = literal.randn(2, 6, 16, dtype=torch.float32)
-    expected = layer(x, x, x)[0]
-    with torch.autocast('cpu', torch.bfloat16):
-        ours = layer(x, x, x)[0]
-        state = layer.start(x)
-        step, _ = layer.step(x[:, 2:3], state, 2)
-        ours.sum().backward()
-    assert all(p.grad.isfinite().all() for p in layer.parameters())
-    throughout = layer.bfloat16()(*[x.bfloat16()] * 3)[0]
-    assert throughout.dtype == torch.bfloat16
-    for y, wanted in ((ours, expected), (throughout, expected), (step, expected[:, 2:3])):
-        assert (y.float() - wanted).norm() < 0.05 * wanted.norm()  # bfloat16 has 8 bits
-
-
-def test_an_odd_number_of_channels_needs_no_position():
-    layer = build(TransformerAttention1d, 9, 3, terms='1010')
-    x = literal.randn(2, 4, 9).requires_grad_()
-    assert_same_with_gradients(layer(x, x, x)[0], literally(layer, x, x, x), [x], layer)
 
 
 def attention(**options):

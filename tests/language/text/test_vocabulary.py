@@ -1,4 +1,4 @@
-"""The vocabulary and its file: what is read is what was written, symbol by symbol."""
+"""The vocabulary and its file, symbol by symbol; the rules of words, and the words of a vocabulary."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from mmattn.language import Vocabulary
 from mmattn.language.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from mmattn.language.text.words import ban_words, question_words, skip_thought_words
 
 symbols = st.text(st.characters(exclude_characters=' \t\r\n', exclude_categories=['Cs']), min_size=1, max_size=4)
 vocabularies = st.lists(symbols.filter(lambda symbol: symbol not in SPECIALS), min_size=1, max_size=8, unique=True)
@@ -72,3 +73,27 @@ def test_an_invalid_file_is_named_with_the_line(tmp_path, content, line):
     (tmp_path / 'vocabulary.txt').write_bytes(content)
     with pytest.raises(ValueError, match=rf'vocabulary\.txt, line {line}'):
         Vocabulary.from_file(tmp_path / 'vocabulary.txt')
+
+
+@pytest.mark.parametrize(
+    ('text', 'ban', 'skip_thought'),
+    [
+        ("What's this?", "what 's this", 'whats this'),
+        ('Red/blue, T-shirt (new): "a"!', 'red/blue t-shirt (new): "a"!', 'red blue t shirt new a'),
+        ("  the dogs'  ball; 3.5 $ @home\n", "the dogs' ball; 3.5 $ @home", 'the dogs ball 35 home'),
+        ('Cafe\u0301?', 'caf\u00e9', 'caf\u00e9'),  # in one form of Unicode
+        ('?', '', ''),
+    ],
+)
+def test_words(text, ban, skip_thought):
+    assert ban_words(text) == ban.split()
+    assert skip_thought_words(text) == skip_thought.split()
+
+
+def test_vocabulary_counts_all_words():
+    """By frequency, then by the alphabet; also those that no question of the model reaches; none that is reserved."""
+    assert question_words(['b a b', 'c ' * 30, 'a <pad> </s>'], 'ban') == ['c', 'a', 'b']
+    assert question_words(["b's"], 'ban') == ["'s", 'b']
+    assert question_words(["b's"], 'skip-thought') == ['bs']
+    with pytest.raises(ValueError, match='tokens'):
+        question_words([], 'moses')

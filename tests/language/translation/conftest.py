@@ -1,14 +1,14 @@
 """A small model with random weights, its config and its checkpoint."""
 
 import string
-from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.config import Config
 
 import mmattn.engine  # noqa: F401
 from mmattn.registry import MODELS
+
+from ..files import write_model
 
 LETTERS = string.ascii_lowercase
 # merged pieces of a source text with these words; the letters are for all other words
@@ -55,8 +55,4 @@ def random_model(**options):
 @pytest.fixture(scope='session')
 def trained(tmp_path_factory):
     """Paths of a config and of a checkpoint as mmengine writes it."""
-    folder = tmp_path_factory.mktemp('translation')
-    config, checkpoint = folder / 'config.py', folder / 'epoch_1.pth'
-    Config(dict(model=CONFIG)).dump(str(config))
-    torch.save(dict(meta=dict(dataset_meta=META, epoch=1), state_dict=random_model().state_dict()), checkpoint)
-    return SimpleNamespace(config=config, checkpoint=checkpoint)
+    return write_model(tmp_path_factory.mktemp('translation'), 'epoch_1', random_model(), CONFIG, **META)

@@ -11,7 +11,8 @@ from mmattn.language.text.vocabulary import EOS, Vocabulary
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
 
-from ..interruption import Stop, stop_after
+from ..failing import failing
+from ..interruption import assert_no_other_run_continues
 from .conftest import CONFIG, LINES, META, SYMBOLS, random_model
 
 
@@ -41,15 +42,8 @@ def expected():
             continue
         with torch.no_grad():
             memory, mask = model.encode(torch.tensor([vocabulary.encode(' '.join(pieces))]))
-            hypotheses = beam_search(
-                model.step,
-                model.decoder.start(memory, mask),
-                1,
-                beam=3,
-                max_length=len(pieces) + 4,
-                length_penalty=LengthPenalty(1.0),
-                first=EOS,
-            )[0]
+            options = dict(beam=3, max_length=len(pieces) + 4, length_penalty=LengthPenalty(1.0), first=EOS)
+            [hypotheses] = beam_search(model.step, model.decoder.start(memory, mask), 1, **options)
         texts = [target.detokenize(undo_bpe(vocabulary.decode(each.tokens))) for each in hypotheses]
         found.append([*zip(texts, [each.score for each in hypotheses])])
     return found
@@ -140,52 +134,20 @@ def test_unknown_characters_are_named(inferencer, monkeypatch):
     )
 
 
-def test_both_forms_of_unicode_are_one_text(trained, tmp_path):
-    """With a vocabulary that has the letter."""
-    checkpoint = torch.load(trained.checkpoint)
-    checkpoint['meta']['dataset_meta']['symbols'] = ['ü' if each == "'" else each for each in SYMBOLS]
-    torch.save(checkpoint, tmp_path / 'umlaut.pth')
-    inferencer = TranslationInferencer(trained.config, tmp_path / 'umlaut.pth', 'cpu')
-    composed, decomposed = inferencer(['the ü', 'the u\u0308'])['predictions']
-    assert composed == decomposed
-    assert not composed['unknown']
-
-
-def test_an_interrupted_run_continues_with_the_next_batch_and_no_other_run_does(trained, tmp_path, monkeypatch):
-    """A batch that is half finished is translated again."""
+def test_a_batch_that_is_half_finished_is_translated_again_and_no_other_run_continues(trained, tmp_path):
     inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
-    options = dict(n_best=2, progress_file=tmp_path / 'out.part')
-    whole = inferencer(LINES, n_best=2)
-    with monkeypatch.context() as patch:
-        before = stop_after(inferencer, 2, patch)
-        with pytest.raises(Stop):
-            inferencer(LINES, **options)
-    lines = options['progress_file'].read_bytes().splitlines()
-    options['progress_file'].write_bytes(b'\n'.join(lines[:-1]) + b'\n')
-    for changed, names in (
-        (dict(beam=4), 'beam'),
-        (dict(n_best=3), 'n_best'),
-        (dict(length_penalty=0.5), 'length_pen'),
-    ):
-        with pytest.raises(ValueError, match=rf'out\.part .*differs in {names}'):
-            inferencer(LINES, **options | changed)
-    with pytest.raises(ValueError, match='differs in input'):
-        inferencer(LINES[1:], **options)
+    path, whole = tmp_path / 'out.part', inferencer(LINES, n_best=2)
+    call = lambda lines=LINES, **options: inferencer(lines, **dict(n_best=2) | options)  # noqa: E731
+    changes = [(dict(beam=4), 'beam'), (dict(n_best=3), 'n_best'), (dict(length_penalty=0.5), 'length_penalty')]
+    assert_no_other_run_continues(call, path, [*changes, (dict(lines=LINES[1:]), 'input')])
     other = make(trained, batch_tokens=61)
     with torch.no_grad():
         other.model.embedding.weight[7] += 1e-7
     with pytest.raises(ValueError, match=r'differs in (?=.*weights).*batch_tokens'):
-        other(LINES, **options)
-    after = stop_after(inferencer, -1, monkeypatch)
-    assert inferencer(LINES, **options) == whole  # exact, in float32, too
-    assert after[0] == before[1]
-    assert sorted(index for batch in (before[0], *after) for index in batch) == [0, 2, 3, 4, 6, 7, 8, 9]
-
-
-def with_meta(trained, folder, meta):
-    checkpoint = dict(torch.load(trained.checkpoint), meta=meta)
-    torch.save(checkpoint, folder / 'other.pth')
-    return TranslationInferencer(trained.config, folder / 'other.pth', 'cpu')
+        other(LINES, n_best=2, progress_file=path)
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b'\n'.join(lines[:4]) + b'\n')  # the settings and three predictions
+    assert call(progress_file=path) == whole  # exact, in float32, too
 
 
 def write(path, content):
@@ -193,59 +155,57 @@ def write(path, content):
     return path
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda run, _: run(LINES, max_source_length=14), 'line 3: .*max_source_length'),
-        (lambda run, _: run(['a', 'b ' * 61]), 'line 2: batch_tokens'),
-        (lambda run, _: run(LINES, n_best=4), 'n_best'),
-        (lambda run, _: run(LINES, beam=0), 'beam'),
-        (lambda run, _: run(LINES, length_penalty='1'), 'alpha'),
-        (lambda run, _: run(['a dog\r\n', 'a dog\ra man'], name='lines.en'), 'lines.en, line 2'),
-        (lambda run, folder: run(write(folder / 'a.en', b'a dog\ra man\r')), 'a.en, line 1'),
-        (lambda run, folder: run(write(folder / 'a.en', b'a\nb\n\xfc\n')), 'a.en, line 3'),
-        (lambda run, folder: run(str(write(folder / 'a.en', b'a'))), r"Path\('.*a.en"),
-        (lambda run, _: run(['a', 3]), 'inputs .*int'),
-        (lambda run, folder: run(folder / 'missing.en'), 'missing.en'),
-    ],
-)
-def test_failures_before_the_model_runs(inferencer, tmp_path, monkeypatch, call, names):
+@pytest.fixture
+def run(inferencer, monkeypatch):
+    """An inferencer whose model must not run."""
     monkeypatch.setattr(inferencer.model, 'translate', None)
-    with pytest.raises((OSError, TypeError, ValueError), match=names):
-        call(inferencer, tmp_path)
+    return inferencer
+
+
+test_failures_before_the_model_runs = failing(
+    (lambda run: run(LINES, max_source_length=14), 'line 3: .*max_source_length'),
+    (lambda run: run(['a', 'b ' * 61]), 'line 2: batch_tokens'),
+    (lambda run: run(LINES, n_best=4), 'n_best'),
+    (lambda run: run(LINES, beam=0), 'beam'),
+    (lambda run: run(LINES, length_penalty='1'), 'alpha'),
+    (lambda run: run(['a dog\r\n', 'a dog\ra man'], name='lines.en'), 'lines.en, line 2'),
+    (lambda run, tmp_path: run(write(tmp_path / 'a.en', b'a dog\ra man\r')), 'a.en, line 1'),
+    (lambda run, tmp_path: run(write(tmp_path / 'a.en', b'a\nb\n\xfc\n')), 'a.en, line 3'),
+    (lambda run, tmp_path: run(str(write(tmp_path / 'a.en', b'a'))), r"Path\('.*a.en"),
+    (lambda run: run(['a', 3]), 'inputs .*int'),
+    (lambda run, tmp_path: run(tmp_path / 'missing.en'), 'missing.en'),
+    error=(OSError, TypeError, ValueError),
+)
 
 
 @pytest.mark.parametrize(
     ('meta', 'names'),
     [
-        ({}, 'source, target, lowercase, moses, symbols, codes'),
-        (dict(dataset_meta={name: META[name] for name in META if name != 'codes'}), 'codes'),
-        (dict(dataset_meta=dict(META, symbols=[*SYMBOLS, 'more'])), rf'model\.vocab_size={5 + len(SYMBOLS)}$'),
-        (dict(dataset_meta=dict(META, symbols=[*SYMBOLS[:-1], 'a'])), "symbols .*'a'"),
-        (dict(dataset_meta=dict(META, moses=dict(unknown=True))), 'unknown'),
-        (dict(dataset_meta=dict(META, codes=['t h e'])), 'codes'),
-        (dict(dataset_meta=dict(META, source='xx')), 'language'),
+        (None, 'source, target, lowercase, moses, symbols, codes'),
+        ({name: META[name] for name in META if name != 'codes'}, 'codes'),
+        (dict(META, symbols=[*SYMBOLS, 'more']), rf'model\.vocab_size={5 + len(SYMBOLS)}$'),
+        (dict(META, symbols=[*SYMBOLS[:-1], 'a']), "symbols .*'a'"),
+        (dict(META, moses=dict(unknown=True)), 'unknown'),
+        (dict(META, codes=['t h e']), 'codes'),
+        (dict(META, source='xx'), 'language'),
     ],
 )
 def test_checkpoints_that_do_not_fit(trained, tmp_path, meta, names):
+    checkpoint = dict(torch.load(trained.checkpoint), meta={} if meta is None else dict(dataset_meta=meta))
+    torch.save(checkpoint, tmp_path / 'other.pth')
     with pytest.raises(ValueError, match=rf'other\.pth: .*{names}'):
-        with_meta(trained, tmp_path, meta)
+        TranslationInferencer(trained.config, tmp_path / 'other.pth', 'cpu')
 
 
-OTHER = dict(encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))
-
-
-@pytest.mark.parametrize(
-    ('change', 'names'),
-    [
-        (dict(model=Config(dict(model={**CONFIG, **OTHER}))), 'window_position'),
-        (dict(model=Config(dict(model=dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)))), 'Transformer'),
-        (dict(model='mmattn::bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py'), 'vocab_size'),
-        (dict(model=dict(model=CONFIG)), 'model'),
-        (dict(weights=None), 'weights'),
-        (dict(batch_tokens=0), 'batch_tokens'),
-    ],
+OTHER = CONFIG | dict(encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))
+EMBEDDING = dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)
+SHIPPED = 'mmattn::bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py'
+test_models_that_do_not_fit = failing(
+    (lambda trained: TranslationInferencer(Config(dict(model=OTHER)), trained.checkpoint, 'cpu'), 'window_position'),
+    (lambda trained: TranslationInferencer(Config(dict(model=EMBEDDING)), trained.checkpoint, 'cpu'), 'Transformer'),
+    (lambda trained: TranslationInferencer(SHIPPED, trained.checkpoint, 'cpu'), 'vocab_size'),
+    (lambda trained: TranslationInferencer(dict(model=CONFIG), trained.checkpoint, 'cpu'), 'model'),
+    (lambda trained: TranslationInferencer(trained.config, None, 'cpu'), 'weights'),
+    (lambda trained: make(trained, batch_tokens=0), 'batch_tokens'),
+    error=(RuntimeError, TypeError, ValueError),
 )
-def test_models_that_do_not_fit(trained, change, names):
-    with pytest.raises((RuntimeError, TypeError, ValueError), match=names):
-        TranslationInferencer(**dict(model=trained.config, weights=trained.checkpoint, device='cpu') | change)

@@ -30,9 +30,8 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def predictions(trained):
-    return TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)(LINES, n_best=2)[
-        'predictions'
-    ]
+    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
+    return inferencer(LINES, n_best=2)['predictions']
 
 
 @pytest.fixture

@@ -1,16 +1,13 @@
 """A small store of regions, pictures, questions, and small models of visual questions with random weights."""
 
 from functools import partial
-from types import SimpleNamespace
 
-import numpy as np
 import torch
-from mmengine.config import Config
-from PIL import Image
 
 import mmattn.engine  # noqa: F401
 from mmattn.registry import MODELS
 
+from .. import files
 from ..captioning import tiny_models
 
 FEATURES, SIZE = tiny_models.FEATURES, tiny_models.SIZE
@@ -65,17 +62,12 @@ write_store = partial(tiny_models.write_store, ids=IDS, least=3, different=4)
 
 
 def write_model(folder, name, config, **meta):
-    """Write the config of a model and its checkpoint, as mmengine does; return their paths."""
-    path, checkpoint = folder / f'{name}.py', folder / f'{name}.pth'
-    Config(dict(model=config)).dump(str(path))
     meta = dict(symbols=WORDS, answers=ANSWERS, tokens='ban', max_words=7) | meta
-    torch.save(dict(meta=dict(dataset_meta=meta), state_dict=random_model(config).state_dict()), checkpoint)
-    return SimpleNamespace(config=path, checkpoint=checkpoint)
+    return files.write_model(folder, name, random_model(config), config, **meta)
 
 
 def write_pictures(folder, ids=IDS, size=(16, 16)):
     folder.mkdir()
     for number, image_id in enumerate(ids):
-        noise = np.random.default_rng(number).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)
-        Image.fromarray(noise).save(folder / f'{image_id}.png')
+        files.write_noise(folder / f'{image_id}.png', number, size)
     return folder

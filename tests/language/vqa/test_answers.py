@@ -193,9 +193,8 @@ def test_metric_of_one_answer_is_an_exact_match(tmp_path):
     assert scores['1'] == {'accuracy': 0}
 
 
-def test_questions_without_answers_have_no_figures_but_a_file(tmp_path, monkeypatch):
-    messages = []
-    monkeypatch.setattr(answers, 'print_log', lambda message, _: messages.append(message))
+def test_questions_without_answers_have_no_figures_but_a_file(tmp_path, logged):
+    messages = logged(answers)
     samples = [*SAMPLES[:3], sample(3)]
     samples[3].answers = []
     assert evaluate(samples, output_dir=str(tmp_path)) == {}

@@ -1,7 +1,5 @@
 """The command line: one question and many, pictures, killed and called again; errors before any work."""
 
-import json
-import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +11,7 @@ from PIL import Image
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
+from ..files import names, read_json
 from ..interruption import Stop, stop_once
 from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, write_model, write_pictures, write_store
 
@@ -55,14 +54,6 @@ def lines_of(prediction):
     return ['score  answer', *(f'{each["score"]:.3f}  {each["answer"]}' for each in prediction['answers'])]
 
 
-def read(path):
-    return json.loads(path.read_text(encoding='utf-8'))
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_one_question_and_its_picture(tiny, of_ban, tmp_path, call):
     ask = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu')
     [found] = ask(tiny.store, QUESTIONS[:1], 3)['predictions']
@@ -81,11 +72,9 @@ def test_one_question_and_its_picture(tiny, of_ban, tmp_path, call):
 def test_words_that_are_not_read_are_named(of_ban, tiny, tmp_path, call):
     long = f'{QUESTIONS[1][1]} Zebras, is it red?'  # the model reads seven words
     said = call(*of_ban, QUESTIONS[1][0], long)
-    [found] = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu')(tiny.store, QUESTIONS[1:2])['predictions']
+    ask = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu')
+    found, same = ask(tiny.store, [QUESTIONS[1], (QUESTIONS[1][0], long)])['predictions']
     assert said == [*lines_of(found), 'only the first 7 words are read, not: zebras is it red']
-    [same] = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu')(tiny.store, [(QUESTIONS[1][0], long)])[
-        'predictions'
-    ]
     assert (same['unread'], same['unknown']) == (['zebras', 'is', 'it', 'red'], found['unknown'])
     assert found['unread'] == []
 
@@ -104,7 +93,7 @@ def test_a_file_of_questions(tiny, of_file, tmp_path, call):
     said = call(*of_file, '--out', tmp_path / 'out', '--top-k', 2)
     assert said == [f'5 answers: {tmp_path}/out/answers.json; 2 questions have unknown words']
     ask = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu', batch_size=2)
-    assert read(tmp_path / 'out/answers.json') == ask(tiny.store, tiny.questions, 2)['predictions']
+    assert read_json(tmp_path / 'out/answers.json') == ask(tiny.store, tiny.questions, 2)['predictions']
     assert names(tmp_path / 'out') == ['answers.json']
 
 
@@ -141,7 +130,7 @@ def test_a_stopped_run_is_resumed(of_file, tmp_path, call, monkeypatch):
         ('mcan', ['--regions', 'regions', '7', 'dog', '--out', 'new'], 'MCAN'),
     ],
 )
-def test_failures(tiny, call, tmp_path, monkeypatch, capsys, model, arguments, message):
+def test_failures(tiny, refuse, tmp_path, monkeypatch, model, arguments, message):
     """Nothing is written or replaced."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'out').mkdir()
@@ -150,8 +139,6 @@ def test_failures(tiny, call, tmp_path, monkeypatch, capsys, model, arguments, m
     Image.new('RGB', SIZE[::-1]).save('turned.png')
     places = dict(regions=tiny.store, pictures=tiny.pictures) | {'q.json': tiny.questions}
     trained = getattr(tiny, model)
-    with pytest.raises((OSError, SystemExit, ValueError)) as caught:
-        call(trained.config, trained.checkpoint, *(places.get(word, word) for word in arguments))
-    assert re.search(message, f'{caught.value}{capsys.readouterr().err}')
+    refuse(message, TOOL, trained.config, trained.checkpoint, *(places.get(word, word) for word in arguments))
     assert not (tmp_path / 'new').exists() or not names(tmp_path / 'new')
     assert {path.read_bytes() for path in (tmp_path / 'out').iterdir()} == {b'precious'}

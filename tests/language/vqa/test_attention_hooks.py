@@ -7,7 +7,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 from torch.utils.data import DataLoader
@@ -19,6 +18,7 @@ from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.questions import Question, write_questions
 from mmattn.registry import HOOKS
 
+from ...tiny_data import FEATURES, QUESTION_WORDS
 from .asking import (
     ANSWERS,
     BAN,
@@ -46,32 +46,14 @@ def folder(tmp_path_factory):
     return folder
 
 
-def dataset_options(folder, config):
-    place = dict(images='pictures') if config is PICTURES else dict(regions='regions')
-    return (
-        dict(
-            type='mmattn.VQADataset',
-            ann_file='q.json',
-            data_root=str(folder),
-            min_answers=1,
-            max_words=7,
-            test_mode=True,
-        )
-        | place
-    )
-
-
-def model_of(data, config):
-    counts = dict(vocab_size=len(data.vocabulary), num_answers=len(data.answers))
-    return random_model(config | counts)
-
-
 def validate(folder, config, hook, tmp_path, batch_size=2, padded=False):
     """Validate twice with a hook, without a Runner; return its stand-in and the data set."""
-    data = VQADataset(**{k: v for k, v in dataset_options(folder, config).items() if k != 'type'})
+    place = dict(images='pictures') if config is PICTURES else dict(regions='regions')
+    data = VQADataset('q.json', **place, data_root=str(folder), min_answers=1, max_words=7, test_mode=True)
+    counts = dict(vocab_size=len(data.vocabulary), num_answers=len(data.answers))
     logged = {}
     runner = SimpleNamespace(
-        model=model_of(data, config),
+        model=random_model(config | counts),
         message_hub=SimpleNamespace(update_scalar=lambda name, value: logged.setdefault(name, []).append(value)),
         visualizer=Visualizer(vis_backends=[dict(type='LocalVisBackend')], save_dir=str(tmp_path / 'shown')),
         val_dataloader=SimpleNamespace(dataset=data),
@@ -131,45 +113,20 @@ def test_pictures_of_the_first_questions(folder, tmp_path, padded):
         np.testing.assert_array_equal(found[f'attention_{90 + n}_40.png'], expected)
 
 
-def test_both_hooks_in_a_validation_of_mmengine(folder, tmp_path):
+def test_both_hooks_in_a_validation_of_mmengine(small, tmp_path):
     """The log has the entropies, and the visualizer's folder the pictures."""
-    options = dataset_options(folder, BAN)
-    data = VQADataset(**{k: v for k, v in options.items() if k != 'type'})
-    counts = dict(vocab_size=len(data.vocabulary), num_answers=len(data.answers))
-    loader = dict(
-        batch_size=2,
-        dataset=options,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-        collate_fn=dict(type='pseudo_collate'),
-    )
-    cfg = Config(
-        dict(
-            default_scope='mmengine',
-            model=BAN | counts,
-            val_dataloader=loader,
-            val_evaluator=dict(type='mmattn.VQAAccuracy'),
-            val_cfg=dict(),
-            custom_hooks=[
-                dict(type='mmattn.GlimpseEntropyHook'),
-                dict(type='mmattn.BilinearMapHook', num_questions=1),
-            ],
-            train_dataloader=loader | dict(dataset=options | dict(test_mode=False)),
-            train_cfg=dict(by_epoch=True, max_epochs=1),
-            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.0)),
-            vis_backends=[dict(type='LocalVisBackend')],
-            visualizer=dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]),
-            work_dir=str(tmp_path),
-            experiment_name='hooks',
-        )
-    )
+    cfg = small('ban/ban-2_small_1xb64-26e_coco-qa.py')
+    cfg.model.update(vocab_size=4 + len(QUESTION_WORDS), num_answers=2, num_features=FEATURES)
+    cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
+    cfg.custom_hooks = [dict(type='mmattn.GlimpseEntropyHook'), dict(type='mmattn.BilinearMapHook', num_questions=1)]
+    cfg.optim_wrapper.optimizer.lr = 0.0
     runner = Runner.from_cfg(cfg)
     runner.train()
     [log] = tmp_path.rglob('*/scalars.json')
-    lines = log.read_text(encoding='utf-8')
     maps = [question_attention(runner.model.eval(), sample['inputs'])[1] for sample in runner.val_dataloader.dataset]
     mean = sum(torch.special.entr(each[0]).sum().item() for each in maps) / len(maps)
-    assert f'"entropy/1": {mean:.3f}'[:-1] in lines
-    assert len([*tmp_path.rglob('attention_90_*.png')]) == 1
+    assert f'"entropy/1": {mean:.3f}'[:-1] in log.read_text(encoding='utf-8')
+    assert len([*tmp_path.rglob('attention_*.png')]) == 1
 
 
 @pytest.mark.parametrize('name', ['GlimpseEntropyHook', 'BilinearMapHook'])

@@ -84,17 +84,25 @@ def test_store_of_another_backbone_is_a_fault(check, data):
 
 
 @pytest.mark.parametrize(
-    ('name', 'model', 'path', 'names'),
+    ('name', 'model', 'options', 'path', 'names'),
     [
-        ('vqa2', dict(num_answers=3129), 'questions_train.json', '--cfg-options model.num_answers=2'),
-        ('vqa2', dict(num_features=2048), 'regions', '--cfg-options model.num_features=6'),
-        ('vqa2', dict(num_features=None), 'questions_val.json', 'pictures'),
-        ('easy_vqa', {}, 'questions_val.json', 'regions'),
+        ('vqa2', dict(num_answers=3129), {}, 'questions_train.json', '--cfg-options model.num_answers=2'),
+        ('vqa2', dict(num_features=2048), {}, 'regions', '--cfg-options model.num_features=6'),
+        ('vqa2', dict(num_features=None), {}, 'questions_val.json', 'pictures'),
+        ('vqa2', {}, dict(min_answers=99), 'questions_train.json', 'min_answers'),
+        ('easy_vqa', {}, {}, 'questions_val.json', 'regions'),
+        ('easy_vqa', dict(num_features=None), {}, 'questions_train.json', 'image 101'),
+        ('easy_vqa', dict(num_features=None), dict(images='nowhere'), 'nowhere', 'no such folder'),
     ],
 )
-def test_what_does_not_fit_the_model(check, data, name, model, path, names):
-    [fault] = check(name, **model)[f'{data}/{name}/{path}']
-    assert names in fault
+def test_what_fits_neither_model_nor_files(check, data, name, model, options, path, names):
+    def change(cfg):
+        for loader in (cfg.train_dataloader, cfg.val_dataloader):
+            loader.dataset.update(options)
+
+    (data / 'easy_vqa/images/101.png').unlink()
+    faults = check(name, change=change, **model)[f'{data}/{name}/{path}']
+    assert names in faults[0]
 
 
 def test_faults_of_all_files_are_reported_at_once(check, data):
@@ -144,23 +152,3 @@ def test_a_checkpoint_of_other_answers_is_an_error(data, tmp_path, meta, message
     else:
         with pytest.raises(ValueError, match=re.escape(message)):
             hook.after_load_checkpoint(runner, checkpoint)
-
-
-def test_missing_pictures_and_answers(check, data):
-    root = data / 'easy_vqa'
-    (root / 'images/101.png').unlink()
-
-    def require(cfg):
-        for loader in ('train', 'val'):
-            cfg[f'{loader}_dataloader'].dataset.min_answers = 99
-
-    def move(cfg):
-        cfg.train_dataloader.dataset.images = 'nowhere'
-
-    for name, change, path, names in (
-        ('easy_vqa', lambda cfg: None, root / 'questions_train.json', 'image 101'),
-        ('easy_vqa', move, root / 'nowhere', 'no such folder'),
-        ('vqa2', require, data / 'vqa2/questions_train.json', 'min_answers'),
-    ):
-        [fault] = check(name, change=change, num_features=None if name == 'easy_vqa' else FEATURES)[str(path)]
-        assert names in fault

@@ -11,7 +11,8 @@ from mmattn.language.vqa.datasets import VQADataset, read_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
-from ..interruption import Stop, in_double, stop_after
+from ..failing import failing
+from ..interruption import assert_no_other_run_continues, in_double
 from .asking import (
     ANSWERS,
     BAN,
@@ -28,13 +29,7 @@ from .asking import (
 
 CONFIGS = dict(ban=BAN, unitary=UNITARY, mcan=MCAN, pictures=PICTURES)
 # By hand: the numbers of the words of QUESTIONS, the unknown ones as padding; 7 words are read.
-TOKENS = [
-    [4, 5, 6],
-    [4, 5, 8, 9, 10, 8, 7],
-    [11, 12, 1, 10, 4, 9],
-    [5, 6, 1, 7],
-    [7],
-]
+TOKENS = [[4, 5, 6], [4, 5, 8, 9, 10, 8, 7], [11, 12, 1, 10, 4, 9], [5, 6, 1, 7], [7]]
 UNKNOWN = [[], [], ['zebras'], ['a'], []]
 
 
@@ -125,23 +120,14 @@ def test_faults_of_pictures(folder, tmp_path):
         ask(pictures, QUESTIONS)
 
 
-def test_an_interrupted_run_continues_with_the_next_batch_and_no_other_run_does(folder, tmp_path, monkeypatch):
-    ask, path, store = make(folder, 'ban', batch_size=2), tmp_path / 'out.part', tmp_path / 'regions'
-    shutil.copytree(folder / 'regions', store)
-    whole = ask(store, QUESTIONS)
-    with monkeypatch.context() as patch:
-        before = stop_after(ask, 2, patch)
-        with pytest.raises(Stop):
-            ask(store, QUESTIONS, progress_file=path)
-    for questions, top_k, names in ((QUESTIONS, 2, 'top_k'), (QUESTIONS[:3], 5, 'questions')):
-        with pytest.raises(ValueError, match=rf'out\.part .*differs in {names}$'):
-            ask(store, questions, top_k, progress_file=path)
-    after = stop_after(ask, -1, monkeypatch)
-    assert ask(store, QUESTIONS, progress_file=path) == whole  # exact, in float32, too
-    assert [*before, *after] == [[0, 1], [2, 3], [4]]
+def test_no_other_run_continues_a_progress_file(folder, tmp_path):
+    store, path = shutil.copytree(folder / 'regions', tmp_path / 'regions'), tmp_path / 'out.part'
+    ask = make(folder, 'ban')
+    call = lambda questions=QUESTIONS, top_k=5, **options: ask(store, questions, top_k, **options)  # noqa: E731
+    assert_no_other_run_continues(call, path, [(dict(top_k=2), 'top_k'), (dict(questions=QUESTIONS[:3]), 'questions')])
     os.utime(store / 'features.npy', (1, 1))  # another file
     with pytest.raises(ValueError, match='differs in images'):
-        ask(store, QUESTIONS, progress_file=path)
+        call(progress_file=path)
 
 
 def with_meta(folder, **meta):
@@ -149,25 +135,24 @@ def with_meta(folder, **meta):
     return VQAInferencer(trained.config, trained.checkpoint, 'cpu')
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda ask, regions, _: ask(regions, [('7', 'dog'), ('99', 'dog'), ('x', 'dog')]), 'image 99 .*\n.*image x'),
-        *(
-            (lambda ask, regions, _, pairs=pairs: ask(regions, pairs), 'questions')
-            for pairs in (None, [], [('7',)], [(7, 'dog')], ['dog'])
-        ),
-        (lambda ask, regions, _: ask([regions, 3], QUESTIONS), 'inputs'),
-        (lambda ask, _, folder: ask(write_store(folder / 'narrow', width=5), QUESTIONS), '5 features'),
-        (lambda ask, regions, folder: ask(regions, folder / 'none.json'), 'none.json'),
-        (lambda ask, _, folder: ask(folder / 'none', QUESTIONS), 'none'),
-        (lambda _, regions, folder: with_meta(folder, answers=ANSWERS[:-1]), 'other.pth: .*num_answers'),
-        (lambda _, regions, folder: with_meta(folder, tokens='words'), 'other.pth: .*tokens'),
-        (lambda _, regions, folder: with_meta(folder, max_words=0), 'other.pth: .*max_words'),
-    ],
-)
-def test_failures_before_the_model_runs(folder, tmp_path, monkeypatch, call, names):
+@pytest.fixture
+def ask(folder, monkeypatch):
+    """An inferencer whose model must not run."""
     ask = make(folder, 'ban')
     monkeypatch.setattr(ask, 'forward', None)
-    with pytest.raises((OSError, TypeError, ValueError), match=names):
-        call(ask, folder / 'regions', tmp_path)
+    return ask
+
+
+PAIRS = (None, [], [('7',)], [(7, 'dog')], ['dog'])
+test_failures_before_the_model_runs = failing(
+    (lambda ask, folder: ask(folder / 'regions', [(n, 'dog') for n in ('7', '99', 'x')]), 'image 99 .*\n.*image x'),
+    *((lambda ask, folder, pairs=pairs: ask(folder / 'regions', pairs), 'questions') for pairs in PAIRS),
+    (lambda ask, folder: ask([folder / 'regions', 3], QUESTIONS), 'inputs'),
+    (lambda ask, tmp_path: ask(write_store(tmp_path / 'narrow', width=5), QUESTIONS), '5 features'),
+    (lambda ask, folder: ask(folder / 'regions', folder / 'none.json'), 'none.json'),
+    (lambda ask, folder: ask(folder / 'none', QUESTIONS), 'none'),
+    (lambda tmp_path: with_meta(tmp_path, answers=ANSWERS[:-1]), 'other.pth: .*num_answers'),
+    (lambda tmp_path: with_meta(tmp_path, tokens='words'), 'other.pth: .*tokens'),
+    (lambda tmp_path: with_meta(tmp_path, max_words=0), 'other.pth: .*max_words'),
+    error=(OSError, TypeError, ValueError),
+)

@@ -9,6 +9,7 @@ from mmattn.language.vqa import MCAN, AttentionPooling
 from mmattn.registry import MODELS
 
 from ..batches import batch, random_regions
+from ..layers.sequences import assert_same_with_gradients
 
 SMALL = dict(
     vocab_size=20,
@@ -58,13 +59,8 @@ def test_pooling_and_its_gradients_are_those_of_the_valid_vectors():
     pooling = AttentionPooling(8, 3, dropout=0.0).double()
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     mask = torch.arange(5) >= torch.tensor([5, 1, 3])[:, None]
-    found = pooling(x, mask)
     expected = torch.stack([pooled(pooling, each[~padded]) for each, padded in zip(x, mask)])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    cotangent = torch.randn_like(found)
-    wanted = [x, *pooling.parameters()]
-    gradients = [torch.autograd.grad((y * cotangent).sum(), wanted) for y in (found, expected)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    assert_same_with_gradients(pooling(x, mask), expected, [x], pooling, 1e-12)
 
 
 def reference(model, sample):

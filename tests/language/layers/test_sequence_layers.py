@@ -1,4 +1,7 @@
-"""Wrappers copy each argument of ``layer(x, x, x)``, so key and value are not the object ``query`` any more."""
+"""What all layers of sequences have in common: copied arguments, compilation, bfloat16, empty sequences.
+
+Wrappers copy each argument of ``layer(x, x, x)``, so key and value are not the object ``query`` any more.
+"""
 
 from functools import partial
 
@@ -8,41 +11,34 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
 
-from mmattn.language import SequenceEncoder
-from mmattn.language.layers import (
-    BilateralMultiheadAttention,
-    DeformConv1d,
-    DynamicConv1d,
-    RegionAttention,
-    TransformerAttention1d,
-)
+from mmattn.language import SequenceEncoder, layers
 from mmattn.language.layers.position_encodings import relative_geometry
 
 from ...ops import literal
 from .sequences import build
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
-GEOMETRY = relative_geometry(torch.tensor([[0.0, 0, 2, 1], [1, 1, 4, 3], [0, 2, 1, 5], [3, 0, 4, 2]]).expand(2, -1, -1))
+BOXES = torch.tensor([[0.0, 0, 2, 1], [1, 1, 4, 3], [0, 2, 1, 5], [3, 0, 4, 2]], dtype=torch.float64).expand(2, -1, -1)
 LAYERS = dict(
-    bilateral=partial(build, BilateralMultiheadAttention, 8, 2, window_size=3),
-    causal=partial(build, BilateralMultiheadAttention, 8, 2, position='none', is_causal=True),
-    regions=partial(build, RegionAttention, 8, 2, geometry=('query_dependent', 'key_dependent'), dropout=0),
-    dynamic=partial(build, DynamicConv1d, 8, 2, 3),
-    deformable=partial(build, DeformConv1d, 8),
-    transformer=partial(build, TransformerAttention1d, 8, 2, spatial_range=3),
+    bilateral=partial(build, layers.BilateralMultiheadAttention, 8, 2, window_size=3),
+    causal=partial(build, layers.BilateralMultiheadAttention, 8, 2, position='none', is_causal=True),
+    regions=partial(build, layers.RegionAttention, 8, 2, geometry=('query_dependent', 'key_dependent'), dropout=0),
+    norms=partial(build, layers.RegionAttention, 8, 2, query_norm='batch', key_norm='layer', dropout=0),
+    dynamic=partial(build, layers.DynamicConv1d, 8, 2, 3),
+    deformable=partial(build, layers.DeformConv1d, 8),
+    deformable_causal=partial(build, layers.DeformConv1d, 8, is_causal=True),
+    transformer=partial(build, layers.TransformerAttention1d, 8, 2, spatial_range=3),
+    steps=partial(build, layers.TransformerAttention1d, 8, 2, is_causal=True),
+    dynamic_steps=partial(build, layers.DynamicConv1d, 8, 2, 5, is_causal=True),
 )
 
 
-class Copy(torch.autograd.Function):
-    """DeepSpeed ZeRO stage 3 passes each input of each module through such a function."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
+@pytest.fixture(params=LAYERS)
+def layer(request):
+    layer = LAYERS[request.param]()
+    if request.param == 'regions':
+        layer.forward = partial(layer.forward, relative_geometry=relative_geometry(BOXES))
+    return layer
 
 
 class FirstOutput(torch.nn.Sequential):
@@ -52,11 +48,9 @@ class FirstOutput(torch.nn.Sequential):
         return self[0](query, key, value)[0]
 
 
-def copied_by_hooks(layer, x):
-    handle = layer.register_forward_pre_hook(lambda module, inputs: tuple(Copy.apply(t) for t in inputs))
-    out, _ = layer(x, x, x)
-    handle.remove()
-    return out
+def compiled(layer, x):
+    torch.compiler.reset()
+    return torch.compile(layer, fullgraph=True, backend='aot_eager')(x, x, x)[0]
 
 
 def with_backward_hook(layer, x):
@@ -69,9 +63,8 @@ def with_backward_hook(layer, x):
 WRAPPERS = dict(
     none=lambda layer, x: layer(x)[0],
     key_only=lambda layer, x: layer(x, x)[0],
-    slices=lambda layer, x: layer(x[:], x[:], x[:])[0],
     clones=lambda layer, x: layer(x.clone(), x.clone(), x.clone())[0],
-    hooks=copied_by_hooks,
+    compiled=compiled,
     backward_hook=with_backward_hook,
     reentrant=lambda layer, x: checkpoint(layer, x, x, x, use_reentrant=True)[0],
     traced=lambda layer, x: torch.jit.trace(FirstOutput(layer), (x.detach(),) * 3)(x, x, x),
@@ -109,21 +102,43 @@ def assert_same(actual, expected):
 @pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning', 'ignore:.*torch.jit.trace:DeprecationWarning')
 @pytest.mark.every_case
 @pytest.mark.parametrize('wrapper', WRAPPERS)
-@pytest.mark.parametrize('name', LAYERS)
-def test_copies_of_the_query_change_nothing(name, wrapper):
-    layer, x = LAYERS[name](), literal.randn(2, 4, 8)
-    if name == 'regions':
-        layer.forward = partial(layer.forward, relative_geometry=GEOMETRY.double())
+def test_copies_of_the_query_change_nothing(layer, wrapper):
+    x = literal.randn(2, 4, 8)
     expected = value_and_gradients(layer, x, lambda layer, x: layer(x, x, x)[0])
     assert_same(value_and_gradients(layer, x, WRAPPERS[wrapper]), expected)
 
 
 def test_key_and_value_of_regions_count():
-    layer = LAYERS['regions']()
+    layer, f = LAYERS['regions'](), relative_geometry(BOXES)
     query, key, value = literal.randn(3, 2, 4, 8)
-    out, _ = layer(query, key, value, relative_geometry=GEOMETRY.double())
+    out, _ = layer(query, key, value, relative_geometry=f)
     for changed in ((query + 1, key, value), (query, key + torch.arange(4.0)[:, None], value), (query, key, value + 1)):
-        assert not torch.allclose(layer(*changed, relative_geometry=GEOMETRY.double())[0], out)
+        assert not torch.allclose(layer(*changed, relative_geometry=f)[0], out)
+
+
+def test_low_precision_is_near_full_precision(layer):
+    """bfloat16 has 8 bits, and a layer rounds half a dozen times."""
+    layer, x = layer.float(), literal.randn(2, 4, 8, dtype=torch.float32)
+    expected, pairs = layer(x, x, x)[0], []
+    with torch.autocast('cpu', torch.bfloat16):
+        pairs.append((layer(x, x, x)[0], expected))
+        if getattr(layer, 'is_causal', False):
+            pairs.append((layer.step(x[:, :1], layer.start(), 0)[0], expected[:, :1]))
+    pairs[0][0].sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
+    throughout = layer.bfloat16()(*[x.bfloat16()] * 3)[0]
+    assert throughout.dtype == torch.bfloat16
+    for y, wanted in (*pairs, (throughout, expected)):
+        assert (y.float() - wanted).norm() < 0.05 * wanted.norm()
+
+
+@pytest.mark.parametrize('shape', [(0, 5, 8), (2, 0, 8)])
+@pytest.mark.parametrize('name', ['deformable', 'transformer'])
+def test_empty_sequences(name, shape):
+    x = torch.zeros(shape, requires_grad=True, dtype=torch.float64)
+    out, _ = LAYERS[name]()(x, x, x)
+    out.sum().backward()
+    assert out.shape == x.grad.shape == shape
 
 
 def test_an_attention_can_be_sharded_by_itself(process_group):
@@ -139,7 +154,7 @@ def test_an_attention_can_be_sharded_by_itself(process_group):
     expected = value_and_gradients(encoder, x, lambda module, x: module(x))
     mesh = init_device_mesh('cpu', (1,))
     for module in encoder.modules():
-        if isinstance(module, BilateralMultiheadAttention):
+        if isinstance(module, layers.BilateralMultiheadAttention):
             fully_shard(module, mesh=mesh)
     fully_shard(encoder, mesh=mesh)
     assert_same(value_and_gradients(encoder, x, lambda module, x: module(x)), expected)

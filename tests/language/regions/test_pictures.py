@@ -1,4 +1,4 @@
-"""Geometric weights φ¹ of pairs of boxes, in NumPy, pair by pair (Eq. 8, 9 and 11); the layers that have them."""
+"""Pictures: numbers of boxes, geometric weights φ¹ pair by pair in NumPy (Eq. 8, 9 and 11), pictures by their ids."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,9 @@ from torch import nn
 
 from mmattn.language.layers import RegionAttention
 from mmattn.language.regions import geometry_pictures
+from mmattn.language.regions.box_pictures import _free_place
 from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometric_weights, geometry_layers
+from mmattn.language.regions.image_inputs import picture_paths
 
 HEADS = 2
 
@@ -86,3 +88,31 @@ def test_layers_whose_geometry_depends_on_boxes_alone():
         geometry_layers(model, 'b')
     with pytest.raises(ValueError, match=r"Linear has no mmattn\.RegionAttention with geometry='content_independent'"):
         geometry_layers(nn.Linear(1, 1))
+
+
+PICTURE = (60, 40)
+
+
+def test_numbers_of_equal_boxes_do_not_cover_each_other():
+    placed = []
+    for _ in range(6):
+        placed.append(_free_place((10, 10, 40, 30), PICTURE, 3.0, placed))
+    for i, (x, y) in enumerate(placed):
+        assert 0 <= x <= PICTURE[0] - 3
+        assert 0 <= y <= PICTURE[1] - 3
+        assert all(max(abs(x - a), abs(y - b)) > 3 for a, b in placed[:i])
+
+
+def test_pictures_by_names_and_numbers(tmp_path):
+    names = 'dog.jpg', 'COCO_val2014_000000000042.jpg', '._COCO_val2014_000000000043.jpg', 'a_1.jpg', 'b_1.jpg', '7.png'
+    for name in (*names, 'x_7.jpg', 'notes.txt'):
+        (tmp_path / name).touch()
+    found = picture_paths(tmp_path)
+    named = ['dog', 'COCO_val2014_000000000042', 'a_1', 'b_1', '7', 'x_7']
+    assert {key: path.name for key, path in found.items()} == {
+        **{key: next(name for name in (*names, 'x_7.jpg') if name.startswith(key)) for key in named},
+        '42': 'COCO_val2014_000000000042.jpg',
+    }
+    (tmp_path / 'dog.png').touch()
+    with pytest.raises(ValueError, match=r'several pictures of one image: dog\.jpg and dog\.png'):
+        picture_paths(tmp_path)
