@@ -50,6 +50,11 @@ class SampleIndex(int):
         return SampleIndex(int(self) - other, self.position, self.seed)
 
 
+def index_generator(index: int) -> Any:
+    """Choose the random numbers of a sample: by seed and position of a :class:`SampleIndex`, otherwise ``random``."""
+    return random.Random(f'{index.seed} {index.position}') if isinstance(index, SampleIndex) else random
+
+
 @DATA_SAMPLERS.register_module()
 class InfiniteSampler(mmengine.dataset.InfiniteSampler):
     """mmengine's ``InfiniteSampler`` with the same arguments and order. Each index knows its position in the stream.

@@ -81,12 +81,7 @@ class Batch(NamedTuple):
 
 
 def in_batches(inputs: Sequence[Any], size: int) -> list[Batch]:
-    """Divide inputs into batches, in their order.
-
-    Example:
-        >>> in_batches('abc', 2)
-        [Batch(indices=[0, 1], inputs=['a', 'b']), Batch(indices=[2], inputs=['c'])]
-    """
+    """Divide inputs into batches, in their order."""
     starts = range(0, len(inputs), size)
     indices = [[*range(start, min(start + size, len(inputs)))] for start in starts]
     return [Batch(part, [inputs[index] for index in part]) for part in indices]

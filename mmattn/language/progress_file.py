@@ -15,12 +15,7 @@ from mmattn.utils.files import check_writable, lock
 
 
 def digest(value: Any) -> str:
-    """Compute the SHA-256 of a value that can be written as JSON.
-
-    Example:
-        >>> digest(dict(a=1, b=[2])) == digest(dict(b=[2], a=1))
-        True
-    """
+    """Compute the SHA-256 of a value that can be written as JSON."""
     return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -169,12 +169,6 @@ def read_attributes(
     Raises:
         ValueError: the layout is another, or no attribute of these images is in the vocabulary. The message lists all
             faults.
-
-    Example:
-        >>> from mmattn.utils.files import write_text
-        >>> write_text('attributes.json', '{"42": [["dog", 0.5], ["cat", 0.9], ["emu", 0.1]]}')
-        >>> read_attributes('attributes.json', ['42', '43'], Vocabulary(['cat', 'dog']))
-        {'42': [4, 5], '43': []}
     """
     check_count('num_attributes', num_attributes)
     data = read_json(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
-from mmattn.engine.data_sampling import SampleIndex
+from mmattn.engine.data_sampling import index_generator
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
@@ -162,10 +161,7 @@ class CaptionDataset(TextDataset):
     def _choose(self, index: int, number: int) -> list[int]:
         captions = range(self._first[number], self._first[number + 1])
         times, rest = divmod(self.captions_per_image, len(captions))
-        generator: Any = random
-        if isinstance(index, SampleIndex):  # only the sampler's seed and the position decide
-            generator = random.Random(f'{index.seed} {index.position}')
-        return [*captions] * times + sorted(generator.sample(captions, rest))
+        return [*captions] * times + sorted(index_generator(index).sample(captions, rest))
 
 
 @DATASETS.register_module()
@@ -273,13 +269,5 @@ class VATEXDataset(CaptionDataset):
         path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
-        super().__init__(
-            annotations,
-            counted,
-            path,
-            regions,
-            min_count=min_count,
-            max_words=max_words,
-            captions_per_image=captions_per_image,
-            test_mode=test_mode,
-        )
+        options = dict(min_count=min_count, max_words=max_words, captions_per_image=captions_per_image)
+        super().__init__(annotations, counted, path, regions, **options, test_mode=test_mode)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,38 +18,7 @@ from mmattn.language.regions.region_store import Regions
 
 SIDE = 512  # pixels of a picture on the page
 STRONGEST = 3  # regions per word
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-  :root {{ color-scheme: light dark; }}
-  body {{ margin: 1.5rem; font: 0.9375rem/1.5 system-ui, sans-serif; }}
-  main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); gap: 2rem 1.5rem; }}
-  figure {{ margin: 0; }}
-  svg {{ display: block; width: 100%; height: auto; }}
-  rect {{ fill: none; stroke: var(--colour); stroke-width: 3px; vector-effect: non-scaling-stroke; }}
-  rect.further {{ visibility: hidden; }}
-  .caption {{ margin: 0.5rem 0 0; font-size: 1.125rem; }}
-  .caption span {{ border-bottom: 3px solid var(--colour); }}
-  small, ul {{ opacity: 0.75; }}
-  ul {{ margin: 0.25rem 0 0; padding-left: 1.25rem; }}
-{words}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{shown} The weights come from the cross-attention of the last decoder layer, as the mean over its heads.
-Point at a word to see its {strongest} strongest regions.</p>
-<main>
-{figures}
-</main>
-</body>
-</html>
-"""
+PAGE = Path(__file__).with_name('caption_page.html')
 ONE_MODEL = """A word and the region with its largest attention weight have the same colour; a region that several words
 share has that of the last."""
 SEVERAL_MODELS = """A word has the colour of the regions with its largest attention weights. A caption without
@@ -194,7 +164,8 @@ def caption_page(figures: Sequence[str], title: str, num_words: int, shown: str 
     """
     # Multiples of the golden angle: the colours of neighbours, and of any few words, are far apart.
     words = '\n'.join(WORD.format(k=k, hue=round(137.508 * k) % 360) for k in range(num_words))
-    return PAGE.format(title=escape(title), words=words, figures='\n'.join(figures), strongest=STRONGEST, shown=shown)
+    page = PAGE.read_text(encoding='utf-8')
+    return page.format(title=escape(title), words=words, figures='\n'.join(figures), strongest=STRONGEST, shown=shown)
 
 
 def _data_url(picture: Image.Image) -> str:

@@ -142,13 +142,6 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
 
     An object may have several ids, and an entity several objects. Coordinates count pixels from 1 in the file, and from
     0 in the result.
-
-    Example:
-        >>> box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>40</ymax></bndbox>'
-        >>> size = '<size><width>50</width><height>40</height></size>'
-        >>> names = '<name>7</name><name>8</name>'
-        >>> parse_annotation(f'<annotation>{size}<object>{names}{box}</object></annotation>', '42.xml').boxes
-        {'7': [[0, 0, 49, 39]], '8': [[0, 0, 49, 39]]}
     """
     faults: list[str] = []
     entity_boxes = EntityBoxes((0, 0), {}, set(), set())
@@ -214,14 +207,7 @@ def _number(element: ElementTree.Element, name: str) -> int:
 
 
 def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> dict[str, Any]:
-    """Build the content of a prepared file from the id, the captions and the boxes of each image.
-
-    Example:
-        >>> caption = parse_caption('[/EN#7/people A man] runs')
-        >>> data = prepared([('42', [caption], EntityBoxes((50, 40), {'7': [[0, 0, 9, 9]]}, set(), set()))])
-        >>> data['captions'][0]['words'], data['images']['42']['boxes']
-        ('a man runs', {'7': [[0, 0, 9, 9]]})
-    """
+    """Build the content of a prepared file from the id, the captions and the boxes of each image."""
     data: dict[str, Any] = dict(images={}, captions=[])
     for image_id, captions, boxes in images:
         data['images'][image_id] = dict(size=boxes.size, boxes=boxes.boxes)

@@ -122,8 +122,7 @@ class GroundingInferencer(LanguageInferencer):
             except ValueError as error:
                 faults.append(f'caption {number}, {text!r}: {error}')
         raise_faults('captions', faults)
-        name = ', '.join(map(str, store.paths))
-        raise_faults(name, store.find_faults([image for image, _ in pairs], self.model.num_features, features=False))
+        store.check([image for image, _ in pairs], self.model.num_features, features=False)
         return grounded
 
     @torch.no_grad()
@@ -163,12 +162,6 @@ class GroundingInferencer(LanguageInferencer):
 
 
 def best_regions(scores: Tensor, boxes: Tensor, top_k: int) -> list[dict[str, Any]]:
-    """Select the best regions of a phrase, the best first. ``scores`` are the logits of all regions, ``(N)``.
-
-    Example:
-        >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 9.0]])
-        >>> best_regions(torch.tensor([-1.0, 0.0]), boxes, 1)
-        [{'region': 1, 'box': [0.0, 0.0, 9.0, 9.0], 'score': 0.5}]
-    """
+    """Select the best regions of a phrase, the best first. ``scores`` are the logits of all regions, ``(N)``."""
     order = scores.sort(descending=True, stable=True).indices[:top_k].tolist()
     return [dict(region=j, box=boxes[j].tolist(), score=float(scores[j].sigmoid())) for j in order]

@@ -64,12 +64,7 @@ def draw_phrases(
 
 
 def closest_box(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> Sequence[float]:
-    """Select the box with the largest IoU with ``box``. Without an overlap, select the one whose centre is closest.
-
-    Example:
-        >>> closest_box((0, 0, 4, 4), [(9, 0, 12, 4), (1, 0, 6, 4)])
-        (1, 0, 6, 4)
-    """
+    """Select the box with the largest IoU with ``box``. Without an overlap, select the one whose centre is closest."""
 
     ours, others = torch.tensor([box], dtype=torch.float64), torch.tensor(boxes, dtype=torch.float64)
     overlaps = box_iou(ours, others)[0].tolist()

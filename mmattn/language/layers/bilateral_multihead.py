@@ -175,12 +175,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if self.position != 'none' or self.is_causal:
             reason = f'with position={self.position!r} and is_causal={self.is_causal}'
             check_same_sequence(query, key, value, reason)
-        if key_padding_mask is not None:
-            if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
-                raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
-            if key_padding_mask.shape != key.shape[:-1]:
-                shape = tuple(key_padding_mask.shape)
-                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
+        check_key_padding_mask(key_padding_mask, key, floating=True)
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
             out, _ = self(query[None], key[None], value[None], mask, attn_mask=attn_mask)

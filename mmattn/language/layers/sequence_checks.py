@@ -42,12 +42,14 @@ def key_and_value(query: Tensor, key: Tensor | None, value: Tensor | None) -> tu
     return key, key if value is None else value
 
 
-def check_key_padding_mask(key_padding_mask: Tensor | None, key: Tensor, name: str = 'key_padding_mask') -> None:
-    """Check that argument ``name`` is None, or bool with one entry per position of ``key`` ``(B, M, E)``."""
+def check_key_padding_mask(
+    key_padding_mask: Tensor | None, key: Tensor, name: str = 'key_padding_mask', floating: bool = False
+) -> None:
+    """Check that argument ``name`` is None, or bool (or float) with one entry per position of ``key`` ``(B, M, E)``."""
     if key_padding_mask is None:
         return
-    if key_padding_mask.dtype != torch.bool:
-        raise TypeError(f'{name} must be bool; got {key_padding_mask.dtype}')
+    if key_padding_mask.dtype != torch.bool and not (floating and key_padding_mask.is_floating_point()):
+        raise TypeError(f'{name} must be bool{" or float" if floating else ""}; got {key_padding_mask.dtype}')
     if key_padding_mask.shape != key.shape[:-1]:
         shape = tuple(key_padding_mask.shape)
         raise ValueError(f'{name} must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')

@@ -70,10 +70,5 @@ class TokenEmbedding(nn.Module):
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Count the rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model. Returns None without one.
-
-    Example:
-        >>> vocabulary_size(nn.Sequential(TokenEmbedding(vocab_size=100, embed_dim=16)))
-        100
-    """
+    """Count the rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model. Returns None without one."""
     return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding | nn.Embedding)), None)

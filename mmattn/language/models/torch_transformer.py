@@ -12,19 +12,7 @@ from mmattn.registry import MODELS
 
 from .transformer import ATTENTION
 
-
-def _torch_options(layer: dict) -> dict:
-    layer = dict(layer)
-    for name in ('self_attention', 'cross_attention'):
-        if layer.pop(name, ATTENTION) != ATTENTION:
-            raise ValueError(f'{name} must be the default in the layers of nn.Transformer, which have no other')
-    return dict(
-        d_model=layer.pop('embed_dim'),
-        nhead=layer.pop('num_heads'),
-        dim_feedforward=layer.pop('feedforward_dim'),
-        batch_first=True,
-        **layer,
-    )
+NAMES = dict(embed_dim='d_model', num_heads='nhead', feedforward_dim='dim_feedforward')  # here and in torch
 
 
 class _TorchStack(nn.Module):
@@ -33,7 +21,10 @@ class _TorchStack(nn.Module):
 
     def __init__(self, num_layers: int, layer: dict, **stack_options: Any) -> None:
         super().__init__()
-        options = _torch_options(layer)
+        options: dict[str, Any] = {NAMES.get(name, name): x for name, x in layer.items()} | dict(batch_first=True)
+        for name in ('self_attention', 'cross_attention'):
+            if options.pop(name, ATTENTION) != ATTENTION:
+                raise ValueError(f'{name} must be the default in the layers of nn.Transformer, which have no other')
         norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
         self.stack = self.stack_type(self.layer_type(**options), num_layers, norm, **stack_options)
         for parameter in self.parameters():  # as in nn.Transformer

@@ -49,11 +49,6 @@ def pad_regions(
     Args:
         features (sequence of Tensor): one ``(n, D)`` per image. n may be 0.
         boxes (sequence of Tensor, optional): one ``(n, 4)`` per image. None: no boxes, as in videos.
-
-    Example:
-        >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
-        >>> boxes[0, 1], mask[0]
-        (tensor([0., 0., 1., 1.]), tensor([False,  True]))
     """
     if not features or (boxes is not None and len(features) != len(boxes)):
         raise ValueError(

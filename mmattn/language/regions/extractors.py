@@ -29,14 +29,7 @@ FINEST = 14  # a box is pooled from the first level of which it covers less than
 
 
 def prepare_config(model: ConfigDict, max_regions: int) -> None:
-    """Change ``model`` of a detector's config in place, so that it returns ``max_regions`` boxes, and no masks.
-
-    Example:
-        >>> model = ConfigDict(test_cfg=dict(rcnn=dict(score_thr=0.05, max_per_img=20)))
-        >>> prepare_config(model, 36)
-        >>> model.test_cfg.rcnn.score_thr, model.test_cfg.rcnn.max_per_img
-        (0.001, 36)
-    """
+    """Change ``model`` of a detector's config in place, so that it returns ``max_regions`` boxes, and no masks."""
     options = model.get('test_cfg') or {}
     options = options.get('rcnn', options)
     if 'score_thr' in options:

@@ -50,11 +50,6 @@ def geometric_weights(layer: RegionAttention, distance: Tensor, size_ratio: Tens
 
     Returns:
         Tensor: ``(heads, *S)``, at least 0.
-
-    Example:
-        >>> layer = RegionAttention(16, num_heads=4, geometry='content_independent')
-        >>> geometric_weights(layer, torch.zeros(5, 2), torch.ones(5, 2)).shape
-        torch.Size([4, 5])
     """
     features = torch.cat([distance.abs().clamp(min=MIN_DISTANCE), size_ratio], -1).log()
     logits = layer.geometry_logits('content_independent', features.to(layer.geometry_proj.weight).view(1, 1, -1, 4))

@@ -58,11 +58,6 @@ def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tens
     """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than ``least`` pixels.
 
     Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least ``least``.
-
-    Example:
-        >>> clip_boxes(torch.tensor([[-2.0, 3.0, 60.0, 3.0], [50.0, 1.0, 50.0, 9.0]]), (50, 40))
-        tensor([[ 0.,  3., 50.,  4.],
-                [49.,  1., 50.,  9.]])
     """
     limit = boxes.new_tensor(size)
     start = torch.minimum(boxes[..., :2].clamp(min=0), limit - least)
@@ -223,11 +218,9 @@ class RegionStore:
             if source and not all(part in source for part in parts)
         ]
 
-    def check(
-        self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
-    ) -> None:
+    def check(self, image_ids: Iterable[str] | None = None, num_features: int | None = None, **options: bool) -> None:
         """Raise a ValueError with the number of faults and the first of them, if :meth:`find_faults` finds any."""
-        raise_faults(self._name(), self.find_faults(image_ids, num_features, features))
+        raise_faults(self._name(), self.find_faults(image_ids, num_features, **options))
 
     def _name(self) -> str:
         return ', '.join(map(str, self.paths))

@@ -45,14 +45,7 @@ FREQUENT = dict(  # words that tell the languages of the converters apart
 
 
 class Limits(NamedTuple):
-    """Bounds on both lengths of a pair in tokens, and on the longer divided by the shorter. No line may be empty.
-
-    Example:
-        >>> Limits(longest=3, ratio=1.5).allow(('a b', 'a b c'))
-        True
-        >>> Limits(longest=3, ratio=1.5).allow(('a', 'a b')), Limits().allow(('a', ''))
-        (False, False)
-    """
+    """Bounds on both lengths of a pair in tokens, and on the longer divided by the shorter. No line may be empty."""
 
     longest: int | None = None
     ratio: float | None = None
@@ -96,10 +89,6 @@ def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     """Learn BPE from words and their counts. Returns the lines of the file of codes, starting with its version.
 
     Fewer than ``merges`` merges are learned if no other pair of symbols occurs twice.
-
-    Example:
-        >>> learn_codes({'aab': 3, 'ab': 1}, merges=1)
-        ['#version: 0.2', 'a b</w>']
     """
     learn_bpe = import_optional('subword_nmt.learn_bpe').learn_bpe
     output = io.StringIO()
@@ -147,10 +136,6 @@ def map_pairs(
     The pairs are read as needed. With several ``workers`` (processes), both functions must be picklable.
     ``description`` is the title of a progress bar, and ``total`` the number of pairs. Without a description, no
     progress is shown.
-
-    Example:
-        >>> list(map_pairs((str.lower, str.upper), [('A', 'b')]))
-        [(('A', 'b'), ('a', 'B'))]
     """
     results = (
         _map_in_processes(_PairFunction(*functions), pairs, workers)
@@ -196,16 +181,6 @@ class CorpusWriter:
     """Writes a corpus of segmented text. Write the training set first, then the other sets, then call :meth:`finish`.
 
     ``folder`` is created. ``languages`` are the codes of source and target.
-
-    Example:
-        >>> writer = CorpusWriter(Path('corpus'), ('en', 'de'))
-        >>> writer.write_training([('a dog', 'ein Hu@@ nd'), ('', 'leer')])
-        >>> writer.write_evaluation('test', [(('A dog.', 'Hund.'), ('a dog', 'Hu@@ nd'))])
-        >>> record = writer.finish(['#version: 0.2', 'H u'], lowercase=True)
-        >>> record['counts'], record['dropped']
-        ({'train': 1, 'test': 1}, 1)
-        >>> Path('corpus/vocabulary.txt').read_text(encoding='utf-8').split('\\n')[:3]
-        ['Hu@@ 1', 'a 1', 'dog 1']
     """
 
     def __init__(self, folder: Path, languages: Pair) -> None:

@@ -22,12 +22,7 @@ def languages() -> list[str]:
 
 
 def undo_bpe(text: str) -> str:
-    """Join the pieces of a segmented line.
-
-    Example:
-        >>> undo_bpe('a work@@ sho@@ p')
-        'a workshop'
-    """
+    """Join the pieces of a segmented line."""
     return re.sub(r'(@@ )|(@@ ?$)', '', text)
 
 

@@ -24,10 +24,6 @@ def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
     Only '\n' and '\r\n' end a line. :meth:`str.splitlines` would also split within sentences, for example at U+2028. A
     byte order mark at the start of the file is removed. Raises a ValueError with ``name`` and the line number if a line
     is not UTF-8, or if compressed data are damaged.
-
-    Example:
-        >>> list(decode_lines([b'a dog\r\n', b'a cat'], 'animals.en'))
-        ['a dog', 'a cat']
     """
     done = 0
     try:

@@ -82,10 +82,6 @@ def question_words(texts: Iterable[str], tokens: str) -> list[str]:
     """Sort the words of questions by frequency, then alphabetically. ``tokens`` is a kind of ``RULES``.
 
     All words of a question count, even words beyond the number of words that a model reads.
-
-    Example:
-        >>> question_words(['Is this a dog?', 'a dog, a cat'], 'ban')
-        ['a', 'dog', 'cat', 'is', 'this']
     """
     words = find_rule(tokens).words
     counts = Counter(word for text in texts for word in words(text))

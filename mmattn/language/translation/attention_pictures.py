@@ -45,11 +45,6 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
         layer (int, optional): number of the layer in its stack, from 1. Defaults to the last.
-
-    Example:
-        >>> from mmattn.language.translation import TranslationTransformer
-        >>> list(attention_parts(TranslationTransformer(vocab_size=10, size='tiny'), layer=1))
-        ['encoder.layers.0.self_attention.0', 'decoder.layers.0.self_attention.0', 'decoder.layers.0.cross_attention']
     """
     parts: dict[str, tuple[str, nn.Module]] = {}
     layers = attention_layers(model)

@@ -97,12 +97,6 @@ def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
     Args:
         weights (Tensor): float, A of G glimpses: ``(G, L, K)`` for words × regions, or ``(G, K)`` for regions alone.
         words (sequence of str): the words of the question, at most L.
-
-    Example:
-        >>> attention_table(torch.full((2, 14, 36), 1 / 504), ['what', 'is', 'this']).rows
-        ['what', 'is', 'this', '(padding)']
-        >>> attention_table(torch.full((2, 36), 1 / 36), ['what', 'is', 'this']).rows
-        ['glimpse 1', 'glimpse 2']
     """
     weights = weights.detach().float().cpu()
     if weights.dim() not in (2, 3) or not weights.numel():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
@@ -15,7 +14,7 @@ from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmattn.engine.data_sampling import SampleIndex
+from mmattn.engine.data_sampling import index_generator
 from mmattn.language.regions.image_inputs import (
     image_inputs,
     open_store,
@@ -368,15 +367,8 @@ class VQADataset(TextDataset):
                 scores = [answer_score(count, int(self._given[number])) for count in counts]
                 inputs['targets'] = torch.zeros(len(self.answers)).index_put_((labels,), torch.tensor(scores))
             else:
-                inputs['answer'] = torch.tensor(self._draw(index, labels.tolist(), counts))
+                inputs['answer'] = torch.tensor(index_generator(index).choices(labels.tolist(), counts)[0])
         return dict(inputs=inputs, data_samples=sample)
-
-    @staticmethod
-    def _draw(index: int, labels: list[int], counts: list[int]) -> int:
-        generator: Any = random
-        if isinstance(index, SampleIndex):  # only the sampler's seed and the position decide
-            generator = random.Random(f'{index.seed} {index.position}')
-        return generator.choices(labels, counts)[0]
 
 
 def _report(path: str, questions: list[Question], index: AnswerIndex, kept: list[bool] | None) -> None:

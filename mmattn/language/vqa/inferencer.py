@@ -115,8 +115,7 @@ class VQAInferencer(LanguageInferencer):
             return asked_questions
         store = region_store(inputs)
         names = [question.image_id for question in listed]
-        name = ', '.join(map(str, store.paths))
-        raise_faults(name, store.find_faults(names, self.model.num_features, features=False, allow_empty=True))
+        store.check(names, self.model.num_features, features=False, allow_empty=True)
         return [AskedQuestion(question, store) for question in listed]
 
     @torch.no_grad()
