@@ -1,6 +1,5 @@
 """Attention of words to regions: equal to literal softmax rows of the model's weights; the page that shows it."""
 
-import math
 import re
 
 import pytest
@@ -13,6 +12,7 @@ from mmattn.language.regions.region_store import Regions
 from mmattn.registry import MODELS
 
 from ..failing import failing
+from ..translation.test_attention_pictures import rows
 from .tiny_models import ETA, SAN, random_model
 
 TOKENS = torch.tensor([9, 4, 17, 9, 2])
@@ -28,21 +28,6 @@ def inputs():
         boxes=torch.cat([corner, corner + 7], 2),
         attributes=torch.tensor([[6, 11, 20]]),
     )
-
-
-def literal(attention, query, regions):
-    """Softmax rows of q·k/√d, entry by entry, the mean over the heads."""
-    weight, bias = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
-    q, k = query[0] @ weight[0].T + bias[0], regions[0] @ weight[1].T + bias[1]
-    dim = attention.embed_dim // attention.num_heads
-    found = torch.zeros(len(q), len(k), dtype=q.dtype)
-    for i in range(len(q)):
-        for head in range(attention.num_heads):
-            part = slice(head * dim, head * dim + dim)
-            row = [math.exp((q[i, part] @ key[part]).item() / math.sqrt(dim)) for key in k]
-            for j, value in enumerate(row):
-                found[i, j] += value / sum(row) / attention.num_heads
-    return found
 
 
 def queries_of_the_last_layer(model, memory):
@@ -80,7 +65,7 @@ def test_weights_are_literal_softmax_rows(config, guided):
         else:
             assert layer is sublayers['visual_guide'].attention
     found = region_attention(model, inputs(), TOKENS)
-    torch.testing.assert_close(found, literal(layer, query, regions), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, rows(layer, query, 'content', regions).mean(0), rtol=0, atol=1e-12)
     torch.testing.assert_close(found.sum(1), torch.ones(5, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
@@ -117,16 +102,12 @@ def test_boxes_and_words_of_a_figure():
     assert '<rect' not in caption_figure(picture, regions, [], weights[:0])
 
 
+PLAIN = dict(type='mmattn.RegionAttention')
 REGIONS = Regions(torch.zeros(4, 8), torch.rand(4, 4), (4096, 80))
 
 
 test_failures = failing(
     (lambda: region_layers(MODELS.build(dict(ETA, sources='semantic'))), 'no regions'),
-    (
-        lambda: region_layers(
-            MODELS.build(dict(SAN, encoder_attention=dict(type='mmattn.RegionAttention'), stack='Torch'))
-        ),
-        'attention_weights',
-    ),
+    (lambda: region_layers(MODELS.build(dict(SAN, encoder_attention=PLAIN, stack='Torch'))), 'attention_weights'),
     (lambda: caption_figure(Image.new('RGB', (9, 9)), REGIONS, ['dog'], torch.zeros(2, 4)), 'weights'),
 )

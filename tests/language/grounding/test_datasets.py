@@ -12,14 +12,11 @@ from mmattn.language.grounding import EntitiesDataset
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.text.vocabulary import SPECIALS
 
+from .test_phrase_recall import iou
+
 SIZE = (50, 40)
 REGIONS = torch.tensor([[0.0, 0, 50, 40], [0, 0, 10, 10], [5, 0, 15, 10], [30, 20, 40, 40]])
 BOXES = {'7': [[0, 0, 10, 10], [30, 20, 45, 40]], '8': [[0, 0, 10, 20]], '9': [[1, 1, 2, 2]]}
-
-
-def iou(a, b):
-    width, height = (max(min(a[i + 2], b[i + 2]) - max(a[i], b[i]), 0) for i in (0, 1))
-    return width * height / (sum((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)) - width * height)
 
 
 @pytest.fixture

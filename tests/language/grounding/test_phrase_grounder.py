@@ -12,6 +12,7 @@ from mmattn.language.grounding.phrase_grounder import geometry
 
 from ..batches import batch, random_regions
 from ..layers.sequences import assert_same_with_gradients
+from ..layers.test_bilinear_attention_network import lin
 
 TINY = dict(vocab_size=20, num_features=6, embed_dim=5, question_encoder=dict(type='mmattn.QuestionGRU', word_dim=7))
 SCORERS = {
@@ -39,13 +40,6 @@ def captions(words=(5, 2, 7), phrases=(2, 1, 3), regions=(4, 1, 6), seed=1):
         )
         for length, count, boxes in zip(words, phrases, regions, strict=True)
     ]
-
-
-def lin(sequence, x):
-    """A layer with weight norm: W = s·v / ‖v‖, by its parameters."""
-    linear = sequence[1]
-    scale, v = linear.parametrizations.weight.original0, linear.parametrizations.weight.original1
-    return torch.relu((scale * v / v.square().sum().sqrt()) @ x + linear.bias)
 
 
 def pair_logit(model, x, y):

@@ -57,16 +57,3 @@ def assert_causal(layer, x):
         out = layer(y, y, y)[0]
         torch.testing.assert_close(out[:, :t], expected[:, :t], atol=1e-13, rtol=1e-13)
         assert (out[:, t] - expected[:, t]).abs().max() > 1e-3
-
-
-def assert_padding_changes_nothing(layer, x, lengths):
-    """A sentence alone, in a padded batch, and with other padding."""
-    mask = padding(*lengths, of=x.shape[1])
-    outs = []
-    for filling in (0.0, 1e3):
-        y = x.masked_fill(mask.unsqueeze(-1), filling)
-        outs.append(layer(y, y, y, mask)[0])
-    for i, length in enumerate(lengths):
-        alone = x[i : i + 1, :length]
-        for out in outs:
-            torch.testing.assert_close(out[i : i + 1, :length], layer(alone, alone, alone)[0], atol=1e-11, rtol=1e-11)

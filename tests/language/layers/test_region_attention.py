@@ -18,7 +18,6 @@ from .sequences import assert_same_with_gradients, build, padding
 SUMS = [terms for n in (1, 2, 3) for terms in combinations(TERMS, n)]
 BATCH, REGIONS, CHANNELS, HEADS, FEATURES = 2, 5, 6, 2, 3
 MASK = padding(REGIONS, 3, of=REGIONS)
-NORM_ARGUMENTS = dict(query_norm='instance', key_norm='instance')
 
 
 def region_attention(**options):

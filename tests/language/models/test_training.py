@@ -1,18 +1,17 @@
 """The loss against torch's, updates that do not depend on how their tokens are divided, and the learning rate."""
 
-import importlib.util
-import sys
 from itertools import count
-from pathlib import Path
 
 import mmengine.runner
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
 from torch.nn import functional as F
 
+from mmattn.engine import enable_amp, prepare_for_cpu
 from mmattn.language import (
     AmpTokenOptimWrapper,
     CPUAmpTokenOptimWrapper,
@@ -26,8 +25,6 @@ from mmattn.language.models import training
 from mmattn.language.text.vocabulary import PAD
 
 from ..failing import failing
-
-TRAIN = Path(__file__).parents[3] / 'tools/train.py'
 
 
 def randn(*shape, seed=0):
@@ -174,45 +171,15 @@ def test_mixed_precision_on_a_cpu():
     assert_same(model, exact, 0.05)
 
 
-def config(folder, wrapper):
-    path = folder / 'config.py'
-    path.write_text(f'optim_wrapper = dict(type={wrapper!r})\nwork_dir = {str(folder / "work")!r}\n', encoding='utf-8')
-    return path
-
-
-def prepared(monkeypatch, path, gpu):
-    """The config with which ``tools/train.py --amp`` would build its Runner."""
-    specification = importlib.util.spec_from_file_location('tool_train', TRAIN)
-    tool = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(tool)
-
-    class Built(Exception):
-        pass
-
-    def from_cfg(cfg):
-        raise Built(cfg)
-
-    monkeypatch.setattr(mmengine.runner.Runner, 'from_cfg', from_cfg)
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpu)
-    monkeypatch.setattr(sys, 'argv', ['train.py', str(path), '--amp'])
-    with pytest.raises(Built) as caught:
-        tool.main()
-    return caught.value.args[0].optim_wrapper
-
-
-@pytest.mark.parametrize(
-    ('wrapper', 'on_gpu', 'on_cpu'),
-    [
-        ('mmattn.TokenOptimWrapper', 'mmattn.AmpTokenOptimWrapper', 'mmattn.CPUAmpTokenOptimWrapper'),
-        ('mmattn.AmpTokenOptimWrapper', 'mmattn.AmpTokenOptimWrapper', 'mmattn.CPUAmpTokenOptimWrapper'),
-        ('OptimWrapper', 'AmpOptimWrapper', 'mmattn.CPUAmpOptimWrapper'),
-    ],
-)
-def test_amp_of_the_tool(monkeypatch, tmp_path, wrapper, on_gpu, on_cpu):
+@pytest.mark.parametrize('wrapper', ['mmattn.TokenOptimWrapper', 'mmattn.AmpTokenOptimWrapper'])
+def test_mixed_precision_of_a_config_on_a_cpu(monkeypatch, wrapper):
+    """What ``tools/train.py --amp`` makes of it; on a GPU, see tests/engine."""
     assert issubclass(AmpTokenOptimWrapper, mmengine.optim.AmpOptimWrapper)
-    path = config(tmp_path, wrapper)
-    assert prepared(monkeypatch, path, gpu=True) == dict(type=on_gpu, loss_scale='dynamic')
-    assert prepared(monkeypatch, path, gpu=False) == dict(type=on_cpu, dtype='bfloat16')
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    cfg = Config(dict(optim_wrapper=dict(type=wrapper), model={}))
+    enable_amp(cfg.optim_wrapper)
+    prepare_for_cpu(cfg)
+    assert cfg.optim_wrapper == dict(type='mmattn.CPUAmpTokenOptimWrapper', dtype='bfloat16')
 
 
 names = count()
@@ -284,14 +251,8 @@ def test_runner(tmp_path):
 
 
 test_failures = failing(
-    (
-        lambda: OneWeight().train_step(dict(inputs=1), TokenOptimWrapper(optimizer=optimizer(0.1))),
-        'SequenceModel',
-    ),
-    (
-        lambda tmp_path, monkeypatch: prepared(monkeypatch, config(tmp_path, 'mmattn.OtherWrapper'), False),
-        'OtherWrapper',
-    ),
+    (lambda: OneWeight().train_step(dict(inputs=1), TokenOptimWrapper(optimizer=optimizer(0.1))), 'SequenceModel'),
+    (lambda: enable_amp(dict(type='mmattn.OtherWrapper')), 'OtherWrapper'),
     # the Runner would end the schedule at the number of epochs, 1, so the rate would stay at its first value
     (lambda tmp_path: run(tmp_path, dict(type='mmattn.InverseRootLR', warmup=4)), 'by_epoch'),
     (lambda: InverseRootLR(optimizer(0.1), warmup=0, by_epoch=False), 'warmup'),

@@ -94,22 +94,17 @@ def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['COCOCaptionDataset', 'VQADataset', 'EntitiesDataset'])
-def test_validation_on_training_images_is_a_warning(tmp_path, monkeypatch, kind):
-    write, train, val = {
-        'COCOCaptionDataset': (
-            lambda root: captions(root, 'coco'),
-            dict(ann_file='dataset_coco.json', split='train'),
-            dict(ann_file='dataset_coco.json', split='val'),
-        ),
-        'VQADataset': (questions, dict(ann_file='questions_train.json'), dict(ann_file='questions_val.json')),
-        'EntitiesDataset': (entities, dict(ann_file='entities_train.json'), dict(ann_file='entities_val.json')),
-    }[kind]
+def test_validation_on_training_images_is_a_warning(tmp_path, logged, kind):
+    write, name = dict(
+        COCOCaptionDataset=(lambda root: captions(root, 'coco'), 'dataset_coco'),
+        VQADataset=(questions, 'questions_{}'),
+        EntitiesDataset=(entities, 'entities_{}'),
+    )[kind]
     write(tmp_path)
-    said = []
-    monkeypatch.setattr(image_inputs, 'print_log', lambda message, *_: said.append(message))
+    said = logged(image_inputs)
     model = SimpleNamespace(num_features=None, reads_attributes=False)
     common = dict(data_root=str(tmp_path), regions='regions', min_answers=1)
-    train, val = dict(common, **train), dict(common, **val)
+    train, val = (dict(common, ann_file=f'{name.format(split)}.json', split=split) for split in ('train', 'val'))
     find = DATASETS.get(f'mmattn.{kind}').find_faults
     find([train, dict(val, test_mode=True)], model)
     assert said == []

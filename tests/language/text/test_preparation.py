@@ -12,7 +12,7 @@ import pytest
 from mmattn.language.text import preparation
 from mmattn.language.text.annotation_files import read_json
 from mmattn.language.text.preparation import CorpusWriter, Limits, learn_codes, map_pairs, prepare_corpus, prepare_test
-from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
+from mmattn.language.text.published_text import find_files, find_pairs, iter_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import Vocabulary
@@ -77,19 +77,6 @@ def test_files_are_found_in_subfolders(tmp_path):
     pairs, faults = find_pairs(tmp_path, ['x', 'y'], ('en', 'de'))
     assert pairs == {}
     assert [fault.split()[2] for fault in faults] == ['x.de', 'y.de']
-
-
-def test_all_faults_of_all_pairs(tmp_path):
-    one, two = write(tmp_path / '1.en', 'a'), write(tmp_path / '2.de', 'ab')
-    bad = tmp_path / 'bad'
-    bad.write_bytes(b'\xff\n')
-    counts, faults = check_pairs({'good': (two, two), 'odd': (one, two), 'bad': (bad, tmp_path / 'none')})
-    assert counts == {'good': 2}
-    assert faults == [
-        f'{one}: 1 sentences, but {two} has 2',
-        f'{bad}, line 1: not UTF-8 (invalid start byte)',
-        f'{tmp_path / "none"}: No such file or directory',
-    ]
 
 
 # Steps.

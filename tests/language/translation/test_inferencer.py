@@ -120,18 +120,14 @@ def test_numbers_may_be_of_numpy(inferencer):
     assert inferencer(LINES, **numpy) == inferencer(LINES, beam=2, length_penalty=0.5, n_best=2)
 
 
-def test_unknown_characters_are_named(inferencer, monkeypatch):
+def test_unknown_characters_are_named(inferencer, logged):
     """By line; the symbols have no umlauts, and no parts of the entity of an apostrophe."""
-    said = []
-    monkeypatch.setattr(module, 'print_log', lambda message, *_: said.append(message))
+    said = logged(module)
     found = inferencer([*LINES, 'the \U0001f436 dog', 'a dog'], name='lines')['predictions']
     unknown = {i: each['unknown'] for i, each in enumerate(found, 1) if each['unknown']}
     assert unknown == {7: ['&', ';'], 8: ['ü', 'ß'], 11: ['\U0001f436']}
     [message] = [message for message in said if 'read as <unk>' in message]
-    assert message == (
-        'lines: the vocabulary does not have these characters or pieces, which are read as <unk>: line 7 (& ;), '
-        'line 8 (ü ß), line 11 (\U0001f436)'
-    )
+    assert message.endswith('line 7 (& ;), line 8 (ü ß), line 11 (\U0001f436)')
 
 
 def test_a_batch_that_is_half_finished_is_translated_again_and_no_other_run_continues(trained, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, QuestionTokenizer, read_questions, write_questions
-from mmattn.language.vqa.conversion import hold_out, missing_splits
+from mmattn.language.vqa.conversion import hold_out
 
 
 def test_numbers():
@@ -93,9 +93,3 @@ def test_every_second_image_is_held_out_for_testing(splits, expected):
     assert {
         split: ''.join(question.image_id for question in questions) for split, questions in held.items()
     } == expected
-
-
-def test_missing_splits(tmp_path):
-    assert missing_splits([], tmp_path, '{}.json') == [f'{tmp_path}: no train.json or val.json or test.json in it']
-    assert missing_splits(['train'], tmp_path, '{}.json') == [f'{tmp_path}: no val.json or test.json in it']
-    assert missing_splits(['test'], tmp_path, '{}.json') == missing_splits(['train', 'val'], tmp_path, '{}.json') == []
