@@ -118,10 +118,6 @@ def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
 
     ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels. The centre (x, y) and the sides are relative to
     ``sizes``, width and height of the images. The result is ``(B, N, channels)``, where channels is a multiple of 8.
-
-    Example:
-        >>> box_sinusoids(torch.tensor([[[0.0, 0.0, 20.0, 10.0]]]), torch.tensor([[20, 10]]), 8).shape
-        torch.Size([1, 1, 8])
     """
     first, last = boxes.chunk(2, -1)
     size = sizes[:, None].to(boxes.dtype)

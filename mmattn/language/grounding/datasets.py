@@ -179,11 +179,5 @@ def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.
 
     ``regions`` are boxes ``(N, 4)``: left, top, right, bottom. ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
     The result is float32 ``(P, N)``, 1 for a correct region, otherwise 0.
-
-    Example:
-        >>> regions = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 2.0, 4.0]])
-        >>> phrase_targets(regions, [torch.tensor([[0.0, 0.0, 4.0, 4.0]]), torch.tensor([[0.0, 0.0, 2.0, 2.0]])])
-        tensor([[1., 1.],
-                [0., 1.]])
     """
     return torch.stack([(box_iou(regions, phrase_boxes).amax(1) >= min_iou).float() for phrase_boxes in boxes])

@@ -72,17 +72,6 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
         target (Tensor): int64 ``(L)``, its translation with ``</s>``. A decoder query is the position that writes a
             piece. A key of its self-attention is a piece that it has read, first ``</s>``.
         layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
-
-    Example:
-        >>> from mmattn.language.translation import TranslationTransformer
-        >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=3)
-        >>> model = TranslationTransformer(vocab_size=10, size='tiny', encoder_attention=attention).eval()
-        >>> rows = sentence_attention(model, torch.tensor([4, 5, 2]), torch.tensor([6, 2]))
-        >>> [(each.part, list(each.weights)) for each in rows]
-        [('encoder self-attention', ['content', 'position', 'bilateral']),
-        ('decoder self-attention', ['content']), ('cross-attention', ['content'])]
-        >>> rows[2].weights['content'].shape
-        torch.Size([4, 2, 3])
     """
     parts = attention_parts(model, layer)
     with record_attention({name: module for name, (_, module) in parts.items()}) as rows:

@@ -185,9 +185,5 @@ def longest(max_length: int | Sequence[float], length: int) -> int:
     """Compute the most pieces of a translation of ``length`` pieces, both without ``</s>``.
 
     ``max_length`` is a number, or a factor and a number to add, as in ``test_cfg``.
-
-    Example:
-        >>> longest((1.5, 10), 20), longest(200, 20)
-        (40, 200)
     """
     return max_length if isinstance(max_length, int) else int(max_length[0] * length + max_length[1])

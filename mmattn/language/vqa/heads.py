@@ -195,12 +195,7 @@ class CoAttentionHead(UnitaryHead):
 
 
 def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
-    """Average the valid regions ``(B, K, M)``. Returns ``(B, M)``, 0 for an image without regions.
-
-    Example:
-        >>> mean_region(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]]))
-        tensor([[2.]])
-    """
+    """Average the valid regions ``(B, K, M)``. Returns ``(B, M)``, 0 for an image without regions."""
     if region_mask is None:
         return regions.sum(1) / max(1, regions.shape[1])
     count = (~region_mask).sum(1, keepdim=True).clamp(min=1)
