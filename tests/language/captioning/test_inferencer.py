@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 
 from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions.region_store import RegionStore
@@ -69,14 +68,6 @@ def test_a_store_may_be_several_folders(tiny, tmp_path):
     both = inferencer([tiny.store, more])['predictions']
     assert [each['image_id'] for each in both] == [*IDS, 'a', 'b']
     assert inferencer(RegionStore(more))['predictions'][0]['caption'] == both[-2]['caption']
-
-
-def test_options_of_the_search_replace_those_of_the_config(tiny):
-    cfg = Config.fromfile(tiny.san.config)
-    cfg.model.test_cfg.update(beam=2, length_penalty=0.7)
-    found = make(tiny.san)(tiny.store, beam=2, length_penalty=0.7)
-    assert found == CaptionInferencer(cfg, tiny.san.checkpoint, 'cpu')(tiny.store)
-    assert found != make(tiny.san)(tiny.store)
 
 
 def test_the_best_attributes_are_used(tiny):

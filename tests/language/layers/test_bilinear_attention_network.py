@@ -66,13 +66,6 @@ def test_network_is_the_equation(options, masks, recompute):
     assert_same_with_gradients(net(*x, *masks)[0], literally(net, *x, *masks), x, net, 1e-12)
 
 
-@pytest.mark.parametrize('mode', ['residual', 'sum'])
-def test_the_first_glimpses(mode):
-    """Of Fig. 2c; the parameters of the others get no gradient."""
-    net, x = network(mode=mode), inputs()
-    torch.testing.assert_close(net(*x, num_glimpses=2)[0], literally(net, *x, count=2), atol=1e-12, rtol=1e-12)
-
-
 @pytest.mark.parametrize('mode', MODES)
 def test_maps(mode):
     """Each sums to 1, is 0 at padding, and does not depend on the other glimpses or on b."""
@@ -87,27 +80,6 @@ def test_maps(mode):
     entropy = attention_entropy(weights)
     torch.testing.assert_close(entropy, -(weights * weights.clamp(min=1e-300).log()).sum((-2, -1)))
     assert torch.equal(attention_entropy(torch.tensor([[[[1.0, 0.0]]]])), torch.zeros(1, 1))
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_padding_and_batch_change_nothing(mode):
-    net, (words, regions) = network(mode=mode), inputs(requires_grad=False)
-    for filling in (1e3, torch.nan):
-        padded = [
-            words.masked_fill(WORD_MASK[..., None], filling),
-            regions.masked_fill(REGION_MASK[..., None], filling),
-        ]
-        padded = [x.requires_grad_() for x in padded]
-        net.zero_grad()
-        out, weights = net(*padded, WORD_MASK, REGION_MASK, need_weights=True)
-        for i, (count, boxes) in enumerate(((3, 4), (2, 6))):
-            alone, of_pairs = net(words[i : i + 1, :count], regions[i : i + 1, :boxes], need_weights=True)
-            torch.testing.assert_close(out[i : i + 1], alone, atol=1e-12, rtol=1e-12)
-            torch.testing.assert_close(weights[i : i + 1, :, :count, :boxes], of_pairs, atol=1e-12, rtol=1e-12)
-        out.sum().backward()
-        assert all(x.grad.isfinite().all() for x in (*padded, *net.parameters()))
-        assert not padded[0].grad[WORD_MASK].any()
-        assert not padded[1].grad[REGION_MASK].any()
 
 
 @pytest.mark.parametrize('fault', ['regions masked', 'words masked', 'no regions', 'no words'])

@@ -37,6 +37,7 @@ NE = dict(
 HEADS = {
     'BAN': (BANHead, dict(num_glimpses=3, embed_dim=3)),
     'BAN, words masked': (BANHead, dict(num_glimpses=3, embed_dim=3, mask_words=True)),
+    'BAN sum': (BANHead, dict(num_glimpses=3, embed_dim=3, mode='sum', mask_words=True)),
     'BAN concat': (BANHead, dict(num_glimpses=3, embed_dim=3, mode='concat', mask_words=True)),
     'BAN counter': (BANHead, dict(num_glimpses=2, counter=COUNTER, mask_words=True)),
     'unitary': (UnitaryHead, dict(embed_dim=6)),
@@ -142,11 +143,13 @@ def test_logits_and_gradients_are_those_of_the_literal_head(name):
 
 @pytest.mark.parametrize('name', HEADS)
 def test_padding_and_batch_change_nothing(name):
-    """Of regions, also NaN; of words where they are masked or not read."""
+    """Of regions, also NaN; of words where they are masked or not read, also NaN where they are masked."""
     head, (words, state, regions) = build(name), inputs(requires_grad=False)
     given = boxes() if head.reads_boxes else None
     padded = regions.masked_fill(REGION_MASK[..., None], torch.nan).requires_grad_()
-    question = EncodedQuestion(words, state, WORD_MASK)
+    masked = getattr(head, 'mask_words', False)
+    read = words.masked_fill(WORD_MASK[..., None], torch.nan if masked else 0).requires_grad_()
+    question = EncodedQuestion(read if masked else words, state, WORD_MASK)
     logits, weights = head(question, padded, REGION_MASK, given, need_weights=True)
     for i, (count, valid) in enumerate(((3, 4), (2, 6))):
         count = Q if name in READS_PADDING else count
@@ -164,8 +167,8 @@ def test_padding_and_batch_change_nothing(name):
             assert not weights[i, ..., valid:].any()
     logits.square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
-    if padded.grad is not None:
-        assert not padded.grad[REGION_MASK].any()
+    for x, mask in ((padded, REGION_MASK), (read, WORD_MASK)):
+        assert x.grad is None or not x.grad[mask].any()
 
 
 @pytest.mark.parametrize('without', ['words', 'regions', 'regions, no mask', 'both'])
