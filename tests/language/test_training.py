@@ -1,6 +1,5 @@
 """Training through tools/train.py: a killed and resumed run, and two processes, end as one uninterrupted process."""
 
-import json
 import random
 import signal
 import sys
@@ -12,6 +11,7 @@ from mmattn.utils import config_path
 
 from ..engine.hooks.test_resume import KILLED, ROOT, Trainer, assert_same_end, load
 from ..forked_tools import run_command
+from .files import write_json
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +53,7 @@ def write_corpus(folder, pairs=24, symbols='abcdefghij'):
     (folder / 'vocabulary.txt').write_text(''.join(f'{symbol} 1\n' for symbol in symbols), encoding='utf-8')
     (folder / 'bpe.codes').write_text('#version: 0.2\na b\n', encoding='utf-8')
     about = dict(source='en', target='de', lowercase=True, moses={})
-    (folder / 'corpus.json').write_text(json.dumps(about), encoding='utf-8')
+    write_json(folder / 'corpus.json', about)
     return folder
 
 

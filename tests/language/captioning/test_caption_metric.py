@@ -22,6 +22,7 @@ from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metr
 from mmattn.language.captioning.caption_metric import meteor, ptb_words
 
 from ..failing import failing
+from ..files import read_json
 from .test_cider import HYPOTHESES, REFERENCES
 
 SYMBOLS = sorted({word for text in HYPOTHESES for word in text.split()})
@@ -64,13 +65,13 @@ def test_figures_and_files(tokenizer, tmp_path, messages):
         found = evaluate(samples, tokenizer=tokenizer, output_dir=str(tmp_path / 'a'))
         assert {name: found[name] for name in FIGURES} == pytest.approx(FIGURES, abs=5e-5)
         assert set(found) == {*FIGURES, 'BLEU-4'}
-        records = json.loads(captions.read_text(encoding='utf-8'))
+        records = read_json(captions)
         assert records == [
             dict(image_id=42, caption='a cat on a mat'),
             dict(image_id=7, caption='a dog runs fast'),
             dict(image_id='x_9', caption='birds fly in the sky'),
         ]
-        record = json.loads(scores.read_text(encoding='utf-8'))
+        record = read_json(scores)
         assert record['tokenizer'] == tokenizer
         each = record['scores']
         assert list(each) == IDS
@@ -97,7 +98,7 @@ def test_without_references_there_are_captions_but_no_figures(tmp_path, messages
     """As for the test set of a server."""
     samples = [sample(each.image_id, text, []) for each, text in zip(SAMPLES, HYPOTHESES)]
     assert evaluate(samples, output_dir=str(tmp_path)) == {}
-    assert len(json.loads((tmp_path / 'captions.json').read_text(encoding='utf-8'))) == 3
+    assert len(read_json(tmp_path / 'captions.json')) == 3
     assert messages == ['no figures: 3 images without references, such as 42']
 
 
@@ -217,7 +218,7 @@ def test_spice_is_the_mean_over_images_of_the_package(tmp_path, monkeypatch):
     figures = evaluate(tokenizer='PTB', use_spice=True, output_dir=str(tmp_path))
     expected = {name: recall(text, captions) for name, text, captions in zip(IDS, HYPOTHESES, REFERENCES)}
     assert figures['SPICE'] == pytest.approx(sum(expected.values()) / 3, abs=1e-9)
-    scores = json.loads((tmp_path / 'scores.json').read_text(encoding='utf-8'))['scores']
+    scores = read_json(tmp_path / 'scores.json')['scores']
     assert {name: each['SPICE'] for name, each in scores.items()} == pytest.approx(expected, abs=1e-9)
 
 

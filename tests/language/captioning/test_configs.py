@@ -1,6 +1,6 @@
-"""Shipped configs of captioning: what their names say, dropout, captions and operations."""
+"""Shipped configs of captioning: what their names say, dropout, captions, operations, and the options of ETA's page."""
 
-import json
+import argparse
 import re
 import shutil
 
@@ -9,6 +9,8 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
+from mmattn.engine import add_config_options, load_config
+from mmattn.language.layers.entangled_attention import MODES
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
@@ -16,6 +18,7 @@ from mmattn.utils.complexity import count
 
 from ...test_configs import CAPTIONS
 from ...tiny_data import FEATURES, WORDS
+from ..files import read_json, write_json
 
 TINY = dict(
     vocab_size=4 + len(WORDS), num_features=FEATURES, num_layers=1, embed_dim=16, num_heads=2, feedforward_dim=24
@@ -66,9 +69,9 @@ def test_attention_weights_of_the_decoder_are_dropped_as_in_the_paper(name, drop
 def test_vatex_has_ten_captions_of_up_to_30_words(tiny_data, tmp_path, monkeypatch):
     root = shutil.copytree(tiny_data['VATEX_ROOT'], tmp_path / 'vatex')
     path = root / 'vatex_training_v1.0.json'
-    videos = json.loads(path.read_text(encoding='utf-8'))
+    videos = read_json(path)
     videos[0]['enCap'] = [' '.join([word] * count) for word in WORDS[:2] for count in (1, 16, 17, 30, 31)]
-    path.write_text(json.dumps(videos), encoding='utf-8')
+    write_json(path, videos)
     monkeypatch.setenv('VATEX_ROOT', str(root))
     cfg = Config.fromfile(config_path('ng_san/n-san-vatex_1xb10-scst-15e_vatex.py'))
     captions = DATASETS.build(cfg.train_dataloader.dataset)[0]['inputs']['captions']
@@ -97,3 +100,43 @@ def test_operations_are_those_of_the_matrix_products():
     added = attributes + to_regions + 2 * to_attributes + 3 * d * d * t
     weights = (4 * d * d + 9 * d + 2 * d * f + f) + 3 * (4 * d * d + 6 * d) + 3 * d * d + d
     assert found['eta'] == (found['eta-visual'][0] + 2 * weights, expected + 2 * added)
+
+
+ETA = config_path('eta/eta_1xb15-15e_coco-captions.py')
+ETA_TINY = ['vocab_size=20', 'num_features=8', 'num_layers=1', 'embed_dim=8', 'num_heads=2', 'feedforward_dim=8']
+
+
+def options():
+    """The options beside a figure of the paper, in the tables of the page."""
+    page = config_path('eta/README.md').read_text(encoding='utf-8').split('\n## ')[1]
+    return re.findall(r'\| \d+\.\d+ \| `([^`]+=[^`]+)` \|', page)
+
+
+def resolved(words):
+    parser = argparse.ArgumentParser()
+    add_config_options(parser)
+    return load_config(ETA, parser.parse_args(['--cfg-options', *words]).cfg_options)
+
+
+@pytest.mark.parametrize('words', options())
+def test_an_option_of_the_page_builds_its_row(words):
+    cfg = resolved([*words.split(), *(f'model.{word}' for word in ETA_TINY)])
+    model = MODELS.build(cfg.model)
+    name, value = words.split()[-1].split('=')
+    if name == 'model.sources':
+        assert hasattr(model, 'visual_encoder') == (value == 'visual')
+        return
+    if 'oracle' in name:
+        dataset = cfg.test_dataloader.dataset
+        assert (dataset.attributes, dataset.oracle_attributes) == (None, True)
+        return
+    attention = model.decoder.layers[0].cross_attention
+    if name.endswith('mode'):
+        assert tuple(attention.sublayers) == MODES[value]
+    else:
+        assert attention.controller.activation == value
+
+
+def test_the_page_has_the_rows_of_the_ablations():
+    named = {words.rpartition('=')[2] for words in options()}
+    assert named == {'visual', 'semantic', 'True', 'sigmoid', 'tanh', 'relu', 'identity', *MODES} - {'entangled'}

@@ -1,6 +1,5 @@
 """Faults of annotations, region features and attributes, reported all at once before the data sets are built."""
 
-import json
 import re
 from contextlib import suppress
 
@@ -12,6 +11,7 @@ from mmengine.runner import Runner
 from mmattn.utils import config_path
 
 from ...tiny_data import WORDS, captions
+from ..files import read_json, write_json
 
 ETA = 'eta/eta_1xb15-15e_coco-captions.py'
 SAN = 'ng_san/ng-san_1xb10-15e_coco-captions.py'
@@ -55,9 +55,9 @@ def change(path, function):
         function(array)
         np.save(path, array)
     else:
-        content = json.loads(path.read_text(encoding='utf-8'))
+        content = read_json(path)
         function(content)
-        path.write_text(json.dumps(content), encoding='utf-8')
+        write_json(path, content)
 
 
 @pytest.mark.parametrize('name', [SAN, ETA])

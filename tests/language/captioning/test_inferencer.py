@@ -1,6 +1,5 @@
 """Captions of a region store: equal to the model's search for single images, in any batch and after any stop."""
 
-import json
 import os
 import shutil
 from functools import partial
@@ -14,6 +13,7 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import Vocabulary
 
 from ..failing import failing
+from ..files import read_json
 from ..interruption import assert_no_other_run_continues, in_double
 from .tiny_models import ETA, IDS, SAN, SYMBOLS, random_model, write_model, write_store
 
@@ -32,7 +32,7 @@ def case(request, tiny):
     """The model, the attributes that it reads and, by image, its hypotheses for the image alone, by hand."""
     model = random_model(dict(san=SAN, eta=ETA)[request.param]).double()
     store = RegionStore(tiny.store)
-    attributes = json.loads(tiny.attributes.read_text(encoding='utf-8'))
+    attributes = read_json(tiny.attributes)
     expected = {}
     for image_id in IDS:
         regions = store[image_id]

@@ -12,6 +12,7 @@ from mmattn.utils import config_path
 from ...engine.hooks.test_resume import KILLED, ROOT, Trainer, assert_same_end, load
 from ...forked_tools import run_command
 from ...tiny_data import FEATURES, WORDS, captions
+from ..files import read_json
 
 pytestmark = pytest.mark.e2e
 
@@ -89,7 +90,7 @@ def test_trains_and_tests(train, uninterrupted, tmp_path):
     command = [sys.executable, ROOT / 'tools/test.py', train.folder / 'plain.py', uninterrupted / 'epoch_3.pth']
     done = run_command([*command, '--work-dir', tmp_path, '--out', tmp_path / 'out'])
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / 'out/captions.json').read_text(encoding='utf-8'))
+    found = read_json(tmp_path / 'out/captions.json')
     assert [each['image_id'] for each in found] == [110, 111]
     assert {word for each in found for word in each['caption'].split()} <= {*WORDS}
     assert 'CIDEr-D' in done.stdout

@@ -12,6 +12,7 @@ from mmattn.language.grounding import EntitiesDataset
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.text.vocabulary import SPECIALS
 
+from ..files import write_json
 from .test_phrase_recall import iou
 
 SIZE = (50, 40)
@@ -32,7 +33,7 @@ def folder(tmp_path):
     train = [('42', captions, EntityBoxes(SIZE, BOXES, set(), set()))]
     val = [('43', [parse_caption('[/EN#7/people a unicorn] .')], EntityBoxes(SIZE, BOXES, set(), set()))]
     for split, images in (('train', train), ('val', val)):
-        (tmp_path / f'entities_{split}.json').write_text(json.dumps(prepared(images)), encoding='utf-8')
+        write_json(tmp_path / f'entities_{split}.json', prepared(images))
     with RegionWriter(tmp_path / 'regions') as writer:
         for seed, name in enumerate(('42', '43')):
             features = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
@@ -106,7 +107,7 @@ def test_the_check_lists_the_faults_of_all_files(folder):
     caption = data['captions'][0]
     image_id, entity = caption['image_id'], caption['phrases'][0]['entity']
     data['images'][image_id]['boxes'][entity] = [[1, 2, 3]]
-    path.write_text(json.dumps(data), encoding='utf-8')
+    write_json(path, data)
     [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
     assert fault.startswith(f'caption {caption["caption_id"]}, entity {entity}: the box [1, 2, 3] is not left, top')
 
@@ -128,6 +129,6 @@ def stored(**changed):
     ],
 )
 def test_failures(folder, options, names):
-    (folder / 'entities_none.json').write_text(json.dumps(dict(images={}, captions=[])), encoding='utf-8')
+    write_json(folder / 'entities_none.json', dict(images={}, captions=[]))
     with pytest.raises(ValueError, match=names):
         build(folder, **options)[0]

@@ -1,6 +1,5 @@
 """Readers of Flickr30k Entities: brackets, boxes and the prepared file."""
 
-import json
 import re
 
 import pytest
@@ -16,6 +15,8 @@ from mmattn.language.grounding.entities import (
     rank_words,
     read_entities,
 )
+
+from ..files import write_json
 
 
 def test_spans_count_the_words_that_are_read():
@@ -95,7 +96,7 @@ BOXES = EntityBoxes((50, 40), {'7': [[0, 0, 9, 9]], '9': [[0, 20, 49, 39], [0, 0
 
 def test_the_prepared_file_contains_all(tmp_path):
     path = tmp_path / 'entities_val.json'
-    path.write_text(json.dumps(prepared([('42', [CAPTION, Caption(['é'], [])], BOXES)])), encoding='utf-8')
+    write_json(path, prepared([('42', [CAPTION, Caption(['é'], [])], BOXES)]))
     found = read_entities(path)
     assert found.captions == [('42#0', '42', CAPTION), ('42#1', '42', (['é'], []))]
     assert (found.sizes, found.boxes) == ({'42': (50, 40)}, {'42': BOXES.boxes})
@@ -107,7 +108,7 @@ def test_faults_of_the_prepared_file(tmp_path):
     path = tmp_path / 'entities_val.json'
 
     def faults(data):
-        path.write_text(json.dumps(data), encoding='utf-8')
+        write_json(path, data)
         with pytest.raises(ValueError, match=f'^{path}: ') as error:
             read_entities(path)
         return str(error.value).splitlines()[1:]

@@ -1,6 +1,5 @@
 """Grounding of captions by a region store, from Python and by the command line: values, pictures, stops, errors."""
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from mmattn.language.grounding.phrase_pictures import closest_box, draw_phrases
 from mmattn.language.regions.region_store import RegionStore
 
 from ..failing import failing
-from ..files import read_json
+from ..files import read_json, write_json
 from ..vqa.asking import BAN, FEATURES, SIZE, WORDS, write_model, write_pictures, write_store
 
 TOOL = Path(__file__).parents[3] / 'tools/grounding_demo.py'
@@ -159,7 +158,7 @@ def test_true_boxes_of_a_prepared_file(call, folder, trained, tmp_path):
     caption = parse_caption('[/EN#3/animals This dog] is [/EN#0/notvisual the colour], of [/EN#5/animals the cats]')
     boxes = EntityBoxes(SIZE, {'3': [[1, 2, 30, 20], [40, 2, 50, 9]], '5': [[3, 3, 9, 9]]}, set(), set())
     path, out = tmp_path / 'entities_test.json', tmp_path / 'out'
-    path.write_text(json.dumps(prepared([('7', [caption], boxes)])), encoding='utf-8')
+    write_json(path, prepared([('7', [caption], boxes)]))
     call(*CAPTIONS[0], '--out', out, '--entities', path)
     inferencer = make(trained)
     [grounded] = inferencer.captions(folder / 'regions', CAPTIONS[:1])

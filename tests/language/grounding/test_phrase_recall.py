@@ -1,11 +1,11 @@
 """R@k of phrase grounding against a literal reference."""
 
-import json
-
 import pytest
 import torch
 
 from mmattn.language.grounding import PhraseRecall
+
+from ..files import read_json
 
 SIZE = (60, 50)
 TYPES = (['people'], ['people', 'animals'], ['scene'], ['other'])
@@ -84,7 +84,7 @@ def test_all_figures_are_those_of_the_reference(tmp_path):
     assert found['whole image'] > 0
     assert found['R@1'] != found['R@1 union']
     # The file has the scores of each phrase; their means are the figures.
-    scores = json.loads((tmp_path / 'scores.json').read_text(encoding='utf-8'))['scores']
+    scores = read_json(tmp_path / 'scores.json')['scores']
     assert list(scores)[:4] == ['00#0/0', '01#0/0', '01#0/1', '02#0/0']
     assert len(scores) == sum(len(sample['phrases']) for sample in data)
     for name in ('R@1', 'upper bound union'):

@@ -1,4 +1,4 @@
-"""Bilinear logits, joint softmax and pooling against the sums of the equations, and as operators of PyTorch."""
+"""Bilinear logits, joint softmax and pooling against the sums of the equations, and as operators; the count sketch."""
 
 import itertools
 
@@ -8,6 +8,7 @@ from torch.func import grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn import ops
+from mmattn.ops import count_sketch
 from mmattn.utils.profiling import extra_memory
 
 from ...ops import literal
@@ -200,3 +201,54 @@ test_wrong_dtypes = failing(
     (lambda: ops.bilinear_pooling(A.long(), X, Y), 'weights'),
     error=TypeError,
 )
+
+
+INDEX = torch.tensor([0, 3, 3, 1, 0])
+SIGN = torch.tensor([1.0, -1, 1, 1, -1], dtype=torch.float64)
+
+
+def sketch_literally(x, sign):
+    matrix = torch.zeros(5, 4, dtype=x.dtype)
+    matrix[torch.arange(5), INDEX] = 1
+    return (x * sign) @ matrix
+
+
+def test_count_sketch_is_the_product():
+    tensors = {'x': randn(2, 3, 5), 'sign': SIGN}
+    assert_same(evaluate(lambda x, sign: count_sketch(x, INDEX, sign, 4), tensors), evaluate(sketch_literally, tensors))
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_sums_in_float32(dtype):
+    """One output is 1 + 4,000 · 2⁻¹²: a summand is half an ulp of 1 in float16, and less in bfloat16."""
+    x = torch.full((4001,), 2.0**-12, dtype=dtype)
+    x[0] = 1
+    found = count_sketch(x, torch.zeros(4001, dtype=torch.int64), torch.ones_like(x), 1)
+    assert found.dtype == dtype
+    assert found.item() == torch.tensor(1 + 4000 * 2**-12).to(dtype).item()
+
+
+def test_count_sketch_compiles():
+    torch.compiler.reset()
+    compiled = torch.compile(count_sketch, fullgraph=True, backend='aot_eager')
+    x = randn(2, 5)
+    assert torch.equal(compiled(x, INDEX, SIGN, 4), count_sketch(x, INDEX, SIGN, 4))
+
+
+WRONG = {
+    'x': ({'x': torch.ones(5, dtype=torch.long)}, TypeError),
+    'sign': ({'sign': SIGN.float()}, TypeError),
+    'index': ({'index': INDEX.int()}, TypeError),
+    'index shape': ({'index': INDEX[1:]}, ValueError),
+    'sign shape': ({'sign': SIGN[1:]}, ValueError),
+    'size': ({'size': 0}, ValueError),
+}
+
+
+@pytest.mark.parametrize('fault', WRONG)
+def test_wrong_arguments_of_count_sketch(fault):
+    changes, error = WRONG[fault]
+    with pytest.raises(error, match=rf'\b{fault.split()[0]}\b'):
+        count_sketch(**{'x': randn(5), 'index': INDEX, 'sign': SIGN, 'size': 4} | changes)
+    with pytest.raises(IndexError):
+        count_sketch(randn(5), INDEX + 1, SIGN, 4)

@@ -1,6 +1,5 @@
 """The store of region features: what is read is what was written, interrupted or not, and no fault passes."""
 
-import json
 import os
 import pickle
 import re
@@ -23,6 +22,7 @@ from mmattn.language.text.batching import pad_collate
 from mmattn.registry import MODELS
 
 from ...full_disk import full_disk
+from ..files import content, read_json
 
 SIZE = (50, 40)
 ARRAYS = ('features', 'boxes', 'classes', 'scores')
@@ -64,10 +64,6 @@ def end(writer):
     return len(writer)
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def same(a, b):
     assert a.size == b.size
     for name in ARRAYS:
@@ -90,7 +86,7 @@ def test_what_is_read_is_what_was_written(tmp_path, float16, extra):
         assert image_id in store
         same(store[image_id], each)
     store.check()
-    assert json.loads((tmp_path / 'a/store.json').read_text(encoding='utf-8')) == dict(
+    assert read_json(tmp_path / 'a/store.json') == dict(
         version=1,
         source='a detector',
         dtype='float16' if float16 else 'float32',

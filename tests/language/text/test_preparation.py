@@ -18,6 +18,8 @@ from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils import progress
 
+from ..files import content
+
 PAIRS = [
     ('A dog runs.', 'Ein Hund läuft.'),
     ('The dogs run, and the dog barks.', 'Die Hunde laufen, und der Hund bellt.'),
@@ -131,10 +133,6 @@ def test_codes_are_those_of_the_definition_and_of_subword_nmt():
 # The corpus.
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def tokens_of(pairs, lowercase=True, **options):
     both = [TextProcessor(language, None, lowercase, **options) for language in ('en', 'de')]
     return [tuple(text.tokenize(line) for text, line in zip(both, pair)) for pair in pairs]
@@ -173,7 +171,7 @@ def test_a_corpus_with_a_validation_set(tmp_path):
     train, held_out, test = (segments_of(each, codes) for each in (tokens, tokens_of(val), tokens_of(TEST)))
     check_corpus(tmp_path / 'new', train, held_out, test, codes, dict(val=val, test=TEST))
     assert warnings == ['test: empty lines are kept: 2']
-    assert record == json.loads((tmp_path / 'new/corpus.json').read_text(encoding='utf-8'))
+    assert record == read_json(tmp_path / 'new/corpus.json')
     assert record['counts'] == dict(train=18, val=1, test=2)
     assert [record[key] for key in ('source', 'target', 'lowercase', 'merges', 'dropped')] == ['en', 'de', True, 20, 3]
     assert [path.name for path in tmp_path.iterdir()] == ['new']

@@ -1,6 +1,5 @@
 """Tokenization and BPE, against literal segmentation and tokens written by hand."""
 
-import json
 import pickle
 import sys
 from itertools import pairwise
@@ -10,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
+
+from ..files import write_json
 
 CODES = ['#version: 0.2', 't h', 'th e</w>', 'a b', 'ab a', 'a b</w>', 'e r', 'b a</w>']
 
@@ -110,7 +111,7 @@ def test_a_pickled_processor_is_the_same():
 @pytest.fixture
 def corpus(tmp_path):
     record = dict(source='en', target='de', lowercase=True, moses=dict(aggressive_dashes=True))
-    (tmp_path / 'corpus.json').write_text(json.dumps(record), encoding='utf-8')
+    write_json(tmp_path / 'corpus.json', record)
     (tmp_path / 'bpe.codes').write_text('\n'.join(CODES) + '\n', encoding='utf-8')
     return tmp_path
 

@@ -1,6 +1,5 @@
 """Answers: the official normalisation and accuracy, the list of answers, and the metric with its files."""
 
-import json
 import random
 from itertools import combinations
 from math import fsum
@@ -12,6 +11,8 @@ from mmengine.structures import BaseDataElement
 from mmattn.language.vqa import Question, VQAAccuracy, answers, frequent_answers, normalize_answer, official_score
 from mmattn.language.vqa.answers import AnswerIndex, answer_score
 from reproduction.reproduce import read_samples
+
+from ..files import read_json
 
 
 @pytest.mark.parametrize(
@@ -165,14 +166,14 @@ def test_figures_and_files(tmp_path):
     for samples in (SAMPLES, [*shuffled, shuffled[1]]):
         found = evaluate(samples, output_dir=str(tmp_path / 'out'))
         assert found == pytest.approx({**FIGURES, 'accuracy/how many': 60, 'accuracy/what': 50})
-        results = json.loads((tmp_path / 'out/results.json').read_text(encoding='utf-8'))
+        results = read_json(tmp_path / 'out/results.json')
         assert results == [
             dict(question_id=97, answer='2'),
             dict(question_id=98, answer='red white'),
             dict(question_id=99, answer='dog'),
             dict(question_id=100, answer='2'),
         ]
-        scores = json.loads((tmp_path / 'out/scores.json').read_text(encoding='utf-8'))['scores']
+        scores = read_json(tmp_path / 'out/scores.json')['scores']
         assert {name: each['accuracy'] for name, each in scores.items()} == {'97': 0, '98': 0, '99': 100, '100': 60}
         assert {name: each['raw accuracy'] for name, each in scores.items()} == {'97': 0, '98': 0, '99': 90, '100': 0}
         # the reproduction of tables draws all questions of an image together
@@ -189,7 +190,7 @@ def test_metric_of_one_answer_is_an_exact_match(tmp_path):
         for i, (label, answer) in enumerate([(1, 'dog'), (1, 'The dog'), (0, 'two'), (2, 'red white')])
     ]
     assert evaluate(samples, output_dir=str(tmp_path)) == {'accuracy': 50}
-    scores = json.loads((tmp_path / 'scores.json').read_text(encoding='utf-8'))['scores']
+    scores = read_json(tmp_path / 'scores.json')['scores']
     assert scores['1'] == {'accuracy': 0}
 
 
@@ -199,5 +200,5 @@ def test_questions_without_answers_have_no_figures_but_a_file(tmp_path, logged):
     samples[3].answers = []
     assert evaluate(samples, output_dir=str(tmp_path)) == {}
     assert messages == ['no figures: 1 questions without answers, such as 97']
-    assert len(json.loads((tmp_path / 'results.json').read_text(encoding='utf-8'))) == 4
+    assert len(read_json(tmp_path / 'results.json')) == 4
     assert not (tmp_path / 'scores.json').exists()

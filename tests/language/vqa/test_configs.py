@@ -15,6 +15,7 @@ from mmattn.utils.complexity import count
 
 from ... import tiny_data as tiny
 from ...test_configs import QUESTIONS
+from ..files import read_json, write_json
 
 GATE = dict(relations=['add', 'multiply'], groups=[[0, 1, 2, 3], [4]])
 FUSIONS = dict(
@@ -108,20 +109,20 @@ def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
     texts = dict(train="What's on the dog's T-shirt: #1, $5?", test='A (red/blue) *kite*;', genome_val='Seals!')
     for part, text in texts.items():
         path = tmp_path / f'questions_{part}.json'
-        data = json.loads(path.read_text(encoding='utf-8'))
+        data = read_json(path)
         data['questions'][0]['question'] = text
         if part == 'train':
             data['questions'][0].update(
                 answers=['Yes.', 'yes', 'the yes', *['No!'] * 2, *['maybe'] * 5], answer='maybe'
             )
-        path.write_text(json.dumps(data), encoding='utf-8')
+        write_json(path, data)
     monkeypatch.setenv('VQA2_ROOT', str(tmp_path))
     cfg = Config.fromfile(config_path('ng_san/mcan_1xb64-13e_vqa2.py')).train_dataloader.dataset
     dataset = DATASETS.build(dict(cfg, min_answers=2))
     published = {
         word
         for path in tmp_path.glob('questions_*.json')
-        for question in json.loads(path.read_text(encoding='utf-8'))['questions']
+        for question in read_json(path)['questions']
         for word in literal_words(question['question'])
     }
     assert {'whats', 'kite', 'seals', '$5'} <= {*dataset.metainfo['symbols']} == published

@@ -1,6 +1,5 @@
 """Faults of questions, answers, regions and pictures, in the data check before training and when a checkpoint loads."""
 
-import json
 import re
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 
 from ...tiny_data import ANSWERS, FEATURES, questions
+from ..files import read_json, write_json
 
 NAMES = dict(vqa2='VQA2', coco_qa='COCO_QA', easy_vqa='EASY_VQA')
 
@@ -46,9 +46,9 @@ def check(tmp_path):
 
 
 def change(path, function):
-    content = json.loads(path.read_text(encoding='utf-8'))
+    content = read_json(path)
     function(content['questions'])
-    path.write_text(json.dumps(content), encoding='utf-8')
+    write_json(path, content)
 
 
 def test_correct_data_have_no_faults(check, data):
@@ -76,10 +76,10 @@ def test_store_of_another_backbone_is_a_fault(check, data):
     assert DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions', region_source=None))
 
     path = data / 'vqa2/resnet152/store.json'
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(record, source=record['source'].replace("'grid': 14", "'grid': 7"))))
+    record = read_json(path)
+    write_json(path, dict(record, source=record['source'].replace("'grid': 14", "'grid': 7")))
     assert list(check('vqa2_fusion')) == [f'{data}/vqa2/resnet152']
-    path.write_text(json.dumps(dict(record, source='')))
+    write_json(path, dict(record, source=''))
     assert check('vqa2_fusion') == {}
 
 

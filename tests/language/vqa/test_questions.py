@@ -1,12 +1,12 @@
 """Questions: the numbers of their words, the file with all its faults, and the splits of converted ones."""
 
-import json
-
 import pytest
 
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, QuestionTokenizer, read_questions, write_questions
 from mmattn.language.vqa.conversion import hold_out
+
+from ..files import write_json
 
 
 def test_numbers():
@@ -36,7 +36,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
 
 
 def write(path, *entries):
-    path.write_text(json.dumps(dict(questions=entries)), encoding='utf-8')
+    write_json(path, dict(questions=entries))
     return path
 
 
