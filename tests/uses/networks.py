@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.registry import MODELS
 
-from . import error, works
+from . import error, later, works
 
 NORM = dict(type='BN')
 LAYERS = {  # name: config, shape of the input
@@ -216,7 +216,8 @@ def every_other(x):
     return wide[..., ::2]
 
 
-def with_shape(name, *shape):
+@later
+def with_shape(_, name, *shape):
     layer, _ = build(name)
     y = call(layer, torch.randn(shape))
     return y.shape == shape and bool(y.isfinite().all())
@@ -330,7 +331,8 @@ def twice(name):
     return bool(grad.isfinite().all())
 
 
-def second_order(name):
+@later
+def second_order(_, name):
     layer, x = build(name, torch.float64)
     x = x.requires_grad_()
     (first,) = torch.autograd.grad(call(layer, x).square().sum(), x, create_graph=True)
@@ -338,133 +340,121 @@ def second_order(name):
     return bool(second.isfinite().all())
 
 
-def wrong(name, change):
+@later
+def wrong(_, name, change):
     layer, x = build(name)
     return call(layer, change(x))
 
 
-def built(**options):
-    return MODELS.build(options)
+@later
+def built(_, name, **options):
+    return type(MODELS.build(dict(options, type=f'mmattn.{name}'))).__name__
 
 
-def rows(make, kind, what, function, *names):
-    return [make(kind, f'{name}: {what}', lambda _, name=name: function(name)) for name in names]
+def rows(what, function, *names):
+    return [works(f'{name}: {what}', lambda _, name=name: function(name)) for name in names]
 
 
-def wrapped(kind, what, wrap, *names, **options):
-    return rows(works, kind, what, partial(agrees, wrap, **options) if options else partial(agrees, wrap), *names)
+def wrapped(what, wrap, *names):
+    return rows(what, partial(agrees, wrap), *names)
 
 
-USES = [
-    *wrapped('copy', 'deepcopy', copy.deepcopy, 'Bi-CC', 'strided', 'sentence'),
-    *wrapped('pickle', 'pickle and back', lambda m: pickle.loads(pickle.dumps(m)), 'Bi-NL', 'grid', 'sentence terms'),
-    *wrapped('state dict', 'saved, zeroed, loaded', through_file, 'BA', 'dynamic', 'sentence conv'),
-    *wrapped('activation checkpointing', 'not reentrant', lambda m: Checkpointed(m, False), 'BAConv', 'strided'),
-    *wrapped('activation checkpointing', 'reentrant', lambda m: Checkpointed(m, True), 'terms', 'sentence'),
-    *rows(works, 'DDP, one process', 'gradients', partial(in_group, ddp), 'Bi-NL', 'sentence terms'),
-    *rows(works, 'FSDP2, one process', 'output and gradient', fsdp2, 'grid', 'sentence', 'BA'),
-    *wrapped('DataParallel', 'on a CPU', nn.DataParallel, 'Bi-CC', 'dynamic'),
-    *wrapped('torch.compile', 'whole graph', compiled, 'Bi-CC', 'strided', 'sentence conv'),
-    *rows(works, 'torch.export', 'output', partial(output_agrees, exported), 'BA', 'terms', 'grid'),
-    *rows(works, 'torch.jit.trace', 'output', partial(output_agrees, traced), 'Bi-NL', 'dynamic', 'sentence'),
-    *wrapped('hooks of modules', 'full backward and pre-forward', hooked, 'strided', 'sentence terms', 'BAConv'),
-    *rows(works, 'frozen parameters', 'gradient of the input', frozen, 'Bi-CC', 'grid', 'sentence conv'),
-    *rows(works, 'bfloat16', 'output', partial(reduced, torch.bfloat16), 'Bi-NL', 'dynamic', 'strided'),
-    *rows(works, 'float16', 'output', partial(reduced, torch.float16), 'BA', 'terms', 'sentence'),
-    *rows(works, 'autocast', 'output', autocast, 'Bi-CC', 'grid', 'sentence terms'),
-    *rows(works, 'float64', 'output', double, 'BAConv', 'dynamic', 'sentence conv'),
-    *rows(works, 'meta device', 'shape of the output', on_meta, 'Bi-CC', 'terms', 'sentence'),
-    *rows(works, 'meta device', 'filled from a checkpoint', from_meta, 'BA', 'grid', 'sentence terms'),
-    *rows(
-        works,
-        'memory layout',
-        'channels last',
-        lambda name: strides(name, lambda x: x.to(memory_format=torch.channels_last)),
-        'Bi-NL',
-        'BA',
-        'terms',
-    ),
-    *rows(works, 'memory layout', 'every other column', lambda name: strides(name, every_other), 'dynamic', 'strided'),
-    works('size', 'Bi-NL: one position', lambda _: with_shape('Bi-NL', 1, 8, 1, 1)),
-    works('size', 'Bi-CC: one row', lambda _: with_shape('Bi-CC', 1, 8, 1, 9)),
-    works('size', 'BA: one column', lambda _: with_shape('BA', 1, 8, 9, 1)),
-    works('size', 'grid: one frame', lambda _: with_shape('grid', 1, 1, 4, 5, 8)),
-    works('size', 'strided: fewer frames than the step', lambda _: with_shape('strided', 1, 1, 1, 1, 8)),
-    works('size', 'sentence: one word', lambda _: with_shape('sentence', 1, 1, 8)),
-    works('size', 'dynamic: smaller than the kernel', lambda _: with_shape('dynamic', 2, 8, 1, 1)),
-    works('empty batch', 'BA', lambda _: with_shape('BA', 0, 8, 6, 9)),
-    works('empty batch', 'Bi-CC', lambda _: with_shape('Bi-CC', 0, 8, 6, 9)),
-    works('empty batch', 'sentence', lambda _: with_shape('sentence', 0, 7, 8)),
-    *rows(works, 'batch', 'samples do not mix', batch_is_independent, 'Bi-NL', 'strided', 'sentence conv'),
-    *rows(works, 'NaN', 'stays in its sample', one_image_of_nan, 'Bi-CC', 'BA', 'grid', 'sentence'),
-    *rows(works, 'EMA', 'mmengine, with buffers', ema, 'BA', 'sentence terms'),
-    *rows(works, 'optimizer', 'SGD', partial(steps, partial(torch.optim.SGD, lr=1e-2)), 'Bi-CC', 'dynamic'),
-    *rows(works, 'optimizer', 'AdamW, fused', partial(steps, partial(torch.optim.AdamW, fused=True)), 'grid', 'terms'),
-    *rows(
-        works,
-        'SyncBN',
-        'converted, one process',
-        partial(converted, lambda m: nn.SyncBatchNorm.convert_sync_batchnorm(m)),
-        'BA',
-        'BAConv',
-    ),
-    *rows(works, 'torch.func', 'functional_call', partial(output_agrees, functional), 'Bi-CC', 'sentence conv'),
-    *rows(works, 'torch.func', 'gradients per sample by vmap', per_sample, 'Bi-NL', 'sentence'),
-    *rows(works, 'threads', 'two at once', partial(output_agrees, in_threads), 'BA', 'strided'),
-    *rows(works, 'quantization', 'dynamic, of linear layers', quantized, 'sentence', 'sentence terms', 'grid'),
-    *rows(works, 'gradient accumulation', 'two halves', accumulated, 'terms', 'sentence'),
-    *rows(works, 'shared layer', 'applied twice', twice, 'Bi-CC', 'grid', 'sentence terms'),
-    error('second derivatives', 'terms', lambda _: second_order('terms'), 'not twice differentiable'),
-    error('second derivatives', 'Bi-NL', lambda _: second_order('Bi-NL'), 'not twice differentiable'),
-    error('wrong input', 'BA: integers', lambda _: wrong('BA', lambda x: x.long()), 'float|dtype|type'),
-    error('wrong input', 'Bi-CC: no batch', lambda _: wrong('Bi-CC', lambda x: x[0]), r'B, C, H, W|4|dimension|shape'),
-    error('wrong input', 'grid: channels second', lambda _: wrong('grid', lambda x: x.movedim(-1, 1)), '8|embed_dims'),
-    error('wrong input', 'sentence: other width', lambda _: wrong('sentence', lambda x: x[..., :6]), '8|embed_dim'),
-    error('wrong input', 'terms: other channels', lambda _: wrong('terms', lambda x: x[:, :6]), '8'),
-    error(
-        'layer arguments',
-        'an even window',
-        lambda _: built(type='mmattn.BilateralNonLocal2d', in_channels=8, window_size=4),
-        'window_size.*odd',
-    ),
-    error(
-        'layer arguments',
-        'heads that do not divide',
-        lambda _: built(type='mmattn.BilateralMultiheadAttention', embed_dim=8, num_heads=3),
-        'num_heads.*divide',
-    ),
-    error(
-        'layer arguments',
-        'a misspelt position',
-        lambda _: built(type='mmattn.BilateralCrissCrossAttention', in_channels=8, position='bilatral'),
-        "position.*'bilatral'",
-    ),
-    error(
-        'layer arguments',
-        'terms of three digits',
-        lambda _: built(type='mmattn.TransformerAttention2d', in_channels=8, terms='111'),
-        "terms.*'111'",
-    ),
-    error(
-        'layer arguments',
-        'terms as a number',
-        lambda _: built(type='mmattn.TransformerAttention2d', in_channels=8, terms=110),
-        'terms.*110',
-    ),
-    works(
-        'layer arguments',
-        'a strided convolution stays one',
-        lambda _: (
-            type(
-                built(type='mmattn.BAConv2d', in_channels=8, out_channels=8, kernel_size=3, padding=1, stride=2)
-            ).__name__
+USES = {
+    'copy': wrapped('deepcopy', copy.deepcopy, 'Bi-CC', 'strided', 'sentence'),
+    'pickle': wrapped('pickle and back', lambda m: pickle.loads(pickle.dumps(m)), 'Bi-NL', 'grid', 'sentence terms'),
+    'state dict': wrapped('saved, zeroed, loaded', through_file, 'BA', 'dynamic', 'sentence conv'),
+    'activation checkpointing': [
+        *wrapped('not reentrant', lambda m: Checkpointed(m, False), 'BAConv', 'strided'),
+        *wrapped('reentrant', lambda m: Checkpointed(m, True), 'terms', 'sentence'),
+    ],
+    'DDP, one process': rows('gradients', partial(in_group, ddp), 'Bi-NL', 'sentence terms'),
+    'FSDP2, one process': rows('output and gradient', fsdp2, 'grid', 'sentence', 'BA'),
+    'DataParallel': wrapped('on a CPU', nn.DataParallel, 'Bi-CC', 'dynamic'),
+    'torch.compile': wrapped('whole graph', compiled, 'Bi-CC', 'strided', 'sentence conv'),
+    'torch.export': rows('output', partial(output_agrees, exported), 'BA', 'terms', 'grid'),
+    'torch.jit.trace': rows('output', partial(output_agrees, traced), 'Bi-NL', 'dynamic', 'sentence'),
+    'hooks of modules': wrapped('full backward and pre-forward', hooked, 'strided', 'sentence terms', 'BAConv'),
+    'frozen parameters': rows('gradient of the input', frozen, 'Bi-CC', 'grid', 'sentence conv'),
+    'bfloat16': rows('output', partial(reduced, torch.bfloat16), 'Bi-NL', 'dynamic', 'strided'),
+    'float16': rows('output', partial(reduced, torch.float16), 'BA', 'terms', 'sentence'),
+    'autocast': rows('output', autocast, 'Bi-CC', 'grid', 'sentence terms'),
+    'float64': rows('output', double, 'BAConv', 'dynamic', 'sentence conv'),
+    'meta device': [
+        *rows('shape of the output', on_meta, 'Bi-CC', 'terms', 'sentence'),
+        *rows('filled from a checkpoint', from_meta, 'BA', 'grid', 'sentence terms'),
+    ],
+    'memory layout': [
+        *rows(
+            'channels last',
+            partial(strides, change=lambda x: x.to(memory_format=torch.channels_last)),
+            'Bi-NL',
+            'BA',
+            'terms',
         ),
-        'Conv2d',
+        *rows('every other column', lambda name: strides(name, every_other), 'dynamic', 'strided'),
+    ],
+    'size': [
+        works('Bi-NL: one position', with_shape('Bi-NL', 1, 8, 1, 1)),
+        works('Bi-CC: one row', with_shape('Bi-CC', 1, 8, 1, 9)),
+        works('BA: one column', with_shape('BA', 1, 8, 9, 1)),
+        works('grid: one frame', with_shape('grid', 1, 1, 4, 5, 8)),
+        works('strided: fewer frames than the step', with_shape('strided', 1, 1, 1, 1, 8)),
+        works('sentence: one word', with_shape('sentence', 1, 1, 8)),
+        works('dynamic: smaller than the kernel', with_shape('dynamic', 2, 8, 1, 1)),
+    ],
+    'empty batch': [
+        works('BA', with_shape('BA', 0, 8, 6, 9)),
+        works('Bi-CC', with_shape('Bi-CC', 0, 8, 6, 9)),
+        works('sentence', with_shape('sentence', 0, 7, 8)),
+    ],
+    'batch': rows('samples do not mix', batch_is_independent, 'Bi-NL', 'strided', 'sentence conv'),
+    'NaN': rows('stays in its sample', one_image_of_nan, 'Bi-CC', 'BA', 'grid', 'sentence'),
+    'EMA': rows('mmengine, with buffers', ema, 'BA', 'sentence terms'),
+    'optimizer': [
+        *rows('SGD', partial(steps, partial(torch.optim.SGD, lr=1e-2)), 'Bi-CC', 'dynamic'),
+        *rows('AdamW, fused', partial(steps, partial(torch.optim.AdamW, fused=True)), 'grid', 'terms'),
+    ],
+    'SyncBN': rows(
+        'converted, one process', partial(converted, nn.SyncBatchNorm.convert_sync_batchnorm), 'BA', 'BAConv'
     ),
-    error(
-        'layer arguments',
-        'float channels',
-        lambda _: built(type='mmattn.BilateralNonLocal2d', in_channels=8.0),
-        'in_channels.*8.0',
-    ),
-]
+    'torch.func': [
+        *rows('functional_call', partial(output_agrees, functional), 'Bi-CC', 'sentence conv'),
+        *rows('gradients per sample by vmap', per_sample, 'Bi-NL', 'sentence'),
+    ],
+    'threads': rows('two at once', partial(output_agrees, in_threads), 'BA', 'strided'),
+    'quantization': rows('dynamic, of linear layers', quantized, 'sentence', 'sentence terms', 'grid'),
+    'gradient accumulation': rows('two halves', accumulated, 'terms', 'sentence'),
+    'shared layer': rows('applied twice', twice, 'Bi-CC', 'grid', 'sentence terms'),
+    'second derivatives': [
+        error('terms', second_order('terms'), 'not twice differentiable'),
+        error('Bi-NL', second_order('Bi-NL'), 'not twice differentiable'),
+    ],
+    'wrong input': [
+        error('BA: integers', wrong('BA', lambda x: x.long()), 'float|dtype|type'),
+        error('Bi-CC: no batch', wrong('Bi-CC', lambda x: x[0]), r'B, C, H, W|4|dimension|shape'),
+        error('grid: channels second', wrong('grid', lambda x: x.movedim(-1, 1)), '8|embed_dims'),
+        error('sentence: other width', wrong('sentence', lambda x: x[..., :6]), '8|embed_dim'),
+        error('terms: other channels', wrong('terms', lambda x: x[:, :6]), '8'),
+    ],
+    'layer arguments': [
+        error('an even window', built('BilateralNonLocal2d', in_channels=8, window_size=4), 'window_size.*odd'),
+        error(
+            'heads that do not divide',
+            built('BilateralMultiheadAttention', embed_dim=8, num_heads=3),
+            'num_heads.*divide',
+        ),
+        error(
+            'a misspelt position',
+            built('BilateralCrissCrossAttention', in_channels=8, position='bilatral'),
+            "position.*'bilatral'",
+        ),
+        error('terms of three digits', built('TransformerAttention2d', in_channels=8, terms='111'), "terms.*'111'"),
+        error('terms as a number', built('TransformerAttention2d', in_channels=8, terms=110), 'terms.*110'),
+        works(
+            'a strided convolution stays one',
+            built('BAConv2d', in_channels=8, out_channels=8, kernel_size=3, padding=1, stride=2),
+            'Conv2d',
+        ),
+        error('float channels', built('BilateralNonLocal2d', in_channels=8.0), 'in_channels.*8.0'),
+    ],
+}

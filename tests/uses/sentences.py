@@ -7,23 +7,19 @@ from mmattn.language.regions.region_store import clip_boxes, grid_boxes
 from mmattn.language.text import words
 from mmattn.language.text.text_files import read_lines, split_symbols
 
-from . import error, works
+from . import error, later, works
 
 
-def text(content, encoding='utf-8'):
-    def do(folder):
-        (folder / 't.txt').write_bytes(content if isinstance(content, bytes) else content.encode(encoding))
-        return read_lines(folder / 't.txt')
-
-    return do
+@later
+def text(folder, content, encoding='utf-8'):
+    (folder / 't.txt').write_bytes(content.encode(encoding))
+    return read_lines(folder / 't.txt')
 
 
-def vocabulary(content):
-    def do(folder):
-        (folder / 'v.txt').write_text(content, encoding='utf-8', newline='')
-        return len(Vocabulary.from_file(folder / 'v.txt'))
-
-    return do
+@later
+def vocabulary(folder, content):
+    (folder / 'v.txt').write_text(content, encoding='utf-8', newline='')
+    return len(Vocabulary.from_file(folder / 'v.txt'))
 
 
 def regions(count=2, width=3, boxes=None, size=(50, 40), value=1.0):
@@ -32,32 +28,23 @@ def regions(count=2, width=3, boxes=None, size=(50, 40), value=1.0):
     return Regions(torch.full((count, width), value), boxes, size)
 
 
-def store(*images, check=(), features=None, float16=False):
+@later
+def store(folder, *images, check=(), features=None, float16=False):
     """Write regions of images, and check the store."""
-
-    def do(folder):
-        with RegionWriter(folder / 's', 'uses', **(dict(float16=True) if float16 else {})) as writer:
-            for image_id, content in images:
-                writer.write(image_id, content)
-        opened = RegionStore([folder / 's'])
-        opened.check(check or [image_id for image_id, _ in images], num_features=features)
-        return [list(opened[image_id][0].shape) for image_id, _ in images]
-
-    return do
+    with RegionWriter(folder / 's', 'uses', float16=float16) as writer:
+        for image_id, content in images:
+            writer.write(image_id, content)
+    opened = RegionStore([folder / 's'])
+    opened.check(check or [image_id for image_id, _ in images], num_features=features)
+    return [list(opened[image_id][0].shape) for image_id, _ in images]
 
 
-def changed(change):
-    def do(folder):
-        store(('1', regions()))(folder)
-        change(folder / 's')
-        RegionStore([folder / 's']).check(['1'])
-
-    return do
-
-
-def cut_longest(folder):
-    path = max((p for p in folder.rglob('*') if p.is_file()), key=lambda p: p.stat().st_size)
+def truncated(folder):
+    """A store whose longest file is cut."""
+    store(('1', regions()))(folder)
+    path = max((folder / 's').iterdir(), key=lambda path: path.stat().st_size)
     path.write_bytes(path.read_bytes()[:-4])
+    RegionStore([folder / 's']).check(['1'])
 
 
 def embedded(*tokens):
@@ -65,78 +52,84 @@ def embedded(*tokens):
     return TokenEmbedding(8, 6)(torch.tensor([tokens])).shape
 
 
-USES = [
-    works('text files', 'CRLF', text('a\r\nb\r\n'), ['a', 'b']),
-    works('text files', 'a byte order mark', text('\ufeffa\nb\n'), ['a', 'b']),
-    works('text files', 'no end of the last line', text('a\nb'), ['a', 'b']),
-    works('text files', 'line separators of Unicode', text('a\u2028b\x85c\nd\n'), ['a\u2028b\x85c', 'd']),
-    works('text files', 'empty', text(''), []),
-    error('text files', 'Latin-1', text('a\nMaß\n', 'latin-1'), r't\.txt, line 2.*UTF-8'),
-    error('text files', 'UTF-16', text('a b\n', 'utf-16'), r't\.txt.*UTF-8'),
-    works('symbols', 'several spaces', lambda _: split_symbols('  a   b '), ['a', 'b']),
-    works(
-        'symbols',
-        'composed and decomposed umlauts',
-        lambda _: words.normalize_unicode('u\u0308') == words.normalize_unicode('ü'),
-    ),
-    works(
-        'question words',
-        'BAN, punctuation',
-        lambda _: words.ban_words("What's on the man's head?"),
-        ['what', "'s", 'on', 'the', 'man', "'s", 'head'],
-    ),
-    works(
-        'question words',
-        'MCAN, a slash and a hyphen',
-        lambda _: words.mcan_words('Is it on/off t-shirt?'),
-        ['is', 'it', 'on', 'off', 't', 'shirt'],
-    ),
-    works('question words', 'an emoji alone', lambda _: words.ban_words('😀'), ['😀']),
-    works('question words', 'nothing', lambda _: words.mcan_words('?'), []),
-    works('vocabulary', 'with counts', vocabulary('a 3\nb 2\n'), 6),
-    error('vocabulary', 'a word twice', vocabulary('a\nb\na\n'), r'v\.txt, line 3.*line 1'),
-    error('vocabulary', 'a count that is none', vocabulary('a x\n'), r'v\.txt, line 1'),
-    error('vocabulary', 'a special symbol', vocabulary('a\n<pad>\n'), r'v\.txt, line 2.*<pad>'),
-    error('vocabulary', 'tabs before the counts', vocabulary('a\t3\nb\t2\n'), r'v\.txt, line 1'),
-    works('vocabulary', 'an unknown word', lambda _: Vocabulary(['a']).encode('a z'), [4, 3, 2]),
-    works('batches of sentences', 'one of each length', lambda _: token_batches([(1,), (2,)], 4), [[0, 1]]),
-    works('batches of sentences', 'none', lambda _: token_batches([], 4), []),
-    error('batches of sentences', 'a sentence that is too long', lambda _: token_batches([(9,)], 4), 'max_tokens.*9'),
-    works('length penalty', 'no effect', lambda _: LengthPenalty(0)(9), 1),
-    error('length penalty', 'not a number', lambda _: LengthPenalty(float('nan')), 'alpha'),
-    error('length penalty', 'a misspelt kind', lambda _: LengthPenalty(1, 'gmnt'), "kind.*'gmnt'"),
-    works('token embedding', 'a sentence', lambda _: embedded(4, 5, 2), (1, 3, 6)),
-    error('token embedding', 'a number beyond the vocabulary', lambda _: embedded(4, 8), '8|range'),
-    works('region store', 'two images', store(('1', regions()), ('2', regions(3))), [[2, 3], [3, 3]]),
-    works('region store', 'half precision', store(('1', regions(value=0.1)), float16=True), [[2, 3]]),
-    works('region store', 'ids with slashes and umlauts', store(('train/ü 1', regions())), [[2, 3]]),
-    error('region store', 'an image without regions', store(('1', regions(0)), ('2', regions())), '1.*no regions'),
-    error('region store', 'an image twice', store(('1', regions()), ('1', regions())), '1'),
-    error('region store', 'two widths', store(('1', regions()), ('2', regions(width=4))), r'2.*(3|4)'),
-    error('region store', 'NaN', store(('1', regions(value=float('nan')))), '1.*(NaN|nan|finite)'),
-    error(
-        'region store',
-        'beyond half precision',
-        store(('1', regions(value=1e6)), float16=True),
-        '1.*(inf|finite|65|float16)',
-    ),
-    error(
-        'region store',
-        'boxes in the order x, y, width, height',
-        store(('1', regions(1, boxes=torch.tensor([[30.0, 20.0, 9.0, 9.0]])))),
-        '1.*box',
-    ),
-    error('region store', 'images that are missing', store(('1', regions()), check=['1', '7']), '7'),
-    error('region store', 'another width than the model', store(('1', regions()), features=2048), '2048'),
-    error('region store', 'a truncated file', changed(cut_longest), r's/|bytes|trunc|size'),
-    error('region store', 'no such folder', lambda f: RegionStore([f / 'none']).check(['1']), 'none'),
-    works(
-        'boxes of regions',
-        'outside of the image',
-        lambda _: clip_boxes(torch.tensor([[60.0, 50.0, 70.0, 60.0]]), (50, 40)).tolist(),
-        [[49.0, 39.0, 50.0, 40.0]],
-    ),
-    works(
-        'boxes of regions', 'a grid of one cell', lambda _: grid_boxes((50, 40), 1).tolist(), [[0.0, 0.0, 50.0, 40.0]]
-    ),
-]
+USES = {
+    'text files': [
+        works('CRLF', text('a\r\nb\r\n'), ['a', 'b']),
+        works('a byte order mark', text('\ufeffa\nb\n'), ['a', 'b']),
+        works('no end of the last line', text('a\nb'), ['a', 'b']),
+        works('line separators of Unicode', text('a\u2028b\x85c\nd\n'), ['a\u2028b\x85c', 'd']),
+        works('empty', text(''), []),
+        error('Latin-1', text('a\nMaß\n', 'latin-1'), r't\.txt, line 2.*UTF-8'),
+        error('UTF-16', text('a b\n', 'utf-16'), r't\.txt.*UTF-8'),
+    ],
+    'symbols': [
+        works('several spaces', lambda _: split_symbols('  a   b '), ['a', 'b']),
+        works(
+            'composed and decomposed umlauts',
+            lambda _: words.normalize_unicode('u\u0308') == words.normalize_unicode('ü'),
+        ),
+    ],
+    'question words': [
+        works(
+            'BAN, punctuation',
+            lambda _: words.ban_words("What's on the man's head?"),
+            ['what', "'s", 'on', 'the', 'man', "'s", 'head'],
+        ),
+        works(
+            'MCAN, a slash and a hyphen',
+            lambda _: words.mcan_words('Is it on/off t-shirt?'),
+            ['is', 'it', 'on', 'off', 't', 'shirt'],
+        ),
+        works('an emoji alone', lambda _: words.ban_words('😀'), ['😀']),
+        works('nothing', lambda _: words.mcan_words('?'), []),
+    ],
+    'vocabulary': [
+        works('with counts', vocabulary('a 3\nb 2\n'), 6),
+        error('a word twice', vocabulary('a\nb\na\n'), r'v\.txt, line 3.*line 1'),
+        error('a count that is none', vocabulary('a x\n'), r'v\.txt, line 1'),
+        error('a special symbol', vocabulary('a\n<pad>\n'), r'v\.txt, line 2.*<pad>'),
+        error('tabs before the counts', vocabulary('a\t3\nb\t2\n'), r'v\.txt, line 1'),
+        works('an unknown word', lambda _: Vocabulary(['a']).encode('a z'), [4, 3, 2]),
+    ],
+    'batches of sentences': [
+        works('one of each length', lambda _: token_batches([(1,), (2,)], 4), [[0, 1]]),
+        works('none', lambda _: token_batches([], 4), []),
+        error('a sentence that is too long', lambda _: token_batches([(9,)], 4), 'max_tokens.*9'),
+    ],
+    'length penalty': [
+        works('no effect', lambda _: LengthPenalty(0)(9), 1),
+        error('not a number', lambda _: LengthPenalty(float('nan')), 'alpha'),
+        error('a misspelt kind', lambda _: LengthPenalty(1, 'gmnt'), "kind.*'gmnt'"),
+    ],
+    'token embedding': [
+        works('a sentence', lambda _: embedded(4, 5, 2), (1, 3, 6)),
+        error('a number beyond the vocabulary', lambda _: embedded(4, 8), '8|range'),
+    ],
+    'region store': [
+        works('two images', store(('1', regions()), ('2', regions(3))), [[2, 3], [3, 3]]),
+        works('half precision', store(('1', regions(value=0.1)), float16=True), [[2, 3]]),
+        works('ids with slashes and umlauts', store(('train/ü 1', regions())), [[2, 3]]),
+        error('an image without regions', store(('1', regions(0)), ('2', regions())), '1.*no regions'),
+        error('an image twice', store(('1', regions()), ('1', regions())), '1'),
+        error('two widths', store(('1', regions()), ('2', regions(width=4))), r'2.*(3|4)'),
+        error('NaN', store(('1', regions(value=float('nan')))), '1.*(NaN|nan|finite)'),
+        error('beyond half precision', store(('1', regions(value=1e6)), float16=True), '1.*(inf|finite|65|float16)'),
+        error(
+            'boxes in the order x, y, width, height',
+            store(('1', regions(1, boxes=torch.tensor([[30.0, 20.0, 9.0, 9.0]])))),
+            '1.*box',
+        ),
+        error('images that are missing', store(('1', regions()), check=['1', '7']), '7'),
+        error('another width than the model', store(('1', regions()), features=2048), '2048'),
+        error('a truncated file', truncated, r's/|bytes|trunc|size'),
+        error('no such folder', lambda f: RegionStore([f / 'none']).check(['1']), 'none'),
+    ],
+    'boxes of regions': [
+        works(
+            'outside of the image',
+            lambda _: clip_boxes(torch.tensor([[60.0, 50.0, 70.0, 60.0]]), (50, 40)).tolist(),
+            [[49.0, 39.0, 50.0, 40.0]],
+        ),
+        works('a grid of one cell', lambda _: grid_boxes((50, 40), 1).tolist(), [[0.0, 0.0, 50.0, 40.0]]),
+    ],
+}

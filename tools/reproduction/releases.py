@@ -39,8 +39,8 @@ def write_files(files: Mapping[str, bytes], root: Path) -> Path:
 
 
 def pack(archive: Path, files: Mapping[str, bytes], mode: Any = 'w:gz') -> Path:
-    """Write files by their names to a .zip, or to a tar file with the ``mode`` of tarfile, which is returned."""
-    if archive.suffix == '.zip':
+    """Write files by their names to a .zip or .whl, or to a tar file with the ``mode`` of tarfile; return the path."""
+    if archive.suffix in ('.zip', '.whl'):
         with zipfile.ZipFile(archive, 'w') as zipped:
             for name, data in files.items():
                 zipped.writestr(name, data)

@@ -1,12 +1,9 @@
-"""tools/dataset_converters/sample_data.py, on tiny releases with the layout of the real ones and without a network."""
+"""Samples of real data, on tiny releases with the layout of the real ones and without a network."""
 
 import dataclasses
 import hashlib
-import importlib.util
 import io
 import os
-import tarfile
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,10 +14,12 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 
 from mmattn.utils import config_path
+from reproduction.releases import pack
 
-from .full_disk import full_disk
+from ..full_disk import full_disk
+from .conftest import pixels, scripts
 
-SCRIPT = Path(__file__).parents[1] / 'tools' / 'dataset_converters' / 'sample_data.py'
+(sample_data,) = scripts('sample_data')
 ROOT = 'pytorch_segmentation_models_trainer-1.4.0'
 DATA = f'{ROOT}/tests/testing_data/data/frame_field_data'
 ARCHIVE = f'{ROOT}.tar.gz'
@@ -29,24 +28,11 @@ VAL = {f'{SHEET}_{number}' for number in (967, 970, 997, 1045)}
 TRAIN = {f'{SHEET}_{number}' for number in (966, 973, 995, 996, 998, 1033, 1036, 1039)}
 IMAGE, MASK = f'{DATA}/images/{SHEET}/{SHEET}_998.tif', f'{DATA}/polygon_masks/{SHEET}_998.tif'
 
-spec = importlib.util.spec_from_file_location('sample_data', SCRIPT)
-sample_data = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sample_data)
 
-
-def tiff(pixels):
+def encoded(array, kind='TIFF'):
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, 'TIFF')
+    Image.fromarray(array).save(file, kind)
     return file.getvalue()
-
-
-def pack(path, files):
-    with tarfile.open(path, 'w:gz') as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return path
 
 
 @pytest.fixture(scope='module')
@@ -58,9 +44,9 @@ def release(tmp_path_factory):
     files = {
         f'{ROOT}/pyproject.toml': b'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n',
         f'{ROOT}/PKG-INFO': b'Metadata-Version: 2.1\nName: pytorch_segmentation_models_trainer\nVersion: 1.4.0\n',
-        f'{DATA}/boundary_masks/{SHEET}_998.tif': tiff(masks[f'{SHEET}_998']),
-        **{f'{DATA}/images/{SHEET}/{name}.tif': tiff(image) for name, image in images.items()},
-        **{f'{DATA}/polygon_masks/{name}.tif': tiff(mask) for name, mask in masks.items()},
+        f'{DATA}/boundary_masks/{SHEET}_998.tif': encoded(masks[f'{SHEET}_998']),
+        **{f'{DATA}/images/{SHEET}/{name}.tif': encoded(image) for name, image in images.items()},
+        **{f'{DATA}/polygon_masks/{name}.tif': encoded(mask) for name, mask in masks.items()},
     }
     path = pack(tmp_path_factory.mktemp('index') / ARCHIVE, files)
     return SimpleNamespace(files=files, images=images, masks=masks, path=path)
@@ -80,26 +66,32 @@ def env(monkeypatch, tmp_path):
 
 @pytest.fixture
 def command(env, monkeypatch, tmp_path, release, capfd):
-    """Run the command with ``archive`` as the one whose hash is right; return its exit code, stdout and stderr."""
+    """Run the command; return its exit code, stdout and stderr. The hash of ``right`` is right, by default that of the
+    archive; that of None is the published one.
+    """
 
-    def run(*args, archive=release.path, name='buildings'):
-        sha256 = hashlib.sha256(archive.read_bytes()).hexdigest() if archive else sample_data.SAMPLES[name].sha256
-        sample = dataclasses.replace(sample_data.SAMPLES[name], sha256=sha256)
-        monkeypatch.setitem(sample_data.SAMPLES, name, sample)
+    def run(*args, archive=None, right=..., name='buildings'):
+        right = archive if right is ... else right
+        if right:
+            sample = dataclasses.replace(sample_data.SAMPLES[name], sha256=sha256(right))
+            monkeypatch.setitem(sample_data.SAMPLES, name, sample)
+        args = [*args, *(['--archive', archive] if archive else [])]
         code = sample_data.main([name, '--out-dir', str(tmp_path / 'data' / 'out'), *map(str, args)])
         return code, *capfd.readouterr()
 
     return run
 
 
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def failure(result):
     """The message of a run that failed as it should: one line on stderr."""
     code, _, stderr = result
-    assert code == 1
-    assert stderr.startswith('error: ')
-    assert stderr.endswith('\n')
-    assert stderr.count('\n') == 1
-    return stderr
+    (line,) = stderr.splitlines()
+    assert (code, line[:7]) == (1, 'error: ')
+    return line
 
 
 def leftovers(tmp_path):
@@ -112,43 +104,35 @@ def content(folder):
 
 
 def test_pixels_indices_and_split(command, release, tmp_path):
-    assert command('--archive', release.path)[::2] == (0, '')
+    assert command(archive=release.path)[::2] == (0, '')
     out = tmp_path / 'data' / 'out'
     for part, names in ('train', TRAIN), ('val', VAL):
         for name in names:
-            with Image.open(out / 'img_dir' / part / f'{name}.png') as image:
-                assert image.mode == 'RGB'
-                np.testing.assert_array_equal(image, release.images[name])
-            with Image.open(out / 'ann_dir' / part / f'{name}.png') as mask:
-                assert mask.mode == 'L'
-                np.testing.assert_array_equal(mask, release.masks[name] > 127)
+            np.testing.assert_array_equal(pixels(out / 'img_dir' / part / f'{name}.png'), release.images[name])
+            mask = pixels(out / 'ann_dir' / part / f'{name}.png')
+            assert mask.dtype == np.uint8
+            np.testing.assert_array_equal(mask, release.masks[name] > 127)
     assert (len(TRAIN), len(VAL), len(content(out))) == (8, 4, 24)
     assert leftovers(tmp_path) == [out]
 
 
 def test_a_complete_output_is_left_alone(command, release, tmp_path):
-    command('--archive', release.path)
+    command(archive=release.path)
     before = content(tmp_path)
-    assert command()[::2] == (0, '')  # Without an archive: the index, which is empty, is not asked.
+    assert command(right=release.path)[::2] == (0, '')  # Without an archive: the index, which is empty, is not asked.
     assert content(tmp_path) == before
 
 
-def test_wrong_hash(command, release, tmp_path):
-    wrong = pack(tmp_path / ARCHIVE, {})
-    message = failure(command('--archive', wrong))
-    for path in wrong, release.path:
-        assert hashlib.sha256(path.read_bytes()).hexdigest() in message
-    assert str(wrong) in message
-    assert not leftovers(tmp_path)
-
-
-def test_a_mask_of_another_size(command, release, tmp_path):
-    archive = pack(tmp_path / ARCHIVE, release.files | {MASK: tiff(np.zeros((23, 21), np.uint8))})
-    message = failure(command('--archive', archive, archive=archive))
-    assert Path(IMAGE).name in message
-    assert '(20, 23)' in message
-    assert '(21, 23)' in message
-    assert not leftovers(tmp_path)
+def test_another_hash_or_a_mask_of_another_size(command, release, tmp_path):
+    wrong = pack(tmp_path / 'wrong.tar.gz', {})
+    other = pack(tmp_path / ARCHIVE, release.files | {MASK: encoded(np.zeros((23, 21), np.uint8))})
+    for archive, right, names in (
+        (wrong, release.path, (str(wrong), sha256(wrong), sha256(release.path))),
+        (other, other, (Path(IMAGE).name, '(20, 23)', '(21, 23)')),
+    ):
+        message = failure(command(archive=archive, right=right))
+        assert all(name in message for name in names)
+        assert not leftovers(tmp_path)
 
 
 SAMPLES = ['buildings', 'trees']
@@ -165,7 +149,7 @@ def sample(name, release, wheel):
 def test_truncated_archive(command, sample, tmp_path, name, share):
     archive = tmp_path / sample.path.name
     archive.write_bytes(sample.path.read_bytes()[: int(share * sample.path.stat().st_size)])
-    assert str(archive) in failure(command('--archive', archive, archive=archive, name=name))
+    assert str(archive) in failure(command(archive=archive, name=name))
     assert not leftovers(tmp_path)
 
 
@@ -181,8 +165,8 @@ def test_truncated_archive(command, sample, tmp_path, name, share):
 )
 def test_an_archive_without_a_file(command, sample, tmp_path, name, lost):
     files = {path: data for path, data in sample.files.items() if path != lost}
-    archive = (pack if name == 'buildings' else pack_wheel)(tmp_path / sample.path.name, files)
-    assert lost.removeprefix(f'{DATA}/') in failure(command('--archive', archive, archive=archive, name=name))
+    archive = pack(tmp_path / sample.path.name, files)
+    assert lost.removeprefix(f'{DATA}/') in failure(command(archive=archive, name=name))
     assert not leftovers(tmp_path)
 
 
@@ -190,7 +174,7 @@ def test_an_archive_without_a_file(command, sample, tmp_path, name, lost):
 def test_full_disk(command, release, tmp_path, by_pip):
     (tmp_path / 'links' / ARCHIVE).write_bytes(release.path.read_bytes())
     with full_disk(1000):  # an image takes about 1400 bytes, the release more
-        message = failure(command(*[] if by_pip else ['--archive', release.path]))
+        message = failure(command(archive=None if by_pip else release.path, right=release.path))
     assert 'File too large' in message
     assert ('pip cannot' in message) == by_pip
     assert not leftovers(tmp_path)
@@ -205,7 +189,7 @@ def test_interrupt(command, release, tmp_path, monkeypatch):
         save(image, path)
 
     monkeypatch.setattr(Image.Image, 'save', interrupted_save)
-    code, _, stderr = command('--archive', release.path)
+    code, _, stderr = command(archive=release.path)
     assert (code, stderr) == (130, 'Interrupted.\n')
     assert not leftovers(tmp_path)
 
@@ -218,17 +202,17 @@ def test_pip_fetches_into_the_cache(command, sample, tmp_path, name, size, licen
     cached.write_text('something else')
     link = tmp_path / 'links' / sample.path.name
     link.write_bytes(sample.path.read_bytes())
-    code, stdout, stderr = command(archive=sample.path, name=name)
+    code, stdout, stderr = command(right=sample.path, name=name)
     assert (code, stderr) == (0, '')
-    assert all(text in stdout for text in ('wrong hash', f'downloading {sample.path.name} ({size})', licence))
+    assert all(text in stdout for text in ('wrong hash', sample.path.name, size, licence))
     assert cached.read_bytes() == sample.path.read_bytes()
     out = tmp_path / 'data' / 'out'
     assert sorted(leftovers(tmp_path)) == [cached, out]
 
     link.unlink()
-    assert 'already complete' in command(archive=sample.path, name=name)[1]
+    assert 'already complete' in command(right=sample.path, name=name)[1]
     out.rename(tmp_path / 'first')
-    assert command(archive=sample.path, name=name)[::2] == (0, '')
+    assert command(right=sample.path, name=name)[::2] == (0, '')
     assert content(out).keys() == content(tmp_path / 'first').keys()
 
 
@@ -237,13 +221,10 @@ def test_pip_fetches_into_the_cache(command, sample, tmp_path, name, size, licen
 def test_another_file_or_none_on_the_index(command, sample, tmp_path, name, found):
     if found:
         (tmp_path / 'links' / sample.path.name).write_bytes(sample.path.read_bytes())
-    message = failure(command(archive=None, name=name))
-    for text in (
-        ['wrong hash', sample_data.SAMPLES[name].sha256, hashlib.sha256(sample.path.read_bytes()).hexdigest()]
-        if found
-        else [sample_data.SAMPLES[name].requirement, '--archive']
-    ):
-        assert text in message
+    message = failure(command(name=name))
+    known = sample_data.SAMPLES[name]
+    names = [known.sha256, sha256(sample.path)] if found else [known.requirement, '--archive']
+    assert all(text in message for text in names)
     assert not leftovers(tmp_path)
 
 
@@ -259,23 +240,20 @@ def test_another_file_or_none_on_the_index(command, sample, tmp_path, name, foun
     ],
 )
 def test_overwrite_repairs(command, sample, tmp_path, name, path, fault):
-    def run(*args):
-        return command('--archive', sample.path, *args, archive=sample.path, name=name)
-
-    run()
+    command(archive=sample.path, name=name)
     out = tmp_path / 'data' / 'out'
     if fault == 'missing':
         (out / path).unlink()
     else:
         (out / path).write_bytes((out / path).read_bytes()[:-20])
     before = content(out)
-    message = failure(run())
+    message = failure(command(archive=sample.path, name=name))
     assert f'{path} is {fault}' in message
     assert '--overwrite' in message
     wrong = pack(tmp_path / 'wrong.tar.gz', {})
-    assert 'wrong hash' in failure(command('--archive', wrong, '--overwrite', archive=sample.path, name=name))
+    assert str(wrong) in failure(command('--overwrite', archive=wrong, right=sample.path, name=name))
     assert content(out) == before
-    assert run('--overwrite')[::2] == (0, '')
+    assert command('--overwrite', archive=sample.path, name=name)[::2] == (0, '')
     assert sample_data.find_faults(sample_data.SAMPLES[name], out) == []
     assert leftovers(tmp_path) == [out]
 
@@ -283,11 +261,11 @@ def test_overwrite_repairs(command, sample, tmp_path, name, path, fault):
 @pytest.mark.parametrize('name', ['notes.txt', 'img_dir/train/mine.png', 'img_dir/.hidden'])
 def test_overwrite_spares_other_files(command, release, tmp_path, name):
     """Also those in the folders of a sample, which are the layout of every data set of mmseg."""
-    command('--archive', release.path)
+    command(archive=release.path)
     mine = tmp_path / 'data' / 'out' / name
     mine.write_text('mine')
     next((tmp_path / 'data' / 'out' / 'ann_dir/val').iterdir()).unlink()  # the sample has a fault
-    assert f'also contains {name}' in failure(command('--archive', release.path, '--overwrite'))
+    assert name in failure(command('--overwrite', archive=release.path))
     assert mine.read_text() == 'mine'
 
 
@@ -308,13 +286,6 @@ def voc(*boxes):
         for name, x1, y1, x2, y2 in boxes
     )
     return f'<annotation><filename>any.tif</filename>{objects}</annotation>'
-
-
-def pack_wheel(path, files):
-    with zipfile.ZipFile(path, 'w') as wheel:
-        for name, data in files.items():
-            wheel.writestr(name, data)
-    return path
 
 
 @pytest.fixture(scope='module')
@@ -342,12 +313,9 @@ def wheel(tmp_path_factory):
         'deepforest-2.1.0.dist-info/RECORD': '',
         LICENCE: 'MIT License',
         **{f'deepforest/data/{name}.xml': voc(*trees) for name, trees in boxes.items()},
+        **{f'deepforest/data/{name}.png': encoded(image, 'PNG') for name, image in images.items()},
     }
-    for name, image in images.items():
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, 'PNG')
-        files[f'deepforest/data/{name}.png'] = file.getvalue()
-    path = pack_wheel(tmp_path_factory.mktemp('index') / TREES, files)
+    path = pack(tmp_path_factory.mktemp('index') / TREES, files)
     return SimpleNamespace(files=files, images=images, path=path)
 
 
@@ -372,7 +340,7 @@ def read_trees(out, monkeypatch):
 
 
 def test_trees_in_tiles(command, wheel, tmp_path, monkeypatch):
-    code, stdout, stderr = command('--archive', wheel.path, archive=wheel.path, name='trees')
+    code, stdout, stderr = command(archive=wheel.path, name='trees')
     assert (code, stderr) == (0, '')
     assert stdout.endswith('38 train, 9 val\n')
     out = tmp_path / 'data' / 'out'
@@ -381,14 +349,10 @@ def test_trees_in_tiles(command, wheel, tmp_path, monkeypatch):
     assert trees['val'] == {
         f'{VAL_TREES}_{tile}': boxes
         for tile, boxes in {  # counted from 0
+            **{key: [] for key in ('02', '11', '12', '20', '21')},
             '00': [[0, 0, 9, 7], [8, 1, 9, 4]],
             '01': [[0, 1, 1, 4]],
-            '02': [],
             '10': [[7, 1, 9, 3]],
-            '11': [],
-            '12': [],
-            '20': [],
-            '21': [],
             '22': [[8, 6, 9, 7], [7, 3, 9, 4]],
         }.items()
     }
@@ -406,10 +370,8 @@ def test_trees_in_tiles(command, wheel, tmp_path, monkeypatch):
 
 
 def test_tiles_of_trees_make_up_the_images(command, wheel, tmp_path):
-    command('--archive', wheel.path, archive=wheel.path, name='trees')
+    command(archive=wheel.path, name='trees')
     folder = tmp_path / 'data' / 'out' / 'JPEGImages'
     for name, cells in (TRAIN_TREES, 6), (VAL_TREES, 3), ('OSBS_029', 1), ('SOAP_061', 1):
-        tiles = [
-            [np.asarray(Image.open(folder / f'{name}_{y}{x}.jpg'), int) for x in range(cells)] for y in range(cells)
-        ]
+        tiles = [[pixels(folder / f'{name}_{y}{x}.jpg').astype(int) for x in range(cells)] for y in range(cells)]
         assert abs(np.vstack([*map(np.hstack, tiles)]) - wheel.images[name]).max() < 8
