@@ -17,7 +17,6 @@ FLOORS = (
     {'segmentation', 'detection', 'video', 'language'},
     {'deployment'},
 )
-VISION = ('layers', 'segmentation', 'segmentation.face_parsing', 'detection', 'video', 'engine', 'visualization')
 
 
 def sources():
@@ -97,15 +96,25 @@ def test_converters_are_commands_and_import_none():
         assert not {name.partition('.')[0] for name in names_imported(path)} & commands.keys(), path
 
 
-def test_a_relative_import_is_read(tmp_path, monkeypatch):
-    """The two tests above would see one, too."""
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package in place of mmattn: ``package(path=code)``."""
     monkeypatch.setattr(f'{__name__}.PACKAGE', tmp_path)
-    (tmp_path / 'layers').mkdir()
-    path = tmp_path / 'layers/a.py'
-    path.write_text(
-        'def f():\n    from ..language.text import vocabulary\n    from .. import video\n    import mmattn.ops\n'
+    (tmp_path / 'ops').mkdir()
+
+    def write(**files):
+        for name, code in files.items():
+            (tmp_path / f'{name.replace("__", "/", 1)}.py').write_text(code)
+
+    return write
+
+
+def test_a_relative_import_is_read(package, tmp_path):
+    """The tests above would see one, too."""
+    package(
+        ops__a='def f():\n    from ..language.text import vocabulary\n    from .. import video\n    import mmattn.ops\n'
     )
-    assert sorted(imports(path)) == ['language', 'ops', 'video']
+    assert sorted(imports(tmp_path / 'ops/a.py')) == ['language', 'ops', 'video']
 
 
 def test_no_modules_import_each_other():
@@ -113,42 +122,8 @@ def test_no_modules_import_each_other():
     TopologicalSorter(module_graph()).prepare()  # the error names a circle
 
 
-def test_a_circle_through_a_function_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(f'{__name__}.PACKAGE', tmp_path)
-    (tmp_path / 'ops').mkdir()
-    for name, code in (
-        ('__init__', ''),
-        ('ops/__init__', ''),
-        ('ops/a', 'from . import b'),
-        ('ops/b', 'from mmattn.ops.c import f'),
-        ('ops/c', 'def f():\n    from .a import g\n'),
-    ):
-        (tmp_path / f'{name}.py').write_text(code)
+def test_a_circle_through_a_function_is_seen(package):
+    package(ops__a='from . import b', ops__b='from mmattn.ops.c import f', ops__c='def f():\n    from .a import g\n')
     with pytest.raises(CycleError) as caught:
         TopologicalSorter(module_graph()).prepare()
     assert set(caught.value.args[1]) == {'mmattn.ops.a', 'mmattn.ops.b', 'mmattn.ops.c'}
-
-
-def test_vision_imports_no_module_of_language(run_python):
-    code = f"""
-import sys
-from importlib import import_module
-for name in {VISION}:
-    import_module('mmattn.' + name)
-from mmengine.registry import HOOKS, MODELS
-for name in ('BiCCHead', 'BilateralNonLocal2d', 'SST'):
-    assert MODELS.get('mmattn.' + name)
-assert HOOKS.get('mmattn.CheckpointHook')
-print([name for name in sys.modules if name.startswith('mmattn.language')])
-"""
-    assert run_python(code).splitlines()[-1] == '[]'
-
-
-def test_layers_for_sentences_and_regions_need_no_mmcv(run_python):
-    code = """
-import sys
-sys.modules['mmcv'] = None  # importing it raises an ImportError
-import mmattn.language.layers as layers
-print([getattr(layers, name).__name__ for name in layers.__all__] == layers.__all__)
-"""
-    assert run_python(code).splitlines()[-1] == 'True'

@@ -24,14 +24,8 @@ def read(folder):
 
 @pytest.mark.e2e
 def test_the_run_is_rehearsed_without_a_gpu(tmp_path):
-    env = {
-        **os.environ,
-        'SMALL': '--small',
-        'OUT': str(tmp_path),
-        'SITE': str(tmp_path / 'site'),
-        'PYTHON': sys.executable,
-        'OMP_NUM_THREADS': '1',
-    }
+    paths = {'OUT': str(tmp_path), 'SITE': str(tmp_path / 'site'), 'PYTHON': sys.executable}
+    env = {**os.environ, **paths, 'SMALL': '--small', 'OMP_NUM_THREADS': '1'}
     command = ['bash', GPU_RUN / 'gpu_run.sh', 'env', 'compare', 'layers', 'ops']
     done = subprocess.run(command, env=env, text=True, capture_output=True)
     lines = read(tmp_path)

@@ -1,4 +1,4 @@
-"""What a repository's host reads: citation, workflow, forms for reports, hooks for commits."""
+"""What a repository's host reads, such as citation and workflow, and image files, which ``docker/prove.sh`` builds."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,8 @@ import yaml
 import mmattn
 
 ROOT = Path(__file__).parents[1]
+CPU, CUDA = ((ROOT / 'docker' / name).read_text() for name in ('Dockerfile.cpu', 'Dockerfile'))
+LINE = re.compile('^# -{20,}$', re.MULTILINE)
 
 
 def read(name):
@@ -16,9 +18,7 @@ def read(name):
 
 def test_the_citation_has_the_version_and_every_source():
     citation = read('CITATION.cff')
-    assert {'cff-version', 'message', 'title', 'authors', 'version'} <= set(
-        citation
-    )  # the schema requires the first four
+    assert {'cff-version', 'message', 'title', 'authors'} <= set(citation)  # the schema requires these
     assert citation['version'] == mmattn.__version__
     sources = (ROOT / 'docs/methods.md').read_text(encoding='utf-8').partition('## Sources')[2]
     titles = [' '.join(title.split()) for title in re.findall(r'\. \*(.+?)\*\.', sources, re.DOTALL)]
@@ -51,3 +51,25 @@ def test_hooks_before_a_commit_are_the_linters_of_the_tests():
         assert {'id', 'name', 'language', 'entry'} <= set(hook)
         tool, _, option = hook['entry'].partition(' ')
         assert f'{tool} {option}'.removesuffix(' -i') in linters
+
+
+def test_both_files_make_the_same_image_on_their_bases():
+    (of_cpu, steps), (of_cuda, same_steps) = LINE.split(CPU), LINE.split(CUDA)
+    assert steps == same_steps
+    assert re.search(r'^FROM debian:bookworm-\d{8}-slim\nENV MMATTN_ACCELERATOR=cpu$', of_cpu, re.MULTILINE)
+    assert re.search(r'^FROM nvidia/cuda:[\d.]+-devel-\S+\nENV MMATTN_ACCELERATOR=cuda ', of_cuda, re.MULTILINE)
+    assert re.search(r'image\.version="(.+?)"', steps).group(1) == mmattn.__version__
+
+
+def test_code_is_copied_after_mmcv_is_built():
+    instructions = re.findall(r'^(?:COPY (.+)|RUN .*?(\w+\.sh).*)$', CPU, re.MULTILINE)
+    environment = 'tools/environment/ tools/environment/'
+    assert instructions == [(environment, ''), ('', 'dependencies.sh'), ('. .', ''), ('', 'setup.sh')]
+
+
+def test_nothing_that_git_ignores_travels():
+    def names(file: str) -> set[str]:
+        lines = (ROOT / file).read_text().splitlines()
+        return {line.removeprefix('**/').rstrip('/') for line in lines if line and not line.startswith('#')}
+
+    assert names('.gitignore') <= names('.dockerignore')

@@ -56,27 +56,16 @@ def scripts(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ('script', 'names'),
-    [
-        ('quickstart.sh', '--peer'),
-        ('environment/setup.sh', '--with-mmcv-ops .*--fast'),
-        ('environment/dependencies.sh', '--with-mmcv-ops .*--fast'),
-    ],
-)
-def test_an_unknown_option_is_an_error_before_any_work(scripts, script, names):
+@pytest.mark.parametrize('script', ['quickstart.sh', 'environment/setup.sh', 'environment/dependencies.sh'])
+def test_an_unknown_option_is_an_error_before_any_work(scripts, script):
     done = scripts(script, '--fast')
     assert done.returncode in (1, 2)
-    assert re.search(names, done.stderr)
-
-
-@pytest.mark.parametrize('script', ['setup.sh', 'dependencies.sh'])
-def test_help_names_options_and_variables(scripts, script):
-    done = scripts(f'environment/{script}', '--help')
-    assert done.returncode == 0
-    for word in ('--with-mmcv-ops', 'PYTHON', 'MMATTN_ACCELERATOR', 'MMATTN_CACHE', 'TORCH_INDEX_URL'):
-        assert word in done.stdout
-    assert 'set -euo' not in done.stdout
+    assert re.search('--peer' if script == 'quickstart.sh' else '--fast', done.stderr)
+    if script != 'quickstart.sh':
+        done = scripts(script, '--help')
+        assert done.returncode == 0
+        words = '--with-mmcv-ops', 'PYTHON', 'MMATTN_ACCELERATOR', 'MMATTN_CACHE', 'TORCH_INDEX_URL'
+        assert all(word in done.stdout for word in words)
 
 
 def test_another_python_or_accelerator_is_an_error(scripts, tmp_path):
@@ -84,13 +73,10 @@ def test_another_python_or_accelerator_is_an_error(scripts, tmp_path):
     for path, version in ('.venv/bin/python', '3.11'), ('.venv/bin/pip', ''), ('newer', '3.12'):
         (tmp_path / path).write_text(f'#!/bin/sh\necho {version}\n')
         (tmp_path / path).chmod(0o755)
-    for env, names in (
-        (dict(PYTHON=str(tmp_path / 'newer')), 'newer is 3.12, but .venv has 3.11'),
-        (dict(MMATTN_ACCELERATOR='gpu'), "MMATTN_ACCELERATOR is 'gpu'"),
-    ):
-        done = scripts('environment/dependencies.sh', **env)
+    for name, value in dict(PYTHON=str(tmp_path / 'newer'), MMATTN_ACCELERATOR='gpu').items():
+        done = scripts('environment/dependencies.sh', **{name: value})
         assert done.returncode == 1
-        assert names in done.stderr
+        assert value in done.stderr
 
 
 @pytest.mark.e2e
@@ -186,13 +172,8 @@ def test_uv_gets_the_settings_of_pip():
         'PIP_FIND_LINKS': '/wheels /more',
         'UV_INDEX': 'mine',
     }
-    done = subprocess.run([sys.executable, script], env=env, text=True, capture_output=True, check=True, timeout=60)
-    assert done.stdout.splitlines() == [
-        'export UV_DEFAULT_INDEX=https://index.example/simple',
-        'export UV_FIND_LINKS=/wheels,/more',
-    ]
-    values = 'echo "$UV_DEFAULT_INDEX"'
-    shell = ['bash', '-c', f'eval "$({sys.executable} {script})"; {values}']
-    done = subprocess.run(shell, env=env | {'PIP_INDEX_URL': 'https://user:a%20b&c@index.example'}, **dict(
-        text=True, capture_output=True, check=True, timeout=60))  # fmt: skip
-    assert done.stdout == 'https://user:a%20b&c@index.example\n'
+    lines = subprocess.check_output([sys.executable, script], env=env, text=True).splitlines()
+    assert lines == ['export UV_DEFAULT_INDEX=https://index.example/simple', 'export UV_FIND_LINKS=/wheels,/more']
+    env['PIP_INDEX_URL'] = 'https://user:a%20b&c@index.example'
+    shell = ['bash', '-c', f'eval "$({sys.executable} {script})"; echo "$UV_DEFAULT_INDEX"']
+    assert subprocess.check_output(shell, env=env, text=True) == f'{env["PIP_INDEX_URL"]}\n'

@@ -159,12 +159,7 @@ def test_without_a_package_only_its_components_are_missing(ask, mmengine_path, h
     assert {name for name in names if said[name]} == expected.keys()
     for name, packages in expected.items():
         package = packages.split()[0].replace('mmseg', 'mmsegmentation').replace('mmdet', 'mmdetection')
-        for part in (
-            'ImportError: ',
-            f"'{name}' requires {packages},",
-            f'pip install onedl-{package}',
-            'pip install mm',
-        ):
+        for part in ('ImportError: ', name, f' {packages},', f'pip install onedl-{package}', 'pip install mm'):
             assert part in said[name]
 
 
@@ -223,12 +218,8 @@ def test_folders_name_all_that_is_registered(run_python):
 
 
 def test_subpackages_by_attribute(run_python):
-    said = run_python(
-        'import sys, mmattn\n'
-        'print("torch" in sys.modules, mmattn.ops.global_attention.__name__, mmattn.utils.config_path().name)\n'
-        'try:\n    mmattn.BiCCHead\nexcept AttributeError as error:\n    print(error)'
-    )
-    assert said.startswith('False global_attention configs\n')
-    assert f"no attribute 'BiCCHead'; there are {', '.join(mmattn.SUBPACKAGES)}" in said
+    assert run_python('import mmattn; print(mmattn.ops.global_attention.__name__)') == 'global_attention\n'
+    with pytest.raises(AttributeError, match=f'BiCCHead.* {", ".join(mmattn.SUBPACKAGES)}'):
+        mmattn.BiCCHead  # noqa: B018
     folders = {path.parent.name for path in Path(mmattn.__file__).parent.glob('*/__init__.py')}
     assert {*mmattn.SUBPACKAGES} == {*folders, 'registry'}

@@ -1,6 +1,5 @@
 """The converter of Flickr8k and the detector of attributes, on small data, and on Flickr8k where it is there."""
 
-import gzip
 import json
 import re
 
@@ -14,6 +13,7 @@ from mmattn.language.captioning import COCOCaptionDataset
 from mmattn.language.captioning.annotations import read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
 from reproduction.language_releases import region_archive as archive
+from reproduction.releases import write_json
 
 from ..real_data import missing, real_data
 from .conftest import content, places, scripts
@@ -29,9 +29,7 @@ def image(name, split, *captions):
 
 
 def annotate(path, images):
-    data = json.dumps(dict(dataset='flickr8k', images=images), ensure_ascii=False).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
-    return path
+    return write_json(path, dict(dataset='flickr8k', images=images))
 
 
 # Flickr8k.
@@ -56,8 +54,7 @@ def source(tmp_path):
     return folder
 
 
-def test_every_second_validation_image_becomes_a_test_image(command, source, tmp_path):
-    out = tmp_path / 'data/out'
+def test_every_second_validation_image_becomes_a_test_image(command, source, out):
     code, said, warnings = command(flickr8k, source)
     assert (code, warnings) == (0, [])
     assert said[-4:] == [
@@ -82,9 +79,8 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, tmp
     assert json.loads(path.read_bytes())['images'] == expected[:4]
 
 
-def test_a_test_set_for_a_trained_model(command, source, tmp_path):
+def test_a_test_set_for_a_trained_model(command, source, out, tmp_path):
     """The vocabulary is that of the data that the model was trained on."""
-    out = tmp_path / 'data/out'
     assert command(flickr8k, source)[0] == 0
     trained = out.rename(tmp_path / 'trained')
     annotate(source / 'dataset_flickr8k.json.gz', [dict(each, split='test') for each in IMAGES[2:4]])
@@ -97,9 +93,6 @@ def test_a_test_set_for_a_trained_model(command, source, tmp_path):
     new = COCOCaptionDataset(str(path), store, 'test', vocab_file='dataset_flickr8k.json', **options)
     assert new.ids == ['3', '4']
     assert new.metainfo == old.metainfo
-
-
-# Attributes: the parts.
 
 
 def test_faults_of_flickr8k(fails, source):
@@ -118,6 +111,9 @@ def test_faults_of_flickr8k(fails, source):
     for file in source.glob('*.npz'):
         file.unlink()
     assert places(fails(flickr8k, source)) == [str(source)]
+
+
+# Attributes: the parts.
 
 
 def reference_average_precision(scores, targets):
@@ -145,9 +141,7 @@ def test_average_precision():
     assert found[3].isnan()
     torch.testing.assert_close(found[20], targets[:, 20].float().mean())
     assert attributes.average_precision(targets.double(), targets).nansum() == 29
-    torch.testing.assert_close(
-        attributes.average_precision(scores[:1], targets[:1])[targets[0]], torch.ones(()).expand(int(targets[0].sum()))
-    )
+    assert (attributes.average_precision(scores[:1], targets[:1])[targets[0]] == 1).all()
 
 
 def test_quality():
@@ -159,16 +153,9 @@ def test_quality():
 
 
 def test_words_are_counted_once_per_image(tmp_path):
-    path = annotate(
-        tmp_path / 'a.json',
-        [
-            image(1, 'train', 'a dog dog dog in the sun', 'a dog'),
-            image(2, 'train', 'cat on a mat', 'the cat'),
-            image(3, 'train', 'a cat sees the sun'),
-            image(4, 'train', 'the'),
-        ],
-    )
-    found = attributes.read_annotations(path)
+    captions = ['a dog dog dog in the sun', 'a dog'], ['cat on a mat', 'the cat'], ['a cat sees the sun'], ['the']
+    images = [image(number, 'train', *texts) for number, texts in enumerate(captions, 1)]
+    found = attributes.read_annotations(annotate(tmp_path / 'a.json', images))
     words = attributes.attribute_words(found, 5)
     assert words == ['cat', 'sun', 'dog', 'mat', 'sees']
     assert attributes.attribute_words(found, 2) == words[:2]

@@ -23,24 +23,19 @@ SIZE, GRID = 64, 3  # the map of the second level has 8 × 8 positions
 OPTIONS = ('--size', SIZE, '--grid', GRID, '--level', 1, '--device', 'cpu')
 
 
-def segmentor():
-    """``model`` of a small config of mmseg."""
-    head = dict(type='FCNHead', in_channels=64, channels=8, num_classes=3, num_convs=1, norm_cfg=dict(type='BN'))
-    return dict(
-        type='EncoderDecoder',
-        data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
-        backbone=BACKBONE,
-        decode_head=head,
-        test_cfg=dict(mode='whole'),
-    )
+SEGMENTOR = dict(
+    type='EncoderDecoder',
+    data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
+    backbone=BACKBONE,
+    decode_head=dict(type='FCNHead', in_channels=64, channels=8, num_classes=3, norm_cfg=dict(type='BN')),
+    test_cfg=dict(mode='whole'),
+)
 
 
 def write_model(folder, kind):
     """Write config and checkpoint of a small model: 'mmseg', 'mmdet' or 'backbone'; return their paths."""
-    model = dict(
-        mmseg=segmentor, mmdet=lambda: detector('retina'), backbone=lambda: dict(BACKBONE, type='mmseg.ResNet')
-    )
-    cfg = Config(dict(default_scope='mmdet' if kind == 'mmdet' else 'mmseg', model=model[kind]()))
+    models = dict(mmseg=SEGMENTOR, mmdet=detector('retina'), backbone=dict(BACKBONE, type='mmseg.ResNet'))
+    cfg = Config(dict(default_scope='mmdet' if kind == 'mmdet' else 'mmseg', model=models[kind]))
     if kind == 'backbone':
         cfg.data_preprocessor = dict(type='mmengine.ImgDataPreprocessor', mean=MEAN, std=STD, bgr_to_rgb=True)
     cfg.dump(str(folder / f'{kind}.py'))
@@ -65,14 +60,9 @@ def photos(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, capfd):
+def run(tmp_path, command):
     """Run the converter into ``tmp_path/out``; return its exit code and what it printed on stderr."""
-
-    def run(*args, out='out'):
-        code = converter.main([*map(str, args), '--out-dir', str(tmp_path / out)])
-        return code, capfd.readouterr().err.splitlines()
-
-    return run
+    return lambda *args, out='out': command(converter, *args, out=tmp_path / out)[::2]
 
 
 def test_weights_that_cannot_be_downloaded_are_named_with_their_place(run, photos, tmp_path, monkeypatch):
@@ -186,16 +176,14 @@ def test_ids_are_numbers_of_annotations(run, tmp_path, image_id, names, expected
 
 def test_the_shipped_backbone_reads_a_published_classifier(run, photos, tmp_path):
     """Of OpenMMLab's layout: a checkpoint with ``backbone.`` before the names, a further convolution and a head."""
-    cfg = Config.fromfile(config_path('_base_/models/mobilenet-v2_imagenet.py'))
+    config = config_path('_base_/models/mobilenet-v2_imagenet.py')
+    cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     weights = {f'backbone.{name}': x for name, x in MODELS.build(cfg.model).state_dict().items()}
     others = {'backbone.conv2.conv.weight': torch.zeros(1280, 320, 1, 1), 'head.fc.bias': torch.zeros(1000)}
     torch.save(dict(state_dict={**weights, **others}), tmp_path / 'classifier.pth')
     options = ('--size', 64, '--grid', 2, '--device', 'cpu')
-    assert (
-        run(config_path('_base_/models/mobilenet-v2_imagenet.py'), tmp_path / 'classifier.pth', photos, *options)[0]
-        == 0
-    )
+    assert run(config, tmp_path / 'classifier.pth', photos, *options)[0] == 0
     assert RegionStore(tmp_path / 'out')['0'].features.shape == (4, 320)
 
 

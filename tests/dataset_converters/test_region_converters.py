@@ -58,9 +58,9 @@ SAMPLES = {f'{100 + i}': sample(i, 2 + i % 3) for i in range(5)}
 LINES = [line(image_id, *each) for image_id, each in SAMPLES.items()]
 
 
-def check(store, samples=SAMPLES):
-    assert store.image_ids == list(samples)
-    for image_id, (boxes, features) in samples.items():
+def check(store):
+    assert store.image_ids == list(SAMPLES)
+    for image_id, (boxes, features) in SAMPLES.items():
         found = store[image_id]
         assert found.size == SIZE
         np.testing.assert_array_equal(found.boxes, boxes)
@@ -95,9 +95,6 @@ def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch
         code, said, _ = command(bottom_up, source, '--float16')
     assert (code, said[0]) == (0, 'images converted before: 3')
     assert content(out) == expected
-
-
-# NumPy archives.
 
 
 def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
@@ -160,6 +157,9 @@ def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatc
     code, _, said = command(bottom_up, source, '--skip-damaged', out=tmp_path / 'none')
     assert code == 1
     assert said[-1].startswith(f'error: {source}, line 1: ')
+
+
+# NumPy archives.
 
 
 def test_archives_of_integers(command, out, tmp_path):
@@ -270,15 +270,8 @@ def test_real_archives(command, out, name, count, first):
 def model(tmp_path):
     """Paths of a config and a checkpoint of a small Faster R-CNN, and of two photographs."""
     pytest.importorskip('mmcv._ext')
-    cfg = Config(
-        dict(
-            default_scope='mmdet',
-            model=detector('faster'),
-            test_dataloader=dict(
-                dataset=dict(type='CocoDataset', pipeline=[*PIPELINE[:2], dict(type='LoadAnnotations'), PIPELINE[2]])
-            ),
-        )
-    )
+    dataset = dict(type='CocoDataset', pipeline=[*PIPELINE[:2], dict(type='LoadAnnotations'), PIPELINE[2]])
+    cfg = Config(dict(default_scope='mmdet', model=detector('faster'), test_dataloader=dict(dataset=dataset)))
     cfg.dump(tmp_path / 'detector.py')
     init_default_scope('mmdet')
     torch.manual_seed(0)
@@ -327,10 +320,8 @@ def test_faults_before_region_features(fails, command, model, tmp_path, monkeypa
     whole = (photos / 'a/0.JPG').read_bytes()
     for name, data in (('0.png', whole), ('2.jpg', whole[:-300]), ('3.png', b'')):
         (photos / name).write_bytes(data)
-    assert places(fails(extraction, config, checkpoint, photos, tmp_path / 'none')) == [
-        f'{photos}/a/0.JPG',  # the id of 0.png
-        f'{tmp_path}/none',
-    ]
+    found = places(fails(extraction, config, checkpoint, photos, tmp_path / 'none'))
+    assert found == [f'{photos}/a/0.JPG', f'{tmp_path}/none']  # the first has the id of 0.png
     (photos / '0.png').unlink()
     assert places(fails(extraction, config, checkpoint, photos)) == [f'{photos}/2.jpg', f'{photos}/3.png']
     assert places(fails(extraction, config, tmp_path / 'nowhere.pth', photos / 'a')) == [f'{tmp_path}/nowhere.pth']

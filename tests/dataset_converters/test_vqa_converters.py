@@ -1,20 +1,15 @@
 """The converters of visual questions, on small data, and on real data where they are there."""
 
 from collections import Counter
+from functools import cache
+from statistics import fmean
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from mmattn.language import RegionStore
-from mmattn.language.vqa import (
-    Question,
-    VQADataset,
-    normalize_answer,
-    official_score,
-    read_questions,
-    write_questions,
-)
+from mmattn.language.vqa import Question, VQADataset, normalize_answer, official_score, read_questions, write_questions
 from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
 from reproduction.language_releases import TEN_ANSWERS as TEN
 from reproduction.language_releases import coco_qa, daquar, easy_vqa
@@ -27,6 +22,7 @@ from reproduction.releases import write_json as write
 from ..real_data import missing, real_data
 from .conftest import content, places, scripts
 
+TOKENS = 'ban', 'skip-thought'
 NAMES = ('vqa', 'visual_genome', 'coco_qa', 'daquar', 'easy_vqa')
 CONVERTERS = dict(zip(NAMES, scripts(*NAMES)))
 
@@ -62,11 +58,8 @@ def test_published_files_of_both_versions(command, tmp_path, out, prefix, suffix
     ]
     assert read(out, 'train')[1] == Question(3001, '3', 'Is it 1?', TEN, 'yes', 'is it', 'yes/no')
     assert read(out, 'test') == read(out, 'test-dev') == [Question(7000, '7', 'Is it 0?')]
-    assert {path.name for path in out.iterdir()} == {
-        'converted.txt',
-        *(f'questions_{split}.json' for split in ('train', 'val', 'test', 'test-dev')),
-    }
     before = content(out)
+    assert before.keys() == {f'questions_{split}.json' for split in ('train', 'val', 'test', 'test-dev')}
     (out / 'regions').mkdir()
     assert 'regions' in command('vqa', folder, '--overwrite')[2][0]
     (out / 'regions').rmdir()
@@ -94,14 +87,8 @@ def test_a_subset_with_regions_and_without_a_test(command, tmp_path, out):
     assert [each.image_id for each in read(out, 'val')] == ['9', '9', '7']
     assert [each.image_id for each in read(out, 'test')] == ['5', '5', '6']
     store = RegionStore(out / 'regions')
-    data = VQADataset(
-        'questions_test.json',
-        'regions',
-        answer_files=['questions_train.json'],
-        min_answers=1,
-        test_mode=True,
-        data_root=str(out),
-    )
+    options = dict(answer_files=['questions_train.json'], min_answers=1, test_mode=True, data_root=str(out))
+    data = VQADataset('questions_test.json', 'regions', **options)
     assert data[2]['inputs']['features'].equal(store['6'].features)
     assert command('vqa', folder, '--overwrite')[0] == 0
     assert not (out / 'questions_test.json').exists()
@@ -123,15 +110,8 @@ def test_all_faults_of_vqa(fails, tmp_path):
     write(val, dict(annotations=[dict(question_id=1)] + entries([4])[1] * 2))
     found = fails('vqa', folder)
     assert places(found) == [str(paths[1])] * 5 + [str(val)] * 2
-    named = [
-        'question 1000',
-        'question 2001',
-        'question 3002',
-        'question 77',
-        'question 4003',
-        'annotations[0]',
-        'question 4000',
-    ]
+    named = [f'question {number}' for number in (1000, 2001, 3002, 77, 4003, 4000)]
+    named.insert(5, 'annotations[0]')
     assert all(name in fault for name, fault in zip(named, found, strict=True))
     val.write_text('{', encoding='utf-8')
     write(paths[0], [])
@@ -180,10 +160,9 @@ def test_all_faults_of_visual_genome(command, tmp_path):
     write(folder / 'image_data.json', [dict(image_id=1)])
     code, _, said = command('visual_genome', folder, '--vqa', vqa)
     assert code == 1
-    assert places(line.strip() for line in said[1:5]) == [
-        *(f'{vqa}/questions_{split}.json' for split in ('train', 'val')),
-        *(f'{folder}/{name}' for name in ('image_data.json', 'question_answers.json.gz')),
-    ]
+    expected = [vqa / 'questions_train.json', vqa / 'questions_val.json']
+    expected += [folder / 'image_data.json', folder / 'question_answers.json.gz']
+    assert places(line.strip() for line in said[1:5]) == [*map(str, expected)]
     (folder / 'image_data.json').unlink()
     for split in ('train', 'val'):
         write_questions(vqa / f'questions_{split}.json', [Question(0, '3', '?')])
@@ -319,48 +298,38 @@ def test_a_test_set_for_a_trained_model(command, tmp_path, out, name):
 # Real data: the numbers of words and answers that the specification gives.
 
 
-def convert_real(request, tmp_path_factory, name, source, *options):
-    folder = real_data(f'{source}_source', source)
-    if not folder.is_dir():
-        pytest.skip(missing(f'{source}_source', folder))
-    out = tmp_path_factory.mktemp(name) / 'out'
-    assert CONVERTERS[name].main([str(folder), '--out-dir', str(out), *options]) == 0
-    return out
-
-
-REAL = {'vqa': 'coco_vqa_mini', 'coco_qa': 'coco_vqa_mini', 'daquar': 'daquar', 'easy_vqa': 'easy_vqa'}
-
-
 @pytest.fixture(scope='module')
-def real(request, tmp_path_factory):
+def real(tmp_path_factory):
     """Return the converted folder of a data set; convert it once."""
-    found = {}
 
+    @cache
     def get(name):
-        if name not in found:
-            options = ['--hold-out'] if name == 'vqa' else []
-            found[name] = convert_real(request, tmp_path_factory, name, REAL[name], *options)
-        return found[name]
+        source = 'coco_vqa_mini' if name in ('vqa', 'coco_qa') else name
+        folder = real_data(f'{source}_source', source)
+        if not folder.is_dir():
+            pytest.skip(missing(f'{source}_source', folder))
+        out = tmp_path_factory.mktemp(name) / 'out'
+        options = ['--hold-out'] if name == 'vqa' else []
+        assert CONVERTERS[name].main([str(folder), '--out-dir', str(out), *options]) == 0
+        return out
 
     return get
 
 
-@pytest.mark.parametrize(
-    ('name', 'tokens', 'words', 'answers', 'counts'),
-    [
-        ('vqa', 'ban', 1675, 636, (2550, 267, 250)),
-        ('vqa', 'skip-thought', 1687, 638, (2550, 267, 250)),
-        ('coco_qa', 'ban', 2377, 346, (3251, 367, 371)),
-        ('coco_qa', 'skip-thought', 2362, 346, (3251, 367, 371)),
-        ('daquar', 'ban', 865, 968, (6795, 1389, 1445)),
-        ('daquar', 'skip-thought', 865, 968, (6795, 1389, 1445)),
-        pytest.param('easy_vqa', 'ban', 26, 13, (38575, 2363, 2420), marks=pytest.mark.slow),
-        pytest.param('easy_vqa', 'skip-thought', 26, 13, (38575, 2363, 2420), marks=pytest.mark.slow),
-    ],
-)
-def test_words_and_answers_of_real_data(real, name, tokens, words, answers, counts):
+REAL = {  # words and answers by BAN's tokens and by skip-thought's; questions for training, validation and test
+    'vqa': (dict(zip(TOKENS, ((1675, 636), (1687, 638)))), (2550, 267, 250)),
+    'coco_qa': (dict(zip(TOKENS, ((2377, 346), (2362, 346)))), (3251, 367, 371)),
+    'daquar': (dict.fromkeys(TOKENS, (865, 968)), (6795, 1389, 1445)),
+    'easy_vqa': (dict.fromkeys(TOKENS, (26, 13)), (38575, 2363, 2420)),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize('tokens', TOKENS)
+@pytest.mark.parametrize('name', [pytest.param(n, marks=pytest.mark.slow) if n == 'easy_vqa' else n for n in REAL])
+def test_words_and_answers_of_real_data(real, name, tokens):
     """Splits have no image in common; every image has 37 regions, or a picture."""
-    folder = real(name)
+    folder, (words, counts) = real(name), REAL[name]
     images = []
     for split, count in zip(('train', 'val', 'test'), counts):
         data = VQADataset(
@@ -376,20 +345,19 @@ def test_words_and_answers_of_real_data(real, name, tokens, words, answers, coun
             data_root=str(folder),
         )
         assert len(data) == count
-        assert (len(data.metainfo['symbols']), len(data.metainfo['answers'])) == (words, answers)
+        assert (len(data.metainfo['symbols']), len(data.metainfo['answers'])) == words[tokens]
         inputs = data[0]['inputs']
         if name == 'easy_vqa':
             assert inputs['image'].shape == (3, 64, 64)
         else:
             assert inputs['features'].shape == (37, 128)
         images.append({each.image_id for each in read(folder, split)})
-    assert not images[0] & images[1] | images[0] & images[2] | images[1] & images[2]
+    assert len(set().union(*images)) == sum(map(len, images))
     assert abs(len(images[1]) - len(images[2])) <= 1
 
 
 def mean(values):
-    values = list(values)
-    return 100 * sum(values) / len(values)
+    return 100 * fmean(values)
 
 
 def test_baselines_of_coco_vqa_mini(real):

@@ -130,12 +130,7 @@ NO_BACKBONE = str(config_path('_base_/schedules/adamw_160.py'))
         ('5.1', 'davis_240p', dict(backbone=NAME), r'mobilenet-v2-d8 .*mmattn\.SST'),
         ('3.2', 'camvid', dict(backbone='mobilenet-v2-s8_video'), r's8_video .*decode_head .* 256 .* None'),
         ('5.1', 'davis_240p', dict(backbone='mobilenet-v2-s8_video', frozen=True), '--frozen requires --pretrained'),
-        (
-            '5.1',
-            'davis_240p',
-            dict(backbone='mobilenet-v2-s8_video', pretrained=True, frozen=True, crops=4),
-            '--cached-crops .*--frozen',
-        ),
+        ('5.1', 'davis_240p', dict(pretrained=True, frozen=True, crops=4), '--cached-crops .*--frozen'),
         ('3.2', 'camvid', dict(crops=4), '--cached-crops requires --pretrained'),
         ('3.1', 'camvid', dict(backbone=NAME, pretrained=True, crops=4), '--cached-crops .*--tta'),
         ('3.2', None, dict(backbone=NAME, pretrained=True, crops=4), 'whole: .*--dataset'),

@@ -59,10 +59,8 @@ def test_photographs_are_trained_on_in_every_fold(data, tmp_path, monkeypatch):
     folds = list_folds(FOLDS, tmp_path / 'folds')
     with fold_lists(FOLDS, tmp_path / 'folds'):
         for fold, train_clip, test_clip in zip(folds, ('goat', 'bear'), ('bear', 'goat')):
-            grid, strided = (
-                method.configs[0]
-                for method in plan(ROWS, Protocol('davis_240p_stills', 2, 1.0, True, fold=fold), source)[:2]
-            )
+            protocol = Protocol('davis_240p_stills', 2, 1.0, True, fold=fold)
+            grid, strided = (method.configs[0] for method in plan(ROWS, protocol, source)[:2])
             assert strided.model.attention.step == 4  # √16, of 16×22
             init_default_scope('mmengine')
             train = DATASETS.build(grid.train_dataloader.dataset)
@@ -86,36 +84,25 @@ def test_other_folds_in_a_work_dir_are_an_error_and_change_nothing(tmp_path):
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before
 
 
+def fold_of_images(folder, data):
+    protocol = Protocol('camvid', 2, fold=list_folds(FOLDS, folder)[0])
+    plan(read_tables()['3.2'], protocol, read_data('camvid', data['camvid']))
+
+
+def missing_clips(folder, data):
+    scope = Scope(seeds=[0], folds=[['cow', 'bear'], ['dog']])
+    reproduce(ROWS, protocol(None, frozen=False), folder, scope, Machine(), data['davis_240p'])
+
+
 @pytest.mark.parametrize(
     ('call', 'names'),
     [
         (lambda folder, data: list_folds([['bear', 'goat']], folder), 'two folds'),
         (lambda folder, data: list_folds([['bear'], ['goat', 'bear']], folder), 'common names'),
-        (
-            lambda folder, data: plan(
-                read_tables()['3.2'],
-                Protocol('camvid', 2, fold=list_folds(FOLDS, folder)[0]),
-                read_data('camvid', data['camvid']),
-            ),
-            'lists of names',
-        ),
-        (
-            lambda folder, data: reproduce(
-                ROWS,
-                protocol(None, frozen=False),
-                folder,
-                Scope(seeds=[0], folds=[['cow', 'bear'], ['dog']]),
-                Machine(),
-                data['davis_240p'],
-            ),
-            '(?s)not in .*dog',
-        ),
-        (
-            lambda folder, data: check_untrained(['label propagation'], configs(data, None, frozen=False)[0]),
-            '--pretrained',
-        ),
+        (fold_of_images, 'lists of names'),
+        (missing_clips, '(?s)not in .*dog'),
+        (lambda _, data: check_untrained(['label propagation'], configs(data, None, frozen=False)[0]), '--pretrained'),
     ],
-    ids=['one fold', 'common', 'images', 'missing clips', 'untrained'],
 )
 def test_folds_that_cannot_be_made(data, tmp_path, call, names):
     with pytest.raises(ProtocolError, match=names):
@@ -161,11 +148,9 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     scope = Scope(seeds=[3], folds=FOLDS, untrained=['first mask', 'label propagation'], units='.*')
     scope = scope._replace(contrasts=['SST (Grid) - first mask'])
     handler = signal.getsignal(signal.SIGTERM)
+    arguments = rows, protocol(weights), tmp_path, scope, Machine(workers=0), data['davis_240p']
     try:
-        texts = {
-            reproduce(rows, protocol(weights), tmp_path, scope, Machine(workers=0), data['davis_240p'])
-            for _ in range(2)
-        }
+        texts = {reproduce(*arguments) for _ in range(2)}
     finally:
         signal.signal(signal.SIGTERM, handler)
     (text,) = texts
@@ -184,14 +169,10 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
         score, count = run['scores'][content['samples'].index(clip)]
         assert score / count == pytest.approx(log[-1]['JF'], abs=1e-3)
         by_clip.append(log[-1]['JF'])
-        masks = [
-            read_mask(str(path), True) > 0
-            for path in sorted((data['davis_240p'] / f'Annotations/240p/{clip}').iterdir())
-        ]
-        # Neither the first nor the last frame is scored.
-        assert content['runs'][f'first mask, {stem}_fold-{number}']['none']['metrics']['J'] == pytest.approx(
-            100 * (masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum()
-        )
+        paths = sorted((data['davis_240p'] / f'Annotations/240p/{clip}').iterdir())
+        first, second = (read_mask(str(path), True) > 0 for path in paths[:2])  # neither first nor last are scored
+        found = content['runs'][f'first mask, {stem}_fold-{number}']['none']['metrics']['J']
+        assert found == pytest.approx(100 * (first & second).sum() / (first | second).sum())
     assert sst['J&F'] == pytest.approx(sum(by_clip) / 2, abs=1e-3)
     mean = f'{sst["J&F"] - repeated["J&F"]:+.2f}'
     assert f'| SST (Grid) − first mask | {mean} [' in text

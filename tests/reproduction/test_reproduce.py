@@ -56,17 +56,11 @@ def test_list_names_tables_rows_and_data_sets(call):
     parts = dict(re.findall(r'^(?!\|)(\S.+)\n\n((?:\|.*\n)+)', said := call('--list'), re.M))
     listed = {paper: re.findall(r'^\| (\S+) \|', lines, re.M) for paper, lines in parts.items()}
     papers = {rows[0].paper for rows in tables.values()} - {''}
-    assert papers < listed.keys()
-    assert sorted(table for paper in papers for table in listed[paper] if table in tables) == sorted(
-        table for table, rows in tables.items() if rows[0].paper
-    )
-    assert {'ngsan-8', 'ngsan-1'} <= {
-        *listed['Normalized and Geometry-Aware Self-Attention Network for Image Captioning']
-    }
-    assert {'bccd', 'multi30k'} <= {*listed['Our own comparisons, on small data sets']}
-    assert {'camvid', 'cityscapes'} <= {
-        *listed['Data sets for --dataset, and the environment variables of their folders:']
-    }
+    by_paper = {(paper, table) for paper in papers for table in listed.pop(paper) if table in tables}
+    assert by_paper == {(rows[0].paper, table) for table, rows in tables.items() if rows[0].paper}
+    own, data_sets = listed.values()
+    assert {'bccd', 'multi30k'} <= {*own}
+    assert {'camvid', 'cityscapes'} <= {*data_sets}
     assert len(said.splitlines()) < 150
     for table, others in (('3.2', ['buildings', 'camvid', 'cityscapes']), ('multi30k', ['multi30k_en-de'])):
         said = call(table, '--list')
@@ -210,20 +204,6 @@ def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, mon
     assert ['--out' in command for command in called] == [False, True]
 
 
-def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
-    monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
-    rows = ['--rows', 'NL', '--seeds', 7, '--gpus', 0, '--work-dir', tmp_path]
-    said = call('3.2', '--dataset', 'camvid', '--scale', 0.1, *rows)
-    (row, *_) = json.loads((tmp_path / 'results.json').read_text())['rows']
-    assert row['deviation']['mIoU'] is None
-    assert row['mean']['mIoU'] == run.scores['NL', 7]
-    assert 'camvid, seed 7. ' in said
-    assert 'One seed: no deviation and no confidence interval.' in said
-    assert '±' not in said
-    assert '95 %' not in said
-
-
 def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, monkeypatch):  # noqa: F811
     """The counts are those of the whole network; another number of crops requires another work dir."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
@@ -271,13 +251,9 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     """Through the real tools: killed in the second run, and again without; other settings; a lost validation."""
     arguments = ['3.2', '--dataset', 'camvid', '--rows', 'NL', '--seeds', '0', '1', '--scale', '0.1', '--workers', '0']
     arguments += ['--data-root', data['camvid'], '--work-dir', tmp_path]
-    killed = subprocess.Popen(
-        [sys.executable, TOOL, *arguments, '--iters', '12'],
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    options = dict(env={**os.environ, 'OMP_NUM_THREADS': '1'}, start_new_session=True)
+    options |= dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    killed = subprocess.Popen([sys.executable, TOOL, *arguments, '--iters', '12'], **options)
     first, second = (tmp_path / f'nl_r18-d8-half_1xb8-12_camvid-36x36_seed-{seed}' for seed in (0, 1))
     deadline = time.monotonic() + 280
     while not any(second.glob('iter_*.pth')):
@@ -318,9 +294,7 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     assert not first.exists()
     (tmp_path / 'moved').rename(first)
     results.write_text(results.read_text().replace('"steps":12', '"steps":13'))
-    with pytest.raises(
-        SystemExit, match=rf'results.json: {config}, seed 0, is of a training of another length than 12'
-    ):
+    with pytest.raises(SystemExit, match=rf'results.json: {config}, seed 0, .*length than 12'):
         call(*arguments, '--iters', 12)
 
     results.unlink()
@@ -339,14 +313,12 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
 
 def finished(folder):
     """The run of a work dir, from its logs, and how it differs from the paper's."""
-    lines = [
-        json.loads(line)
-        for path in sorted(folder.glob('*/vis_data/scalars.json'))
-        for line in path.read_text().splitlines()
-    ]
-    (last,) = (line for line in lines if 'mIoU' in line)
-    assert [line['iter'] for line in lines if 'iter' in line][-1] == last['step'] == 12
-    times = [line['time'] for path in sorted(folder.glob('*/vis_data/scalars.json')) for line in training(path)]
+    logs = [path.read_text().splitlines() for path in sorted(folder.glob('*/vis_data/scalars.json'))]
+    logs = [[json.loads(line) for line in log] for log in logs]
+    (last,) = (line for log in logs for line in log if 'mIoU' in line)
+    trained = [[line for line in log if 'loss' in line] for log in logs]
+    assert trained[-1][-1]['iter'] == last['step'] == 12
+    times = [line['time'] for log in trained for line in log[1:] or log]  # the first includes the start
     return dict(
         steps=12,
         deviations=[
@@ -360,13 +332,6 @@ def finished(folder):
         memory=json.loads((folder / 'peak_memory.json').read_text()),
         curve=[[12, round(last['mIoU'], 4)]],
     )
-
-
-def training(path):
-    """The iterations of a log, without the first, which includes the start."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [line for line in lines if 'loss' in line]
-    return lines[1:] or lines
 
 
 @pytest.mark.parametrize('steps', [(2, 4), (2,), ()])

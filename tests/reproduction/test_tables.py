@@ -13,7 +13,7 @@ TABLES = read_tables()
 
 
 def test_every_table_has_its_rows_and_baselines():
-    assert set(TABLES) == set(DATA)
+    assert set(TABLES) == {table for table, _ in DATA}
     for table, rows in TABLES.items():
         places = [(row.setting, row.order) for row in rows]
         assert len(set(places)) == len(places), table
