@@ -1,14 +1,12 @@
 """Small images and texts in the layouts of the data sets that the shipped configs name."""
 
-import json
-
 import numpy as np
-from PIL import Image
 
 from reproduction import rehearsal_data
 from reproduction.language_releases import CAPTION_WORDS as WORDS
 from reproduction.language_releases import captions as _captions
-from reproduction.releases import SIZE, folders
+from reproduction.language_releases import karpathy
+from reproduction.releases import SIZE, folders, save, text, write_files, write_json
 
 from .video import clips
 
@@ -22,18 +20,15 @@ SYMBOLS = ('a', 'b', 'c', 'd', 'e@@', 'f')
 def parallel_text(root, source, target, symbols=SYMBOLS):
     """What the converters of parallel text write: the translation of a sentence is the sentence backwards."""
     rng = np.random.default_rng(0)
-    root.mkdir(parents=True, exist_ok=True)
+    files = {'vocabulary.txt': text(f'{symbol} 1' for symbol in symbols), 'bpe.codes': text(['#version: 0.2'])}
     for part, count in (('train', 12), ('val', 3), ('test', 3)):
         rows = [[*rng.choice(symbols[:4], rng.integers(1, 5)), 'e@@', 'f'] for _ in range(count)]
         for language, lines in ((source, rows), (target, [[*row[-3::-1], 'e@@', 'f'] for row in rows])):
-            text = ''.join(f'{" ".join(line)}\n' for line in lines)
-            (root / f'{part}.{language}').write_text(text, encoding='utf-8')
+            files[f'{part}.{language}'] = text(map(' '.join, lines))
             if part != 'train':
-                (root / f'{part}.raw.{language}').write_text(text.replace('@@ ', ''), encoding='utf-8')
-    (root / 'vocabulary.txt').write_text(''.join(f'{symbol} 1\n' for symbol in symbols), encoding='utf-8')
-    (root / 'bpe.codes').write_text('#version: 0.2\n', encoding='utf-8')
-    about = dict(source=source, target=target, lowercase=True, moses={})
-    (root / 'corpus.json').write_text(json.dumps(about), encoding='utf-8')
+                files[f'{part}.raw.{language}'] = files[f'{part}.{language}'].replace(b'@@ ', b'')
+    write_files(files, root)
+    write_json(root / 'corpus.json', dict(source=source, target=target, lowercase=True, moses={}))
 
 
 FEATURES = 6  # of a region
@@ -58,32 +53,20 @@ def captions(root, name, train=6, val=2, test=2):
     """Karpathy's splits, region features, those of Table 2.4 (``vgg16``) and attributes; an image has none of them."""
     parts = ['train'] * (train - 1) + ['restval'] + ['val'] * val + ['test'] * test
     ids = [str(100 + number) for number in range(len(parts))]
-    images = [
-        dict(
-            cocoid=int(image_id),
-            split=part,
-            sentences=[dict(raw=f'{text.capitalize()}.', tokens=text.split()) for text in _captions(number)],
-        )
-        for number, (image_id, part) in enumerate(zip(ids, parts))
-    ]
     attributes = {image_id: [[WORDS[1 + number % 3], 0.9], ['emu', 0.5]] for number, image_id in enumerate(ids[:-1])}
-    root.mkdir(parents=True, exist_ok=True)
-    (root / f'dataset_{name}.json').write_text(json.dumps(dict(images=images)), encoding='utf-8')
-    (root / 'attributes.json').write_text(json.dumps(attributes), encoding='utf-8')
+    write_json(root / f'dataset_{name}.json', karpathy(parts))
+    write_json(root / 'attributes.json', attributes)
     _regions(root / 'regions', ids)
     _regions(root / 'vgg16', ids, 512)
 
 
 def vatex(root):
     """VATEX's lists of videos, and the features of their time steps in a region store."""
-    root.mkdir(parents=True, exist_ok=True)
-    files = {'training_v1.0': 4, 'validation_v1.0': 2, 'public_test_english_v1.1': 2}
     ids = []
-    for name, count in files.items():
+    for name, count in {'training_v1.0': 4, 'validation_v1.0': 2, 'public_test_english_v1.1': 2}.items():
         videos = [dict(videoID=f'{name}_{i}', enCap=_captions(i) * 2) for i in range(count)]
         ids += [video['videoID'] for video in videos]
-        path = root / f'vatex_{name}.json'
-        path.write_text(json.dumps(videos), encoding='utf-8')
+        write_json(root / f'vatex_{name}.json', videos)
     _regions(root / 'regions', ids)
 
 
@@ -91,7 +74,6 @@ def entities(root):
     """Captions with phrases, their boxes and region features, as the converter of Flickr30k Entities writes them."""
     from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 
-    root.mkdir(parents=True, exist_ok=True)
     parts = dict(train=6, val=2, test=2)
     ids = [f'{part}{number}' for part, count in parts.items() for number in range(count)]
     for part, count in parts.items():
@@ -100,7 +82,7 @@ def entities(root):
             captions = [parse_caption(f'[/EN#1/people A {word}] runs to [/EN#2/other a cat] .') for word in WORDS[1:4]]
             boxes = {'1': [[number, 3, 20, 25]], '2': [[1, 1, 9, 9], [5, 12, 40, 38]]}
             images.append((f'{part}{number}', captions, EntityBoxes(SIZE, boxes, set(), set())))
-        (root / f'entities_{part}.json').write_text(json.dumps(prepared(images)), encoding='utf-8')
+        write_json(root / f'entities_{part}.json', prepared(images))
     _regions(root / 'regions', ids)
 
 
@@ -110,7 +92,6 @@ ANSWERS = ('yes', 'no')
 
 def questions(root, answers=10, pictures=False, test=True, genome=False):
     """What the converters of visual questions write: ten answers or one, region features or pictures."""
-    root.mkdir(parents=True, exist_ok=True)
     ids = [str(100 + number) for number in range(10)]
     parts = dict(train=(ids[:6], 20), val=(ids[6:8], 4), test=(ids[8:], 4))
     if genome:
@@ -127,16 +108,15 @@ def questions(root, answers=10, pictures=False, test=True, genome=False):
                 given = [majority] * 7 + [other] * 3 if answers == 10 and 'genome' not in part else [majority]
                 entry.update(answers=given, answer=majority, question_type='is this', answer_type='yes/no')
             found.append(entry)
-        (root / f'questions_{part}.json').write_text(json.dumps(dict(questions=found)), encoding='utf-8')
+        write_json(root / f'questions_{part}.json', dict(questions=found))
         start += count
     if not pictures:
         _regions(root / 'regions', ids, source='bottom_up_features.py, trainval.tsv')
         _regions(root / 'resnet152', ids, source=rehearsal_data.RESNET152)
         return
-    (root / 'images').mkdir(exist_ok=True)
     for number, image_id in enumerate(ids):
         pixels = np.random.default_rng(number).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(root / 'images' / f'{image_id}.png')
+        save(root / 'images' / f'{image_id}.png', pixels)
 
 
 def make_all(root):
