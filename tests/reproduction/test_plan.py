@@ -234,7 +234,8 @@ def test_iterations_shorten_the_schedule_in_proportion(data):
     poly = dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=800, by_epoch=False)
     assert cityscapes.configs[0].param_scheduler == [poly]
     assert words([cityscapes], Protocol(iterations=800), None) == ['800 iterations of 80,000']
-    (*_, helen) = plan(TABLES['4.3'], Protocol(iterations=1000), None, ['U-Net-BA, aligned'])
+    methods = plan(TABLES['4.3'], Protocol(iterations=1000), None)
+    (helen,) = (method for method in methods if method.name == 'U-Net-BA, aligned')
     assert [(step.begin, step.end) for step in helen.configs[0].param_scheduler] == [(0, 29), (29, 1000)]
     protocol = Protocol('coco_detection', 1200), read_data('coco_detection', None)
     (coco,) = plan(TABLES['2'], *protocol, ['w/o'])[:1]
