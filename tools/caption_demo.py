@@ -47,7 +47,6 @@ from mmattn.utils.images import open_whole, unreadable
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Caption images by their region features')
     add_models(parser)
     parser.add_argument(
@@ -90,7 +89,6 @@ def parse_args() -> argparse.Namespace:
 
 
 def annotations_by_image(args: argparse.Namespace) -> dict[str, Annotation]:
-    """Return the annotations of ``--ann-file`` by image."""
     if args.ann_file is None:
         return {}
     annotations = read_annotations(args.ann_file)
@@ -100,12 +98,7 @@ def annotations_by_image(args: argparse.Namespace) -> dict[str, Annotation]:
 
 
 def find_pictures(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
-    """Return the pictures of images.
-
-    Raises:
-        OSError: there is no such folder.
-        ValueError: there is no picture of an image; the message lists all.
-    """
+    """Return the pictures of images."""
     paths = picture_paths(folder)
     raise_faults(folder, [f'no picture of image {name}' for name in image_ids if name not in paths])
     return {name: paths[name] for name in image_ids}
@@ -138,7 +131,6 @@ def build_page(
     pictures: dict[str, Path],
     annotations: dict[str, Annotation],
 ) -> str:
-    """Return the page of pictures, with the captions of one model or of several."""
     figures, num_words = [], 0
     for number, (image_id, path) in enumerate(track(pictures.items(), 'Pictures')):
         references = annotations[image_id].captions if image_id in annotations else ()
@@ -164,7 +156,6 @@ def reads_regions(inferencer: CaptionInferencer) -> bool:
 
 
 def main() -> None:
-    """Caption images, and write captions and page."""
     args = parse_args()
     models, page = trained_models(args), args.out / 'captions.html'
     several = len(models) > 1

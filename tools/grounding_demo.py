@@ -35,7 +35,6 @@ from mmattn.utils.files import atomic_write, check_not_input, check_writable, in
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Find the regions that the phrases of captions describe')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -82,12 +81,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def read_captions(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return image ids and captions.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has faults; the message lists all.
-    """
+    """Return image ids and captions."""
     if args.captions is None:
         return [(args.image, args.caption)]
     pairs, faults = [], []
@@ -101,7 +95,6 @@ def read_captions(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Ground captions, and write boxes and a picture."""
     args = parse_args()
     part = None
     if args.captions is not None:

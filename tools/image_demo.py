@@ -24,7 +24,6 @@ COMMON = {'image', 'models', 'names', 'out_dir', 'device', 'cfg_options'}  # arg
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Segment images, or detect objects in them')
     parser.add_argument('image', help='path of an image, or of a folder of images')
     add_models(parser)
@@ -94,7 +93,6 @@ def detect(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Process the images and print the folders of the results."""
     args = parse_args()
     try:
         models = trained_models(args)

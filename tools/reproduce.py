@@ -49,7 +49,6 @@ from reproduction.untrained import UNTRAINED
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Reproduce a table of a paper')
     parser.add_argument('table', nargs='?', help='number of the table in the paper, such as 3.2')
     parser.add_argument(
@@ -206,11 +205,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def read_settings(words: list[str]) -> dict[str, Any]:
-    """Return settings given as ``KEY=VALUE``; a value is a Python literal, or else text.
-
-    Raises:
-        ValueError: a word has no ``=``.
-    """
+    """Return settings given as ``KEY=VALUE``; a value is a Python literal, or else text."""
     settings = {}
     for word in words:
         key, sign, value = word.partition('=')
@@ -266,7 +261,6 @@ def print_table(rows: list[Row]) -> None:
 
 
 def main() -> int:
-    """Train the missing runs, write the report and print its table; or rehearse. Returns the exit code."""
     args = parse_args()
     if args.rehearse:
         return int(not rehearse(args.tables, args.work_dir, args.jobs, args.train_all))

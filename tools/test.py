@@ -32,7 +32,6 @@ LABEL_MAPS = 'IoUMetric', 'FaceParsingMetric'  # write one per image
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Test (and evaluate) a model')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -69,7 +68,6 @@ def check_names(dataset: BaseDataset) -> None:
 
 
 def main() -> None:
-    """Build the Runner and test."""
     args = parse_args()
     cfg = config_from(args)
     cfg.load_from = args.checkpoint

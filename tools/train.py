@@ -23,7 +23,6 @@ from mmattn.utils.command import run
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Train a model')
     parser.add_argument('config', help='path of the config')
     parser.add_argument(
@@ -44,7 +43,6 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Build the Runner and train."""
     args = parse_args()
     cfg = config_from(args)
     if args.amp:

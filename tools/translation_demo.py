@@ -30,7 +30,6 @@ from mmattn.utils.files import atomic_write, check_not_input, check_writable, in
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Translate text, one sentence per line')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -97,7 +96,6 @@ def check_outputs(args: argparse.Namespace) -> Path | None:
 
 
 def format_translations(predictions: list[dict], n_best: int | None) -> bytes:
-    """Return the content of the output file."""
     if n_best is None:
         lines = [prediction['text'] for prediction in predictions]
     else:
@@ -156,7 +154,6 @@ def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Translate; messages go to the standard error stream."""
     args = parse_args()
     try:
         with redirect_stdout(sys.stderr):

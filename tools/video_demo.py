@@ -16,7 +16,6 @@ from mmattn.utils.paths import config_path
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Segment objects in all frames of a video')
     parser.add_argument(
         'video',
@@ -85,7 +84,6 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Segment the video and print the paths of the results."""
     args = parse_args()
     from mmattn.video import VOSInferencer, write_frame  # late: they import packages that print
     from mmattn.video.inferencer import DEFAULT_CONFIG

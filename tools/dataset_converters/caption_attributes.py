@@ -141,7 +141,6 @@ def train(inputs: Tensor, targets: Tensor, val_inputs: Tensor, val_targets: Tens
 
 @torch.no_grad()
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the probabilities of the words, ``(images, words)``."""
     return model(inputs).sigmoid()
 
 
@@ -174,7 +173,6 @@ def best_words(scores: Tensor, words: Sequence[str], num_attributes: int) -> lis
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Detect the attributes, print their quality, and write them."""
     check_count('--num-words', args.num_words)
     check_count('--num-attributes', args.num_attributes)
     if args.out.exists():
@@ -216,7 +214,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(description='Detect words of captions in the region features of images.')
     parser.add_argument('ann_file', type=Path, help="dataset_*.json of Karpathy's splits, possibly .gz")
     parser.add_argument('regions', type=Path, help='folder of a store of region features')

@@ -15,8 +15,6 @@ With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are co
 
 With 'train' and one of 'val' and 'test', every second image of the latter is in 'test', and the others in 'val'. So a
 checkpoint is chosen on other images than those that its result is reported on.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -54,7 +52,6 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     root = find(args.folder, '*/questions.txt').parents[1]
     faults: list[str] = []
@@ -71,7 +68,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert COCO-QA to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with train and val or test, and optionally features_*.npz')
     add_arguments(parser)

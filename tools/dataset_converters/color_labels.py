@@ -21,8 +21,6 @@ validation; training keeps at least one image of every class. The output is then
 
     OUT/{img_dir,ann_dir}/{train,val}/...                            in place of OUT/{img_dir,ann_dir}/...
     OUT/config.py                                                    for ``tools/train.py`` and ``tools/test.py``
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -109,7 +107,6 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the masks and copy the images."""
     palette = read_palette(args.palette)
     if args.val_fraction is not None and not 0 < args.val_fraction < 1:
         raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
@@ -162,7 +159,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert colour-coded masks to the label maps of mmseg.')
     parser.add_argument('--images', type=Path, required=True, help='folder of the images, with or without subfolders')
     parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')

@@ -15,8 +15,6 @@ With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are co
 
 With 'train' and one of 'val' and 'test', every second image of the latter is in 'test', and the others in 'val'. So a
 checkpoint is chosen on other images than those that its result is reported on.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -57,7 +55,6 @@ def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
@@ -76,7 +73,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert DAQUAR to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with qa.*.txt, and optionally features_*.npz')
     add_arguments(parser)

@@ -15,8 +15,6 @@ Output::
 
 With 'train' and one of 'val' and 'test', every second image of the latter is in 'test', and the others in 'val'. So a
 checkpoint is chosen on other images than those that its result is reported on.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -29,6 +27,7 @@ from mmattn.language.text.annotation_files import check_text, parse_each, read_j
 from mmattn.language.vqa.conversion import hold_out, missing_splits, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.conversion import Fault, check_folder, find, run_converter, unpack
+from mmattn.utils.faults import listing
 
 
 def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Question]:
@@ -39,20 +38,17 @@ def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Qu
         answer = check_text(answer)
         return Question(0, f'{split}_{int(image)}', check_text(question), [answer], answer)
 
-    file_faults: list[str] = []
+    wrong: list[str] = []
     questions: list[Question] = []
-    try:
-        questions = parse_each(read_json(path), parse, file_faults, 'questions')
-        if not questions and not file_faults:
-            file_faults.append('no question')
-    except ValueError as error:
-        file_faults.append(str(error).removeprefix(f'{path}: '))
-    faults += [f'{path}: {fault}' for fault in file_faults]
+    with listing(faults, path):
+        questions = parse_each(read_json(path), parse, wrong, 'questions')
+        if not questions and not wrong:
+            raise ValueError('no question')
+    faults += [f'{path}: {fault}' for fault in wrong]
     return [question._replace(question_id=first + number) for number, question in enumerate(questions)]
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
@@ -89,7 +85,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert easy-VQA to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with questions and pictures')
     parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')

@@ -15,8 +15,6 @@ A random split would have the same person in training and test. This one has per
     OUT/ann_dir/{train,val,test}/POSE_personneNN….png   background, skin, hair, eyes, nose, mouth, with a palette
 
 A pixel has the label of the nearest colour. A photograph whose labels have another size is left out, with a warning.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -75,7 +73,6 @@ def choose_split(path: Path) -> str:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert all photographs that have labels."""
     palette = Config.fromfile(config_path('_base_/datasets/fasseg.py')).metainfo.palette
     with label_folder(args.out_dir, args.overwrite, [args.release]) as scratch:
         root = find(unpack(args.release, scratch), 'V3/Train_RGB').parent
@@ -116,7 +113,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description="Convert FASSEG's faces at many poses to the layout of mmseg.")
     parser.add_argument('release', type=Path, help='folder or archive of FASSEG-repository')
     parser.add_argument('--out-dir', type=Path, default=Path('data/fasseg'), help='default: %(default)s')

@@ -13,8 +13,6 @@ Output::
     OUT/regions                 store of the regions of all archives; see ``mmattn.language.regions.region_store``
 
 So a checkpoint is chosen on other images than those that its result is reported on.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -29,28 +27,21 @@ from mmattn.language.regions.region_archives import find_archives, image_sizes, 
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import read_json
 from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, warn_of_test_set
-from mmattn.utils.faults import split_faults
+from mmattn.utils.faults import listing
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'
 
 
 def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
-    """Return the images of the annotation file.
-
-    Raises:
-        Fault: the file or an archive has faults, a split is missing, or images have no regions.
-    """
+    """Return the images of the annotation file."""
     faults: list[str] = []
     annotations: list[Annotation] = []
-    try:
+    with listing(faults, path):
         annotations = read_annotations(path)
-    except ValueError as error:
-        faults += [f'{path}: {reason}' for reason in split_faults(error, path)]
-    else:
         splits = {str(annotation.split) for annotation in annotations}
         if splits != {'test'} and not {'train', 'val'} <= splits:
-            faults.append(f'{path}: must have the splits train and val, or test alone; got {", ".join(sorted(splits))}')
+            raise ValueError(f'must have the splits train and val, or test alone; got {", ".join(sorted(splits))}')
     damaged: list[str] = []
     stored = image_sizes(archives, damaged)
     faults += damaged or missing_regions(path, (image.image_id for image in annotations), stored)
@@ -60,7 +51,6 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     with output_folder(args.out_dir, args.overwrite, [args.folder], {NAME, 'regions'}) as scratch:
         path = find(args.folder, f'{NAME}*')
@@ -85,7 +75,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert Flickr8k to the files of captioning.')
     parser.add_argument('folder', type=Path, help=f'folder with {NAME}, possibly .gz, and features_*.npz')
     add_arguments(parser)

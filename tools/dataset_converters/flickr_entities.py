@@ -18,8 +18,6 @@ Output::
                                 ``mmattn.language.regions.region_store``
 
 So a checkpoint is chosen on other images than those that its result is reported on.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -48,7 +46,6 @@ Image = tuple[str, list[Caption], EntityBoxes]
 
 
 def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
-    """Return the names of the images of each split."""
     splits, seen = {}, {}
     there = [split for split in SPLITS if (folder / f'{split}.txt').is_file()]
     for split in ('test',) if there == ['test'] else SPLITS:
@@ -69,11 +66,7 @@ def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
 
 
 def read_image(folder: Path, name: str) -> Image:
-    """Return name, captions and boxes of an image.
-
-    Raises:
-        Fault: a file is missing or cannot be read.
-    """
+    """Return name, captions and boxes of an image."""
     sentences, annotation = folder / f'Sentences/{name}.txt', folder / f'Annotations/{name}.xml'
     faults: list[str] = []
     captions: list[Caption] = []
@@ -112,9 +105,6 @@ def read_release(
         sizes (dict): width and height of the images with regions, as :func:`read_sizes` returns them.
         where (str): where the regions are.
         faults (list of str): faults of ``splits`` and ``sizes``.
-
-    Raises:
-        Fault: there are faults, files have faults, or images have no regions, or are of another size there.
     """
     images: dict[str, list[Image]] = {split: [] for split in splits}
     names = [(split, name) for split in splits for name in splits[split]]
@@ -136,7 +126,6 @@ def read_release(
 
 
 def described(images: Sequence[Image]) -> str:
-    """Return the numbers of a split."""
     captions = [(caption, boxes.boxes) for _, image_captions, boxes in images for caption in image_captions]
     grounded = [[phrase for phrase in caption.phrases if phrase.entity in boxes] for caption, boxes in captions]
     phrases = sum(len(caption.phrases) for caption, _ in captions)
@@ -151,7 +140,6 @@ def described(images: Sequence[Image]) -> str:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     sources = [args.folder, *([args.regions] if args.regions else [])]
     files = {f'entities_{split}.json' for split in SPLITS}
@@ -191,7 +179,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert Flickr30k Entities to the files of phrase grounding.')
     parser.add_argument('folder', type=Path, help='folder with Sentences and Annotations, or annotations.zip')
     parser.add_argument('--regions', type=Path, metavar='STORE', help='region store of the images')

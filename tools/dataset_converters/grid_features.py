@@ -37,7 +37,6 @@ from mmattn.utils.devices import check_device
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Extract the features."""
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
     cfg = load_config(args.config, args.cfg_options)
@@ -56,7 +55,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Extract grid features of images with a backbone.')
     parser.add_argument('config', help='path of the config of a model with a backbone, or of a backbone')
     parser.add_argument('checkpoint', help='path or URL of its checkpoint')

@@ -18,8 +18,6 @@ Output::
 ``--align`` maps each face to the mean shape of the training faces by a similarity transform of its landmarks. The
 probabilities are warped before the argmax. The resized release contains landmarks (``points``); ``--align FOLDER`` uses
 others: ``.txt`` in HELEN's format or iBUG's ``.pts``, in pixels of the release's images.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -52,7 +50,6 @@ def read_probability(path: Path) -> np.ndarray:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the release."""
     from mmattn.segmentation.face_parsing import HELENDataset  # late: mmseg prints when it is imported
 
     classes, palette = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
@@ -76,7 +73,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert HELEN to the layout of mmseg.')
     parser.add_argument('release', type=Path, help='folder or archive SmithCVPR2013_dataset_resized')
     parser.add_argument('--out-dir', type=Path, default=Path('data/helen'), help='default: %(default)s')

@@ -19,8 +19,6 @@ In the test set, ``’`` becomes ``'`` before tokenization. Output, see ``mmattn
 
 With ``--vocab-from PREPARED``, a test set alone is converted for a trained model: that of ``--test STEM …``, such as
 ``IWSLT14.TED.tst2013.de-en``.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -60,7 +58,6 @@ def training_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the release."""
     with corpus_folder(args, [args.release]) as scratch:
         root = unpack(args.release, scratch)
         inner = sorted(root.rglob('de-en.tgz'))
@@ -97,7 +94,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description="Convert IWSLT'14 German–English to a corpus for training.")
     parser.add_argument('release', type=Path, help='archive de-en.tgz, or its folder')
     parser.add_argument('--out-dir', type=Path, default=Path('data/iwslt14'), help='default: %(default)s')

@@ -18,8 +18,6 @@ Output::
 
 ``--align LANDMARKS`` maps each face to the mean shape of the training faces by a similarity transform of its landmarks:
 ``NAME_0001.pts`` in iBUG's format, or ``NAME_0001.txt`` with one ``x , y`` per line. The release contains no landmarks.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -56,7 +54,6 @@ def read_colors(path: Path) -> np.ndarray:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the release."""
     from mmattn.segmentation.face_parsing import LFWPLDataset  # late: mmseg prints when it is imported
 
     fill_in(args)
@@ -73,7 +70,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert LFW-PL to the layout of mmseg.')
     parser.add_argument('--images', type=Path, required=True, help='folder or archive lfw-funneled')
     parser.add_argument('--labels', type=Path, required=True, help='folder or archive parts_lfw_funneled_gt_images')

@@ -15,8 +15,6 @@ The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, se
 
 With ``--vocab-from PREPARED``, a test set alone is converted for a trained model: that of ``--test STEM``, such as
 ``test_2017_mscoco``.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -41,7 +39,6 @@ COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the release."""
     languages = source, target = args.source or 'en', args.target or 'de'
     with corpus_folder(args, [args.release]) as scratch:
         if args.vocab_from:
@@ -60,7 +57,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert Multi30k, task 1, to a corpus for training.')
     parser.add_argument('release', type=Path, help='folder or archive with train.en.gz and the others')
     parser.add_argument('--source', choices=LANGUAGES, help='default: en, or that of --vocab-from')

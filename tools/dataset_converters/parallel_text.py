@@ -17,8 +17,6 @@ the model then reads and writes lower case. Output, see ``mmattn.language.text.p
     OUT/config.py                       for ``tools/train.py``, ``tools/test.py`` and ``tools/translation_demo.py``
 
 With ``--vocab-from PREPARED``, the files are a test set for a model that was trained on that folder.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -56,7 +54,6 @@ def hold_out(pair: Pair, names: Sequence[str], every: int) -> str:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Read the files, choose the splits, and write the corpus."""
     given = {name: files for name in ('train', 'val', 'test') if (files := getattr(args, name))}
     faults = [
         f'{name}: give one table, or two files, source first; got {len(files)} files'
@@ -106,7 +103,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Prepare your own parallel text for training.')
     parser.add_argument('train', type=Path, nargs='+', metavar='FILE', help='a table, or two files, source first')
     for name in ('val', 'test'):

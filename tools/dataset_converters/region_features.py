@@ -48,7 +48,6 @@ def load_detector(cfg: Config, checkpoint: str, device: torch.device, max_region
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Extract the features."""
     if not has_mmcv_operators():
         raise Fault(
             f'region features require the operators of mmcv, which is installed without them. {COMPILE_OPERATORS}'
@@ -72,7 +71,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Extract region features of images with a detector of mmdet.')
     parser.add_argument('config', help='path of the config of the detector')
     parser.add_argument('checkpoint', help='path or URL of its checkpoint')

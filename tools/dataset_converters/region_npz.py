@@ -35,7 +35,6 @@ from mmattn.utils.conversion import Fault, run_converter
 
 
 def check_format(text: str) -> str:
-    """Parse a format of ids."""
     try:
         different = text.format(1) != text.format(2)
     except (LookupError, AttributeError) as error:
@@ -49,7 +48,6 @@ check_format.__name__ = 'format'  # in the message of argparse
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the archives."""
     source = describe_source(args.npz, f'--id-format {args.id_format}')
     faults: list[str] = []
     image_sizes(args.npz, faults)
@@ -59,7 +57,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert region features in NumPy archives to a store.')
     parser.add_argument('npz', type=Path, nargs='+', help='archive with the regions of images')
     parser.add_argument(

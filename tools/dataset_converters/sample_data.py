@@ -73,24 +73,8 @@ class Sample:
 
 # The tiles are a grid of 4 rows and 3 columns without overlap. val is two pairs of neighbours in opposite corners. Both
 # parts have dense housing, large halls and woods, and the same share of buildings (val 22.33 %, train 22.29 %).
-BUILDINGS = {
-    'train': (
-        'Ortoimagem_MI_2970-1-SO_966',
-        'Ortoimagem_MI_2970-1-SO_973',
-        'Ortoimagem_MI_2970-1-SO_995',
-        'Ortoimagem_MI_2970-1-SO_996',
-        'Ortoimagem_MI_2970-1-SO_998',
-        'Ortoimagem_MI_2970-1-SO_1033',
-        'Ortoimagem_MI_2970-1-SO_1036',
-        'Ortoimagem_MI_2970-1-SO_1039',
-    ),
-    'val': (
-        'Ortoimagem_MI_2970-1-SO_967',
-        'Ortoimagem_MI_2970-1-SO_970',
-        'Ortoimagem_MI_2970-1-SO_997',
-        'Ortoimagem_MI_2970-1-SO_1045',
-    ),
-}
+NUMBERS = {'train': (966, 973, 995, 996, 998, 1033, 1036, 1039), 'val': (967, 970, 997, 1045)}
+BUILDINGS = {part: tuple(f'Ortoimagem_MI_2970-1-SO_{i}' for i in numbers) for part, numbers in NUMBERS.items()}
 
 
 def convert_buildings(archive: Path, out: Path) -> None:
@@ -229,7 +213,6 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 
 
 def check_hash(path: Path, expected: str) -> None:
-    """Raise if the sha256 of the file ``path`` is not ``expected``."""
     digest = hashlib.sha256()
     with open(path, 'rb') as file:
         while block := file.read(1 << 20):
@@ -270,11 +253,8 @@ def fetch(sample: Sample) -> Path:
             text=True,
         )
         if wrong := re.search(r'Expected sha256 (\w+)\s+Got\s+(\w+)', pip.stderr):
-            raise Fault(
-                'the index has {} with the wrong hash: expected sha256 {}, got {}'.format(
-                    sample.archive, *wrong.groups()
-                )
-            )
+            expected, got = wrong.groups()
+            raise Fault(f'the index has {sample.archive} with the wrong hash: expected sha256 {expected}, got {got}')
         if pip.returncode:
             # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end.
             reasons = re.findall(r'^[\w.]*error: (?!Exception:).+', pip.stderr, re.IGNORECASE | re.MULTILINE)
@@ -285,7 +265,6 @@ def fetch(sample: Sample) -> Path:
 
 
 def wanted_files(sample: Sample, out: Path) -> set[Path]:
-    """Return the paths of the files of a sample in ``out``."""
     return {
         out / path.format(part=part, name=name)
         for path in sample.layout
@@ -339,13 +318,11 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Create the sample."""
     args.out_dir = (args.out_dir or Path('data', args.sample)).resolve()
     prepare(SAMPLES[args.sample], args.out_dir, args.archive, args.overwrite)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Download a small sample of real data and convert it.')
     parser.add_argument('sample', choices=SAMPLES)
     parser.add_argument('--out-dir', type=Path, help='default: data/SAMPLE')

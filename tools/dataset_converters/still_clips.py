@@ -14,8 +14,6 @@ Values with commas, such as ``1,3,4``, are one object where they touch. Without 
 
 ``mmattn.VideoFolderDataset`` reads OUT. In training, ``SampleClip`` repeats the frame, ``ClipRandomAffine(drift=1)``
 moves the scene, and ``ClipCopyPaste`` moves objects of other photographs over it.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -59,7 +57,6 @@ def find_objects(mask: np.ndarray, groups: Sequence[Sequence[int]], min_area: fl
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Write the clips."""
     if not 0 <= args.min_area < 1:
         raise Fault(f'--min-area must be at least 0 and below 1; got {args.min_area}')
     if not 1 <= args.max_objects < VOID:
@@ -103,7 +100,6 @@ def parse_values(text: str) -> list[int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Make clips of one frame from photographs with masks.')
     parser.add_argument('--images', type=Path, required=True, help='folder of the photographs')
     parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')

@@ -25,7 +25,6 @@ from mmattn.utils.progress import track
 
 
 def read_video(path: Path) -> Regions:
-    """Read the time steps of a video."""
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
@@ -38,7 +37,6 @@ def read_video(path: Path) -> Regions:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folders."""
     paths: list[Path] = []
     for folder in args.folder:
         arrays = [path for path in files_below(folder) if path.suffix == '.npy']
@@ -54,7 +52,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert the video features of VATEX to a store.')
     parser.add_argument('folder', type=Path, nargs='+', help='folder with an array per video')
     add_arguments(parser)

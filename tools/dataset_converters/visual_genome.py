@@ -22,7 +22,7 @@ from mmattn.language.text.annotation_files import check_text, parse_each, read_j
 from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
 from mmattn.utils.conversion import Fault, check_folder, find, run_converter
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import listing, shorten
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:
@@ -32,7 +32,6 @@ def parse_image(entry: dict) -> tuple[int, str | None]:
 
 
 def parse_questions(entry: dict) -> list[Question]:
-    """Return the questions about an image."""
     questions = []
     for pair in entry['qas']:
         answer = check_text(pair['answer'])
@@ -41,7 +40,6 @@ def parse_questions(entry: dict) -> list[Question]:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     outputs = {split: args.vqa / f'questions_genome_{split}.json' for split in ('train', 'val')}
     faults = [f'{path}: already exists; --overwrite replaces it' for path in outputs.values() if path.exists()]
@@ -52,19 +50,13 @@ def convert(args: argparse.Namespace) -> None:
     read: list[list[Any]] = []
     for split in outputs:
         path = args.vqa / f'questions_{split}.json'
-        try:
+        with listing(faults, path):
             images[split] = {question.image_id for question in read_questions(path)}
-        except FileNotFoundError:
-            faults.append(f'{path}: no such file; vqa.py writes it')
-        except ValueError as error:
-            faults += str(error).splitlines()
     for name, parse in (('image_data', parse_image), ('question_answers', parse_questions)):
-        path, file_faults = find(args.folder, f'{name}.json*'), []
-        try:
-            read.append(parse_each(read_json(path), parse, file_faults, name))  # type: ignore[arg-type]
-        except ValueError as error:
-            file_faults.append(str(error).removeprefix(f'{path}: '))
-        faults += [f'{path}: {fault}' for fault in shorten(file_faults)]
+        path, wrong = find(args.folder, f'{name}.json*'), []
+        with listing(faults, path):
+            read.append(parse_each(read_json(path), parse, wrong, name))  # type: ignore[arg-type]
+        faults += [f'{path}: {fault}' for fault in shorten(wrong)]
     if faults:
         raise Fault(*faults)
     coco = dict(read[0])
@@ -84,7 +76,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Add the questions of Visual Genome to a folder of VQA.')
     parser.add_argument('folder', type=Path, help='folder with question_answers.json and image_data.json')
     parser.add_argument('--vqa', type=Path, required=True, metavar='FOLDER', help='output of vqa.py')

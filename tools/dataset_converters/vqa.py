@@ -15,8 +15,6 @@ converted, too. Output::
 
     OUT/questions_{train,val,test,test-dev}.json    see ``mmattn.language.vqa.questions``
     OUT/regions                                     from features_*.npz; otherwise, ``bottom_up_features.py`` writes it
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -33,7 +31,7 @@ from mmattn.language.text.annotation_files import check_text, parse_each, read_j
 from mmattn.language.vqa.conversion import Splits, archive_faults, hold_out, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
 from mmattn.utils.conversion import Fault, check_folder, run_converter
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import listing, shorten
 
 NAME = re.compile(
     r'(v2_)?(OpenEnded_)?mscoco_(?:[a-z]+?)?(train|val|test-dev|test)(?:\d{4})?_(questions|annotations)\.json(?:\.gz)?'
@@ -41,11 +39,7 @@ NAME = re.compile(
 
 
 def find_files(folder: Path) -> dict[tuple[str, str], Path]:
-    """Return the published files by split and kind, 'questions' or 'annotations'.
-
-    Raises:
-        Fault: there are none, questions or annotations of a split are missing, or files of both versions are there.
-    """
+    """Return the published files by split and kind, 'questions' or 'annotations'."""
     paths: dict[tuple[str, str], Path] = {}
     versions: dict[str, Path] = {}
     faults = []
@@ -90,21 +84,15 @@ def parse_annotation(entry: dict) -> Question:
 
 def read_entries(path: Path, kind: str, faults: list[str]) -> list[Question]:
     """Return the entries of a file; what is wrong with it is added to ``faults``."""
-    file_faults: list[str] = []
+    wrong: list[str] = []
     entries: list[Question] = []
-    try:
+    with listing(faults, path):
         data: Any = read_json(path)
-        entries = parse_each(
-            data[kind] if isinstance(data, dict) and kind in data else None,
-            parse_question if kind == 'questions' else parse_annotation,
-            file_faults,
-            kind,
-        )
-        counts = Counter(entry.question_id for entry in entries)
-        file_faults += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
-    except ValueError as error:
-        file_faults.append(str(error).removeprefix(f'{path}: '))
-    faults += [f'{path}: {fault}' for fault in shorten(file_faults)]
+        parse = parse_question if kind == 'questions' else parse_annotation
+        entries = parse_each(data.get(kind) if isinstance(data, dict) else None, parse, wrong, kind)
+    counts = Counter(entry.question_id for entry in entries)
+    wrong += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
+    faults += [f'{path}: {fault}' for fault in shorten(wrong)]
     return entries
 
 
@@ -132,11 +120,7 @@ def join(path: Path, questions: list[Question], annotations: list[Question], fau
 
 
 def read_splits(folder: Path) -> Splits:
-    """Return the questions of a folder by split.
-
-    Raises:
-        Fault: files are missing or have faults, which are listed together.
-    """
+    """Return the questions of a folder by split."""
     files = find_files(folder)
     faults: list[str] = []
     splits: Splits = {}
@@ -158,7 +142,6 @@ def read_splits(folder: Path) -> Splits:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert the folder."""
     check_folder(args.folder)
     splits = read_splits(args.folder)
     if args.hold_out:
@@ -172,7 +155,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert VQA 1.0 or 2.0 to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with the published files, and optionally features_*.npz')
     parser.add_argument(

@@ -32,8 +32,6 @@ conversion takes many hours. Output, see ``mmattn.language.text.preparation``::
 
 With ``--vocab-from PREPARED``, a test set alone is converted for a trained model: that of ``--test STEM``, published
 text such as ``newstest2015.en`` and ``newstest2015.de``.
-
-OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -59,6 +57,7 @@ from mmattn.language.translation.conversion import (
     warn,
 )
 from mmattn.utils.conversion import Fault, run_converter, unpack
+from mmattn.utils.faults import listing
 from mmattn.utils.files import write_text
 
 SEGMENTED = {
@@ -81,7 +80,6 @@ MOSES = dict(normalize=True, aggressive_dashes=True)
 
 
 def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
-    """Convert Google's release."""
     if args.merges is not None or args.lowercase is not None:
         raise Fault('--merges and --lowercase are options of en-fr; the release of en-de is already segmented')
     languages = 'en', 'de'
@@ -99,12 +97,10 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
             )
     lines = {}
     for name, path in vocabularies.items():
-        try:
+        with listing(faults, path):
             lines[name] = read_lines(path)
             if name == 'bpe.32000':
                 check_codes(lines[name])
-        except ValueError as error:
-            faults.append(str(error) if str(path) in str(error) else f'{path}: {error}')
     if faults:
         raise Fault(*faults)
 
@@ -200,7 +196,6 @@ def write_test(root: Path, scratch: Path) -> Path:
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Convert a release."""
     if args.out_dir is None:
         args.out_dir = Path('data', f'wmt14_{args.pair.replace("-", "_")}')
     with corpus_folder(args, [args.release]) as scratch:
@@ -212,7 +207,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description="Convert WMT'14 to a corpus for training.")
     parser.add_argument('pair', choices=['en-de', 'en-fr'], help='English–German or English–French')
     parser.add_argument('release', type=Path, help='folder or archive of en-de, folder of en-fr')

@@ -69,7 +69,6 @@ def mix(sentences: Sequence[Sequence[int]], vectors: Tensor, plain_counts: bool 
 
 
 def convert(args: argparse.Namespace) -> None:
-    """Read the sentences and the vectors, and write the file."""
     if args.out.exists():
         raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(args.out))
     check_writable(args.out.parent)
@@ -96,7 +95,6 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(description='Mix word vectors with the vectors of words in the same sentences.')
     parser.add_argument('vectors', type=Path, help='text file of word vectors, such as GloVe, possibly .gz')
     parser.add_argument('questions', type=Path, nargs='+', help='files of questions, whose words are written')

@@ -28,7 +28,6 @@ from mmattn.utils.files import check_writable
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Export the network of a segmentor')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -61,16 +60,11 @@ def build(cfg: Config, checkpoint: str) -> nn.Module:
 
 
 def from_pt2(path: Path) -> nn.Module:
-    """Return the network of a file of ``torch.export``."""
     return load_pt2(path)[0]
 
 
 def read_images(args: argparse.Namespace, about: dict) -> list[np.ndarray]:
-    """Return the inputs of the network for the images of ``--verify``.
-
-    Raises:
-        OSError, ValueError: an image cannot be read, or is too small for a dynamic file of ``torch.export``.
-    """
+    """Return the inputs of the network for the images of ``--verify``."""
     inputs = [
         runner.preprocess(runner.read(path, about['channel_order']), about, args.input_size)[0] for path in args.verify
     ]
@@ -119,7 +113,6 @@ def verify(args: argparse.Namespace, cfg: Config, about: dict, inputs: list[np.n
 
 
 def main() -> None:
-    """Write the file, and print what it holds."""
     from mmattn.deployment.network import LogitsNetwork, load_segmentor  # late: mmseg prints when it is imported
 
     args = parse_args()

@@ -194,7 +194,6 @@ def to_index_map(labels, about):
 
 
 def add_session_options(parser):
-    """Add the options of :func:`load` to a command line."""
     parser.add_argument('--threads', type=int, default=0, help='threads of a call; default: one per core')
     parser.add_argument(
         '--provider', default='CPUExecutionProvider', help='such as CUDAExecutionProvider; default: %(default)s'
@@ -202,7 +201,6 @@ def add_session_options(parser):
 
 
 def main():
-    """Segment the images and print the paths of the index maps."""
     parser = argparse.ArgumentParser(description='Segment images with an ONNX file')
     parser.add_argument('model', type=Path, help='ONNX file of export.py')
     parser.add_argument('image', type=Path, nargs='+', help='image files')

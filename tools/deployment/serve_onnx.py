@@ -16,8 +16,6 @@ import run_onnx
 
 
 def make_server(model, address):
-    """Make a server of a loaded model, (host, port)."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.answer('application/json', json.dumps(model[1]).encode())
@@ -43,7 +41,6 @@ def make_server(model, address):
 
 
 def main():
-    """Serve until the process is stopped."""
     parser = argparse.ArgumentParser(description='Serve an ONNX file over HTTP')
     parser.add_argument('model', help='ONNX file of export.py')
     parser.add_argument('--host', default='127.0.0.1', help='0.0.0.0: also for other machines; default: %(default)s')

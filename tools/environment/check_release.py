@@ -33,7 +33,6 @@ SIZE = (64, 96)  # height, width
 
 
 def run(*command: str | Path, python: str = sys.executable) -> None:
-    """Run a command of the pages with an interpreter."""
     print('$ python', *command, flush=True)
     subprocess.run([python, *map(str, command)], check=True)
 
@@ -58,7 +57,6 @@ def build(config: str) -> torch.nn.Module:
 
 
 def check_package() -> None:
-    """Check the files of the wheel, the native operators, the registry and the configs."""
     assert Path(mmattn.__file__).is_relative_to(sys.prefix), mmattn.__file__
     assert mmattn.__version__ == version('mmattn')
     assert library.UNAVAILABLE_REASON is None, library.UNAVAILABLE_REASON
@@ -91,7 +89,6 @@ def check_segmentation() -> None:
 
 
 def check_detection() -> None:
-    """Detect boxes in a random image."""
     data = dict(inputs=[torch.randint(0, 256, (3, *SIZE), dtype=torch.uint8)], data_samples=[_sample()])
     (prediction,) = build(DETECTOR).test_step(data)
     assert prediction.pred_instances.bboxes.shape[1] == 4
@@ -151,7 +148,6 @@ def check_export() -> None:
 
 
 def check_reproduction() -> None:
-    """List the tables."""
     run(TOOLS / 'reproduce.py', '--list')
 
 
@@ -167,7 +163,6 @@ CHECKS = dict(
 
 
 def main() -> None:
-    """Check the package, and the task of the extra."""
     parser = argparse.ArgumentParser(description='Check an installed mmattn in an empty folder')
     parser.add_argument('extra', choices=CHECKS)
     task = CHECKS[parser.parse_args().extra]

@@ -23,7 +23,6 @@ SECTIONS = ('global', 'install', ':env:')  # the last one that sets a value coun
 
 
 def main() -> None:
-    """Print one line per variable."""
     argparse.ArgumentParser(description="Print pip's settings as environment variables of uv.").parse_args()
     command = [sys.executable, '-m', 'pip', 'config', 'list']
     listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()

@@ -21,12 +21,7 @@ from mmattn.utils.trained_model import model_differences, trained_model
 
 
 def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
-    """Return the ``count`` latest checkpoints of a work dir, the earliest first.
-
-    Raises:
-        FileNotFoundError: the folder has fewer checkpoints.
-        ValueError: the folder has checkpoints of iterations and of epochs.
-    """
+    """Return the ``count`` latest checkpoints of a work dir, the earliest first."""
     series: dict[str, dict[int, Path]] = {}
     for path in work_dir.iterdir():
         if match := re.fullmatch(r'(iter|epoch)_(\d+)\.pth', path.name):
@@ -43,12 +38,7 @@ def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
 
 
 def read_checkpoint(path: Path) -> dict:
-    """Return a checkpoint, on the CPU.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is not a checkpoint.
-    """
+    """Return a checkpoint, on the CPU."""
     check_checkpoint(path)
     checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
@@ -57,13 +47,7 @@ def read_checkpoint(path: Path) -> dict:
 
 
 def write_checkpoint(out: Path, paths: Sequence[Path], make: Callable[[Sequence[Path]], dict]) -> None:
-    """Write the checkpoint that ``make`` returns for some others.
-
-    Raises:
-        FileExistsError: ``out`` exists.
-        OSError: a checkpoint cannot be read, or the folder of ``out`` is not writable.
-        ValueError: a file is not a checkpoint; or as ``make``.
-    """
+    """Write the checkpoint that ``make`` returns for some others."""
     if out.exists():
         raise FileExistsError(f'{out} exists already')
     check_writable(out.parent)
@@ -73,12 +57,7 @@ def write_checkpoint(out: Path, paths: Sequence[Path], make: Callable[[Sequence[
 
 
 def average(paths: Sequence[Path]) -> dict:
-    """Return a checkpoint with the mean weights.
-
-    Raises:
-        ValueError: a file is not a checkpoint, or the checkpoints have different weights, data or models; the message
-            names both files and the difference.
-    """
+    """Return a checkpoint with the mean weights."""
     total: dict[str, torch.Tensor] = {}
     checkpoint: dict = {}
     first: dict = {}
@@ -111,7 +90,6 @@ def training_differences(meta: dict, first: dict) -> list[str]:
 
 
 def main() -> None:
-    """Write the average and print the names of its checkpoints."""
     parser = argparse.ArgumentParser(description='Average the weights of checkpoints')
     parser.add_argument('checkpoints', type=Path, nargs='+', help='checkpoints, or, with --last, a work dir')
     parser.add_argument('--last', type=int, help='average the latest checkpoints of the work dir, this many')

@@ -17,12 +17,7 @@ from mmattn.utils.command import run
 
 
 def ensemble(paths: Sequence[Path]) -> dict:
-    """Return the checkpoint of the ensemble.
-
-    Raises:
-        ValueError: a file is not a checkpoint of a captioning model, or the vocabularies differ; the message names
-            the files.
-    """
+    """Return the checkpoint of the ensemble."""
     checkpoints = [read_checkpoint(path) for path in paths]
     symbols = []
     for path, checkpoint in zip(paths, checkpoints):
@@ -52,7 +47,6 @@ def ensemble(paths: Sequence[Path]) -> dict:
 
 
 def main() -> None:
-    """Write the ensemble and print the names of its checkpoints."""
     parser = argparse.ArgumentParser(description='Make the checkpoint of an ensemble of captioning models')
     parser.add_argument('checkpoints', type=Path, nargs='+', help='checkpoints, in the order of the models')
     parser.add_argument(

@@ -19,12 +19,7 @@ from mmattn.utils.files import atomic_write, check_writable
 
 
 def publish(source: Path, target: Path) -> Path:
-    """Write the reduced checkpoint to the folder of ``target``. Return its path.
-
-    Raises:
-        ValueError: ``source`` is not a checkpoint, or has no ``state_dict``.
-        OSError: ``source`` cannot be read, or the folder of ``target`` cannot be written to.
-    """
+    """Write the reduced checkpoint to the folder of ``target``. Return its path."""
     check_checkpoint(source)
     check_writable(target.parent)
     checkpoint = torch.load(source, map_location='cpu', weights_only=True)
@@ -46,7 +41,6 @@ def publish(source: Path, target: Path) -> Path:
 
 
 def main() -> None:
-    """Write the reduced checkpoint and print its path."""
     parser = argparse.ArgumentParser(description='Prepare a checkpoint for publication')
     parser.add_argument('in_file', type=Path, help='checkpoint')
     parser.add_argument('out_file', type=Path, help='path of the new checkpoint; -<hash>.pth replaces its suffix')

@@ -42,7 +42,6 @@ def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -
 
 
 def main() -> None:
-    """Print a table of scores, write the best average and print the command that tests it."""
     parser = argparse.ArgumentParser(description='Tune averaging and length penalty of a translation model')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoints', type=Path, help='work dir of the training')

@@ -20,7 +20,6 @@ PREFIX = 'backbone.'
 
 
 def backbones() -> list[str]:
-    """Return the names of the shipped backbones."""
     return sorted(path.stem for path in config_path(FOLDER).glob('*.py'))
 
 
@@ -29,9 +28,6 @@ def read_backbone(name: str) -> Config:
 
     Its ``model`` has a ``backbone`` and changes to the other parts of a row's model: ``data_preprocessor``, and what
     ``decode_head``, ``auxiliary_head`` or ``neck`` read, or ``in_channels``, if the model itself reads the last map.
-
-    Raises:
-        ValueError: there is no such backbone, or the config has none.
     """
     path = config_path(FOLDER) / f'{name}.py' if name in backbones() else Path(name)
     if not path.is_file():
@@ -46,9 +42,6 @@ def replace_backbone(cfg: Config, name: str) -> None:
     """Replace the backbone of a row's config, and what the other parts of the model read from it.
 
     Settings of the low-level map (``c1_…``) apply to heads that read one.
-
-    Raises:
-        ValueError: the backbone is unknown, does not fit the row's heads, or is what the rows of the table differ in.
     """
     source = read_backbone(name)
     model, changes = cfg.model, source.model.to_dict()
@@ -77,12 +70,7 @@ def replace_backbone(cfg: Config, name: str) -> None:
 
 
 def set_weights(cfg: Config, file: Path) -> None:
-    """Let the backbone of a config start from the weights in a file; :func:`check_weights` checks that they fit.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is not a checkpoint, or the model has no backbone.
-    """
+    """Let the backbone of a config start from the weights in a file; :func:`check_weights` checks that they fit."""
     if 'backbone' not in cfg.model:
         raise ValueError(f'--pretrained {file}: the model {cfg.model.type} has no backbone')
     prefix = PREFIX if any(key.startswith(PREFIX) for key in _read(file)) else None
@@ -99,10 +87,6 @@ def check_weights(backbone: ConfigDict, scope: str) -> None:
     Args:
         backbone (ConfigDict): config of the backbone; its ``init_cfg`` is that of :func:`set_weights`.
         scope (str): the default scope of the config.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is not a checkpoint, or the weights do not fit; the message names them.
     """
     file, prefix = Path(backbone.init_cfg.checkpoint), backbone.init_cfg.prefix or ''
     weights = {key.removeprefix(prefix): value for key, value in _read(file).items() if key.startswith(prefix)}
@@ -127,7 +111,6 @@ def check_weights(backbone: ConfigDict, scope: str) -> None:
 
 
 def freeze_backbone(cfg: Config) -> None:
-    """Freeze the backbone of a model, which has one."""
     cfg.model.backbone = dict(type='mmattn.FrozenBackbone', backbone=cfg.model.backbone)
     add_import(cfg, FrozenBackbone.__module__)
 
@@ -145,7 +128,6 @@ def _drop_weights(cfg: Config) -> None:
 
 
 def _is_one(channels: object) -> bool:
-    """Whether a part reads one map."""
     return isinstance(channels, int)
 
 
@@ -156,7 +138,6 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 @cache
 def _tensors(file: Path, modified: int) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint, without their values."""
     try:
         weights = torch.load(file, map_location='meta', weights_only=True)
     except Exception as error:  # the unpickler may raise any

@@ -37,7 +37,6 @@ SEED = 0  # of the crops, whatever the seed of a run is
 
 
 def sample_path(folder: str | Path, index: int) -> Path:
-    """Return the file of a sample."""
     return Path(folder, f'{index:05}.pt')
 
 
@@ -49,10 +48,6 @@ def write_sample(path: Path, maps: Sequence[Tensor], sample: SegDataSample, dtyp
         maps (sequence of Tensor): maps of the backbone, ``(C, H, W)`` each.
         sample (SegDataSample): labels, ``(1, H, W)``, and meta information.
         dtype (torch.dtype): of the stored maps. Defaults to float16.
-
-    Raises:
-        OSError: the file cannot be written.
-        ValueError: a value is not finite in this dtype; the message names the image.
     """
     stored = [x.detach().to('cpu', dtype, copy=True).contiguous() for x in maps]
     if not all(x.isfinite().all() for x in stored):
@@ -175,10 +170,6 @@ def on_cached_features(
         crops (int): number of crops.
         workers (int): data loading processes. Defaults to 0.
         dtype (torch.dtype): of the stored features. Defaults to float16.
-
-    Raises:
-        ValueError: the data have faults, or features are not finite in ``dtype``.
-        OSError: the disk is too small, or a file cannot be read or written.
     """
     init_default_scope(cfg.default_scope)
     cached = deepcopy(cfg)
@@ -196,7 +187,6 @@ def on_cached_features(
 
 
 def _check_files(cfg: Config, folder: Path) -> None:
-    """Check images and masks by the hook that checks them before a training."""
     hook = HOOKS.build(cfg.default_hooks.get('data_check', dict(type='mmattn.SegDataCheckHook')))
     folder.mkdir(parents=True, exist_ok=True)
     runner: Any = SimpleNamespace(cfg=cfg, work_dir=folder)
@@ -207,16 +197,7 @@ def _check_files(cfg: Config, folder: Path) -> None:
 def _cache(
     cfg: Config, data: ConfigDict, folder: Path, crops: int | None, workers: int, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Compute the missing features of a data set, and return the config of the data set of features.
-
-    Args:
-        cfg (Config): the config with the frozen backbone.
-        data (ConfigDict): config of the data set.
-        folder (Path): the folder of all features.
-        crops (int, optional): number of random crops; None: the data set is for tests, and has each image once.
-        workers (int): data loading processes.
-        dtype (torch.dtype): of the stored features.
-    """
+    """Compute the missing features of a data set, and return the config of the data set of features."""
     dataset = DATASETS.build(data)
     source = _source(cfg, data, dataset, crops is not None, dtype)
     digest = sha256(json.dumps(source, sort_keys=True, default=str).encode()).hexdigest()[:12]
@@ -267,7 +248,6 @@ def _source(cfg: Config, data: ConfigDict, dataset: Any, crops: bool, dtype: tor
 
 
 def _check_space(first: Path, more: int) -> None:
-    """Check that there is space for more files of the size of the first."""
     size, free = first.stat().st_size, shutil.disk_usage(first).free
     if more * size > free:
         raise OSError(

@@ -22,11 +22,7 @@ class Fold(NamedTuple):
 
 
 def list_folds(names: Sequence[Sequence[str]], folder: Path) -> list[Fold]:
-    """Return the folds, given the test names of each, with their lists in a folder.
-
-    Raises:
-        ProtocolError: a name is in two folds, or there is only one fold.
-    """
+    """Return the folds, given the test names of each, with their lists in a folder."""
     tested = [name for fold in names for name in fold]
     repeated = sorted({name for name in tested if tested.count(name) > 1})
     if repeated or len(names) < 2:
@@ -39,11 +35,7 @@ def list_folds(names: Sequence[Sequence[str]], folder: Path) -> list[Fold]:
 
 @contextmanager
 def fold_lists(names: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
-    """Write the lists of folds to a folder for a check of the data; if it fails, remove lists that are new.
-
-    Raises:
-        ProtocolError: an existing list differs.
-    """
+    """Write the lists of folds to a folder for a check of the data; if it fails, remove lists that are new."""
     written = []
     tested = [name for fold in names for name in fold]
     try:
@@ -64,11 +56,7 @@ def fold_lists(names: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
 
 
 def use_fold(cfg: Config, fold: Fold) -> None:
-    """Let all data sets of a config, also those of pasted objects, read the lists of a fold.
-
-    Raises:
-        ProtocolError: the splits of the data set are not lists of names.
-    """
+    """Let all data sets of a config, also those of pasted objects, read the lists of a fold."""
     for loader, path in (('train', fold.train), ('val', fold.test), ('test', fold.test)):
         listed = [part for part in dicts(cfg[f'{loader}_dataloader'].dataset) if 'ann_file' in part]
         if not listed or any(Path(part.ann_file).suffix != '.txt' for part in listed):

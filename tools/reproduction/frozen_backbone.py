@@ -30,10 +30,8 @@ class FrozenBackbone(BaseModule):
         self.eval()
 
     def train(self, mode: bool = True) -> 'FrozenBackbone':
-        """Stay in evaluation mode."""
         return super().train(False)
 
     @torch.no_grad()
     def forward(self, x: Any) -> Any:
-        """Return the maps of the backbone for its input, ``(B, 3, H, W)``."""
         return self.backbone(x)

@@ -21,7 +21,6 @@ TEN_ANSWERS = ['yes'] * 7 + ['no', 'maybe', 'café']
 
 
 def multi30k(counts: Mapping[str, int]) -> dict[str, bytes]:
-    """Return Multi30k's files, with so many sentences of each, at most four."""
     return {
         f'{split}.{language}.gz': gzip.compress(text(lines[:count]))
         for split, count in counts.items()
@@ -45,7 +44,6 @@ def tagged(lines: Sequence[str], language: str) -> list[str]:
 
 
 def xml(lines: Iterable[str]) -> bytes:
-    """Return a test file of IWSLT or WMT."""
     body = [f'<seg id="{i}"> {line} </seg>' for i, line in enumerate(lines, 1)]
     return text(['<?xml version="1.0" encoding="UTF-8"?>', '<doc docid="1">', '<url>u</url>', *body, '</doc>'])
 
@@ -157,12 +155,8 @@ CAPTION_WORDS = ('a', 'dog', 'cat', 'bird', 'runs', 'sits', 'here')
 
 def captions(number: int) -> list[str]:
     """Return five captions of an image; its number decides which animals it shows."""
-    return [
-        ' '.join(
-            ('a', CAPTION_WORDS[1 + (number + i // 3) % 3], CAPTION_WORDS[4 + i % 2], 'here')[: 3 + (number + i) % 2]
-        )
-        for i in range(5)
-    ]
+    lines = [('a', CAPTION_WORDS[1 + (number + i // 3) % 3], CAPTION_WORDS[4 + i % 2], 'here') for i in range(5)]
+    return [' '.join(line[: 3 + (number + i) % 2]) for i, line in enumerate(lines)]
 
 
 def karpathy(parts: Sequence[str], name: str = 'cocoid', start: int = 100) -> dict[str, Any]:
@@ -193,13 +187,8 @@ def entities(root: Path, lists: Mapping[str, Iterable[object]]) -> None:
     """Write Flickr30k Entities, with the names of the images by split."""
     for split, names in lists.items():
         for name in names:
-            write_files(
-                {
-                    f'Sentences/{name}.txt': ENTITY_CAPTIONS.encode(),
-                    f'Annotations/{name}.xml': entity_annotation().encode(),
-                },
-                root,
-            )
+            files = {f'Sentences/{name}.txt': ENTITY_CAPTIONS, f'Annotations/{name}.xml': entity_annotation()}
+            write_files({path: content.encode() for path, content in files.items()}, root)
         write_files({f'{split}.txt': text(map(str, names))}, root)
 
 
@@ -230,20 +219,13 @@ def vqa(
 
 def visual_genome(folder: Path, *answers: object) -> None:
     """Write Visual Genome: images 3, 5 and 99 of COCO and others, with a question for each answer."""
-    images = [
-        dict(image_id=1, coco_id=3),
-        dict(image_id=2, coco_id=None),
-        dict(id=5, coco_id=5),
-        dict(image_id=6, coco_id=99),
-    ]
-    write_json(folder / 'image_data.json', images)
-    qas = [
-        dict(
-            id=i, qas=[dict(qa_id=10 * i + k, question=f'{i} {k}?', answer=answer) for k, answer in enumerate(answers)]
-        )
-        for i in (1, 2, 5, 6, 7)
-    ]
-    write_json(folder / 'question_answers.json.gz', qas)
+    images = [dict(image_id=i, coco_id=coco_id) for i, coco_id in ((1, 3), (2, None), (6, 99))]
+    write_json(folder / 'image_data.json', [*images, dict(id=5, coco_id=5)])
+    questions = []
+    for i in (1, 2, 5, 6, 7):
+        qas = [dict(qa_id=10 * i + k, question=f'{i} {k}?', answer=answer) for k, answer in enumerate(answers)]
+        questions.append(dict(id=i, qas=qas))
+    write_json(folder / 'question_answers.json.gz', questions)
 
 
 def coco_qa(folder: Path, split: str, *rows: Sequence[object]) -> None:
@@ -279,9 +261,8 @@ def easy_vqa(folder: Path, split: str, images: Sequence[int], packed: bool, size
 def glove(path: Path, words: Iterable[str], width: int = 6) -> None:
     """Write GloVe vectors."""
     rng = np.random.default_rng(0)
-    write_files(
-        {path.name: text(f'{word} {" ".join(map(str, rng.normal(size=width)))}' for word in words)}, path.parent
-    )
+    lines = [f'{word} {" ".join(map(str, rng.normal(size=width)))}' for word in words]
+    write_files({path.name: text(lines)}, path.parent)
 
 
 def skip_thought(root: Path, words: Sequence[str], word_dim: int = 12, embed_dim: int = 8) -> None:
@@ -290,13 +271,8 @@ def skip_thought(root: Path, words: Sequence[str], word_dim: int = 12, embed_dim
     root.mkdir(parents=True, exist_ok=True)
     np.save(root / 'utable.npy', rng.normal(size=(len(words) + 1, word_dim)))
     write_files({'dictionary.txt': text(['UNK', *words])}, root)
-    shapes = dict(
-        W=(word_dim, 2 * embed_dim),
-        Wx=(word_dim, embed_dim),
-        U=(embed_dim, 2 * embed_dim),
-        Ux=(embed_dim, embed_dim),
-        b=(2 * embed_dim,),
-        bx=(embed_dim,),
-    )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for suffix, width in (('', 2 * embed_dim), ('x', embed_dim)):
+        shapes |= {f'W{suffix}': (word_dim, width), f'U{suffix}': (embed_dim, width), f'b{suffix}': (width,)}
     arrays = {f'encoder_{name}': rng.normal(size=shape) for name, shape in shapes.items()}
     np.savez(root / 'uni_skip.npz', **arrays)  # type: ignore[arg-type]

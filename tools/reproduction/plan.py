@@ -77,9 +77,6 @@ def plan(
     """Return the methods of a table's rows, or only those with some names, and their baselines.
 
     A method whose baseline is left out, ``with_baselines=False``, has none.
-
-    Raises:
-        ProtocolError: the table cannot be run under this protocol.
     """
     methods: list[Method] = []
     chosen = select(choose(rows, protocol, data), names, with_baselines)
@@ -89,12 +86,8 @@ def plan(
             row = row._replace(baseline=None)
         configs = adapt(row, protocol, data)
         content = [cfg.to_dict() for cfg in configs]
-        same = (
-            method
-            for method in methods
-            if method.rows[0].name == row.name and [cfg.to_dict() for cfg in method.configs] == content
-        )
-        method = next(same, None)
+        named = (method for method in methods if method.rows[0].name == row.name)
+        method = next((method for method in named if [cfg.to_dict() for cfg in method.configs] == content), None)
         if method is None:
             members = plan(row.members, protocol, data, None, False) if row.members else ()
             names_of_runs = [run_name(name, cfg, protocol, data) for name, cfg in zip(row.configs, configs)]
@@ -139,12 +132,7 @@ def source_words(rows: list[Row]) -> tuple[list[str], list[str]]:
 
 
 def check_backbones(methods: list[Method]) -> None:
-    """Check that the weights in a file fit the backbones that start from it.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the weights do not fit.
-    """
+    """Check that the weights in a file fit the backbones that start from it."""
     checked = []
     for method in methods:
         for cfg in method.configs:
@@ -155,11 +143,7 @@ def check_backbones(methods: list[Method]) -> None:
 
 
 def check_data(methods: list[Method]) -> None:
-    """Check that the data of all methods exist and can be scored.
-
-    Raises:
-        ProtocolError: the data do not exist, or cannot be scored.
-    """
+    """Check that the data of all methods exist and can be scored."""
     checked = []
     for method in methods:
         find_metrics(method.configs[-1])
@@ -175,9 +159,6 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
 
     A file has the name of its run, the values of a row's options and ``suffix``. Its first line has the key in
     results.json, which has the name of the shipped config instead. A file of this key that exists keeps its name.
-
-    Raises:
-        ProtocolError: an existing config differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
@@ -206,19 +187,11 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
                 continue
             before = Config.fromfile(path)
             if before.to_dict() != cfg.to_dict():
-                changed += difflib.unified_diff(
-                    _text(before).splitlines(), _text(cfg).splitlines(), f'{path}', 'requested now', '', '', 0, ''
-                )
+                then, now = (_text(config).splitlines() for config in (before, cfg))
+                changed += difflib.unified_diff(then, now, str(path), 'requested now', n=0, lineterm='')
     if changed:
-        raise ProtocolError(
-            '\n'.join(
-                [
-                    f'{folder.parent} has runs with other settings; choose another --work-dir, or the same settings. '
-                    'The differences:',
-                    *changed[:40],
-                ]
-            )
-        )
+        advice = f'{folder.parent} has runs with other settings; choose another --work-dir, or the same settings.'
+        raise ProtocolError('\n'.join([f'{advice} The differences:', *changed[:40]]))
 
 
 def _short(value: object) -> str:
@@ -241,11 +214,7 @@ def _text(cfg: Config) -> str:
 
 
 def select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
-    """Return the rows with some names, in which * matches any text, and their baselines.
-
-    Raises:
-        ProtocolError: a name matches no row.
-    """
+    """Return the rows with some names, in which * matches any text, and their baselines."""
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
             row_names = '; '.join(dict.fromkeys(row.name for row in rows))

@@ -38,42 +38,15 @@ from .tiny_config import shrink
 
 # The settings of a config; other names are variables of its file.
 SETTINGS = (
-    'default_scope',
-    'custom_imports',
-    'env_cfg',
-    'visualizer',
-    'log_processor',
-    'log_level',
-    'load_from',
-    'resume',
-    'model',
-    'tta_model',
-    'tta_pipeline',
-    'train_dataloader',
-    'val_dataloader',
-    'test_dataloader',
-    'val_evaluator',
-    'test_evaluator',
-    'train_cfg',
-    'val_cfg',
-    'test_cfg',
-    'optim_wrapper',
-    'param_scheduler',
-    'default_hooks',
-    'custom_hooks',
-    'auto_scale_lr',
-    'randomness',
+    *('default_scope', 'custom_imports', 'env_cfg', 'visualizer', 'log_processor', 'log_level', 'load_from', 'resume'),
+    *('model', 'tta_model', 'tta_pipeline', 'train_dataloader', 'val_dataloader', 'test_dataloader'),
+    *('val_evaluator', 'test_evaluator', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler'),
+    *('default_hooks', 'custom_hooks', 'auto_scale_lr', 'randomness'),
 )
 DATA = ('train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator', 'test_evaluator', 'tta_pipeline')
 SCHEDULE = (
-    'optim_wrapper',
-    'param_scheduler',
-    'train_cfg',
-    'val_cfg',
-    'test_cfg',
-    'default_hooks',
-    'auto_scale_lr',
-    'randomness',
+    *('optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg', 'test_cfg'),
+    *('default_hooks', 'auto_scale_lr', 'randomness'),
 )
 
 
@@ -153,11 +126,7 @@ def _read(name: str, roots: tuple[str | None, ...]) -> Config:
 
 
 def read_data(name: str, root: Path | None) -> Config:
-    """Return the config of a data set, located in ``root`` if given.
-
-    Raises:
-        ProtocolError: the data set is unknown.
-    """
+    """Return the config of a data set, located in ``root`` if given."""
     names = data_sets()
     if name not in names:
         raise ProtocolError(f"--dataset must be one of {', '.join(names)}; got '{name}'")
@@ -167,15 +136,9 @@ def read_data(name: str, root: Path | None) -> Config:
 
 
 def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row]:
-    """Return the rows that can be run on a data set: those that the paper runs on it, or else those of the same task.
-
-    Raises:
-        ProtocolError: there are none, or ``scale`` is given for text.
-    """
+    """Return the rows that can be run on a data set: the rows that the paper runs on it, or else all of its task."""
     if protocol.scale != 1 and any(find_task(shipped(row.configs[-1])) in SENTENCE_TASKS for row in rows):
-        raise ProtocolError(
-            f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
-        )
+        raise ProtocolError(f'--scale is for images, and table {rows[0].table} is on text; use --network small')
     if data is None:
         on = sorted({row.data for row in rows})
         if len({shipped(row.configs[-1]).default_scope for row in rows}) > 1:
@@ -189,10 +152,8 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     task, *_ = find_metrics(data)
     fitting = [row for row in rows if find_task(shipped(row.configs[-1])) == task]
     if not fitting:
-        raise ProtocolError(
-            f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on "
-            f'{", ".join(sorted({row.data for row in rows}))}'
-        )
+        own = ', '.join(sorted({row.data for row in rows}))
+        raise ProtocolError(f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on {own}")
     return fitting
 
 
@@ -326,7 +287,6 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def _head_words(cfg: Config) -> str:
-    """Return the width of a segmentor's head or of SST's streams, in words."""
     if 'embed_dims' in cfg.model:
         return f'streams of {cfg.model.embed_dims} channels'
     head = cfg.model.get('decode_head') or {}
@@ -392,7 +352,6 @@ def _scale_images(cfg: Config, scale: float) -> None:
 
 
 def _multiply_sizes(part: Any, scale: float) -> bool:
-    """Multiply the sizes in a part of a config; return whether it resizes images."""
     resized = False
     for transform in complexity.dicts(part):
         for key in ('scale', 'crop_size'):

@@ -56,7 +56,6 @@ class Outcome(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The outcome in words."""
         if not self.fault:
             return 'ok' if self.truth else 'ok, without a score: the truth of the test is not public'
         return f'{"not installed" if NOT_INSTALLED.search(self.fault) else "failed"}: {self.fault}'
@@ -83,21 +82,21 @@ def rehearse(tables: dict[str, list[Row]], work_dir: Path, jobs: int, all_rows: 
     os.environ.update({name: str(rehearsal_data.place(name, work_dir / 'data')) for name in rehearsal_data.variables()})
     with exclusive(work_dir):
         with logged(work_dir / 'log.txt'):
-            to_train = (
-                choose_rows(tables) if not all_rows else {name: [True] * len(rows) for name, rows in tables.items()}
-            )
+            every = {name: [True] * len(rows) for name, rows in tables.items()}
+            to_train = every if all_rows else choose_rows(tables)
             texts = {shipped(name).text for rows in tables.values() for row in rows for name in row.configs}
         used = sorted({name for text in texts for name in re.findall(r'\{\{\$(\w+):', text)})
         with suppress(RuntimeError):  # the rows on a data set that could not be made say so
             in_processes(lambda name: make_data(name, work_dir / 'data'), used, jobs)
+
+        def rehearse_one(table: str) -> None:
+            rehearse_table(tables[table], to_train[table], work_dir / table)
+
         if len(tables) == 1:
-            ((table, rows),) = tables.items()
-            rehearse_table(rows, to_train[table], work_dir / table)
+            rehearse_one(*tables)
         else:
             with suppress(RuntimeError):  # the summary names the rows without an outcome
-                in_processes(
-                    lambda table: rehearse_table(tables[table], to_train[table], work_dir / table), tables, jobs
-                )
+                in_processes(rehearse_one, tables, jobs)
         return summarize(tables, work_dir, time.monotonic() - start)
 
 
@@ -116,11 +115,7 @@ def choose_rows(tables: dict[str, list[Row]]) -> dict[str, list[bool]]:
 
 
 def in_processes(function: Callable[[str], None], items: Iterable[str], jobs: int) -> None:
-    """Call a function with each item in a fork of its own, ``jobs`` at a time.
-
-    Raises:
-        RuntimeError: a process failed; it has printed why.
-    """
+    """Call a function with each item in a fork of its own, ``jobs`` at a time."""
     failed: list[str] = []
     running: dict[Any, tuple[str, ForkProcess]] = {}
 
@@ -202,11 +197,7 @@ def rehearse_table(rows: Sequence[Row], to_train: Sequence[bool], folder: Path) 
 
 
 def run_row(row: Row, folder: Path) -> bool:
-    """Train and test a tiny version of a row, and report it; return whether the test can be scored.
-
-    Raises:
-        RuntimeError: a tool failed, or the report lacks the row's metric.
-    """
+    """Train and test a tiny version of a row, and report it; return whether the test can be scored."""
     in_forks = not torch.cuda.is_available()
     if not has_truth(adapt(row, TINY, None)[-1]):
         (method,) = plan([row], TINY, None)
@@ -226,11 +217,7 @@ def run_row(row: Row, folder: Path) -> bool:
 
 
 def check_row(row: Row, folder: Path) -> bool:
-    """Build the networks of a row without memory, and its data sets and evaluator; return whether it can be scored.
-
-    Raises:
-        RuntimeError: the evaluator does not give the row's metric.
-    """
+    """Build the networks of a row without memory, and its data sets and evaluator; return whether it can be scored."""
     for cfg in adapt(row, Protocol(), None):
         init_default_scope(cfg.default_scope)
         with torch.device('meta'):
@@ -250,7 +237,6 @@ def check_row(row: Row, folder: Path) -> bool:
 
 
 def has_truth(cfg: Config) -> bool:
-    """Whether the truth of the test is public."""
     if cfg.get('val_evaluator') is None:
         return False
     init_default_scope(cfg.default_scope)
@@ -258,11 +244,7 @@ def has_truth(cfg: Config) -> bool:
 
 
 def check_metric(row: Row) -> None:
-    """Check that the evaluator of a row gives the compared metric of the table.
-
-    Raises:
-        RuntimeError: it does not.
-    """
+    """Check that the evaluator of a row gives the compared metric of the table."""
     kind = shipped(row.configs[-1]).test_evaluator.type
     metric = next(iter(row.metrics), None)
     if kind not in METRIC_NAMES:
@@ -273,12 +255,10 @@ def check_metric(row: Row) -> None:
 
 
 def row_key(row: Row) -> str:
-    """Return the name of a row in its table."""
     return f'{row.name}, {row.setting}' if row.setting else row.name
 
 
 def print_line(row: Row, outcome: Outcome) -> None:
-    """Print the outcome of a row."""
     line = f'{row.table} | {row_key(row)} | {outcome.kind} | {outcome.words} | {outcome.seconds:.1f} s'
     print(line, flush=True)
 

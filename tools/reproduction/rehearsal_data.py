@@ -23,23 +23,16 @@ SPLITS = dict(train=range(100, 106), val=range(200, 204), test=range(300, 302)) 
 
 @cache
 def script(tool: str) -> dict[str, Any]:
-    """Return the names of a script of tools/dataset_converters."""
     return runpy.run_path(str(config_path().parent / 'tools/dataset_converters' / f'{tool}.py'))
 
 
 def convert(tool: str, *arguments: str | Path) -> None:
-    """Run a script of tools/dataset_converters in this process.
-
-    Raises:
-        RuntimeError: it failed; it has printed why.
-    """
     words = [*map(str, arguments)]
     if script(tool)['main'](words):
         raise RuntimeError(f'{tool}.py {" ".join(words)} failed')
 
 
 def images() -> list[int]:
-    """Return the numbers of the images of all splits."""
     return [number for numbers in SPLITS.values() for number in numbers]
 
 
@@ -61,7 +54,6 @@ def add_grid(root: Path, ids: list, store: str = 'resnet152') -> None:
 
 
 def make_helen(root: Path, source: Path, *options: str | Path) -> None:
-    """HELEN; ``--align`` needs landmarks."""
     lists = {'exemplars.txt': ['11_1', '12_1', '13_2', '14_1'], 'tuning.txt': ['21_1', '22_1'], 'testing.txt': ['31_1']}
     releases.helen(source, lists)
     add_landmarks(source / 'points', [name for names in lists.values() for name in names])
@@ -69,7 +61,6 @@ def make_helen(root: Path, source: Path, *options: str | Path) -> None:
 
 
 def add_landmarks(folder: Path, names: list[str]) -> None:
-    """Write the landmarks of faces."""
     folder.mkdir(parents=True)
     for seed, name in enumerate(names):
         points = np.array([[5, 6], [15, 6], [10, 12], [10, 17]]) + np.random.default_rng(seed).normal(size=(4, 2))
@@ -79,7 +70,6 @@ def add_landmarks(folder: Path, names: list[str]) -> None:
 
 
 def make_lfw_pl(root: Path, source: Path, aligned: bool = False) -> None:
-    """LFW-PL."""
     lists = {
         'parts_train.txt': [('Ann_Lee', 1), ('Ann_Lee', 12), ('Jo-Jo_K', 3), ('Di', 1)],
         'parts_validation.txt': [('Bo', 1), ('Bo', 2)],
@@ -92,31 +82,26 @@ def make_lfw_pl(root: Path, source: Path, aligned: bool = False) -> None:
 
 
 def make_davis(root: Path, resolution: str, lists: str) -> None:
-    """DAVIS."""
     masks = [releases.squares(position, 1) for position in range(3)]
     releases.davis(root, resolution, lists, bear=masks, goat=masks)
 
 
 def make_youtube_vos(root: Path) -> None:
-    """YouTube-VOS."""
     for part in ('train', 'valid'):
         releases.youtube_vos(root / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}), dict(a=3, b=3))
 
 
 def make_camvid(root: Path, source: Path) -> None:
-    """CamVid."""
     releases.camvid(source, train=4, val=2, test=2)
     convert('camvid', source, '--out-dir', root, '--allow-other-counts')
 
 
 def make_fasseg(root: Path, source: Path) -> None:
-    """FASSEG in our own split."""
     releases.fasseg(source, (1, 2, 7, 8))
     convert('fasseg', source, '--out-dir', root)
 
 
 def make_stills(root: Path, source: Path) -> None:
-    """Photographs with label maps."""
     for seed in range(2):
         labels = np.kron(np.random.default_rng(seed).integers(0, 3, (4, 5)), np.ones((8, 8), int)).astype(np.uint8)
         releases.save(source / f'images/{seed}.png', releases.photo(seed, labels.shape))
@@ -128,19 +113,16 @@ def make_stills(root: Path, source: Path) -> None:
 
 
 def make_multi30k(root: Path, source: Path) -> None:
-    """Multi30k."""
     release = releases.write_files(language_releases.multi30k(dict(train=4, val=2, test_2016_flickr=3)), source)
     convert('multi30k', release, '--merges', '12', '--allow-other-counts', '--out-dir', root)
 
 
 def make_iwslt14(root: Path, source: Path) -> None:
-    """IWSLT'14."""
     release = releases.write_files(language_releases.iwslt14(script('iwslt14')['TESTS']), source)
     convert('iwslt14', release, '--merges', '30', '--out-dir', root)
 
 
 def make_wmt14_en_de(root: Path, source: Path) -> None:
-    """Google's release of WMT'14 English–German."""
     merges = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
     segmented, published = (script('wmt14')[name].values() for name in ('SEGMENTED', 'PUBLISHED'))
     release = language_releases.wmt14_en_de(merges, segmented, published)
@@ -148,7 +130,6 @@ def make_wmt14_en_de(root: Path, source: Path) -> None:
 
 
 def make_wmt14_en_fr(root: Path, source: Path) -> None:
-    """WMT'14 English–French."""
     source.mkdir(parents=True)
     for archive, files in language_releases.wmt14_en_fr(script('wmt14')['CORPORA']).items():
         releases.pack(source / archive, files, 'w' if archive.endswith('.tar') else 'w:gz')
@@ -156,7 +137,6 @@ def make_wmt14_en_fr(root: Path, source: Path) -> None:
 
 
 def make_coco_captions(root: Path, source: Path) -> None:
-    """COCO's captions in Karpathy's splits: region features, VGG-16 features, detected attributes."""
     releases.write_json(
         root / 'dataset_coco.json',
         language_releases.karpathy(['train'] * 5 + ['restval', 'val', 'val', 'test', 'test']),
@@ -167,13 +147,11 @@ def make_coco_captions(root: Path, source: Path) -> None:
 
 
 def detect_attributes(root: Path, name: str) -> None:
-    """Detect attributes by the region features of a data set."""
     words: list[str | Path] = ['--num-words', '5', '--num-attributes', '3', '--out', root / 'attributes.json']
     convert('caption_attributes', root / name, root / 'regions', *words)
 
 
 def make_flickr8k(root: Path, source: Path) -> None:
-    """Flickr8k's captions, with region features in NumPy archives."""
     splits = ['train'] * 6 + ['val'] * 4
     annotations = language_releases.karpathy(splits, 'filename')
     releases.write_json(source / 'dataset_flickr8k.json', annotations)
@@ -197,7 +175,6 @@ def make_vatex(root: Path, source: Path) -> None:
 
 
 def make_grounding(root: Path, source: Path) -> None:
-    """Flickr30k Entities, or its part Flickr8k."""
     language_releases.entities(source, SPLITS)
     language_releases.region_archive(source / 'features_all.npz', image_id=np.array(images()))
     convert('flickr_entities', source, '--out-dir', root)
@@ -223,7 +200,6 @@ def make_vqa(root: Path, source: Path, prefix: str) -> None:
 
 
 def make_coco_vqa_mini(root: Path, source: Path) -> None:
-    """A part of VQA 2.0, with regions in NumPy archives."""
     language_releases.vqa(source, 'minitrain', [3, 4] * 10, year='')
     language_releases.vqa(source, 'minival', [5, 6, 7, 8], year='')
     language_releases.region_archive(source / 'features_all.npz', image_id=np.arange(3, 9))
@@ -231,7 +207,6 @@ def make_coco_vqa_mini(root: Path, source: Path) -> None:
 
 
 def make_coco_qa(root: Path, source: Path) -> None:
-    """COCO-QA."""
     for split, numbers in (('train', SPLITS['train']), ('test', SPLITS['val'])):
         rows = [
             ('what color is it', colour, number, kind)
@@ -244,7 +219,6 @@ def make_coco_qa(root: Path, source: Path) -> None:
 
 
 def make_daquar(root: Path, source: Path) -> None:
-    """DAQUAR."""
     for split, numbers in (('train', SPLITS['train']), ('test', SPLITS['val'])):
         rows = [(f'what is in the image{number} ?', answer) for number in numbers for answer in ('bed', 'book, cup')]
         language_releases.daquar(source, f'qa.37.raw.{split}.txt', *rows)
@@ -253,14 +227,12 @@ def make_daquar(root: Path, source: Path) -> None:
 
 
 def make_easy_vqa(root: Path, source: Path) -> None:
-    """easy-VQA."""
     for split, numbers in (('train', range(40)), ('test', range(4))):  # two questions are 1/16
         language_releases.easy_vqa(source, split, [*numbers], packed=True, size=64)
     convert('easy_vqa', source, '--out-dir', root)
 
 
 def make_glove(root: Path, _: Path) -> None:
-    """Both files of GloVe that configs read."""
     for corpus in ('6B', '840B'):
         language_releases.glove(root / f'glove.{corpus}.300d.txt', WORDS)
 

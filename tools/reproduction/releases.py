@@ -25,7 +25,6 @@ CLIP_SIZE = (30, 44)  # height and width of the frames of clips
 
 
 def text(lines: Iterable[str]) -> bytes:
-    """Return the content of a text file."""
     return ''.join(f'{line}\n' for line in lines).encode()
 
 
@@ -62,7 +61,6 @@ def write_json(path: Path, data: Any) -> Path:
 
 
 def save(path: Path, array: NDArray, **options: Any) -> None:
-    """Write an image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(array).save(path, **options)
 
@@ -82,12 +80,11 @@ def _pair(image_path: Path, label_path: Path, classes: int, seed: int) -> None:
     labels[0, :3] = 255
     if classes > 30:  # more than there are blocks; the data check requires each class in the training masks
         labels[1:6].flat[:classes] = range(classes)
-    for path, array in ((image_path, image), (label_path, labels)):
-        save(path, array)
+    save(image_path, image)
+    save(label_path, labels)
 
 
 def folders(root: Path, suffix: str, classes: int, train: int = 4, val: int = 2, test: int = 0) -> None:
-    """Write images and label maps in mmseg's folders img_dir and ann_dir."""
     for part, count in (('train', train), ('val', val), ('test', test)):
         for i in range(count):
             _pair(root / 'img_dir' / part / f'tile_{i}{suffix}', root / 'ann_dir' / part / f'tile_{i}.png', classes, i)
@@ -118,20 +115,14 @@ def fasseg(root: Path, persons: Iterable[int], height: int = 40) -> None:
 
 
 def cityscapes(root: Path) -> None:
-    """Write Cityscapes, with labels as its own scripts write them."""
     for part, count in (('train', 4), ('val', 2)):
         for i in range(count):
             name = f'town/town_{i:06}_000019'
-            _pair(
-                root / 'leftImg8bit' / part / f'{name}_leftImg8bit.png',
-                root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png',
-                19,
-                i,
-            )
+            image = root / 'leftImg8bit' / part / f'{name}_leftImg8bit.png'
+            _pair(image, root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png', 19, i)
 
 
 def ade20k(root: Path) -> None:
-    """Write ADE20K, whose label 0 is ignored."""
     for part, count in (('training', 4), ('validation', 2)):
         for i in range(count):
             _pair(root / 'images' / part / f'ADE_{i}.jpg', root / 'annotations' / part / f'ADE_{i}.png', 151, i)
@@ -157,18 +148,11 @@ def coco(root: Path) -> None:
     categories = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'])]
     for part, count in (('train2017', 4), ('val2017', 2)):
         boxes = [_boxes(root / part / f'{i:012}.jpg', i) for i in range(count)]
-        annotations = [
-            dict(
-                id=2 * i + j,
-                image_id=i,
-                category_id=17 * j,
-                bbox=[x0, y0, x1 - x0, y1 - y0],
-                iscrowd=0,
-                area=(x1 - x0) * (y1 - y0),
-            )
-            for i, pair in enumerate(boxes)
-            for j, (x0, y0, x1, y1) in enumerate(pair)
-        ]
+        annotations = []
+        for i, pair in enumerate(boxes):
+            for j, (x0, y0, x1, y1) in enumerate(pair):
+                box = dict(bbox=[x0, y0, x1 - x0, y1 - y0], area=(x1 - x0) * (y1 - y0), iscrowd=0)
+                annotations.append(dict(box, id=2 * i + j, image_id=i, category_id=17 * j))
         if part == 'train2017':  # the data check requires a box of each class
             annotations += [dict(annotations[0], id=1000 + i, category_id=i) for i in range(len(categories))]
         content = dict(

@@ -21,16 +21,11 @@ class Contrast(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The names of the two rows."""
         return f'{self.ours.name} − {self.baseline.name}'
 
 
 def find_contrasts(texts: Sequence[str], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the two rows of each contrast, ``OURS - BASELINE``.
-
-    Raises:
-        ProtocolError: a row does not exist.
-    """
+    """Return the two rows of each contrast, ``OURS - BASELINE``."""
     pairs = []
     for text in texts:
         ours, _, baseline = (part.strip() for part in text.partition(' - '))
@@ -105,7 +100,6 @@ def compare_contrasts(
 
 
 def contrast_table(compared: dict[str, tuple[Difference, list[float]]], metric: str, level: float) -> str:
-    """Return the contrasts as a Markdown table."""
     heads = [f'difference in {metric}, {100 * level:.1f} % interval', 'by seed']
     rows = ([name, str(mean), ', '.join(f'{pair:+.2f}' for pair in pairs)] for name, (mean, pairs) in compared.items())
     return markdown(heads, rows)
@@ -182,15 +176,8 @@ def table(methods: list[Measured], setup: Setup) -> str:
 
 def of_paper(rows: list[Row]) -> str:
     """Return the paper's figure for each setting that a method represents, as text."""
-    figures = [(next(iter(row.metrics.values()), None), row.setting) for row in rows]
-    return (
-        ' / '.join(
-            f'{value:g}' + (f' ({setting})' if len(figures) > 1 else '')
-            for value, setting in figures
-            if value is not None
-        )
-        or '–'
-    )
+    figures = [(next(iter(row.metrics.values())), row.setting) for row in rows if row.metrics]
+    return ' / '.join(f'{value:g}' + (f' ({setting})' if len(rows) > 1 else '') for value, setting in figures) or '–'
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -207,7 +194,6 @@ def spread(values: list[float]) -> str:
 
 
 def _rows(methods: list[Measured], setup: Setup) -> list[dict[str, Any]]:
-    """Return the figures of each row, for JSON."""
     to_baseline = differences(methods, setup.units)
     return [
         dict(

@@ -99,11 +99,6 @@ def reproduce(
 
     Returns:
         str: the content of table.md.
-
-    Raises:
-        ProtocolError: the rows cannot be run under this protocol, or the work dir has runs with other settings.
-        BlockingIOError: another process uses the work dir.
-        RuntimeError: a training or a test has failed.
     """
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
@@ -190,9 +185,7 @@ def train_all(
     All methods and folds run with the first seed first.
     """
     places: Queue[dict[str, str]] = Queue()
-    visible = list(
-        filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(','))
-    )  # gpus are indices into this list
+    visible = [*filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(','))]  # gpus are indices into it
     for gpu in [*(machine.gpus or [''])] * machine.jobs:
         places.put({} if not gpu else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
     sharing = places.qsize()
@@ -223,17 +216,11 @@ def train_all(
 
 
 def make_run(method: str, config: Path, seed: int, work_dir: Path) -> Run:
-    """Return the run of a method, given by its config, with a seed."""
     return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
 
 
 def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, jobs: int, store: Store) -> Result:
-    """Train the missing stages of a method with one seed, and return the last stage's result, which is also stored.
-
-    Raises:
-        RuntimeError: a training or a test has failed, or a log of it is missing.
-        ValueError: the stored result is that of a training of another length or with other settings.
-    """
+    """Train the missing stages of a method with one seed, and return the last stage's result, which is also stored."""
     cfg = method.configs[-1]
     steps, unit = length(cfg)
     _, keys, factor = find_metrics(cfg)
@@ -346,14 +333,8 @@ def chosen(folder: Path, cfg: Config, last: Path) -> Path:
 
 
 def _with_workers(cfg: Config, workers: int | None) -> list[str]:
-    """Return the options that set the number of processes of each data loader of a config."""
     loaders = [key for key in ('train_dataloader', 'val_dataloader', 'test_dataloader') if cfg.get(key) is not None]
-    return (
-        []
-        if workers is None
-        else [
-            f'{loader}.{key}={value}'
-            for loader in loaders
-            for key, value in (('num_workers', workers), ('persistent_workers', workers > 0))
-        ]
-    )
+    if workers is None:
+        return []
+    options = f'num_workers={workers}', f'persistent_workers={workers > 0}'
+    return [f'{loader}.{option}' for loader in loaders for option in options]

@@ -32,19 +32,16 @@ class Setup(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """The differences from the paper's protocol, in sentences."""
         listed = '; '.join(self.deviations)
         text = f'**Not the {self.whose} protocol**: {listed}.' if listed else f'The {self.whose} protocol.'
         return text + (f' Not stated in the source: {"; ".join(self.choices)}.' if self.choices else '')
 
     @property
     def title(self) -> str:
-        """The title of the report."""
         return f'Table {self.table}'
 
     @property
     def whose(self) -> str:
-        """The owner of the protocol, in the possessive."""
         return "paper's" if self.published else "configs'"
 
 
@@ -86,11 +83,9 @@ class Measured(NamedTuple):
 
     @property
     def is_trained(self) -> bool:
-        """Whether the row has trainings."""
         return any(result.seconds is not None for result in self.results.values())
 
     def values(self, metric: str) -> list[float]:
-        """Return a metric for all seeds."""
         return [result.metrics[metric] for result in self.results.values()]
 
     def last_validations(self) -> list[float]:
@@ -120,9 +115,6 @@ def difference(ours: list[float], baseline: list[float], confidence: float = 0.9
         ours (list[float]): one value per seed.
         baseline (list[float]): one value per seed, in the same order.
         confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
-
-    Raises:
-        ValueError: the methods differ in their number of seeds, or have none.
 
     Example:
         >>> str(difference([71.0, 72.0, 73.0], [70.0, 71.0, 72.5]))
@@ -192,9 +184,6 @@ def sampled_difference(
         units (str, optional): regular expression; names with the same match, or the same first group of it, are one
             unit. Defaults to None, the part of the name before ``#``.
 
-    Raises:
-        ValueError: the samples differ, or there is none.
-
     Example:
         >>> ours, baseline = Result({}, samples={'1#a': 50.0, '1#b': 100.0}), Result({}, samples={'1#a': 0, '1#b': 50})
         >>> str(sampled_difference([ours], [baseline]))
@@ -262,9 +251,8 @@ def bootstrap_interval(
 def _drawn(seeds: int, units: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the share of each seed, and how often each unit is drawn; every interval has the same draws."""
     generator = np.random.default_rng(0)
-    return generator.multinomial(seeds, [1 / seeds] * seeds, draws) / seeds, generator.multinomial(
-        units, [1 / units] * units, draws
-    ).astype(float)
+    of_seeds, of_units = (generator.multinomial(n, [1 / n] * n, draws).astype(float) for n in (seeds, units))
+    return of_seeds / seeds, of_units
 
 
 def compare(ours: Measured, baseline: Measured, confidence: float = 0.95, units: str | None = None) -> Difference:
@@ -307,5 +295,4 @@ def pool(results: Sequence[Result]) -> Result:
 
 
 def deviation(values: list[float]) -> float | None:
-    """Return the sample deviation; None for one value."""
     return statistics.stdev(values) if len(values) > 1 else None

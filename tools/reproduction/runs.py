@@ -56,11 +56,7 @@ _trainings: defaultdict[str, Lock] = defaultdict(Lock)  # by the name of the fol
 
 @contextmanager
 def lock(work_dir: Path) -> Iterator[None]:
-    """Lock the work dir for this process and the trainings that it starts, which may outlive it.
-
-    Raises:
-        BlockingIOError: another process holds it.
-    """
+    """Lock the work dir for this process and the trainings that it starts, which may outlive it."""
     with exclusive(work_dir) as descriptor:
         _locks.append(descriptor)
         try:
@@ -79,9 +75,6 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         jobs (int): processes that share the cores.
         tool (str): file in tools/.
         command (str or Path): arguments of the tool.
-
-    Raises:
-        RuntimeError: the tool has failed; the message names the log.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, cores() // jobs))
@@ -118,7 +111,6 @@ def _fork(words: list[str], environment: dict[str, str], log: Path) -> ForkProce
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
@@ -130,11 +122,8 @@ def peak_memory(folder: Path) -> float | None:
 
 def scalars(folder: Path) -> list[list[dict]]:
     """Return the logged values of the trainings in a folder, in order: one list per interrupted or resumed training."""
-    logs = sorted(folder.glob('*/vis_data/scalars.json'))
-    return [
-        [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')]
-        for path in logs
-    ]
+    texts = [path.read_text(encoding='utf-8') for path in sorted(folder.glob('*/vis_data/scalars.json'))]
+    return [[json.loads(line) for line in text.splitlines() if line.endswith('}')] for text in texts]
 
 
 def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
@@ -153,9 +142,6 @@ def finish(run: Run, jobs: int, last: Path, step: int | None = None) -> None:
         jobs (int): processes that share the cores.
         last (Path): its last checkpoint, which is written before the last validation.
         step (int, optional): iteration or epoch of that validation, which the log must have. Defaults to None.
-
-    Raises:
-        RuntimeError: the training has failed, has not written this checkpoint, or was killed in its last validation.
     """
 
     def validated() -> bool:
@@ -166,18 +152,8 @@ def finish(run: Run, jobs: int, last: Path, step: int | None = None) -> None:
     with _trainings[str(run.folder)]:
         if not (last.exists() and validated()):
             resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
-            call(
-                run,
-                jobs,
-                'train.py',
-                run.config,
-                '--work-dir',
-                run.folder,
-                *resume,
-                '--cfg-options',
-                f'randomness.seed={run.seed}',
-                *run.options,
-            )
+            options = ['--cfg-options', f'randomness.seed={run.seed}', *run.options]
+            call(run, jobs, 'train.py', run.config, '--work-dir', run.folder, *resume, *options)
     if not last.exists():
         raise RuntimeError(f'{last} is missing after training; see {run.folder}/output.log')
     if not validated():
@@ -195,9 +171,6 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *argumen
         step (int, optional): iteration or epoch of the checkpoint, whose validation is used; None: tools/test.py is.
         arguments (str): arguments of tools/test.py; if there are any, the log of the training is not used.
         files (bool): tools/test.py writes the files of its metric to :func:`test_folder`. Defaults to False.
-
-    Raises:
-        RuntimeError: the required metric is missing.
     """
     results = None if arguments or step is None else last_scores(run.folder, key, step)
     if results is None:  # also if the run was interrupted between the last iteration and its validation
@@ -208,7 +181,6 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *argumen
 
 
 def test_folder(run: Run, *arguments: str) -> Path:
-    """Return the work dir of tools/test.py with some arguments."""
     return run.folder / '_'.join(['test', *(word.strip('-') for word in arguments)])
 
 

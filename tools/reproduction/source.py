@@ -69,9 +69,6 @@ def differences(row: 'Row', shipped: Config) -> list[Difference]:
     Args:
         row (Row): the row.
         shipped (Config): its config, without the row's options.
-
-    Raises:
-        ValueError: the metafile has a setting that no reader finds in a config.
     """
     cfg = deepcopy(shipped)
     cfg.merge_from_dict(row.options)
@@ -105,8 +102,16 @@ def _text(value: Any) -> str:
     return f'{value:,}' if isinstance(value, int) else f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _optimizer(key: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
-    return lambda cfg, row: cfg.optim_wrapper.optimizer.get(key, default)
+def _at(path: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
+    """Return a reader of the setting at a path, such as ``train_cfg.max_epochs``."""
+    *parents, last = path.split('.')
+
+    def read(cfg: Config, row: 'Row') -> Any:
+        for key in parents:
+            cfg = cfg.get(key) or {}
+        return cfg.get(last, default)
+
+    return read
 
 
 def _model(*keys: str) -> Callable[[Config, 'Row'], Any]:
@@ -122,17 +127,7 @@ def _model(*keys: str) -> Callable[[Config, 'Row'], Any]:
     return read
 
 
-def _test(key: str) -> Callable[[Config, 'Row'], Any]:
-    return lambda cfg, row: cfg.model.test_cfg.get(key)
-
-
-def _data(key: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
-    return lambda cfg, row: cfg.train_dataloader.dataset.get(key, default)
-
-
 def _transform(key: str) -> Callable[[Config, 'Row'], Any]:
-    """Return a reader of a setting of the training's transforms."""
-
     def read(cfg: Config, row: 'Row') -> Any:
         values = (part[key] for part in complexity.dicts(cfg.train_dataloader.dataset) if key in part)
         return next(values, None)
@@ -150,7 +145,6 @@ def _schedule(cfg: Config, row: 'Row') -> str:
 
 
 def _warm_up(cfg: Config, row: 'Row') -> Any:
-    """Return the number of updates or epochs in which the learning rate rises."""
     counts = cfg.optim_wrapper.get('accumulative_counts', 1)
     for scheduler in cfg.get('param_scheduler') or ():
         by_epoch = scheduler.get('by_epoch', True)
@@ -211,8 +205,6 @@ def _clip(cfg: Config, row: 'Row') -> Any:
 
 
 def _size(position: int) -> Callable[[Config, 'Row'], Any]:
-    """Return a reader of a size of a translation network by its position in a named size."""
-
     def read(cfg: Config, row: 'Row') -> Any:
         from mmattn.language.translation.transformer import SIZES  # late: it imports all layers
 
@@ -233,11 +225,11 @@ def _layers(cfg: Config, row: 'Row') -> Any:
 READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     # Optimizer and schedule.
     'optimizer': lambda cfg, row: cfg.optim_wrapper.optimizer.type.removeprefix('mmattn.'),
-    'learning rate': _optimizer('lr'),
-    'momentum': _optimizer('momentum'),
-    'betas': _optimizer('betas'),
-    'epsilon': _optimizer('eps', 1e-8),
-    'weight decay': _optimizer('weight_decay', 0),
+    'learning rate': _at('optim_wrapper.optimizer.lr'),
+    'momentum': _at('optim_wrapper.optimizer.momentum'),
+    'betas': _at('optim_wrapper.optimizer.betas'),
+    'epsilon': _at('optim_wrapper.optimizer.eps', 1e-8),
+    'weight decay': _at('optim_wrapper.optimizer.weight_decay', 0),
     'gradient clipping': _clip,
     'schedule': _schedule,
     'power': _last_scheduler('power'),
@@ -246,7 +238,7 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'decay': _last_scheduler('gamma'),
     'warm-up': _warm_up,
     'updates': _updates,
-    'epochs': lambda cfg, row: cfg.train_cfg.get('max_epochs'),
+    'epochs': _at('train_cfg.max_epochs'),
     'stages': lambda cfg, row: len(row.configs),
     'batch': _batch,
     'image-sentence pairs of a batch': _pairs,
@@ -255,13 +247,13 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'scale': _transform('ratio_range'),
     'augmentation': _augmentation,
     'largest share of a class in a crop': _transform('cat_max_ratio'),
-    'trained on': _data('ann_file'),
+    'trained on': _at('train_dataloader.dataset.ann_file'),
     'frames': _transform('num_frames'),
     'least count of a word': lambda cfg, row: cfg.train_dataloader.dataset.get('min_count', 5) + 1,
-    'least count of an answer': _data('min_answers', 9),
-    'answers': _data('num_answers'),
-    'words of a question': _data('max_words', 14),
-    'words of a caption': _data('max_words', 16),
+    'least count of an answer': _at('train_dataloader.dataset.min_answers', 9),
+    'answers': _at('train_dataloader.dataset.num_answers'),
+    'words of a question': _at('train_dataloader.dataset.max_words', 14),
+    'words of a caption': _at('train_dataloader.dataset.max_words', 16),
     # Network.
     'backbone': _backbone,
     'output stride': _output_stride,
@@ -272,17 +264,17 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'channels of feed-forward layers': _model('feedforward_dim'),
     'heads': _model('num_heads'),
     'glimpses': _model('num_glimpses'),
-    'dropout': lambda cfg, row: cfg.model.get('dropout', 0.1),
-    'label smoothing': lambda cfg, row: cfg.model.get('label_smoothing'),
+    'dropout': _at('model.dropout', 0.1),
+    'label smoothing': _at('model.label_smoothing'),
     'appearance model': lambda cfg, row: bool(cfg.model.get('appearance', False)),
-    'step of strided attention': lambda cfg, row: cfg.model.attention.get('step'),
+    'step of strided attention': _at('model.attention.step'),
     # Test.
     'tested checkpoint': _tested_checkpoint,
     'test windows': lambda cfg, row: 'sliding' if cfg.model.test_cfg.get('mode') == 'slide' else 'whole image',
     'test scales': lambda cfg, row: 'several, flipped' if '--tta' in row.test else 'one',
-    'beam': _test('beam'),
-    'length penalty': _test('length_penalty'),
-    'longest translation': _test('max_length'),
+    'beam': _at('model.test_cfg.beam'),
+    'length penalty': _at('model.test_cfg.length_penalty'),
+    'longest translation': _at('model.test_cfg.max_length'),
     'compound splitting': lambda cfg, row: bool(cfg.test_evaluator.get('compound_split', False)),
-    'frames of a test': _test('max_frames'),
+    'frames of a test': _at('model.test_cfg.max_frames'),
 }

@@ -50,9 +50,6 @@ class Store:
             units (str): their name, for the message.
             deviations (list[str], optional): the requested differences from the paper's protocol. Defaults to None:
                 any.
-
-        Raises:
-            ValueError: the run in the file is a training of another length or with other settings.
         """
         stored = self._runs.get((config, str(seed)))
         if stored is None:
@@ -78,7 +75,6 @@ class Store:
         return result
 
     def report(self, setup: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
-        """Replace settings and rows, and write the file."""
         with self._lock:
             self.setup, self.rows = setup, rows
             self._write()
@@ -137,7 +133,6 @@ def _round(result: Result) -> Result:
 
 
 def _rounded(score: Score) -> Any:
-    """Return a score with three decimals, whole numbers as integers."""
     if isinstance(score, list | tuple):
         return [_rounded(part) for part in score]
     return int(score) if float(score).is_integer() else round(score, 3)  # type: ignore[arg-type]

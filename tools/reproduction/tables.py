@@ -42,7 +42,6 @@ class Row(NamedTuple):
 
     @property
     def compared(self) -> tuple[str | None, str]:
-        """Name and setting of the baseline."""
         return self.baseline, self.setting if self.other_setting is None else self.other_setting
 
 
@@ -87,7 +86,6 @@ def _paper(collections: Iterable[dict[str, Any]], model: dict[str, Any], table: 
 
 
 def _with_members(rows: list[Row]) -> list[Row]:
-    """Replace the names of members by their rows."""
     named = {(row.name, row.setting): row for row in rows}
     return [row._replace(members=[named[name, row.setting] for name in row.members]) for row in rows]
 
@@ -106,11 +104,7 @@ def _costs(models: Iterable[dict[str, Any]], model: dict[str, Any], options: dic
 
 
 def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
-    """Return the rows of a table and a further one: another row with other settings, which is its baseline.
-
-    Raises:
-        ValueError: there is no such row, or the name is taken.
-    """
+    """Return the rows of a table and a further one: another row with other settings, which is its baseline."""
     if any(row.name == name for row in rows):
         raise ValueError(f"there is a row '{name}' already")
     variants = [

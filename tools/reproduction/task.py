@@ -69,7 +69,6 @@ def input_size(cfg: Config) -> tuple[int, int]:
 
 
 def input_words(cfg: Config) -> str:
-    """Return the size of one input, in words."""
     height, width = input_size(cfg)
     regions = '{0} regions and {1} words'
     formats = dict(text='{0} source and {1} target tokens', captions=regions, grounding=regions)
@@ -78,11 +77,7 @@ def input_words(cfg: Config) -> str:
 
 
 def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
-    """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator.
-
-    Raises:
-        ProtocolError: there is no ground truth.
-    """
+    """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator."""
     evaluator: Any = cfg.get('test_evaluator') or {}
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
         raise ProtocolError(
@@ -100,5 +95,4 @@ def has_own_test(cfg: Config) -> bool:
 
 
 def writes_samples(cfg: Config) -> bool:
-    """Whether the metric of the test writes the scores of each sample."""
     return cfg.test_evaluator.type in BY_SAMPLE

@@ -12,16 +12,8 @@ IMAGE = (48, 40)  # width, height
 CROP = 32  # a multiple of the downsampling of mmseg's U-Net
 # Numbers of channels of networks for images, which become an eighth.
 WIDTHS = (
-    'base_channels',
-    'stem_channels',
-    'in_channels',
-    'channels',
-    'up_channels',
-    'c1_in_channels',
-    'c1_channels',
-    'feat_channels',
-    'out_channels',
-    'fc_out_channels',
+    *('channels', 'base_channels', 'stem_channels', 'in_channels', 'out_channels', 'fc_out_channels'),
+    *('up_channels', 'feat_channels', 'c1_in_channels', 'c1_channels'),
 )
 SENTENCE = dict(embed_dim=16, num_heads=2, feedforward_dim=24)
 # Sizes of the networks for sentences; the depth stays, but for translation, whose sizes have names.

@@ -68,7 +68,6 @@ class ByUnit(BaseMetric):
 
     @property
     def dataset_meta(self) -> dict | None:
-        """Meta information of the data set, which the metric has, too."""
         return self.metric.dataset_meta
 
     @dataset_meta.setter
@@ -76,7 +75,6 @@ class ByUnit(BaseMetric):
         self.metric.dataset_meta = dataset_meta
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Keep the name and the metric's result of each sample."""
         for sample in data_samples:
             self.metric.process(data_batch, [sample])
             name = Path(sample['img_path']) if 'img_path' in sample else str(sample.get('clip', sample.get('line')))
@@ -96,11 +94,7 @@ class ByUnit(BaseMetric):
 
 
 def check_units(cfg: Config) -> None:
-    """Check that the test of a config can be scored by sample.
-
-    Raises:
-        ProtocolError: its metric is not a sum over samples.
-    """
+    """Check that the test of a config can be scored by sample."""
     if type_name(cfg.test_evaluator) not in STATISTIC_NAMES:
         raise ProtocolError(
             f'--units is for {", ".join(STATISTIC_NAMES)}; {type_name(cfg.test_evaluator)} is not a sum over samples'

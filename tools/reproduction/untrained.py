@@ -45,11 +45,7 @@ UNTRAINED: dict[str, Callable[[Config, list], list]] = {
 
 
 def check_untrained(names: Sequence[str], cfg: Config) -> None:
-    """Check that rows fit a config.
-
-    Raises:
-        ProtocolError: a row does not fit.
-    """
+    """Check that rows fit a config."""
     if names and find_task(cfg) != 'video':
         raise ProtocolError('--untrained is for video object segmentation')
     if 'label propagation' in names and 'init_cfg' not in cfg.model.backbone.get('backbone', cfg.model.backbone):

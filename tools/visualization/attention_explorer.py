@@ -17,7 +17,6 @@ from mmattn.visualization import attention_explorer, attention_layers, attention
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Write a web page to explore attention maps')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -40,7 +39,6 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Compute the maps and write the page."""
     from mmattn.segmentation.inferencer import SegmentationInferencer  # late: mmseg prints at import
 
     args = parse_args()

@@ -35,7 +35,6 @@ from mmattn.visualization import attention_layers, attention_maps, draw_attentio
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description='Draw attention maps')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
@@ -129,7 +128,6 @@ def relative(query: str, width: int, height: int) -> tuple[float, float]:
 
 
 def draw_image(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
-    """Draw the attention of queries in an image."""
     image = read_image(args.image)
     height, width = image.shape[:2]
     points = [relative(query, width, height) for query in args.query]
@@ -141,7 +139,6 @@ def draw_image(args: argparse.Namespace, cfg: Config, device: torch.device) -> n
 
 
 def draw_clip(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
-    """Draw the attention of a query in the frames of a clip."""
     from mmattn.video import SST, Frame
     from mmattn.video.attention_pictures import clip_attention, draw_clip_attention
     from mmattn.video.clip_readers import FrameFolder, VideoFile
@@ -181,7 +178,6 @@ def select_frames(length: int, at: int, count: int) -> list[int]:
 
 
 def draw_geometry(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
-    """Draw the geometric weights of a captioning model."""
     from mmattn.language.captioning import CaptionInferencer
     from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometry_layers
 
@@ -192,7 +188,6 @@ def draw_geometry(args: argparse.Namespace, cfg: Config, device: torch.device) -
 
 
 def check_layers(args: argparse.Namespace, model: nn.Module) -> None:
-    """Check that the model has the attention layer, with the chosen kinds."""
     try:
         attention_layers(model, args.layer, args.kinds, clips=args.mask is not None)
     except ValueError as error:
@@ -200,7 +195,6 @@ def check_layers(args: argparse.Namespace, model: nn.Module) -> None:
 
 
 def main() -> None:
-    """Draw and write the figure."""
     args = parse_args()
     check_suffix(args.out)
     if not 0 <= args.threshold <= 1:

@@ -189,7 +189,6 @@ def _results(layer: nn.Module, x: Tensor, autocast: Any) -> dict[str, Tensor]:
 def bi_nl(
     batch: int, side: int, channels: int, window: int, dtype: torch.dtype
 ) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """Return a call of Bi-NL's core, and its tensors."""
     shapes = ((channels,), (channels,), (channels,), (window**2,), ())
     tensors = [torch.randn(batch, 1, side, side, *x, device=DEVICE, dtype=dtype, requires_grad=True) for x in shapes]
 

@@ -11,7 +11,6 @@ from mmattn.ops.gpu.collect_env import collect_env
 
 
 def run_env(seconds: float) -> None:
-    """Run the part."""
     record('env', what='collect_env', **collect_env())
     kernels = {name: library.has_kernel(name, 'cuda') for name in library.KERNELS}
     triton_missing = triton.unavailable_reason()

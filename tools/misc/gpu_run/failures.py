@@ -9,7 +9,6 @@ COUNTS: Counter[str] = Counter()
 
 
 def pytest_runtest_logreport(report) -> None:
-    """Record a failure, and the counts now and then."""
     if 'PYTEST_XDIST_WORKER' in os.environ or not (report.failed or report.when == 'call'):
         return  # the process that distributes the tests sees all reports
     COUNTS[report.outcome] += 1
@@ -21,6 +20,5 @@ def pytest_runtest_logreport(report) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Record the counts."""
     if 'PYTEST_XDIST_WORKER' not in os.environ:
         record('tests', **COUNTS)

@@ -144,6 +144,5 @@ def launches(call: Callable[[], Any]) -> int:
 
 
 def synchronize() -> None:
-    """Wait for the GPU."""
     if GPU:
         torch.cuda.synchronize()

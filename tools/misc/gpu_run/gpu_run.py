@@ -21,7 +21,6 @@ MODULES = {
 
 
 def main() -> None:
-    """Run a part."""
     parser = argparse.ArgumentParser(prog='gpu_run', description='Run a part of gpu_run.sh.')
     parser.add_argument('part', choices=[part for parts in MODULES.values() for part in parts])
     parser.add_argument('until', type=float, help='end of the part, in seconds since 1970')

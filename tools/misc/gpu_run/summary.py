@@ -12,7 +12,6 @@ failures = [line for line in lines if line.get('ok') is False or 'error' in line
 
 
 def short(line: dict) -> str:
-    """Shorten a line."""
     text = {key: value for key, value in line.items() if key not in ('trace', 'ok')}
     return json.dumps(text, ensure_ascii=False)[:230]
 

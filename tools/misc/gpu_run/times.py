@@ -42,7 +42,6 @@ def selected(title: str) -> Iterator[None]:
 
 
 def no_grad(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the function without gradients."""
     return torch.no_grad()(function)
 
 
@@ -50,7 +49,6 @@ def no_grad(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def run_layers(seconds: float) -> None:
-    """Layers beside stock layers."""
     run_groups('layers', _layers, ['BA', 'Bi-NL', 'Bi-CC', 'SST', 'attended residual'], seconds)
 
 
@@ -122,7 +120,6 @@ WORK = {  # workload, of tools/benchmarks/workloads.py or of `build`: operator
 
 
 def build(name: str, dtype: torch.dtype) -> Workload:
-    """Build a workload."""
     if name.startswith('global'):
         channels = int(name.split()[1])
         return Workload(name, bi_nl_calls(*((21, channels, 7) if SMALL else (97, channels, 31)), dtype, DEVICE)[0], {})
@@ -192,7 +189,6 @@ def _time_call(fields: dict[str, Any], backend: str, call: Call) -> None:
 
 
 def run_time(seconds: float) -> None:
-    """The times of check_gpu."""
     device = torch.device(DEVICE)
     groups = [
         (operator, kernel, dtypes)

@@ -86,12 +86,10 @@ class Watch(Hook):
         self.losses: list[float] = []
 
     def before_train_iter(self, *_: Any, **__: Any) -> None:
-        """Start the clock."""
         synchronize()
         self.start = time.perf_counter()
 
     def after_train_iter(self, *_: Any, outputs: Any = None, **__: Any) -> None:
-        """Stop the clock."""
         synchronize()
         self.times.append(1e3 * (time.perf_counter() - self.start))
         self.losses.append(float(outputs['loss']))

@@ -38,7 +38,6 @@ def run_tune(seconds: float) -> None:
 
 @contextmanager
 def configured(config: tuple[int, ...]) -> Iterator[None]:
-    """Run Triton kernels, with a configuration."""
     from mmattn.ops.triton import launch
 
     chosen = mock.patch.object(launch, 'select_config', return_value=launch.Config(*config))
