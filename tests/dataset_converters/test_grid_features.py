@@ -12,6 +12,7 @@ from PIL import Image
 
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils import config_path
+from reproduction.releases import photo, save
 
 from ..tiny_detectors import BACKBONE, PIPELINE, detector
 from .conftest import scripts
@@ -52,10 +53,7 @@ def write_model(folder, kind):
 @pytest.fixture
 def photos(tmp_path):
     for i in range(3):
-        path = tmp_path / f'photos/{"abc"[i]}/{i}.png'
-        path.parent.mkdir(parents=True)
-        pixels = np.random.default_rng(i).integers(0, 255, (40, 48 + 5 * i, 3)).astype(np.uint8)
-        Image.fromarray(pixels).save(path)
+        save(tmp_path / f'photos/{"abc"[i]}/{i}.png', photo(i, (40, 48 + 5 * i)))
     return tmp_path / 'photos'
 
 

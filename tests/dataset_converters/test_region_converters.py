@@ -8,13 +8,13 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from PIL import Image
 
 from mmattn.language import RegionStore
 from mmattn.language.captioning import VATEXDataset
 from reproduction.language_releases import bottom_up_line as line
 from reproduction.language_releases import random_regions as sample
 from reproduction.language_releases import region_archive as archive
+from reproduction.releases import photo, save
 
 from ..real_data import real_data
 from ..tiny_detectors import PIPELINE, detector
@@ -277,10 +277,7 @@ def model(tmp_path):
     torch.manual_seed(0)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'detector.pth')
     for i in range(2):
-        path = tmp_path / f'photos/{"ab"[i]}/{i}.JPG'
-        path.parent.mkdir(parents=True)
-        pixels = np.random.default_rng(i).integers(0, 255, (40, 48 + 4 * i, 3)).astype(np.uint8)
-        Image.fromarray(pixels).save(path, format='JPEG')
+        save(tmp_path / f'photos/{"ab"[i]}/{i}.JPG', photo(i, (40, 48 + 4 * i)), format='JPEG')
     return tmp_path / 'detector.py', tmp_path / 'detector.pth', tmp_path / 'photos'
 
 

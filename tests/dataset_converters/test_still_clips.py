@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 from mmengine.registry import DATASETS
-from PIL import Image
 from scipy import ndimage
 
-from .conftest import places, scripts
+from reproduction.releases import save
+
+from .conftest import pixels, places, scripts
 
 (still_clips,) = scripts('still_clips')
 COLOURS = np.uint8([[20, 20, 20], [240, 20, 20], [20, 240, 20], [20, 20, 240]])  # of values 0 to 3, RGB
-
-
-def save(path, array):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(path)
 
 
 @pytest.fixture
@@ -46,14 +42,14 @@ def test_every_region_is_an_object(command, photographs, out, tmp_path, groups):
     assert code == 0
     counts = []
     for name in ('train/a', 'train/b', 'val/a', 'val/empty'):
-        values = np.array(Image.open(tmp_path / 'masks' / f'{name}.png'))
+        values = pixels(tmp_path / 'masks' / f'{name}.png')
         expected = regions_of(values, groups, 0.05 * values.size)[:4]
         counts.append(len(expected))
         clip = name.replace('/', '_')
         if not expected:
             assert not (out / 'Annotations' / clip).exists()
             continue
-        ids = np.array(Image.open(out / 'Annotations' / clip / '00000.png'))
+        ids = pixels(out / 'Annotations' / clip / '00000.png')
         found = [ids == i for i in range(1, ids.max() + 1)]
         assert [region.sum() for region in found] == [region.sum() for region in expected]
         assert {region.tobytes() for region in found} == {region.tobytes() for region in expected}
