@@ -19,7 +19,7 @@ from mmattn.engine import load_config
 from reproduction import releases
 
 from . import tiny_data
-from .forked_tools import tool
+from .forked_tools import run_command, tool
 
 OPERATORS = pytest.mark.mmcv_operators
 ROOT = Path(__file__).parents[1]
@@ -31,15 +31,15 @@ SNIPPETS = [
 ]
 
 
-def test_the_config_for_own_data_trains(tmp_path):
+def test_the_config_for_own_data_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (snippet,) = (text for text in SNIPPETS if 'data/mine' in text)
     (tmp_path / 'my_config.py').write_text(snippet)
     tiny_data.folders(tmp_path / 'data/mine', '.jpg', 2)
     channels = ('backbone.base_', 8), ('decode_head.in_', 64), ('decode_head.', 16), ('auxiliary_head.in_', 32)
     small = [f'model.{part}channels={number}' for part, number in (*channels, ('auxiliary_head.', 16))]
     small += ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.batch_size=2']
-    command = tool('train.py', 'my_config.py', '--cfg-options', *small)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = run_command(tool('train.py', 'my_config.py', '--cfg-options', *small))
     assert done.returncode == 0, done.stderr
     assert re.search(r'\|\s+road\s+\|', done.stdout + done.stderr)  # the table of classes
     assert list((tmp_path / 'work_dirs/my_config').glob('*/vis_data/scalars.json'))
