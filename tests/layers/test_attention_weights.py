@@ -92,16 +92,3 @@ def test_padding_of_a_sequence_has_no_weight():
         w = layer.attention_weights(x, x, x, mask, queries=torch.tensor([[2]]), kind=kind)
         assert not w[..., 4:].any()
         torch.testing.assert_close(w.sum(-1), torch.ones_like(w[..., 0]))
-
-
-def test_wrong_calls_are_named():
-    x = literal.randn(*SIZES['nl'])
-    with pytest.raises(ValueError, match=r"kind.*'content', 'position', 'bilateral'.*got 'all'"):
-        weights('nl', build('nl'), x, 'all')
-    for kind in ('position', 'bilateral'):
-        with pytest.raises(ValueError, match=r"one of \('content',\) .*got"):
-            weights('nl', build('nl', position='none'), x, kind)
-    with pytest.raises(ValueError, match='queries'):
-        weights('nl', build('nl'), x, 'content', [(4, 0)])
-    with pytest.raises(ValueError, match="mode='embedded_gaussian'"):
-        weights('nl', build('nl', position='none', mode='dot_product'), x, 'content')

@@ -10,7 +10,6 @@ from mmengine.registry import init_default_scope
 from mmseg.models.backbones import UNet
 from mmseg.models.decode_heads import UPerHead
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from mmattn.layers import (
@@ -24,6 +23,7 @@ from mmattn.ops import local_attention
 from mmattn.utils.profiling import extra_memory
 
 from ..ops import literal
+from .common import assert_equal_with_gradients, pointwise, randomised
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -55,25 +55,8 @@ OPTIONS |= {
 }
 
 
-def build(cls=LocalBilateralAttention, *args, **kwargs):
-    """In float64, with every parameter and statistic random."""
-    layer = cls(*args, **kwargs).double().eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
-        if x.is_floating_point():
-            x.data.normal_(0, 0.5, generator=generator)
-        if name.endswith('running_var'):
-            x.abs_().add_(0.5)
-    return layer
-
-
-def pointwise(module, x):
-    """A 1×1 convolution and its norm in evaluation, ``(B, H, W, C)``, written out."""
-    x = F.linear(x, module.conv.weight.flatten(1), module.conv.bias)
-    if hasattr(module, 'norm'):
-        norm = module.norm
-        x = (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
-    return x
+def build(**options):
+    return randomised(LocalBilateralAttention(4, **options))
 
 
 def literally(
@@ -120,22 +103,14 @@ def test_parameters_of_table_4_2(row):
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
 def test_layer_is_the_equation(options):
-    layer = build(in_channels=4, **options)
+    layer = build(**options)
     x = literal.randn(2, 4, 4, 5).requires_grad_()
-    ours, expected = layer(x), literally(layer, x, **options)
-    torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
-    cotangent, wanted = literal.randn(*ours.shape, seed=7), [x, *layer.parameters()]
-    for name, a, b in zip(
-        ['x', *dict(layer.named_parameters())],
-        torch.autograd.grad(ours, wanted, cotangent),
-        torch.autograd.grad(expected, wanted, cotangent),
-    ):
-        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=lambda text, name=name: f'{name}: {text}')
+    assert_equal_with_gradients(layer(x), literally(layer, x, **options), x, layer)
 
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
 def test_every_parameter_learns(options):
-    layer = build(in_channels=4, **options).train()
+    layer = build(**options).train()
     layer(literal.randn(2, 4, 4, 5)).square().sum().backward()
     still = {name for name, p in layer.named_parameters() if not p.grad.abs().sum() > 1e-9}
     # Before a batch norm a bias is subtracted again; so is the query's in γ, and the values' (weights sum to 1).
@@ -145,7 +120,7 @@ def test_every_parameter_learns(options):
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
 def test_weights_make_the_layers_output(options):
-    layer = build(in_channels=4, **options)
+    layer = build(**options)
     x = literal.randn(2, 4, 4, 5)
     queries = torch.tensor([[0, 0], [2, 3], [3, 4]])
     weights = layer.attention_weights(x, queries=queries, kind=layer.attention_kinds[-1])
@@ -158,7 +133,7 @@ def test_weights_make_the_layers_output(options):
 
 def test_weights_by_content_and_by_position():
     """γ off, and γ alone, also where content is refined."""
-    layer = build(in_channels=4, num_heads=2, share=True, iterations=3)
+    layer = build(num_heads=2, share=True, iterations=3)
     x, queries = literal.randn(1, 4, 4, 5), torch.tensor([[1, 2]])
     content, position = (layer.attention_weights(x, queries=queries, kind=kind) for kind in ('content', 'position'))
     operands = layer.operands(x)
@@ -170,31 +145,9 @@ def test_weights_by_content_and_by_position():
     torch.testing.assert_close(position[:, :, 0, 0:3, 1:4], expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    'wrong',
-    [
-        dict(kernel_size=2),
-        dict(num_heads=3),
-        dict(num_heads=0),
-        dict(iterations=0),
-        dict(content=False, geometric=False),
-        dict(iterations=2),
-        dict(dilation=0),
-        dict(iterations=2, share=True, content=False),
-        dict(norm_cfg=dict(type='GN', num_groups=2)),
-        dict(norm_cfg=dict(type='mmengine.GN', num_groups=2)),
-        dict(norm_cfg=dict(type=nn.GroupNorm, num_groups=2)),
-    ],
-    ids=lambda wrong: '-'.join(f'{k}_{v}' for k, v in wrong.items()),
-)
-def test_wrong_arguments_are_named(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        LocalBilateralAttention(8, **{'num_heads': 2, **wrong})
-
-
 @pytest.mark.parametrize('options', [OPTIONS['e'], OPTIONS['i'], OPTIONS['b']], ids=['e', 'i', 'b'])
 def test_compile_export_autocast_and_half(options):
-    layer, x = build(in_channels=4, **options).float(), torch.randn(2, 4, 5, 6)
+    layer, x = build(**options).float(), torch.randn(2, 4, 5, 6)
     expected = layer(x)
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
@@ -209,23 +162,6 @@ def test_compile_export_autocast_and_half(options):
     assert low.dtype == torch.bfloat16
     torch.testing.assert_close(low.float(), expected, atol=0.1, rtol=0.1)  # unscaled logits of order 10, 8 bits
     copy.deepcopy(layer).half()(x.half())
-
-
-@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
-def test_a_resnet_takes_it_as_a_plugin(package):
-    cls = importlib.import_module(f'{package}.models.backbones').ResNet
-    plugin = dict(
-        cfg=dict(type='mmattn.LocalBilateralAttention', num_heads=2),
-        stages=(False, False, True, True),
-        position='after_conv2',
-    )
-    model = cls(depth=50, base_channels=4, plugins=[plugin], zero_init_residual=False)
-    model.init_weights()
-    outs = model(torch.randn(2, 3, 64, 48))
-    outs[-1].square().sum().backward()
-    blocks = [m for m in model.modules() if isinstance(m, LocalBilateralAttention)]
-    assert len(blocks) == 6 + 3
-    assert all(m.projection.conv.weight.grad.abs().sum() > 0 for m in blocks)
 
 
 # In the place of convolutions.
@@ -265,7 +201,7 @@ def test_attributes_are_those_of_the_convolution(arguments):
 
 def test_a_conv_module_of_it_is_the_layer():
     """ConvModule's norm and activation are those that the layer would have, and the bias is left to the norm."""
-    module = build(ConvModule, 4, 6, 3, padding=1, conv_cfg=BA, norm_cfg=dict(type='BN'))
+    module = randomised(ConvModule(4, 6, 3, padding=1, conv_cfg=BA, norm_cfg=dict(type='BN')))
     layer = LocalBilateralAttention(4, 6, num_heads=2).double().eval()
     state = {key.removeprefix('conv.').replace('bn.', 'output.norm.'): x for key, x in module.state_dict().items()}
     missing, unexpected = layer.load_state_dict(state, strict=False)
@@ -276,27 +212,6 @@ def test_a_conv_module_of_it_is_the_layer():
     fused = fuse_conv_bn(copy.deepcopy(layer))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in fused.modules())
     torch.testing.assert_close(fused(x), layer(x), atol=1e-12, rtol=1e-12)
-
-
-def test_unknown_arguments_are_named_for_plain_convolutions_too():
-    with pytest.raises(TypeError, match='bogus'):
-        BAConv2d(4, 4, 1, bogus=3)
-
-
-@pytest.mark.parametrize(
-    ('wrong', 'name'),
-    [
-        (dict(kernel_size=3), 'padding'),
-        (dict(kernel_size=3, padding=1, dilation=2), 'padding'),
-        (dict(kernel_size=3, padding=(2, 1), dilation=(2, 1)), 'dilation'),
-        (dict(kernel_size=2, padding=1), 'odd'),
-        (dict(kernel_size=3, padding=1, num_heads=4), 'num_heads'),
-    ],
-    ids=str,
-)
-def test_what_cannot_stand_in_for_a_convolution(wrong, name):
-    with pytest.raises(ValueError, match=name):
-        BAConv2d(4, 6, **wrong)
 
 
 STOCK = {
@@ -367,7 +282,7 @@ def test_stock_modules_take_it(name):
 @pytest.mark.parametrize('options', OPTIONS)
 def test_in_evaluation_strips_of_rows_are_the_whole_map(options, channels_last, monkeypatch):
     """Every neighbourhood is complete: the rows around a strip are projected with it."""
-    layer = build(LocalBilateralAttention, 4, **OPTIONS[options])
+    layer = build(**OPTIONS[options])
     x = torch.randn(2, 4, 11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     x = x.to(memory_format=torch.channels_last) if channels_last else x
     expected = layer(x)  # with gradients: as a whole
@@ -404,7 +319,7 @@ def maps(*heights):
 def test_norms_over_the_map_see_all_of_it(norm_cfg, monkeypatch):
     """Also a batch norm in training in a layer in evaluation, as in test-time adaptation of norms."""
     monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 1)
-    layer = build(LocalBilateralAttention, 4, num_heads=2, norm_cfg=norm_cfg)
+    layer = build(num_heads=2, norm_cfg=norm_cfg)
     if norm_cfg == dict(type='BN'):
         for norm in (module for module in layer.modules() if isinstance(module, nn.BatchNorm2d)):
             norm.train()
@@ -459,7 +374,7 @@ def test_training_does_not_depend_on_the_layout(module, side):
 @pytest.mark.parametrize('how', ['autocast', 'half'])
 def test_in_16_bit_either_layout_is_computed_channels_last(options, how):
     """Thus the values and all gradients are equal bit by bit: float32 may sum in another order (see above)."""
-    layer, x = build(in_channels=4, **options).float(), torch.randn(2, 4, 5, 6)
+    layer, x = build(**options).float(), torch.randn(2, 4, 5, 6)
     if how == 'half':
         layer, x = layer.bfloat16(), x.bfloat16()
     results = []

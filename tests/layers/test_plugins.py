@@ -10,13 +10,16 @@ from torch import nn
 from mmattn import layers
 
 ARGUMENTS = dict(depth=50, base_channels=8, stem_channels=8)
+BN = dict(type='BN')
 PLUGINS = {
     'BilateralNonLocal2d': dict(window_size=3),
     'BilateralCrissCrossAttention': dict(window_size=3),
     'AttendedResidual': dict(attention=dict(type='mmattn.LocalBilateralAttention', num_heads=4)),
     'TransformerAttention2d': dict(num_heads=4),
     'DynamicConv2d': dict(kernel_size=3, groups=4),
+    'DynamicConv2d norm': dict(kernel_size=3, groups=4, norm_cfg=BN),
 }
+
 # What has another slot: the place of a convolution, videos, and AttendedResidual's layer.
 OTHERS = {'BAConv2d', 'LocalBilateralAttention', 'GridAttention3d', 'StridedAttention3d', 'VideoTransformerLayer'}
 
@@ -25,9 +28,9 @@ def resnet(package, **options):
     return importlib.import_module(f'{package}.models.backbones').ResNet(**ARGUMENTS, **options)
 
 
-def plugins(name):
-    cfg = dict(type=f'mmattn.{name}', **PLUGINS[name])
-    return [dict(cfg=cfg, stages=(False, False, True, True), position='after_conv2')]
+def plugins(name, stages=(False, False, True, True)):
+    cfg = dict(type=f'mmattn.{name.split()[0]}', **PLUGINS[name])
+    return [dict(cfg=cfg, stages=stages, position='after_conv2')]
 
 
 def randomise_norms(model):
@@ -48,9 +51,10 @@ def wake(layer):
 
 
 def test_the_table_holds_every_layer():
-    new = set(layers.__all__) - {*PLUGINS, *OTHERS}
+    names = {*(name.split()[0] for name in PLUGINS), *OTHERS}
+    new = set(layers.__all__) - names
     assert not new, f'tests/layers/test_plugins.py: add {new} to PLUGINS, or to OTHERS if it is no plugin'
-    assert {*PLUGINS, *OTHERS} == set(layers.__all__)
+    assert names == set(layers.__all__)
 
 
 @pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
@@ -59,7 +63,7 @@ def test_a_new_plugin_leaves_the_output_as_it_was(package, name):
     torch.manual_seed(0)
     ours = resnet(package, plugins=plugins(name))
     ours.init_weights()
-    blocks = [m for m in ours.modules() if type(m) is getattr(layers, name)]
+    blocks = [m for m in ours.modules() if type(m) is getattr(layers, name.split()[0])]
     assert len(blocks) == 6 + 3
     stock = resnet(package)
     state = ours.state_dict()
@@ -90,7 +94,7 @@ def test_a_new_plugin_leaves_the_output_as_it_was(package, name):
 @pytest.mark.parametrize('name', PLUGINS)
 def test_a_plugin_keeps_the_dtype_of_its_map(name):
     """Under autocast a backbone's maps are half as large; a block must not make them float32 again."""
-    block = MODELS.build(dict(type=f'mmattn.{name}', in_channels=16, **PLUGINS[name]))
+    block = MODELS.build(dict(plugins(name)[0]['cfg'], in_channels=16))
     with torch.autocast('cpu', torch.bfloat16):
         assert block(torch.randn(1, 16, 5, 6, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
@@ -100,10 +104,26 @@ def test_a_plugin_learns(name):
     model = resnet('mmseg', plugins=plugins(name), zero_init_residual=False)
     model.init_weights()
     model(torch.randn(2, 3, 64, 96))[-1].square().mean().backward()
-    for block in (m for m in model.modules() if type(m) is getattr(layers, name)):
+    for block in (m for m in model.modules() if type(m) is getattr(layers, name.split()[0])):
         assert all(parameter.grad.abs().sum() > 0 for parameter in wake(block))
 
 
-def test_a_layer_in_place_of_its_config_is_named():
-    with pytest.raises(TypeError, match='attention must be the config of a layer, a dict; got Conv2d'):
-        layers.AttendedResidual(8, nn.Conv2d(8, 8, 1))
+@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
+@pytest.mark.parametrize('name', PLUGINS)
+def test_activation_checkpointing_of_a_backbone(name, package):
+    """``with_cp=True`` of stock ResNets."""
+    options = dict(
+        num_stages=2, strides=(1, 2), dilations=(1, 1), out_indices=(1,), plugins=plugins(name, (True, False))
+    )
+    found = []
+    for with_cp in (False, True):
+        torch.manual_seed(0)
+        backbone = resnet(package, **options, with_cp=with_cp)
+        for parameter in backbone.parameters():
+            torch.nn.init.normal_(parameter, mean=0.02, std=0.1)
+        x = torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        backbone(x)[0].square().mean().backward()
+        found.append([x.grad, *(parameter.grad for parameter in backbone.parameters())])
+    assert all(x is not None and x.isfinite().all() for x in found[0])
+    for actual, expected in zip(found[1], found[0]):
+        torch.testing.assert_close(actual, expected)

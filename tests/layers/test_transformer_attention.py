@@ -17,6 +17,7 @@ from mmattn.utils.profiling import extra_memory
 from mmattn.visualization import attention_layers
 
 from ..ops import literal
+from .common import assert_equal_with_gradients, randomised
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -27,26 +28,15 @@ MAPS = [((2, 8, 4, 5), 2), ((1, 8, 5, 3), 8), ((2, 8, 1, 4), 1), ((1, 8, 4, 1), 
 
 
 def build(cls, in_channels, num_heads, **options):
-    """In float64, with every parameter random: γ is 0 at first."""
-    layer = cls(in_channels, num_heads=num_heads, **options).double().eval()
-    for i, parameter in enumerate(p for p in layer.parameters() if p.requires_grad):  # mmcv has a mask among them
-        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
-    return layer
+    return randomised(cls(in_channels, num_heads=num_heads, **options))
 
 
 @functools.cache
 def encodings(height, width, dimensions, wavelength):
     """R of the offset q − k on each axis, columns and rows, ``(N, N, dimensions)``; and the offsets themselves."""
-    offsets = (
-        torch.tensor(
-            [
-                [[i % width - j % width, i // width - j // width] for j in range(height * width)]
-                for i in range(height * width)
-            ]
-        )
-        .double()
-        .unbind(-1)
-    )
+    places = range(height * width)
+    offsets = [[[i % width - j % width, i // width - j // width] for j in places] for i in places]
+    offsets = torch.tensor(offsets).double().unbind(-1)
     tables = []
     for offset in offsets:
         waves = [offset / wavelength ** (2 * i / dimensions) for i in range(dimensions // 2)]
@@ -98,29 +88,13 @@ def literally(layer, x, terms, num_heads, spatial_range=None, position_dim=None,
     return x + parts['gamma'] * project('proj_conv', torch.cat(y, -1)).mT.unflatten(2, (height, width))
 
 
-def assert_same_with_gradients(ours, expected, x, parameters, of_expected=None, tolerance=1e-11):
-    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
-    if not parameters:
-        return
-    cotangent = literal.randn(*ours.shape, seed=7)
-    actual = torch.autograd.grad(ours, [x, *parameters.values()], cotangent)
-    wanted = torch.autograd.grad(expected, [x, *(of_expected or parameters).values()], cotangent)
-    for name, a, b in zip(['x', *parameters], actual, wanted):
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f'{name}: {text}')
-
-
-# Values.
-
-
 @pytest.mark.parametrize('spatial_range', [None, 1, 3, 5, 11])
 @pytest.mark.parametrize(('size', 'num_heads'), MAPS, ids=str)
 @pytest.mark.parametrize('terms', TERMS)
 def test_layer_is_the_equation(terms, size, num_heads, spatial_range):
     layer = build(TransformerAttention2d, size[1], num_heads, terms=terms, spatial_range=spatial_range)
     x = literal.randn(*size).requires_grad_()
-    assert_same_with_gradients(
-        layer(x), literally(layer, x, terms, num_heads, spatial_range), x, dict(layer.named_parameters())
-    )
+    assert_equal_with_gradients(layer(x), literally(layer, x, terms, num_heads, spatial_range), x, layer, 1e-11)
 
 
 @pytest.mark.parametrize('spatial_range', [None, 3])
@@ -131,7 +105,7 @@ def test_batch_norm_follows_each_convolution(terms, spatial_range):
     layer = build(TransformerAttention2d, 8, 2, terms=terms, **norm).train()
     x = literal.randn(2, 8, 4, 5).requires_grad_()
     expected = literally(layer, x, terms, 2, spatial_range)
-    assert_same_with_gradients(layer(x), expected, x, dict(layer.named_parameters()), tolerance=1e-9)
+    assert_equal_with_gradients(layer(x), expected, x, layer, 1e-9)
     means = {name: norm.running_mean.clone() for name, norm in layer.norms.items()}
     assert len(means) == 2 + ('1' in terms[:2]) + ('1' in (terms[0], terms[2]))
     assert all(mean.abs().min() > 0 for mean in means.values())
@@ -142,33 +116,20 @@ def test_other_encodings(spatial_range):
     options = dict(position_dim=6, wavelength=10000, spatial_range=spatial_range)
     layer = build(TransformerAttention2d, 8, 2, **options)
     x = literal.randn(2, 8, 4, 5).requires_grad_()
-    assert_same_with_gradients(layer(x), literally(layer, x, '1111', 2, **options), x, dict(layer.named_parameters()))
+    assert_equal_with_gradients(layer(x), literally(layer, x, '1111', 2, **options), x, layer, 1e-11)
 
 
+@pytest.mark.parametrize('strides', [(1, 1), (1, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize('terms', [terms for terms in TERMS if terms not in WRONG_IN_MMCV])
-def test_weights_of_mmcv(terms):
-    """Both ways, under the same keys: the same values and gradients."""
-    ours = build(TransformerAttention2d, 8, 2, terms=terms)
-    stock = GeneralizedAttention(8, num_heads=2, kv_stride=1, attention_type=terms).double()
-    stock.load_state_dict(ours.state_dict())
-    ours.load_state_dict(stock.state_dict())
-    x = literal.randn(2, 8, 5, 7).requires_grad_()
-    assert_same_with_gradients(
-        ours(x), stock(x), x, dict(ours.named_parameters()), dict(stock.named_parameters()), 1e-12
-    )
-
-
-@pytest.mark.parametrize('strides', [(1, 2), (2, 1), (3, 2)])
-@pytest.mark.parametrize('terms', [terms for terms in TERMS if terms not in WRONG_IN_MMCV])
-def test_strides_of_mmcv(terms, strides):
+def test_weights_and_strides_of_mmcv(terms, strides):
+    """Weights load both ways, under the same keys, and give the same values and gradients."""
     options = dict(zip(('q_stride', 'kv_stride'), strides))
     ours = build(TransformerAttention2d, 8, 2, terms=terms, **options)
     stock = GeneralizedAttention(8, num_heads=2, attention_type=terms, **options).double()
     stock.load_state_dict(ours.state_dict())
+    ours.load_state_dict(stock.state_dict())
     x = literal.randn(2, 8, 5, 7).requires_grad_()
-    assert_same_with_gradients(
-        ours(x), stock(x), x, dict(ours.named_parameters()), dict(stock.named_parameters()), 1e-12
-    )
+    assert_equal_with_gradients(ours(x), stock(x), x, ours, 1e-12, stock)
 
 
 def test_weights_of_queries_with_strides_are_rows_of_the_layer():
@@ -183,7 +144,7 @@ def test_weights_of_queries_with_strides_are_rows_of_the_layer():
 
 @pytest.mark.parametrize('terms', WRONG_IN_MMCV)
 def test_where_mmcv_is_wrong(terms):
-    """If this fails, mmcv has been mended, and test_weights_of_mmcv should have the string."""
+    """If this fails, mmcv has been mended, and test_weights_and_strides_of_mmcv should have the string."""
     stock = build(GeneralizedAttention, 8, 2, kv_stride=1, attention_type=terms)
     square = literal.randn(2, 8, 5, 5)
     assert (stock(square) - literally(stock, square, terms, 2)).abs().max() > 0.1
@@ -208,9 +169,6 @@ def test_layouts(spatial_range):
     expected = layer(x)
     for y in (x.to(memory_format=torch.channels_last), x.mT.contiguous().mT):
         torch.testing.assert_close(layer(y), expected, atol=1e-13, rtol=1e-13)
-
-
-# What it takes.
 
 
 def macs(layer, x):
@@ -303,9 +261,6 @@ def test_extra_memory(terms, most, monkeypatch):
     assert 1 < extra < most
 
 
-# In a network.
-
-
 @pytest.mark.parametrize('terms', TERMS)
 def test_every_parameter_learns(terms):
     """None is left without gradient, which distributed training would object to."""
@@ -353,7 +308,7 @@ def test_compiled_and_exported(options):
     expected = layer(x)
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
-    assert_same_with_gradients(compiled(x), expected, x, dict(layer.named_parameters()))
+    assert_equal_with_gradients(compiled(x), expected, x, layer, 1e-11)
     exported = torch.export.export(layer, (x.detach(),)).module()
     torch.testing.assert_close(exported(x.detach()), expected.detach())
 
@@ -377,9 +332,6 @@ def test_low_precision_is_near_full_precision(options, dtype):
     # bfloat16 has 8 bits; a layer rounds half a dozen times, and then the sum with x.
     for y in (ours, from_low, throughout):
         assert (y.float() - x - expected).norm() < 0.05 * (expected + x).norm()
-
-
-# Its weights.
 
 
 @pytest.mark.parametrize('spatial_range', [None, 3])
@@ -423,34 +375,11 @@ def test_it_is_an_attention_layer():
         )
 
 
-@pytest.mark.parametrize(
-    ('wrong', 'named'),
-    [
-        (dict(terms='012'), 'terms'),
-        (dict(terms='0120'), 'terms'),
-        (dict(terms='11111'), 'terms'),
-        (dict(terms=1111), 'terms'),
-        (dict(num_heads=3), 'in_channels'),
-        (dict(num_heads=0), 'num_heads'),
-        (dict(position_dim=3), 'position_dim'),
-        (dict(position_dim=0), 'position_dim'),
-        (dict(spatial_range=4), 'spatial_range'),
-        (dict(spatial_range=0), 'spatial_range'),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_are_named(wrong, named):
-    with pytest.raises(ValueError, match=named):
-        TransformerAttention2d(8, **wrong)
-
-
 def test_any_count_of_channels():
     """Which leaves mmcv's encoding with another number of channels than its projection."""
     layer = build(TransformerAttention2d, 6, 2)
     x = literal.randn(2, 6, 4, 5).requires_grad_()
-    assert_same_with_gradients(
-        layer(x), literally(layer, x, '1111', 2, position_dim=4), x, dict(layer.named_parameters())
-    )
+    assert_equal_with_gradients(layer(x), literally(layer, x, '1111', 2, position_dim=4), x, layer, 1e-11)
 
 
 def test_dynamic_quantization_leaves_the_layer_as_it_is():

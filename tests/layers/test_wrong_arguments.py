@@ -3,10 +3,18 @@
 import math
 
 import pytest
+import torch
 from mmengine.registry import MODELS
+from torch import nn
 
 COUNTS = [0, -1, 2.0, '2', True]
 LENGTHS = ['31', '3', 0, -1, 3.0, True, (3, '3')]
+POSITIONS = dict(
+    position=['absolute', 0],
+    padding=['one', 1],
+    smoothing=['sqrt', 0],
+    content_smoothing=[-1.0, 0],
+)
 NUMBERS = [math.nan, math.inf, '1', True]
 HEADS = [*COUNTS, 3, 16]  # of 8 channels
 PLAIN = dict(in_channels=8)
@@ -16,14 +24,14 @@ CONV = dict(in_channels=8, out_channels=8, kernel_size=3, padding=1)
 GRID = dict(type='mmattn.GridAttention3d', num_heads=2)
 # layer, its other arguments, and for each argument what is wrong
 WRONG = [
-    ('BilateralNonLocal2d', PLAIN, dict(reduction=COUNTS, window_size=LENGTHS, in_channels=COUNTS)),
+    ('BilateralNonLocal2d', PLAIN, dict(POSITIONS, reduction=COUNTS, window_size=LENGTHS, in_channels=COUNTS)),
     ('BilateralNonLocal2d', dict(PLAIN, position='relative'), dict(max_offset=[-1, '3', 1.5, None])),
-    ('BilateralCrissCrossAttention', PLAIN, dict(reduction=COUNTS, window_size=LENGTHS, in_channels=COUNTS)),
+    ('BilateralCrissCrossAttention', PLAIN, dict(POSITIONS, reduction=COUNTS, window_size=LENGTHS, in_channels=COUNTS)),
     ('BilateralCrissCrossAttention', dict(PLAIN, position='relative'), dict(max_offset=[-1, '3', 1.5, None])),
     (
         'BilateralMultiheadAttention',
         dict(embed_dim=8, num_heads=2),
-        dict(num_heads=HEADS, window_size=LENGTHS, embed_dim=COUNTS),
+        dict(POSITIONS, num_heads=HEADS, window_size=LENGTHS, embed_dim=COUNTS),
     ),
     (
         'LocalBilateralAttention',
@@ -42,12 +50,18 @@ WRONG = [
     (
         'DynamicConv2d',
         dict(PLAIN, kernel_size=3, groups=2),
-        dict(groups=HEADS, kernel_size=LENGTHS, in_channels=COUNTS),
+        dict(groups=HEADS, kernel_size=[*LENGTHS, 4, (3, 2)], in_channels=COUNTS),
     ),
     (
         'TransformerAttention2d',
         PLAIN,
-        dict(num_heads=HEADS, spatial_range=LENGTHS, position_dim=COUNTS, wavelength=[*NUMBERS, 0, -1.0]),
+        dict(
+            num_heads=HEADS,
+            spatial_range=[*LENGTHS, 4],
+            position_dim=[*COUNTS, 3],
+            wavelength=[*NUMBERS, 0, -1.0],
+            terms=['012', '0120', '11111', 1111],
+        ),
     ),
     (
         'TransformerAttention1d',
@@ -109,3 +123,100 @@ def test_the_error_names_the_argument(layer, others, name, value):
         MODELS.build({**others, 'type': f'mmattn.{layer}', name: value})
     assert name in str(caught.value)
     assert repr(value) in str(caught.value)
+
+
+GROUP_NORM = dict(type='GN', num_groups=2)
+LOCAL = ('LocalBilateralAttention', dict(PLAIN, num_heads=2))
+# A layer, its arguments, what does not go together with them, and the argument that the error names.
+TOGETHER = [
+    *(
+        (layer, {**others, **wrong}, name)
+        for layer, others in (('BilateralNonLocal2d', PLAIN), ('BilateralCrissCrossAttention', PLAIN))
+        for wrong, name in (
+            (dict(padding='neg_inf', smoothing='zscore'), 'smoothing'),
+            (dict(padding='neg_inf', smoothing='sqrt_dim', zero_init=True), 'zero_init'),
+        )
+    ),
+    ('BilateralMultiheadAttention', dict(embed_dim=8, num_heads=2, padding='neg_inf', smoothing='zscore'), 'smoothing'),
+    ('BilateralNonLocal2d', dict(PLAIN, mode='dot_product'), 'mode'),
+    ('BilateralNonLocal2d', dict(PLAIN, mode='gaussian', position='relative'), 'mode'),
+    ('BilateralNonLocal2d', dict(PLAIN, mode='dot_product', position='none', content_smoothing=2.0), 'mode'),
+    ('BilateralNonLocal2d', dict(PLAIN, sub_sample=True), 'sub_sample'),
+    *(
+        (LOCAL[0], {**LOCAL[1], **wrong}, next(iter(wrong)))
+        for wrong in (
+            dict(content=False, geometric=False),
+            dict(iterations=2),
+            dict(iterations=2, share=True, content=False),
+            *(dict(norm_cfg=dict(GROUP_NORM, type=kind)) for kind in ('GN', 'mmengine.GN', nn.GroupNorm)),
+        )
+    ),
+    *(
+        ('BAConv2d', dict(in_channels=4, out_channels=6, kernel_size=3, **wrong), name)
+        for wrong, name in (
+            ({}, 'padding'),
+            (dict(padding=1, dilation=2), 'padding'),
+            (dict(padding=(2, 1), dilation=(2, 1)), 'dilation'),
+            (dict(padding=1, num_heads=4), 'num_heads'),
+            (dict(stride=2, bogus=3), 'bogus'),
+        )
+    ),
+    ('BAConv2d', dict(in_channels=4, out_channels=6, kernel_size=2, padding=1), 'kernel_size'),
+    *(
+        (layer, {**VIDEO, 'num_heads': 2, **wrong}, next(reversed(wrong)))
+        for layer in ('GridAttention3d', 'StridedAttention3d')
+        for wrong in (
+            dict(spatial_position='absolute'),
+            dict(temporal_position='learned'),
+            dict(spatial_position='none', temporal_position='relative'),
+            dict(clip_offset=97),
+            dict(clip_offset=(1, 2, 3)),  # time has no relative encoding
+        )
+    ),
+    *(('StridedAttention3d', dict(VIDEO, local_pattern=pattern), 'pattern') for pattern in ('strided', 'cube')),
+    ('VideoTransformerLayer', dict(VIDEO, attention=GRID, query='video'), 'query'),
+    ('AttendedResidual', dict(PLAIN, attention=nn.Conv2d(8, 8, 1)), 'attention'),
+]
+
+
+@pytest.mark.parametrize(('layer', 'arguments', 'name'), TOGETHER, ids=str)
+def test_arguments_that_do_not_go_together(layer, arguments, name):
+    with pytest.raises((TypeError, ValueError), match=name):
+        MODELS.build({**arguments, 'type': f'mmattn.{layer}'})
+
+
+MAP, SEQUENCE, CLIP = torch.zeros(1, 8, 4, 5), torch.zeros(2, 6, 8), torch.zeros(1, 3, 4, 5, 8)
+NUMBERED, SHORT = torch.arange(3)[None], torch.arange(2)[None]
+NON_LOCAL, MULTIHEAD = ('BilateralNonLocal2d', PLAIN), ('BilateralMultiheadAttention', dict(embed_dim=8, num_heads=2))
+WITHOUT = ('BilateralNonLocal2d', dict(PLAIN, position='none'))
+PRODUCT = ('BilateralNonLocal2d', dict(PLAIN, position='none', mode='dot_product'))
+TERMS = ('TransformerAttention2d', dict(PLAIN, terms='1010'))
+VIDEOS = [(layer, dict(VIDEO, num_heads=2)) for layer in ('GridAttention3d', 'StridedAttention3d')]
+AT = dict(queries=torch.tensor([[0, 0]]))
+# A layer, inputs of `forward`, or of `attention_weights` if there are queries, and the argument that the error names.
+CALLS = [
+    (NON_LOCAL, (MAP,), dict(AT, kind='all'), 'kind'),
+    (WITHOUT, (MAP,), dict(AT, kind='position'), 'kind'),
+    (WITHOUT, (MAP,), dict(AT, kind='bilateral'), 'kind'),
+    (NON_LOCAL, (MAP,), dict(queries=torch.tensor([[4, 0]]), kind='content'), 'queries'),
+    (PRODUCT, (MAP,), dict(AT, kind='content'), 'mode'),
+    (TERMS, (MAP,), dict(AT, kind='position'), 'kind'),
+    (MULTIHEAD, (SEQUENCE, SEQUENCE[:, :5], SEQUENCE[:, :5]), {}, 'key'),
+    (MULTIHEAD, (SEQUENCE,) * 3, dict(need_weights=True), 'need_weights'),
+    (MULTIHEAD, (SEQUENCE,) * 3, dict(is_causal=True), 'is_causal'),
+    *(
+        (MULTIHEAD, (SEQUENCE,) * 3, dict(key_padding_mask=mask), 'key_padding_mask')
+        for mask in (torch.zeros(2, 5).bool(), torch.zeros(1, 6), torch.zeros(2, 6).long())
+    ),
+    *((video, (CLIP,), {}, 'frame_numbers') for video in VIDEOS),
+    *((video, (CLIP, None, SHORT), {}, 'frame_numbers') for video in VIDEOS),
+    *((video, (CLIP, CLIP[:, :2], NUMBERED), {}, 'shape') for video in VIDEOS),
+    *((video, (CLIP[..., :6], None, NUMBERED), {}, 'H, W') for video in VIDEOS),
+]
+
+
+@pytest.mark.parametrize(('layer', 'inputs', 'options', 'name'), CALLS)
+def test_wrong_calls(layer, inputs, options, name):
+    layer = MODELS.build({**layer[1], 'type': f'mmattn.{layer[0]}'})
+    with pytest.raises((TypeError, ValueError), match=name):
+        (layer.attention_weights if 'queries' in options else layer)(*inputs, **options)

@@ -1,6 +1,5 @@
-"""Every layer and head under activation checkpointing, of both kinds, gives the gradients that it gives without."""
+"""Every layer and head under activation checkpointing, of both kinds; layers compiled, exported, and under autocast."""
 
-import importlib
 from inspect import signature
 
 import pytest
@@ -127,32 +126,41 @@ def test_heads(name, use_reentrant):
     compare(dict(HEADS[name], type=f'mmattn.{name}'), maps, lambda head, *maps: head(maps), use_reentrant)
 
 
-PLUGINS = {
-    'BilateralNonLocal2d': dict(window_size=3),
-    'BilateralCrissCrossAttention': dict(window_size=3),
-    'AttendedResidual': dict(attention=dict(type='mmattn.LocalBilateralAttention', num_heads=4)),
-    'TransformerAttention2d': dict(num_heads=4),
-    'DynamicConv2d': dict(kernel_size=3, groups=4),
-}
+# Those of maps and videos, and of sequences with positions.
+COMPILED = [name for name in LAYERS if name in layers.__all__ or name == 'BilateralMultiheadAttention']
+COMPILED.remove('BAConv2d')  # it is LocalBilateralAttention
 
 
-@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
-@pytest.mark.parametrize('name', PLUGINS)
-def test_plugins_of_a_backbone(name, package):
-    """``with_cp=True`` of stock ResNets."""
-    plugins = [dict(cfg=dict(PLUGINS[name], type=f'mmattn.{name}'), stages=(True, False), position='after_conv2')]
-    options = dict(depth=50, base_channels=8, stem_channels=8, num_stages=2, strides=(1, 2), dilations=(1, 1))
-    found = []
-    for with_cp in (False, True):
-        torch.manual_seed(0)
-        backbone = importlib.import_module(f'{package}.models.backbones').ResNet(
-            **options, out_indices=(1,), plugins=plugins, with_cp=with_cp
-        )
-        for parameter in backbone.parameters():
-            torch.nn.init.normal_(parameter, mean=0.02, std=0.1)
-        x = torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(2)).requires_grad_()
-        backbone(x)[0].square().mean().backward()
-        found.append([x.grad, *(parameter.grad for parameter in backbone.parameters())])
-    assert all(x is not None and x.isfinite().all() for x in found[0])
-    for actual, expected in zip(found[1], found[0]):
-        torch.testing.assert_close(actual, expected)
+def made(name):
+    """A layer, its inputs, and a function that calls it or what was made of it."""
+    options, shape = LAYERS[name]
+    layer = fresh(dict(options, type=f'mmattn.{name}')).eval()
+    inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(2))]
+    inputs *= 3 if name == 'BilateralMultiheadAttention' else 1
+    return layer, inputs, lambda layer: layer(*inputs)[0] if len(inputs) > 1 else layer(*inputs)
+
+
+@pytest.mark.parametrize('dynamic', [False, True])
+@pytest.mark.parametrize('name', COMPILED)
+def test_compiled(name, dynamic):
+    """With ``dynamic=True``, numbers such as the scale are symbols, too."""
+    layer, _, call = made(name)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend='eager' if dynamic else 'aot_eager')
+    torch.testing.assert_close(call(compiled), call(layer))
+
+
+@pytest.mark.parametrize('name', COMPILED)
+def test_exported(name):
+    layer, inputs, call = made(name)
+    torch.testing.assert_close(call(torch.export.export(layer, tuple(inputs)).module()), call(layer))
+
+
+@pytest.mark.parametrize('name', COMPILED)
+def test_autocast_is_near_full_precision(name):
+    layer, _, call = made(name)
+    expected = call(layer)
+    with torch.autocast('cpu', torch.bfloat16):
+        ours = call(layer)
+    # bfloat16 has 8 bits; a layer rounds half a dozen times.
+    assert (ours - expected).norm() < 0.05 * expected.norm()
