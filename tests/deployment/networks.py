@@ -16,14 +16,7 @@ PLUGINS = {
     '0110, range': dict(type='mmattn.TransformerAttention2d', terms='0110', num_heads=4, spatial_range=5),
     'DynamicConv2d': dict(type='mmattn.DynamicConv2d', kernel_size=(5, 3), groups=4),
 }
-NAMES = [
-    'BiCCHead',
-    'BiNLHead',
-    'BiNLHead relative',
-    'DeepLabV3PlusBAHead',
-    'UNetBAHead',
-    *PLUGINS,
-]
+NAMES = ['BiCCHead', 'BiNLHead', 'BiNLHead relative', 'DeepLabV3PlusBAHead', 'UNetBAHead', *PLUGINS]
 
 
 class ShortResNet(ResNet):

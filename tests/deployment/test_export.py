@@ -86,8 +86,7 @@ def assert_same_logits(network, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('name', 'align_corners'),
-    [*((name, False) for name in NAMES), ('DeepLabV3PlusBAHead', True), ('UNetBAHead', True)],
+    ('name', 'align_corners'), [*((name, False) for name in NAMES), ('DeepLabV3PlusBAHead', True), ('UNetBAHead', True)]
 )
 def test_the_files_have_the_logits_of_pytorch(exported, name, align_corners):
     network, folder, about = exported(name, align_corners)

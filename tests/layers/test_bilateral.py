@@ -94,6 +94,7 @@ def test_causal_sequence_is_the_equation(options):
     assert layer.window_position.logits.out_channels == 2 * (3 + (options['padding'] == 'learned'))  # (k + 1)/2 a head
     x = literal.randn(2, 6, 8).requires_grad_()
     assert_equal_with_gradients(layer(x, x, x)[0], literally('sa', layer, x, 5, **options, causal=True), x, layer)
+    assert torch.equal(layer(x, x, x, is_causal=True)[0], layer(x, x, x)[0])
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,7 @@ LAYERS = {
     'HadamardFusion': (dict(query_dim=8, value_dim=8, out_dim=6, post_network={}, chunk_size=2), SEQUENCE),
     'ConcatFusion': (dict(query_dim=8, value_dim=8, out_dim=6, hidden=True), SEQUENCE),
     'MCBFusion': (dict(query_dim=8, value_dim=8, out_dim=6, sketch_dim=16), SEQUENCE),
-    'AttendedResidual': (
-        dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)),
-        MAP,
-    ),
+    'AttendedResidual': (dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)), MAP),
     'GridAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
     'StridedAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
     'VideoTransformerLayer': (
@@ -129,14 +126,17 @@ def test_heads(name, use_reentrant):
 # Those of maps and videos, and of sequences with positions.
 COMPILED = [name for name in LAYERS if name in layers.__all__ or name == 'BilateralMultiheadAttention']
 COMPILED.remove('BAConv2d')  # it is LocalBilateralAttention
+WITHOUT_WINDOWS = [f'{name} {position}' for name in [*LAYERS][:3] for position in ('relative', 'none')]
 
 
 def made(name):
     """A layer, its inputs, and a function that calls it or what was made of it."""
-    options, shape = LAYERS[name]
-    layer = fresh(dict(options, type=f'mmattn.{name}')).eval()
+    kind, *position = name.split()
+    options, shape = LAYERS[kind]
+    options = dict(options, position=position[0]) if position else options
+    layer = fresh(dict(options, type=f'mmattn.{kind}')).eval()
     inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(2))]
-    inputs *= 3 if name == 'BilateralMultiheadAttention' else 1
+    inputs *= 3 if kind == 'BilateralMultiheadAttention' else 1
     return layer, inputs, lambda layer: layer(*inputs)[0] if len(inputs) > 1 else layer(*inputs)
 
 
@@ -156,7 +156,7 @@ def test_exported(name):
     torch.testing.assert_close(call(torch.export.export(layer, tuple(inputs)).module()), call(layer))
 
 
-@pytest.mark.parametrize('name', COMPILED)
+@pytest.mark.parametrize('name', COMPILED + WITHOUT_WINDOWS)
 def test_autocast_is_near_full_precision(name):
     layer, _, call = made(name)
     expected = call(layer)

@@ -9,12 +9,7 @@ from torch import nn
 
 COUNTS = [0, -1, 2.0, '2', True]
 LENGTHS = ['31', '3', 0, -1, 3.0, True, (3, '3')]
-POSITIONS = dict(
-    position=['absolute', 0],
-    padding=['one', 1],
-    smoothing=['sqrt', 0],
-    content_smoothing=[-1.0, 0],
-)
+POSITIONS = dict(position=['absolute', 0], padding=['one', 1], smoothing=['sqrt', 0], content_smoothing=[-1.0, 0])
 NUMBERS = [math.nan, math.inf, '1', True]
 HEADS = [*COUNTS, 3, 16]  # of 8 channels
 PLAIN = dict(in_channels=8)

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.ops.dispatch import OPERATORS
+from mmattn.ops.patterns import strided_offsets
 
 EPS = 1e-5
 
@@ -77,18 +78,10 @@ def dense(
     extra=0.0,
     return_lse=False,
 ):
-    """Attention from a table of all pairs.
+    """Attention from a table of all pairs: ``support``, ``entry`` and ``extra`` broadcast to ``(B, heads, N, M)``.
 
-    Args:
-        query, key, value: ``(B, heads, *positions, channels)``.
-        support: bool, broadcastable to ``(B, heads, N, M)``.
-        scale: 1/σc.
-        window_bias, outside_bias: f, one table ``(heads, K)`` or broadcastable to ``(B, heads, *S, K)``, and v,
-            ``(B, heads, *S)`` or a number.
-        entry: ``(N, M)`` of 0 … K, where K stands for the outlier.
-        normalize: z-score over the support.
-        extra: logits to add, broadcastable to ``(B, heads, N, M)``.
-        return_lse: also return log Σ e^logit, ``(B, heads, *S)``.
+    ``window_bias`` is f, one table ``(heads, K)`` or broadcastable to ``(B, heads, *S, K)``, ``outside_bias`` is v,
+    ``(B, heads, *S)`` or a number. ``entry`` is the place of a pair in f, or K. ``normalize`` is over the support.
     """
     size = query.shape[2:-1]
     query, key, value = (x.flatten(2, -2) for x in (query, key, value))
@@ -289,6 +282,7 @@ def strided_attention(query, key, value, *, pattern, step=None, scale=None, offs
     return dense(query, key, value, support, scale, extra=extra, return_lse=return_lse)
 
 
+QKV = ('query', 'key', 'value')
 LEARNED = 'learned'
 # Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
 POSITIONS = [
@@ -313,21 +307,24 @@ def randn(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def operands(size, batch=1, heads=1, *, key_size=None, value_channels=2, dtype=torch.float64):
+def operands(size, batch=1, heads=1, *, key_size=None, channels=3, value_channels=2, dtype=torch.float64):
     """Query, key and value, by name."""
     query, key = (batch, heads, *size), (batch, heads, *(key_size or size))
     return {
-        'query': randn(*query, 3, seed=1, dtype=dtype),
-        'key': randn(*key, 3, seed=2, dtype=dtype),
+        'query': randn(*query, channels, seed=1, dtype=dtype),
+        'key': randn(*key, channels, seed=2, dtype=dtype),
         'value': randn(*key, value_channels, seed=3, dtype=dtype),
     }
 
 
-def with_window(entries, size, window_size, outside_bias=LEARNED, batch=1, heads=1, **kwargs):
-    """Tensors and settings of a call with ``entries`` window logits; without a window where ``outlier`` is None."""
+def with_window(name, size, window_size, outside_bias=LEARNED, batch=1, heads=1, *, is_causal=False, **kwargs):
+    """Tensors and settings of a call of global or grid attention; without a window where ``outside_bias`` is None."""
     tensors = operands(size, batch, heads, **kwargs)
     if outside_bias is None:
         return tensors, {}
+    lengths = as_tuple(window_size, len(size))
+    entries = sum(lengths) - len(size) + 1 if name.startswith('grid') else math.prod(lengths)
+    entries = (entries + 1) // 2 if is_causal else entries
     dtype = tensors['query'].dtype
     tensors['window_bias'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
     if outside_bias is LEARNED:
@@ -372,16 +369,50 @@ def with_kernel(
     return tensors, settings
 
 
+def with_logits(size, kernel_size, batch=2, heads=2, *, value_channels=3, dtype=torch.float64, **settings):
+    """Tensors and settings of a call of ``dynamic_conv``."""
+    entries = math.prod(as_tuple(kernel_size, 2))
+    tensors = {
+        'value': randn(batch, heads, *size, value_channels, seed=1, dtype=dtype),
+        'logits': randn(batch, heads, *size, entries, seed=2, dtype=dtype),
+    }
+    return tensors, {'kernel_size': kernel_size, **settings}
+
+
+def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits=True, **kwargs):
+    """Tensors and settings of a call of ``strided_attention``; the heads share the logits of the first axis only."""
+    tensors = operands(size, batch, heads, key_size=key_size, **kwargs)
+    if logits:
+        offsets = strided_offsets(size, step, pattern, key_size)
+        tensors['offset_bias'] = tuple(
+            randn(batch, heads if axis else 1, *size, len(x), seed=4 + axis, dtype=tensors['query'].dtype)
+            for axis, x in enumerate(offsets)
+        )
+    return tensors, {'step': step, 'pattern': pattern}
+
+
+def further(size, batch=2, heads=1, *, key_size=None, dtype=torch.float64):
+    """Axis logits, key logits and a key mask of ``global_attention``; the logits for ``heads`` heads, 1 for all."""
+    key_size = key_size or size
+    return {
+        'axis_bias': tuple(
+            randn(batch, heads, *size, length, seed=6 + a, dtype=dtype) for a, length in enumerate(key_size)
+        ),
+        'key_bias': randn(batch, heads, *key_size, seed=8, dtype=dtype),
+        'key_mask': randn(batch, *key_size, seed=9) > -0.5,
+    }
+
+
+def each(tensors, change):
+    """Change each tensor of a call, and each tensor of a tuple of them."""
+    return {name: tuple(change(y) for y in x) if isinstance(x, tuple) else change(x) for name, x in tensors.items()}
+
+
 def evaluate(op, tensors, dtype=None, **settings):
     """Outputs of ``op``, and gradients of all its floating-point tensors under fixed cotangents.
 
-    Args:
-        tensors: arguments by name: a tensor, or a tuple of them. Their strides are kept.
-        dtype: what floating-point tensors are cast to; all are left as they are by default.
-        settings: the other arguments.
-
-    Returns:
-        dict: 'output', 'lse' with ``return_lse``, and 'd_<argument>', the latter for each tensor of a tuple.
+    ``tensors`` are arguments by name, tensors or tuples of them, whose strides are kept. With ``dtype``, they are cast.
+    Returns 'output', 'lse' with ``return_lse``, and 'd_<argument>', the latter for each tensor of a tuple.
     """
     leaves, arguments = {}, {}
     for name, given in tensors.items():

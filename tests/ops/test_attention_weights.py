@@ -24,7 +24,7 @@ MAPS = {
     '3d': ((2, 3, 4), 3, [(0, 0, 0), (1, 2, 3), (0, 1, 2)]),
     '3d-windows': ((3, 4, 2), (5, 3, 1), [(2, 0, 1)]),
 }
-LOCAL = 'local_attention'
+LOCAL, STRIDED = 'local_attention', 'strided_attention'
 # size, kernel_size, dilation, queries
 LOCAL_MAPS = {
     'k3': ((3, 5), 3, 1, MAPS['2d'][-1]),
@@ -37,17 +37,16 @@ LOCAL_MAPS = {
 }
 
 
-def call(operator, size, window_size, outside_bias, **kwargs):
-    """Query and key, window logits, and settings."""
-    lengths = literal.as_tuple(window_size, len(size))
-    entries = math.prod(lengths) if operator == 'global_attention' else sum(lengths) - len(size) + 1
-    tensors, settings = literal.with_window(entries, size, window_size, outside_bias, 2, 2, **kwargs)
-    return {name: x for name, x in tensors.items() if name != 'value'}, settings
-
-
-def local_call(size, kernel_size, **kwargs):
-    tensors, settings = literal.with_kernel(size, kernel_size, 2, 2, **kwargs)
-    return {name: x for name, x in tensors.items() if name != 'value'}, settings
+def call(operator, size, lengths, outside_bias=LEARNED, **options):
+    """Query, key and biases, and settings. ``lengths`` are of windows or kernels, or steps."""
+    if operator == LOCAL:
+        tensors, settings = literal.with_kernel(size, lengths, 2, 2, **options)
+    elif operator == STRIDED:
+        tensors, settings = literal.with_offsets(size, lengths, batch=2, heads=2, **options)
+    else:
+        tensors, settings = literal.with_window(operator, size, lengths, outside_bias, 2, 2, **options)
+    del tensors['value']
+    return tensors, settings
 
 
 def weights(operator, tensors, queries, **settings):
@@ -83,9 +82,7 @@ def test_rows_of_the_table_of_all_pairs(operator, size, window_size, queries, ou
 def test_further_logits_and_supports(outside_bias, normalize, is_causal):
     """Without a key to attend to, as in the second batch item, a row is zero."""
     size = (3, 4)
-    entries = (15 + 1) // 2 if is_causal else 15
-    tensors, settings = literal.with_window(entries, size, (3, 5), outside_bias, 2, 2)
-    del tensors['value']
+    tensors, settings = call('global_attention', size, (3, 5), outside_bias, is_causal=is_causal)
     tensors |= {
         'axis_bias': (randn(2, 1, 1, 4, 3, seed=6), randn(4, seed=7)),
         'key_bias': randn(2, 1, 3, 4, seed=8),
@@ -100,8 +97,7 @@ def test_further_logits_and_supports(outside_bias, normalize, is_causal):
 
 
 def test_sequences_and_other_keys():
-    tensors, settings = literal.with_window(3, (7,), 3, LEARNED, 2, 2)
-    del tensors['value']
+    tensors, settings = call('global_attention', (7,), 3, LEARNED)
     assert_rows('global_attention', tensors, [(0,), (6,)], normalize=True, **settings)
     other = operands((2, 3), 2, 2, key_size=(4, 1))
     assert_rows('global_attention', {name: other[name] for name in ('query', 'key')}, [(1, 2)])
@@ -111,7 +107,7 @@ def test_sequences_and_other_keys():
 @pytest.mark.parametrize(('size', 'kernel_size', 'dilation', 'queries'), LOCAL_MAPS.values(), ids=LOCAL_MAPS)
 def test_neighbourhoods(size, kernel_size, dilation, queries, switches):
     """Of the last softmax, refined or not; 0 outside the neighbourhood."""
-    tensors, settings = local_call(size, kernel_size, dilation=dilation, **switches)
+    tensors, settings = call(LOCAL, size, kernel_size, dilation=dilation, **switches)
     rows = assert_rows(LOCAL, tensors, queries, **settings)
     torch.testing.assert_close(rows.sum((-2, -1)), torch.ones(2, 2, len(queries), dtype=torch.float64))
     table = literal.neighbours(size, literal.as_tuple(kernel_size, 2), dilation)
@@ -120,113 +116,44 @@ def test_neighbourhoods(size, kernel_size, dilation, queries, switches):
 
 
 def test_removed_neighbours():
-    tensors, settings = local_call((3, 5), 3, iterations=2)
+    tensors, settings = call(LOCAL, (3, 5), 3, iterations=2)
     removed = randn(2, 2, 3, 5, 9, seed=9) > 0
     removed[..., 4] = False
     tensors['window_bias'] = tensors['window_bias'].masked_fill(removed, -math.inf)
     assert_rows(LOCAL, tensors, [(0, 0), (1, 2), (2, 4)], **settings)
 
 
-@pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
-def test_low_precision_of_neighbourhoods(dtype, switches):
-    tensors, settings = local_call((3, 5), 3, dtype=dtype, **switches)
-    rows = weights(LOCAL, tensors, [(1, 3)], **settings)
-    assert rows.dtype == torch.float32
-    exact = literal_rows(LOCAL, {name: x.double() for name, x in tensors.items()}, [(1, 3)], **settings)
-    torch.testing.assert_close(rows, exact, atol=1e-5, rtol=1e-4, check_dtype=False)
-
-
-@pytest.mark.parametrize('operator', OPERATORS)
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
-def test_low_precision_is_accumulated_in_float32(operator, dtype):
-    tensors, settings = call(operator, (3, 5), 3, LEARNED, dtype=dtype)
-    rows = weights(operator, tensors, [(1, 3)], normalize=True, **settings)
-    assert rows.dtype == torch.float32
-    exact = literal_rows(
-        operator, {name: x.double() for name, x in tensors.items()}, [(1, 3)], normalize=True, **settings
-    )
-    torch.testing.assert_close(rows, exact, atol=1e-5, rtol=1e-4, check_dtype=False)
-
-
-@pytest.mark.parametrize('operator', OPERATORS)
-def test_only_the_asked_rows_are_computed(operator):
-    """Three rows of 64×64 take 48 KiB each where the table of all pairs, or of all crosses, takes 64 or 2 MiB."""
-    tensors, settings = {'query': torch.randn(1, 1, 64, 64, 8), 'key': torch.randn(1, 1, 64, 64, 8)}, {}
-    entries = 31**2 if operator == 'global_attention' else 61
-    tensors |= {'window_bias': torch.randn(1, 1, 64, 64, entries), 'outside_bias': torch.randn(1, 1, 64, 64)}
-    settings = {'window_size': 31}
-    _, extra = extra_memory(lambda: weights(operator, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
-    assert extra < 0.5
-
-
-def test_only_the_asked_neighbourhoods_are_computed():
-    """Where the neighbourhoods of all of 64×64, of 225 keys each, would take 3.5 MiB."""
-    tensors = {name: torch.randn(1, 1, 64, 64, 8) for name in ('query', 'key')}
-    tensors['window_bias'] = torch.randn(1, 1, 64, 64, 15**2)
-    settings = {'kernel_size': 15, 'iterations': 3}
-    _, extra = extra_memory(lambda: weights(LOCAL, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
-    assert extra < 0.5
-
-
-@pytest.mark.parametrize('operator', [*OPERATORS, LOCAL])
-@pytest.mark.parametrize(
-    'queries',
-    [
-        torch.zeros(1, 2),
-        torch.zeros(2, dtype=torch.long),
-        torch.zeros(1, 3, dtype=torch.long),
-        torch.tensor([[0, 0], [3, 0]]),
-        torch.tensor([[0, -1]]),
-    ],
-    ids=['dtype', 'vector', 'axes', 'outside', 'negative'],
-)
-def test_wrong_queries_are_named(operator, queries):
-    tensors, settings = local_call((3, 5), 3) if operator == LOCAL else call(operator, (3, 5), 3, LEARNED)
-    with pytest.raises(ValueError, match=r'\bqueries\b'):
-        zscored.operator(f'{operator}_weights')(**tensors, queries=queries, **settings)
-
-
-@pytest.mark.parametrize('operator', OPERATORS)
-def test_wrong_settings_are_named(operator):
-    tensors, settings = call(operator, (3, 5), 3, LEARNED)
-    with pytest.raises(ValueError, match='window_size'):
-        weights(operator, tensors, [(0, 0)], **settings | {'window_size': 4})
-    with pytest.raises(TypeError, match='windows'):
-        weights(operator, tensors, [(0, 0)], windows=3)
-
-
-WRONG = {
-    'kernel_size': (ValueError, 'kernel_size', {'kernel_size': 4}),
-    'dilation': (ValueError, 'dilation', {'dilation': 0}),
-    'iterations': (ValueError, 'iterations', {'iterations': 0}),
-    'iterations_alone': (ValueError, 'iterations', {'query': None, 'key': None, 'iterations': 2}),
-    'no_key': (ValueError, 'key', {'key': None}),
-    'no_query': (ValueError, 'query', {'query': None}),
-    'no_logits': (ValueError, 'window_bias', {'query': None, 'key': None, 'window_bias': None}),
-    'key_positions': (ValueError, 'query', {'key': randn(2, 2, 3, 4, 3)}),
-    'dtypes': (TypeError, 'key', {'key': randn(2, 2, 3, 5, 3).float()}),
-    'window_entries': (ValueError, 'window_bias', {'window_bias': randn(2, 2, 3, 5, 15)}),
-    'window_entries_alone': (
-        ValueError,
-        'window_bias',
-        {'query': None, 'key': None, 'window_bias': randn(2, 2, 3, 5, 15)},
-    ),
-    'window_axes_alone': (ValueError, 'window_bias', {'query': None, 'key': None, 'window_bias': randn(2, 2, 15, 9)}),
-    'window_integers_alone': (
-        TypeError,
-        'window_bias',
-        {'query': None, 'key': None, 'window_bias': torch.ones(2, 2, 3, 5, 9, dtype=torch.long)},
-    ),
-    'unknown': (TypeError, 'kernel', {'kernel': 3}),
+LOW = {
+    **{operator: (operator, {}, {'normalize': True}) for operator in OPERATORS},
+    **{f'local, {name}': (LOCAL, switches, {}) for name, switches in SWITCHES.items()},
+    'strided': (STRIDED, {'pattern': 'centred'}, {}),
 }
 
 
-@pytest.mark.parametrize(('error', 'name', 'changes'), WRONG.values(), ids=WRONG)
-def test_wrong_arguments_of_neighbourhoods(error, name, changes):
-    tensors, settings = local_call((3, 5), 3)
-    with pytest.raises(error, match=rf'\b{name}\b'):
-        weights(LOCAL, tensors | settings | changes, [(0, 0)])
+@pytest.mark.parametrize(('operator', 'options', 'more'), LOW.values(), ids=LOW)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_is_accumulated_in_float32(operator, options, more, dtype):
+    tensors, settings = call(operator, (3, 5), 3, dtype=dtype, **options)
+    rows = weights(operator, tensors, [(1, 3)], **settings, **more)
+    assert rows.dtype == torch.float32
+    exact = literal_rows(operator, literal.each(tensors, torch.Tensor.double), [(1, 3)], **settings, **more)
+    torch.testing.assert_close(rows, exact, atol=1e-5, rtol=1e-4, check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ('operator', 'shapes', 'settings'),
+    [
+        ('global_attention', {'window_bias': [31**2], 'outside_bias': []}, {'window_size': 31}),
+        ('grid_attention', {'window_bias': [61], 'outside_bias': []}, {'window_size': 31}),
+        (LOCAL, {'window_bias': [15**2]}, {'kernel_size': 15, 'iterations': 3}),
+    ],
+)
+def test_only_the_asked_rows_are_computed(operator, shapes, settings):
+    """Three rows of 64×64 take 48 KiB. A table of all pairs would take 64 MiB, of crosses 2, of neighbourhoods 3.5."""
+    shapes = {'query': [8], 'key': [8], **shapes}
+    tensors = {name: torch.randn(1, 1, 64, 64, *channels) for name, channels in shapes.items()}
+    _, extra = extra_memory(lambda: weights(operator, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
+    assert extra < 0.5
 
 
 def test_neighbourhoods_under_autocast_and_another_default_device():

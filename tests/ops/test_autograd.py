@@ -12,7 +12,7 @@ from mmattn import ops
 from mmattn.ops import dispatch
 
 from . import literal, zscored
-from .literal import operands, randn, with_kernel, with_window
+from .literal import randn, with_kernel, with_logits, with_offsets, with_window
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 SIZE = (2, 3)
@@ -34,29 +34,30 @@ def bilinear(name, size):
     return {'weights': randn(1, 2, *size, seed=2), 'query': x, 'value': y}
 
 
-def call(name):
+def call(name, size=SIZE):
     """Tensors and settings of a call with every kind of operand: tensors to differentiate, and the other arguments."""
+    masked = {'key_mask': MASK} if size == SIZE else {}
     if name == 'global_attention':
-        tensors, settings = with_window(9, SIZE, 3)
-        tensors['axis_bias'] = tuple(randn(1, 1, *SIZE, side, seed=6 + side) for side in SIZE)
-        tensors['key_bias'] = randn(1, 1, *SIZE, seed=7)
-        return tensors, settings | {'key_mask': MASK, 'return_lse': True}
+        tensors, settings = with_window(name, size, 3)
+        tensors['axis_bias'] = tuple(randn(1, 1, *size, side, seed=6 + side) for side in size)
+        tensors['key_bias'] = randn(1, 1, *size, seed=7)
+        return tensors, settings | masked | {'return_lse': True}
     if name == 'grid_attention':
-        tensors, settings = with_window(5, SIZE, 3)
+        tensors, settings = with_window(name, size, 3)
         return tensors, settings | {'return_lse': True}
     if name == 'window_zscore':
-        tensors, settings = with_window(5, SIZE, 3)
+        tensors, settings = with_window('grid_attention', size, 3)
         return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings | {'support': 'grid'}
     if name == 'local_attention':
-        return with_kernel(SIZE, 3, iterations=2, key_mask=MASK, return_lse=True)
+        return with_kernel(size, 3, iterations=2, **masked, return_lse=True)
     if name == 'strided_attention':
-        logits = tuple(randn(1, 1, *SIZE, 3, seed=9 + axis) for axis in range(2))
-        return operands(SIZE) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2, 'return_lse': True}
+        tensors, settings = with_offsets(size, 2, 'centred')
+        return tensors, settings | {'return_lse': True}
     if name == 'dynamic_conv':
-        return {'value': randn(1, 1, *SIZE, 2), 'logits': randn(1, 1, *SIZE, 9, seed=1)}, {'kernel_size': 3}
+        return with_logits(size, 3, 1, 1)
     if name in BILINEAR:
-        return bilinear(name, SIZE), {}
-    tensors = {'x': randn(2, 3, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)}
+        return bilinear(name, size), {}
+    tensors = {'x': randn(*size, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)}
     return {key: x.float() for key, x in tensors.items()}, {}  # other dtypes are torch's own
 
 
@@ -97,8 +98,6 @@ def dispatcher(name):
     tensors, settings = call(name)
     if name == 'projection':
         return torch.ops.mmattn.projection, tuple(tensors.values())
-    if name == 'dynamic_conv':
-        return torch.ops.mmattn.dynamic_conv, (*tensors.values(), [3, 3], 1)
     if name == 'window_zscore':
         return torch.ops.mmattn.window_zscore, (*tensors.values(), None, [3, 3], 0.0, False, 'grid')
     return getattr(torch.ops.mmattn, name), literal.arguments(name, **tensors, **settings)
@@ -250,42 +249,13 @@ def test_saved_tensors_are_unpacked_once(name):
 @pytest.mark.parametrize('name', OPERATORS)
 def test_torch_compile_at_several_sizes(name):
     """Forward and backward, each size another, as torch then makes sizes symbolic."""
-    if name == 'projection':
-        sizes = [(2, 3), (4, 5), (7, 6)]
-        cases = [{'x': randn(*size, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)} for size in sizes]
-        cases = [{key: x.float() for key, x in tensors.items()} for tensors in cases]
-        settings = {}
-    else:
-        cases = []
-        for size in ((2, 3), (4, 5), (7, 6)):
-            tensors, settings = call_of_size(name, size)
-            cases.append(tensors)
+    cases, (settings, *_) = zip(*(call(name, size) for size in ((2, 4), (4, 5), (7, 6))))
     torch._dynamo.reset()
     function = zscored.operator(name)
     compiled = torch.compile(lambda **tensors: function(**tensors, **settings), fullgraph=True)
     for tensors in cases:
         expected = literal.evaluate(function, tensors, **settings)
         literal.assert_same(literal.evaluate(compiled, tensors), expected, atol=1e-5, rtol=1e-5)
-
-
-def call_of_size(name, size):
-    if name == 'global_attention':
-        tensors, settings = with_window(9, size, 3)
-        tensors['axis_bias'] = tuple(randn(1, 1, *size, side, seed=6) for side in size)
-        return tensors, settings | {'return_lse': True}
-    if name == 'grid_attention':
-        return with_window(5, size, 3)
-    if name == 'window_zscore':
-        tensors, settings = with_window(9, size, 3)
-        return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings
-    if name == 'local_attention':
-        return with_kernel(size, 3, iterations=2, return_lse=True)
-    if name == 'strided_attention':
-        logits = tuple(randn(1, 1, *size, 3, seed=9) for _ in range(2))
-        return operands(size) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
-    if name in BILINEAR:
-        return bilinear(name, size), {}
-    return {'value': randn(1, 1, *size, 2), 'logits': randn(1, 1, *size, 9, seed=1)}, {'kernel_size': 3}
 
 
 @pytest.mark.parametrize('backend', ['auto', 'reference'])

@@ -67,10 +67,7 @@ def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
     @random_calls(max_examples=100)
     @hypothesis.given(calls)
     def check(call):
-        tensors = {
-            key: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x if x.dtype == torch.bool else x.to(dtype)
-            for key, x in call.tensors.items()
-        }
+        tensors = literal.each(call.tensors, lambda x: x if x.dtype == torch.bool else x.to(dtype))
         with dispatch.backend('composition'):
             actual = evaluate(op, tensors, **call.settings)
         with dispatch.backend('reference'):

@@ -10,12 +10,12 @@ import torch
 from torch.utils import cpp_extension
 
 from . import literal
-from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, with_kernel
+from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, with_kernel, with_logits, with_offsets
 from .test_cuda_compiles import CSRC, OPERATOR, TORCH, built
 from .test_grid_attention import MAPS as GRIDS
 from .test_grid_attention import with_window
-from .test_native import KERNELS, with_logits
-from .test_strided_attention import MAPS, OTHER_KEYS, PATTERNS, with_offsets
+from .test_native import KERNELS
+from .test_strided_attention import MAPS, OTHER_KEYS, PATTERNS
 
 HERE = Path(__file__).parent / 'cuda_on_cpu'
 SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 33)]
@@ -102,15 +102,9 @@ def check(name, arguments, tolerance=None):
     return actual
 
 
-def laid_out(x, layout):
-    if isinstance(x, (list, tuple)):
-        return type(x)(layout(each) for each in x)
-    return layout(x) if x.dtype != torch.bool else x
-
-
 def call(name, tensors, settings, layout=lambda x: x, **more):
     """The arguments of a call of an operator."""
-    tensors = {key: laid_out(x, layout) for key, x in tensors.items()}
+    tensors = literal.each(tensors, lambda x: layout(x) if x.dtype != torch.bool else x)
     return_lse = [RETURN_LSE[name]] if name in RETURN_LSE else []
     return (*literal.arguments(name, **(settings | tensors | more)), *return_lse)
 
@@ -154,7 +148,9 @@ def test_local_attention(size, kernel_size, dilation, dtype):
 @pytest.mark.parametrize('size', SIZES, ids=str)
 def test_dynamic_conv(size, dtype):
     for channels, (kernel_size, dilation) in itertools.product((1, 18), KERNELS):
-        check('dynamic_conv', conv_arguments(size, kernel_size, channels=channels, dtype=dtype, dilation=dilation))
+        check(
+            'dynamic_conv', conv_arguments(size, kernel_size, value_channels=channels, dtype=dtype, dilation=dilation)
+        )
 
 
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
@@ -165,7 +161,7 @@ def test_layouts_of_local_attention(layout, channels, dtype):
         arguments = local_arguments((3, 11), 3, 2, 2, value_channels=channels, dtype=dtype, layout=layout, **switches)
         out = check('local_attention', arguments)[0]
         assert out.stride() == torch.empty_like(arguments[2]).stride()
-    check('dynamic_conv', conv_arguments((3, 11), 3, channels=channels, dtype=dtype, layout=layout))
+    check('dynamic_conv', conv_arguments((3, 11), 3, value_channels=channels, dtype=dtype, layout=layout))
 
 
 @pytest.mark.parametrize('fault', [0, 1, 2, 3])
@@ -277,7 +273,7 @@ def test_gradients_that_are_needed(name):
     """They are the same without the others."""
     arguments = {
         'local_attention': lambda: local_arguments((3, 5), 3, iterations=2, dtype=torch.float32),
-        'dynamic_conv': lambda: conv_arguments((3, 5), 3),
+        'dynamic_conv': lambda: conv_arguments((3, 5), 3, dtype=torch.float32),
         'grid_attention': lambda: grid_arguments((3, 5), 3, dtype=torch.float32),
         'strided_attention': lambda: strided_arguments((3, 5), 2, 'centred', dtype=torch.float32),
     }[name]()

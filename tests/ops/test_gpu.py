@@ -34,6 +34,11 @@ IMPLEMENTATIONS = [
 ]
 
 
+def changed(tensors, change):
+    """Change each tensor of a call, and each of a list of them."""
+    return {name: [*map(change, x)] if isinstance(x, list) else change(x) for name, x in tensors.items()}
+
+
 def case_of(call, device):
     """A call with the z-score computed before, as it has no kernel."""
     tensors, settings = dict(call.tensors), dict(call.settings)
@@ -52,8 +57,7 @@ def case_of(call, device):
         )
     if 'key_mask' in settings:
         tensors['key_mask'] = settings.pop('key_mask')
-    moved = {name: [y.to(device) for y in x] if isinstance(x, list) else x.to(device) for name, x in tensors.items()}
-    return Case('', moved, settings)
+    return Case('', changed(tensors, lambda x: x.to(device)), settings)
 
 
 def supported(kernel, dtype):
@@ -63,9 +67,7 @@ def supported(kernel, dtype):
 def assert_as_in_float64(operator, implementation, case, dtype):
     """Values and all gradients of a case on the CPU. Returns whether the implementation ran."""
     expected = evaluate(operator, case, dtype, torch.float64)
-    moved = {
-        name: [y.to(DEVICE) for y in x] if isinstance(x, list) else x.to(DEVICE) for name, x in case.tensors.items()
-    }
+    moved = changed(case.tensors, lambda x: x.to(DEVICE))
     with dispatch.backend(f'{operator}={implementation}'), dispatch.kernels_run() as kernels:
         actual = evaluate(operator, Case('', moved, case.settings), dtype, dtype)
     tolerance = low_precision(dtype)
@@ -138,16 +140,10 @@ def test_operands_that_start_anywhere(operator, implementation, dtype):
         return torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
 
     case = next(cases.cases(operator, DEVICE.type, True))
-    moved = {
-        name: [shifted(y.to(dtype)) for y in x] if isinstance(x, list) else shifted(x.to(dtype))
-        for name, x in case.tensors.items()
-    }
+    moved = changed(case.tensors, lambda x: shifted(x.to(dtype)))
     found = []
     with dispatch.backend(f'{operator}={implementation}'):
-        for tensors in (
-            moved,
-            {n: [y.clone() for y in x] if isinstance(x, list) else x.clone() for n, x in moved.items()},
-        ):
+        for tensors in (moved, changed(moved, torch.clone)):
             leaves = [y.requires_grad_() for x in tensors.values() for y in (x if isinstance(x, list) else [x])]
             out = getattr(ops, operator)(**tensors, **case.settings)
             found.append([out, *torch.autograd.grad(out.float().sin().sum(), leaves)])
@@ -174,10 +170,7 @@ def test_two_calls_give_the_same_bits(operator, kernel):
 def prepared(operator, dtype):
     """A call, its leaves on the GPU, and what it gives: output and gradients."""
     case = next(cases.cases(operator, DEVICE.type, True))
-    tensors = {
-        name: [y.to(dtype).requires_grad_() for y in x] if isinstance(x, list) else x.to(dtype).requires_grad_()
-        for name, x in case.tensors.items()
-    }
+    tensors = changed(case.tensors, lambda x: x.to(dtype).requires_grad_())
     leaves = [y for x in tensors.values() for y in (x if isinstance(x, list) else [x])]
 
     def both(call=lambda function: function()):
@@ -235,10 +228,7 @@ def test_compositions_run_in_a_cuda_graph(operator, dtype):
             expected = evaluate(operator, case, dtype, dtype)['output']
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        tensors = {
-            name: [y.to(dtype) for y in x] if isinstance(x, list) else x.to(dtype) if x.is_floating_point() else x
-            for name, x in case.tensors.items()
-        }
+        tensors = changed(case.tensors, lambda x: x.to(dtype) if x.is_floating_point() else x)
         operation = getattr(ops, operator)
         with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
             out = operation(**tensors, **case.settings)

@@ -3,6 +3,7 @@
 The equations are those of section 3.4.4 of *The Attention Mechanism in Vision and Language Analysis*.
 """
 
+import functools
 import math
 
 import pytest
@@ -12,19 +13,10 @@ from mmattn import ops
 from mmattn.ops import dispatch
 
 from . import literal
-from .literal import (
-    CONTENT,
-    LEARNED,
-    POSITIONS,
-    assert_same,
-    check_operator,
-    evaluate,
-    low_precision,
-    operands,
-    randn,
-    record_slices,
-)
+from .literal import CONTENT, POSITIONS, assert_same, evaluate, low_precision, operands, randn
 from .zscored import grid_attention
+
+with_window = functools.partial(literal.with_window, 'grid_attention')
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -42,11 +34,6 @@ MAPS = {
     '3d-windows': ((3, 4, 2), (5, 3, 1), 1, 2),
     '3d-flat': ((3, 1, 2), (1, 3, 5), 1, 2),
 }
-
-
-def with_window(size, window_size, outside_bias=LEARNED, batch=1, heads=1, **kwargs):
-    entries = sum(literal.as_tuple(window_size, len(size))) - len(size) + 1
-    return literal.with_window(entries, size, window_size, outside_bias, batch, heads, **kwargs)
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
@@ -91,52 +78,6 @@ def test_content_only_is_mmcv_criss_cross_attention(size):
         return grid_attention(query, key, value, scale=1.0).squeeze(1).movedim(-1, 1)
 
     assert_same(evaluate(ours, tensors), evaluate(criss_cross, tensors))
-
-
-@pytest.mark.parametrize('budget', [1, 50_000])
-@pytest.mark.parametrize('size', [(5, 7), (3, 5, 4)], ids=['2d', '3d'])
-@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
-def test_slices_of_rows(monkeypatch, budget, size, outside_bias, normalize):
-    """Many slices, of one row and of several with a shorter last one, give what one slice gives."""
-    slices = record_slices(monkeypatch, 'mmattn.ops.grid_attention')
-    tensors, settings = with_window(size, 3, outside_bias, 2, 2)
-    settings['normalize'] = normalize
-    whole = evaluate(grid_attention, tensors, **settings)
-    assert slices == [size[0]] * 2  # forward and backward
-    slices.clear()
-    monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', budget)
-    sliced = evaluate(grid_attention, tensors, **settings)
-    assert sum(slices) == 2 * size[0]
-    assert len(slices) > 2
-    assert (max(slices) == 1) == (budget == 1)
-    assert_same(sliced, whole)
-    assert_literal(tensors, **settings)
-
-
-def call(**changes):
-    """A call of (1, 2, 3, 4, 3) tensors with a 3×5 window, with some arguments changed; None leaves one out."""
-    tensors, settings = with_window((3, 4), (3, 5), heads=2)
-    arguments = {**tensors, **settings, **changes}
-    return grid_attention(**{name: x for name, x in arguments.items() if x is not None})
-
-
-WRONG = {
-    'one_axis': (ValueError, 'query', {name: randn(1, 2, 12, 3) for name in ('query', 'key', 'value')}),
-    'key_positions': (ValueError, 'key', {name: randn(1, 2, 3, 5, 3) for name in ('key', 'value')}),
-    'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 15)}),
-    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 3, 3, 4, 7)}),
-    'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 7, dtype=torch.long)}),
-}
-
-
-@pytest.mark.parametrize(('error', 'name', 'changes'), WRONG.values(), ids=WRONG)
-def test_wrong_arguments(error, name, changes):
-    call()  # the call that the changes spoil
-    with pytest.raises(error, match=rf'\b{name}\b'):
-        call(**changes)
-
-
-# Semantics.
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
@@ -191,42 +132,3 @@ def test_a_query_without_any_key_has_output_0():
         tensors['query'], tensors['key'], torch.tensor([[1, 2]]), window_bias=tensors['window_bias'], **settings
     )
     assert not weights.any()
-
-
-# Numbers of any size, in every dtype.
-
-
-# As an operator of PyTorch.
-
-CALLS = {
-    'content': (None, False, (3, 4)),
-    'window_bias': (LEARNED, False, (3, 4)),
-    'zscore': (LEARNED, True, (3, 4)),
-    'zscore-3d': (0.0, True, (2, 3, 2)),
-}
-
-
-def full_call(outside_bias, normalize, size, dtype=torch.float32):
-    tensors, settings = with_window(size, 3, outside_bias, 2, 2, dtype=dtype)
-    return tensors, {**settings, 'normalize': normalize}
-
-
-@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
-def test_opcheck(which):
-    check_operator(grid_attention, *full_call(*which))
-
-
-@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
-def test_compile(which):
-    torch.compiler.reset()
-    compiled = torch.compile(grid_attention, fullgraph=True, backend='aot_eager')
-    tensors, settings = full_call(*which)
-    assert_same(evaluate(compiled, tensors, **settings), evaluate(grid_attention, tensors, **settings), 0, 0)
-
-
-def test_gradcheck():
-    tensors, settings = full_call(LEARNED, True, (2, 3), torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda *args: grid_attention(**dict(zip(tensors, args)), **settings),
-        [x.requires_grad_() for x in tensors.values()],
-    )

@@ -11,8 +11,8 @@ from mmattn.ops import dispatch, library
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
-from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, evaluate, low_precision, operands, randn
-from .test_global_attention import further, with_window
+from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, evaluate, further, low_precision, operands, randn
+from .test_global_attention import with_window
 from .test_native import capability, check_nan, check_threads, nan_first  # noqa: F401
 from .zscored import global_attention
 
@@ -226,30 +226,6 @@ def test_other_dtypes_go_to_the_reference(dtype):
 def test_no_query():
     out = global_attention(torch.ones(1, 2, 0, 4), *torch.ones(2, 1, 2, 3, 4))
     assert out.shape == (1, 2, 0, 4)
-
-
-def extra(side):
-    """Extra MiB of both passes on a side × side map of 64 channels."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = query, key, value, window_bias, outside_bias = [
-        torch.randn(1, 1, side, side, *channels, generator=generator).requires_grad_()
-        for channels in ((64,), (64,), (64,), (81,), ())
-    ]
-    out, forward = extra_memory(
-        lambda: global_attention(
-            query, key, value, window_bias=window_bias, window_size=9, outside_bias=outside_bias, normalize=True
-        )
-    )
-    grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, torch.ones_like(out)))
-    assert [x.shape for x in grads] == [x.shape for x in inputs]
-    return forward, max(forward, backward)
-
-
-def test_extra_memory_grows_with_the_positions():
-    """Four times the positions; a table of all pairs would be 16 times as large."""
-    for small, large in zip(extra(32), extra(64)):
-        print(f'extra {small:.1f} MiB at 32×32, {large:.1f} MiB at 64×64')
-        assert 0 < small < large < 4.5 * small
 
 
 def with_axes(order):

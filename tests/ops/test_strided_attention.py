@@ -15,25 +15,13 @@ from mmattn.ops import (
     strided_offsets,
     strided_support,
 )
-from mmattn.utils.profiling import extra_memory
+from mmattn.ops.patterns import PATTERNS
 
 from . import literal
-from .literal import (
-    AFTER,
-    DTYPES,
-    LAYOUTS,
-    assert_same,
-    check_operator,
-    evaluate,
-    low_precision,
-    operands,
-    randn,
-    record_slices,
-)
+from .literal import assert_same, evaluate, operands, randn, with_offsets
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
-PATTERNS = ['block', 'centred', 'forward', 'strided']
 # size, step, batch, heads
 MAPS = {
     'whole_blocks': ((2, 4, 6), 2, 2, 2),
@@ -59,18 +47,6 @@ OTHER_KEYS = {
     'more_queries_than_keys': ((5, 3, 7), (2, 1, 3), 2),
     'more_keys_than_queries': ((2, 1, 3), (5, 3, 7), 2),
 }
-
-
-def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits=True, **kwargs):
-    """Tensors and settings of a call; the heads share the position logits of the first axis only."""
-    tensors = operands(size, batch, heads, key_size=key_size, **kwargs)
-    if logits:
-        offsets = strided_offsets(size, step, pattern, key_size)
-        tensors['offset_bias'] = tuple(
-            randn(batch, heads if axis else 1, *size, len(x), seed=4 + axis, dtype=tensors['query'].dtype)
-            for axis, x in enumerate(offsets)
-        )
-    return tensors, {'step': step, 'pattern': pattern}
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
@@ -120,102 +96,6 @@ def test_defaults(pattern):
     assert_same(evaluate(strided_attention, tensors, pattern=pattern), expected, 0, 0)
 
 
-@pytest.mark.parametrize('which', ['xxx', 'xyy'])
-@every_pattern
-def test_one_tensor_in_several_places(which, pattern):
-    """Its gradient is the sum of those of its places."""
-
-    def share(op):
-        return lambda **given: op(*map(given.get, which), pattern=pattern, step=2)
-
-    assert_literal({name: randn(2, 2, 3, 4, 5, 3, seed=i) for i, name in enumerate(sorted(set(which)))}, share)
-
-
-def as_map(layout):
-    """Of LAYOUTS, for (B, heads, T, H, W, C): frames one below the other are a map."""
-    return lambda x: layout(x.flatten(2, 3)).unflatten(2, x.shape[2:4])
-
-
-@pytest.mark.parametrize('after', AFTER.values(), ids=AFTER)
-@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
-@every_pattern
-def test_layouts(layout, after, pattern):
-    tensors, settings = with_offsets((2, 3, 4), 2, pattern, 2, 2, value_channels=3)
-    logits = tensors.pop('offset_bias')
-    tensors = {name: as_map(layout)(x) for name, x in tensors.items()}
-    assert not any(x.is_contiguous() for x in tensors.values())
-    tensors['offset_bias'] = tuple(as_map(layout)(x) for x in logits)
-    assert_literal(tensors, after, **settings)
-
-
-@pytest.mark.parametrize('budget', [1, 2**18])
-@pytest.mark.parametrize(('size', 'step'), [((4, 5, 3), 2), ((3, 4, 2), 9)], ids=['groups', 'one_group'])
-@every_pattern
-@with_and_without_logits
-def test_slices(monkeypatch, budget, size, step, pattern, logits):
-    """Many slices, down to single queries where a group alone is too much, give what a single slice gives."""
-    slices = record_slices(monkeypatch, 'mmattn.ops.strided_attention')
-    tensors, settings = with_offsets(size, step, pattern, 2, 3, logits=logits)
-    whole = evaluate(strided_attention, tensors, **settings)
-    assert len(slices) == 2 * 8  # one a dimension, forward and backward
-    slices.clear()
-    monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', budget)
-    sliced = evaluate(strided_attention, tensors, **settings)
-    assert len(slices) > 2 * 8
-    assert (max(slices) == 1) == (budget == 1)
-    assert_same(sliced, whole, 1e-12, 1e-12)
-
-
-def call(**changes):
-    """A call of (1, 2, 2, 3, 4, 3) tensors in blocks of length 2, with some arguments changed."""
-    tensors, settings = with_offsets((2, 3, 4), 2, 'block', heads=2)
-    return strided_attention(**{**tensors, **settings, **changes})
-
-
-def same(*shape, dtype=torch.float64):
-    return {name: randn(*shape).to(dtype) for name in ('query', 'key', 'value')}
-
-
-def logits_of(*entries):
-    return {'offset_bias': tuple(randn(1, 2, 2, 3, 4, n) for n in entries)}
-
-
-WRONG = {
-    'no_axis': (ValueError, 'query', same(1, 2, 3)),
-    'four_axes': (ValueError, 'query', same(1, 2, 1, 1, 1, 1, 3)),
-    'key_axes': (ValueError, 'key', {'key': randn(1, 2, 12, 3)}),
-    'key_heads': (ValueError, 'key', {name: randn(1, 4, 2, 3, 4, 3) for name in ('key', 'value')}),
-    'key_channels': (ValueError, 'key', {'key': randn(1, 2, 2, 3, 4, 2)}),
-    'value_axes': (ValueError, 'value', {'value': randn(1, 2, 12, 3)}),
-    'value_positions': (ValueError, 'value', {'value': randn(1, 2, 2, 4, 3, 3)}),
-    'dtypes': (TypeError, 'query, key and value', {'key': randn(1, 2, 2, 3, 4, 3).float()}),
-    'integers': (TypeError, 'query, key and value', same(1, 2, 2, 3, 4, 3, dtype=torch.long)),
-    'pattern': (ValueError, 'pattern', {'pattern': 'cube'}),
-    'no_pattern': (ValueError, 'pattern', {'pattern': None}),
-    'no_step_for_other_keys': (
-        ValueError,
-        'step',
-        {'step': None, **{n: randn(1, 2, 2, 4, 4, 3) for n in ('key', 'value')}},
-    ),
-    'one_axis_too_few': (ValueError, 'offset_bias', logits_of(3, 3)),
-    'one_axis_too_many': (ValueError, 'offset_bias', logits_of(3, 3, 3, 3)),
-    'entries': (ValueError, r'offset_bias\[1\]', logits_of(3, 2, 3)),
-    'entries_of_another_pattern': (ValueError, r'offset_bias\[0\]', {'pattern': 'forward'}),
-    'logit_positions': (ValueError, r'offset_bias\[0\]', {'offset_bias': [randn(1, 2, 3, 2, 4, 3)] * 3}),
-    'integer_logits': (TypeError, r'offset_bias\[0\]', {'offset_bias': [torch.ones(3, dtype=torch.long)] * 3}),
-}
-
-
-@pytest.mark.parametrize(('error', 'name', 'changes'), WRONG.values(), ids=WRONG)
-def test_wrong_arguments(error, name, changes):
-    call()  # the call that the changes spoil
-    with pytest.raises(error, match=rf'\b{name}'):
-        call(**changes)
-
-
-# Masks.
-
-
 @every_pattern
 @pytest.mark.parametrize(
     ('size', 'key_size', 'step'),
@@ -246,20 +126,6 @@ def test_support_of_some_queries():
         assert torch.equal(
             strided_support(size, None, pattern, queries), strided_support(size, (2, 2, 3), pattern)[rows]
         )
-
-
-@pytest.mark.parametrize(
-    ('name', 'mask'),
-    {
-        'queries': lambda: grid_support((3, 4), torch.tensor([(3, 0)])),
-        r'queries\b.*\b3\)': lambda: strided_support((3, 4, 5), 2, 'block', torch.tensor([(1, 0)])),
-        'pattern': lambda: strided_support((3, 4), 2, 'cube'),
-        'step': lambda: strided_support((3, 4), 0, 'block'),
-    }.items(),
-)
-def test_wrong_arguments_of_masks(name, mask):
-    with pytest.raises(ValueError, match=rf'\b{name}'):
-        mask()
 
 
 def reach(*masks):
@@ -311,9 +177,6 @@ def test_reach_with_relays(size, step):
     for at in literal.coordinates(size):
         (d_value,) = torch.autograd.grad(out[(0, 0, *at)].sum(), value, retain_graph=True)
         assert d_value.all()
-
-
-# Semantics.
 
 
 @every_pattern
@@ -390,56 +253,6 @@ def test_logits_of_no_key_change_nothing(number, pattern):
 
 
 @every_pattern
-def test_neg_inf_removes_keys(pattern):
-    """From some queries all of them, which then give 0."""
-    tensors, settings = with_offsets((3, 4, 5), 2, pattern, 2, 2)
-    removed = [randn(*x.shape, seed=9 + axis) > 0.5 for axis, x in enumerate(tensors['offset_bias'])]
-    tensors['offset_bias'] = tuple(x.masked_fill(r, -math.inf) for x, r in zip(tensors['offset_bias'], removed))
-    actual = assert_literal(tensors, **settings)
-    assert not actual['output'].any(-1).all()
-    for axis, r in enumerate(removed):
-        assert not actual[f'd_offset_bias{axis or ""}'][r].any()
-
-
-# Numbers of any size, in every dtype.
-
-
-@every_pattern
-def test_float32_logits_with_bfloat16_operands(pattern):
-    """Each gradient has the dtype of its tensor."""
-    tensors, settings = with_offsets((3, 4, 5), 2, pattern, 2, 2, dtype=torch.float32)
-    tensors |= {name: tensors[name].bfloat16() for name in ('query', 'key', 'value')}
-    actual = evaluate(strided_attention, tensors, **settings)
-    assert {name for name, x in actual.items() if x.dtype == torch.float32} == {
-        'd_offset_bias',
-        'd_offset_bias1',
-        'd_offset_bias2',
-    }
-    expected = evaluate(literal.strided_attention, tensors, torch.float64, **settings)
-    assert_same(actual, expected, **low_precision(torch.bfloat16))
-
-
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@every_pattern
-@pytest.mark.parametrize('large', ['content', 'offsets', 'both'])
-def test_logits_of_1e4(large, dtype, pattern):
-    """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
-    tensors, settings = with_offsets((3, 4, 5), 2, pattern, 2, 1, dtype=dtype)
-    if large != 'offsets':
-        tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
-    if large != 'content':
-        tensors['offset_bias'] = tuple(x * 1e4 for x in tensors['offset_bias'])
-    actual = evaluate(strided_attention, tensors, **settings)
-    for name, x in actual.items():
-        assert x.isfinite().all(), name
-    expected = evaluate(literal.strided_attention, tensors, torch.float64, **settings)['output']
-    torch.testing.assert_close(actual['output'].double(), expected, atol=1e-2, rtol=torch.finfo(dtype).eps)
-
-
-# Rows of weights.
-
-
-@every_pattern
 @with_and_without_logits
 @pytest.mark.parametrize(
     ('size', 'key_size', 'step'),
@@ -460,42 +273,6 @@ def test_weights_are_rows_of_the_table_of_all_pairs(size, key_size, step, patter
     support = strided_support(size, step, pattern, queries, key_size)
     assert torch.equal(rows > 0, support.expand_as(rows))
     torch.testing.assert_close(rows.flatten(3).sum(-1), support.flatten(1).any(1).double().expand(2, 2, -1))
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
-def test_weights_of_low_precision(dtype):
-    tensors, settings = with_offsets((3, 4, 5), 2, 'centred', 2, 2, dtype=dtype)
-    del tensors['value']
-    queries = torch.tensor([(1, 2, 3)])
-    rows = strided_attention_weights(**tensors, queries=queries, **settings)
-    assert rows.dtype == torch.float32
-    exact = {name: x.double() if torch.is_tensor(x) else tuple(y.double() for y in x) for name, x in tensors.items()}
-    torch.testing.assert_close(
-        rows, strided_attention_weights(**exact, queries=queries, **settings), atol=1e-5, rtol=1e-4, check_dtype=False
-    )
-
-
-@pytest.mark.parametrize(
-    'queries',
-    [
-        torch.zeros(1, 3),
-        torch.zeros(3, dtype=torch.long),
-        torch.zeros(1, 2, dtype=torch.long),
-        torch.tensor([[0, 0, 4]]),
-        torch.tensor([[0, -1, 0]]),
-    ],
-    ids=['dtype', 'vector', 'axes', 'outside', 'negative'],
-)
-def test_wrong_queries_are_named(queries):
-    tensors, settings = with_offsets((2, 3, 4), 2, 'block')
-    del tensors['value']
-    with pytest.raises(ValueError, match=r'\bqueries\b'):
-        strided_attention_weights(**tensors, queries=queries, **settings)
-    with pytest.raises(ValueError, match='pattern'):
-        strided_attention_weights(**tensors, queries=torch.zeros(1, 3, dtype=torch.long), **settings | {'pattern': ''})
-
-
-# Costs.
 
 
 def flops(run):
@@ -526,104 +303,3 @@ def test_flops_of_a_video():
     assert block == strided == 16 * 64 * 64 * 256 * 32
     assert block < 137.4e9 / 200
     assert forward < block < centred < 7 * 15 * 15 / 256 * block
-
-
-@functools.cache
-def extra(pattern, frames, height, width):
-    """Extra MiB of the forward pass, and of forward and backward pass, with steps of ⌈√side⌉ and 4 heads."""
-    size = frames, height, width
-    offsets = strided_offsets(size, None, pattern)
-    tensors = [
-        torch.randn(1, 4, *size, n, generator=torch.Generator().manual_seed(n)).requires_grad_()
-        for n in (16, 16, 16, *map(len, offsets))
-    ]
-    query, key, value, *logits = tensors
-    out, forward = extra_memory(lambda: strided_attention(query, key, value, pattern=pattern, offset_bias=logits))
-    grads, backward = extra_memory(lambda: torch.autograd.grad(out, tensors, torch.ones_like(out)))
-    assert [x.shape for x in grads] == [x.shape for x in tensors]
-    return forward, max(forward, backward)
-
-
-@every_pattern
-def test_extra_memory_grows_with_the_positions(pattern):
-    """Beyond the slices; a table of all pairs grows 16-fold, and of the larger map alone would take 256 MiB."""
-    for small, large in zip(extra(pattern, 4, 15, 17), extra(pattern, 4, 30, 34)):
-        print(f'extra {small:.1f} MiB at 4×15×17, {large:.1f} MiB at 4×30×34')
-        assert large < 4.5 * small
-
-
-# As an operator of PyTorch.
-
-CALLS = {
-    f'{pattern}-{"offsets" if logits else "content"}': (pattern, logits)
-    for pattern in PATTERNS
-    for logits in (False, True)
-}
-
-
-def full_call(pattern, logits, size=(2, 3, 5), dtype=torch.float32):
-    return with_offsets(size, 2, pattern, 2, 2, logits=logits, dtype=dtype)
-
-
-@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
-def test_opcheck(which):
-    check_operator(strided_attention, *full_call(*which))
-
-
-@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
-def test_opcheck_of_other_keys(which):
-    tensors, settings = with_offsets((4, 6, 4), 2, which[0], 2, 2, key_size=(3, 5, 4), logits=which[1])
-    check_operator(strided_attention, tensors, settings)
-
-
-@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
-def test_compile(which):
-    torch.compiler.reset()
-    compiled = torch.compile(strided_attention, fullgraph=True, backend='aot_eager')
-    tensors, settings = full_call(*which)
-    settings['step'] = None
-    if which[1]:
-        tensors, _ = with_offsets((2, 3, 5), None, which[0], 2, 2, dtype=torch.float32)
-    assert_same(evaluate(compiled, tensors, **settings), evaluate(strided_attention, tensors, **settings), 0, 0)
-
-
-def test_compile_once_for_all_sizes():
-    torch.compiler.reset()
-    compiled = torch.compile(strided_attention, fullgraph=True, backend='aot_eager', dynamic=True)
-    for size in ((2, 3, 5), (3, 4, 4)):
-        tensors = operands(size)
-        settings = {'pattern': 'block', 'step': None}
-        assert_same(evaluate(compiled, tensors, **settings), evaluate(strided_attention, tensors, **settings), 0, 0)
-
-
-@pytest.mark.parametrize('which', [('block', False), ('strided', True)], ids=str)
-def test_export(which):
-    tensors, settings = full_call(*which)
-
-    class Model(torch.nn.Module):
-        def forward(self, **tensors):
-            return strided_attention(**tensors, **settings)
-
-    exported = torch.export.export(Model(), (), tensors).module()
-    torch.testing.assert_close(exported(**tensors), strided_attention(**tensors, **settings), atol=0, rtol=0)
-
-
-@every_pattern
-def test_gradcheck(pattern):
-    tensors, settings = full_call(pattern, True, (2, 1, 3), torch.float64)
-    *names, _ = tensors
-    assert torch.autograd.gradcheck(
-        lambda *args: strided_attention(**dict(zip(names, args)), offset_bias=args[3:], **settings),
-        [x.requires_grad_() for x in (*map(tensors.get, names), *tensors['offset_bias'])],
-    )
-
-
-def test_gradients_of_some_operands():
-    """Those that need none get none, and leave the others as they are."""
-    tensors, settings = with_offsets((3, 4, 5), 2, 'block')
-    expected = evaluate(strided_attention, tensors, **settings)
-    for name in ('query', 'key', 'value'):
-        actual = evaluate(
-            lambda leaf, name=name: strided_attention(**{**tensors, name: leaf}, **settings), {'leaf': tensors[name]}
-        )
-        torch.testing.assert_close(actual['d_leaf'], expected[f'd_{name}'], atol=0, rtol=0)

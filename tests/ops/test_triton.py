@@ -90,7 +90,7 @@ def evaluate_all(path):
         for dtype in DTYPES.values():
             call = functools.partial(of_the_last_queries, operator_of(name))
             with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
-                result = evaluate(call, rounded(tensors, dtype), **settings)
+                result = evaluate(call, literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)), **settings)
             found[name, dtype] = result, kernels
     for operator in triton.OPERATORS:
         with dispatch.backend('triton'):
@@ -108,11 +108,6 @@ def gradients_alone(operator):
         some = [x.detach().requires_grad_(i == kept) for i, x in enumerate(leaves)]
         found += torch.autograd.grad(run(*some).square().sum(), [some[kept]])
     return list(zip(expected, found))
-
-
-def rounded(tensors, dtype):
-    return {name: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype)
-            for name, x in tensors.items()}  # fmt: skip
 
 
 @pytest.fixture(scope='module')
@@ -140,7 +135,12 @@ def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype
     actual, kernels = interpreted[name, dtype]
     operator = operator_of(name)
     assert kernels == [operator, f'{operator}_backward']
-    expected = evaluate(functools.partial(equation, operator), rounded(tensors, dtype), torch.float64, **settings)
+    expected = evaluate(
+        functools.partial(equation, operator),
+        literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)),
+        torch.float64,
+        **settings,
+    )
     largest = max(1, *(x.abs().max().item() for x in expected.values()))
     tolerance = low_precision(dtype)
     if dtype == torch.float16:
@@ -157,9 +157,7 @@ def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, ope
         assert torch.equal(alone, expected)
 
 
-KERNELS = {
-    'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'],
-}
+KERNELS = {'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients']}
 
 
 @pytest.fixture(scope='module')
