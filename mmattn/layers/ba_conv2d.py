@@ -5,7 +5,7 @@ from inspect import signature
 from torch import nn
 from torch.nn.modules.utils import _pair
 
-from mmattn.ops.window_bias import as_window_size
+from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 

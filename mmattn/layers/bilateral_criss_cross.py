@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
-from mmattn.ops.window_bias import as_window_size
+from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_positive
 

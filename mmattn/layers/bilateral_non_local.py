@@ -4,7 +4,8 @@ from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.window_bias import as_window_size, window_entries
+from mmattn.ops.arguments import as_window_size
+from mmattn.ops.window_bias import window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_positive
 

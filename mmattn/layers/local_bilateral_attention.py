@@ -7,9 +7,8 @@ from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights, projection
-from mmattn.ops.arguments import under_autocast
+from mmattn.ops.arguments import as_window_size, under_autocast
 from mmattn.ops.layouts import copy_for_inductor
-from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
 from mmattn.utils.component_type import type_name

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
+from mmattn.ops.arguments import as_window_size
 from mmattn.ops.layouts import copy_for_inductor
-from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_divisor, check_number
 

@@ -1,15 +1,17 @@
 """Argument checks of the public operators. Errors name the argument, the accepted values and the actual value."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from mmattn.utils.checks import check_number
 
-from .dtypes import accumulator
-from .window_bias import as_window_size
+from .window_bias import window_entries
+
+FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 def under_autocast(*tensors: Tensor, always: bool = False) -> tuple[Tensor, ...]:
@@ -78,14 +80,29 @@ def check_positions(name: str, x: Tensor) -> None:
         raise ValueError(f'{name} must have at least one position on each axis; got {tuple(x.shape)}')
 
 
+def as_window_size(
+    lengths: int | Sequence[int], axes: int, name: str = 'window_size', odd: bool = True
+) -> tuple[int, ...]:
+    """Expand ``lengths`` to one odd length ≥ 1 per axis. Error messages call the argument ``name``."""
+    sizes = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,) * axes
+    valid = len(sizes) == axes
+    for n in sizes:
+        valid = valid and isinstance(n, Integral) and not isinstance(n, bool) and n >= 1 and (not odd or n % 2 == 1)
+    if not valid:
+        kind = 'an odd length' if odd else 'a length'
+        raise ValueError(f'{name} must be {kind} ≥ 1, or one for each of {axes} axes; got {lengths!r}')
+    return tuple(map(int, sizes))
+
+
 def check_window(
     query: Tensor,
     window_bias: Tensor | None,
     window_size: int | tuple[int, ...] | None,
     outside_bias: Tensor | float,
-    entries: Callable[[tuple[int, ...]], int],
+    on_grid: bool = False,
+    is_causal: bool = False,
 ) -> tuple[tuple[int, ...], Tensor | None, Tensor | None, float]:
-    """Check the arguments of window biases, whose number K is ``entries(window_size)``.
+    """Check the arguments of window biases, of windows over each axis if ``on_grid``.
 
     Returns one window length per axis, ``window_bias``, expanded, ``outside_bias`` as a tensor or None, and
     ``outside_bias`` as a number or 0.
@@ -96,7 +113,8 @@ def check_window(
         raise ValueError('window_size is required with window_bias')
     sizes = as_window_size(window_size, query.dim() - 3)
     positions = query.shape[:-1]
-    window_bias = expanded_window(window_bias, (*positions, entries(sizes)))
+    entries = sum(sizes) - len(sizes) + 1 if on_grid else window_entries(sizes, is_causal)
+    window_bias = expanded_window(window_bias, (*positions, entries))
     if isinstance(outside_bias, Tensor):
         if outside_bias.shape != positions:
             raise ValueError(f'outside_bias must be a number or {tuple(positions)}; got {tuple(outside_bias.shape)}')
@@ -108,9 +126,9 @@ def check_window(
     return sizes, window_bias, None, float(outside_bias)
 
 
-def check_mask(key_mask: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Check that ``key_mask`` is None, or bool of this shape."""
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != shape):
+def check_mask(key_mask: Tensor, shape: tuple[int, ...]) -> None:
+    """Check that ``key_mask`` is bool of this shape."""
+    if key_mask.dtype != torch.bool or key_mask.shape != shape:
         raise ValueError(f'key_mask must be bool {shape}; got {key_mask.dtype} {tuple(key_mask.shape)}')
 
 
@@ -131,6 +149,8 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def expanded_window(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Expand window biases to ``shape``, ``(B, heads, *positions, K)``, also from one table ``(heads, K)``."""
+    if isinstance(bias, Tensor) and bias.shape == shape and bias.is_floating_point():  # nothing to do
+        return bias
     if isinstance(bias, Tensor) and bias.dim() == 2:
         bias = bias.view(bias.shape[0], *[1] * (len(shape) - 3), bias.shape[1])
     return expanded('window_bias', bias, shape)
@@ -147,10 +167,10 @@ def as_scale(scale: float | None, query: Tensor) -> float:
     """Convert the factor of the content logits to a number: 1/√D for None and a query of D channels."""
     if scale is None:
         return float((query.shape[-1] or 1) ** -0.5)
-    check_number('scale', scale)
-    largest = torch.finfo(accumulator(query)).max
-    if not -largest <= scale <= largest:
-        raise ValueError(f'scale must be finite in {accumulator(query)}; got {scale}')
+    if not (type(scale) is float and -FLOAT32_MAX <= scale <= FLOAT32_MAX):
+        check_number('scale', scale)
+        if query.dtype != torch.float64 and not -FLOAT32_MAX <= scale <= FLOAT32_MAX:
+            raise ValueError(f'scale must be finite in float32; got {scale}')
     return float(scale)
 
 

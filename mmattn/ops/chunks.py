@@ -1,7 +1,5 @@
 """Slices of work that fit a byte budget: they bound the extra memory of the operators."""
 
-from collections.abc import Iterator
-
 import torch
 
 CHUNK_BYTES = 64 * 2**20  # on CPUs
@@ -13,8 +11,7 @@ def chunk_bytes(device: torch.device) -> int:
     return CHUNK_BYTES if device.type == 'cpu' else GPU_CHUNK_BYTES
 
 
-def chunks(length: int, bytes_each: int, budget: int | None = None) -> Iterator[slice]:
-    """Yield slices of ``range(length)``, with as many items of ``bytes_each`` bytes as fit the budget, at least 1."""
+def chunks(length: int, bytes_each: int, budget: int | None = None) -> list[slice]:
+    """List slices of ``range(length)``, with as many items of ``bytes_each`` bytes as fit the budget, at least 1."""
     step = max(1, (CHUNK_BYTES if budget is None else budget) // max(1, bytes_each))
-    for start in range(0, length, step):
-        yield slice(start, min(start + step, length))
+    return list(map(slice, range(0, length, step), [*range(step, length, step), length]))

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from mmattn.utils.checks import check_count
 
-from .arguments import check_device
+from .arguments import as_window_size, check_device
 from .dtypes import accumulator
 from .flops import attention_flops
 from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
 from .operator import Operator
-from .window_bias import as_window_size
 
 
 class ConvArguments(NamedTuple):

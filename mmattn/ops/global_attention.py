@@ -6,7 +6,7 @@ The N×N table of all pairs is never stored: logits are computed for slices of q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
@@ -30,7 +30,7 @@ from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
 from .operator import Operator
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
-from .window_bias import window_entries, window_keys
+from .window_bias import window_keys
 
 
 class GlobalArguments(NamedTuple):
@@ -173,7 +173,7 @@ def _arguments(
             f'but the first, and no larger on the first; got {tuple(size)} queries and {tuple(key_size)} keys'
         )
     sizes, window_bias, outside, outside_value = check_window(
-        query, window_bias, window_size, outside_bias, lambda sizes: window_entries(sizes, is_causal)
+        query, window_bias, window_size, outside_bias, is_causal=is_causal
     )
     check_one_per_axis('axis_bias', axis_bias, len(key_size))
     axes = [
@@ -181,25 +181,14 @@ def _arguments(
     ]
     if key_bias is not None:
         key_bias = expanded('key_bias', key_bias, key.shape[:-1])
-    check_mask(key_mask, (key.shape[0], *key_size))
+    if key_mask is not None:
+        check_mask(key_mask, (key.shape[0], *key_size))
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside, key_bias=key_bias)
     if key_mask is not None or axes:
         check_device(query, key_mask=key_mask, **{f'axis_bias[{axis}]': x for axis, x in enumerate(axes)})
-    return GlobalArguments(
-        query,
-        key,
-        value,
-        window_bias,
-        outside,
-        axes,
-        key_bias,
-        key_mask,
-        sizes,
-        outside_value,
-        as_scale(scale, query),
-        is_causal,
-        return_lse,
-    )
+    scale = as_scale(scale, query)
+    tensors = query, key, value, window_bias, outside, axes, key_bias, key_mask
+    return GlobalArguments(*tensors, sizes, outside_value, scale, is_causal, return_lse)
 
 
 def has_biases(a: GlobalArguments) -> bool:
@@ -229,8 +218,8 @@ class Rows:
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
 
-    def slices(self, tables: int) -> Iterator[slice]:
-        """Yield slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
+    def slices(self, tables: int) -> list[slice]:
+        """List slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
         batch, heads, _, _ = self.query.shape
         entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
@@ -412,10 +401,6 @@ def _backward(
     return biases.gradients(*(d[:, :, : like.shape[2], : like.shape[-1]] for d, like in padded))
 
 
-def _fake(a: GlobalArguments) -> tuple[Tensor, Tensor]:
-    return empty_outputs(a.query, a.value)
-
-
 def _flops(a: GlobalArguments, backward: bool) -> int:
     return attention_flops(a.query.shape, a.value.shape, math.prod(a.key.shape[2:-1]), backward)
 
@@ -457,7 +442,7 @@ OPERATOR = Operator(
     check=_arguments,
     forward=_forward,
     backward=_backward,
-    fake=_fake,
+    fake=lambda a: empty_outputs(a.query, a.value),
     flops=_flops,
     kept=('out', 'lse'),
     differentiable=('out', 'lse'),

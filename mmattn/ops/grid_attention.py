@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
@@ -113,9 +113,7 @@ def _arguments(
     check_positions('query', query)
     if key.shape != query.shape:
         raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
-    sizes, window_bias, outside, outside_value = check_window(
-        query, window_bias, window_size, outside_bias, lambda sizes: sum(sizes) - len(sizes) + 1
-    )
+    sizes, window_bias, outside, outside_value = check_window(query, window_bias, window_size, outside_bias, True)
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside)
     scale = as_scale(scale, query)
     return GridArguments(query, key, value, window_bias, outside, sizes, outside_value, scale, return_lse)
@@ -195,8 +193,8 @@ def _computed_in(a: GridArguments, exact: bool) -> GridArguments:
     return a._replace(query=a.query.to(dtype), key=a.key.to(dtype), value=a.value.to(dtype))
 
 
-def _slices(a: GridArguments, tables: int) -> Iterator[slice]:
-    """Yield slices of the rows of the first axis for which ``tables`` tables of logits fit the byte budget."""
+def _slices(a: GridArguments, tables: int) -> list[slice]:
+    """List slices of the rows of the first axis for which ``tables`` tables of logits fit the byte budget."""
     size = a.query.shape[2:-1]
     batch, heads = a.query.shape[:2]
     row = batch * heads * size[1:].numel() * sum(size) * tables * accumulator(a.query).itemsize

@@ -11,12 +11,19 @@ from torch import Tensor
 
 from mmattn.utils.checks import check_count
 
-from .arguments import as_scale, check_device, check_mask, check_operands, check_queries, expanded_window
+from .arguments import (
+    as_scale,
+    as_window_size,
+    check_device,
+    check_mask,
+    check_operands,
+    check_queries,
+    expanded_window,
+)
 from .dtypes import accumulator
 from .flops import attention_flops
 from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
 from .operator import Operator
-from .window_bias import as_window_size
 
 NEITHER = 'query and key, or window_bias, must be given; got neither'
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .arguments import check_queries
-from .window_bias import as_lengths
+from .arguments import as_window_size, check_queries
 
 PATTERNS = ('block', 'centred', 'forward', 'strided')
 
@@ -122,10 +121,7 @@ def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: 
                 f'queries and {tuple(key_size)} keys'
             )
         return ()
-    steps = as_lengths(step, len(size))
-    if steps is None:
-        raise ValueError(f'step must be a length ≥ 1, or one for each of {len(size)} axes; got {step!r}')
-    return steps
+    return as_window_size(step, len(size), 'step', odd=False)
 
 
 def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:

@@ -8,27 +8,9 @@ query if attention is causal) are dropped.
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 
 import torch
 from torch import Tensor
-
-
-def as_window_size(window_size: int | tuple[int, ...], axes: int, name: str = 'window_size') -> tuple[int, ...]:
-    """Expand ``window_size`` to one odd length ≥ 1 per axis. Error messages call the argument ``name``."""
-    sizes = as_lengths(window_size, axes)
-    if sizes is None or math.prod(sizes) % 2 == 0:
-        raise ValueError(f'{name} must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size!r}')
-    return sizes
-
-
-def as_lengths(lengths: int | Sequence[int], axes: int) -> tuple[int, ...] | None:
-    """Expand one length, or one length per axis, to a tuple. None unless all lengths are integers ≥ 1."""
-    sizes = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,) * axes
-    for n in sizes:
-        if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
-            return None
-    return tuple(map(int, sizes)) if len(sizes) == axes else None
 
 
 def window_entries(window_size: tuple[int, ...], is_causal: bool = False) -> int:

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from .arguments import check_device, check_mask, check_window
 from .chunks import chunk_bytes, chunks
-from .dtypes import accumulator
 from .operator import Operator
-from .window_bias import window_entries, window_keys
+from .window_bias import window_keys
 
 EPS = 1e-5  # added to the variance
 CACHE_BYTES = 2**21  # of a slice of biases on a CPU, which stays in the cache
@@ -85,14 +84,13 @@ def window_zscore(
             f'window_bias must be (B, heads, *positions, K) with {fewest} to 3 position axes; got '
             f'{tuple(window_bias.shape)}'
         )
-
-    def entries(sizes: tuple[int, ...]) -> int:
-        return sum(sizes) - len(sizes) + 1 if support == 'grid' else window_entries(sizes, is_causal)
-
-    sizes, _, outside, outside_value = check_window(window_bias, window_bias, window_size, outside_bias, entries)
+    sizes, _, outside, outside_value = check_window(
+        window_bias, window_bias, window_size, outside_bias, support == 'grid', is_causal
+    )
     if outside_value == -math.inf:
         raise ValueError('outside_bias must be finite for a z-score; got -inf')
-    check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
+    if key_mask is not None:
+        check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
     check_device(window_bias, outside_bias=outside, key_mask=key_mask)
     arguments = ZscoreArguments(window_bias, outside, key_mask, sizes, outside_value, is_causal, support)
     return torch.ops.mmattn.window_zscore(*arguments)[:2]
@@ -155,10 +153,10 @@ def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], d
 
 def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     window = a.window_bias.flatten(2, -2)
-    dtype = accumulator(window)
-    outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
     # The outputs are no views, because autograd forbids in-place changes of views.
     outputs = _fake(a)
+    dtype = outputs[0].dtype
+    outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
     out, out_outside, rstd = outputs[0].flatten(2, -2), outputs[1].flatten(2), outputs[2].flatten(2)
     for rows, missing, absent, outer, keys in _slices(a):
         x, none = window[:, :, rows].to(dtype), outer == 0
@@ -203,7 +201,7 @@ def _backward(
 
 def _fake(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     window = a.window_bias
-    dtype = accumulator(window)
+    dtype = torch.promote_types(window.dtype, torch.float32)
     out, rows = window.new_empty(window.shape, dtype=dtype), window.shape[:-1]
     return out, window.new_empty(rows, dtype=dtype), window.new_empty(rows, dtype=dtype)
 

@@ -12,7 +12,8 @@ from mmattn.layers.attention_weights import AttentionWeights
 from mmattn.layers.relative_position import RelativePosition
 from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.window_bias import as_window_size, window_entries
+from mmattn.ops.arguments import as_window_size
+from mmattn.ops.window_bias import window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor, check_number, check_positive
 

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import dynamic_conv
+from mmattn.ops.arguments import as_window_size
 from mmattn.ops.dtypes import accumulator
-from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor
 

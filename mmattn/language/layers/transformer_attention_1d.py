@@ -8,7 +8,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.layers.attention_weights import TermWeights, check_terms
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.window_bias import as_window_size
+from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 

@@ -4,6 +4,20 @@ from mmseg.datasets import BaseSegDataset
 
 from mmattn.registry import DATASETS
 
+HELEN = {
+    'background': [0, 0, 0],
+    'skin': [255, 205, 160],
+    'left_brow': [130, 0, 20],
+    'right_brow': [235, 60, 50],
+    'left_eye': [0, 0, 230],
+    'right_eye': [0, 170, 255],
+    'nose': [0, 150, 60],
+    'upper_lip': [255, 0, 255],
+    'inner_mouth': [255, 240, 0],
+    'lower_lip': [140, 0, 160],
+    'hair': [120, 90, 60],
+}
+
 
 @DATASETS.register_module()
 class HELENDataset(BaseSegDataset):
@@ -19,34 +33,7 @@ class HELENDataset(BaseSegDataset):
         ('background', 'skin', 'left_brow')
     """
 
-    METAINFO = dict(
-        classes=(
-            'background',
-            'skin',
-            'left_brow',
-            'right_brow',
-            'left_eye',
-            'right_eye',
-            'nose',
-            'upper_lip',
-            'inner_mouth',
-            'lower_lip',
-            'hair',
-        ),
-        palette=[
-            [0, 0, 0],
-            [255, 205, 160],
-            [130, 0, 20],
-            [235, 60, 50],
-            [0, 0, 230],
-            [0, 170, 255],
-            [0, 150, 60],
-            [255, 0, 255],
-            [255, 240, 0],
-            [140, 0, 160],
-            [120, 90, 60],
-        ],
-    )
+    METAINFO = dict(classes=(*HELEN,), palette=[*HELEN.values()])
 
 
 @DATASETS.register_module()
