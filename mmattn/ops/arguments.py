@@ -84,10 +84,13 @@ def as_window_size(
     lengths: int | Sequence[int], axes: int, name: str = 'window_size', odd: bool = True
 ) -> tuple[int, ...]:
     """Expand ``lengths`` to one odd length ≥ 1 per axis. Error messages call the argument ``name``."""
-    sizes = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,) * axes
+    # An int comes first, as it is usual, and checks of abstract types take several times as long.
+    several = type(lengths) is not int and isinstance(lengths, Sequence)
+    sizes = tuple(lengths) if several else (lengths,) * axes
     valid = len(sizes) == axes
     for n in sizes:
-        valid = valid and isinstance(n, Integral) and not isinstance(n, bool) and n >= 1 and (not odd or n % 2 == 1)
+        is_integer = type(n) is int or (isinstance(n, Integral) and not isinstance(n, bool))
+        valid = valid and is_integer and n >= 1 and (not odd or n % 2 == 1)
     if not valid:
         kind = 'an odd length' if odd else 'a length'
         raise ValueError(f'{name} must be {kind} ≥ 1, or one for each of {axes} axes; got {lengths!r}')

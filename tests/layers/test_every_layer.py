@@ -89,7 +89,7 @@ def compare(cfg, inputs, call, use_reentrant):
 
 def test_the_table_holds_every_layer():
     new = {*layers.__all__, *language_layers.__all__} - {*LAYERS}
-    assert not new, f'tests/layers/test_checkpointing.py: add {new} to LAYERS'
+    assert not new, f'tests/layers/test_every_layer.py: add {new} to LAYERS'
     assert {*LAYERS} == {*layers.__all__, *language_layers.__all__}
 
 
