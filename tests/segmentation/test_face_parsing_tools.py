@@ -1,7 +1,5 @@
 """U-Net-BA on four images as a user has it: tools/train.py, tools/test.py, tools/image_demo.py, one after the other."""
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -46,24 +44,9 @@ def checkpoint(run, tmp_path_factory):
 @pytest.fixture(scope='module')
 def tested(run, checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp('tested')
-    folders = '--work-dir', folder, '--out', folder / 'out', '--show-dir', folder / 'shown'
+    folders = '--work-dir', folder, '--out', folder / 'out'
     run(*tool('test.py', CONFIG, checkpoint, *folders, *SMALL[:-3]))
     return folder
-
-
-def test_test_agrees_with_its_files(tested, tiny_data):
-    """The metrics of test.py are those of the label maps that it wrote; the metric has tests of its own."""
-    (path,) = tested.glob('*/*.json')
-    scores = json.loads(path.read_text())
-    predicted, truth = (
-        np.stack([np.array(Image.open(path)) for path in sorted(folder.iterdir())])
-        for folder in (tested / 'out', Path(tiny_data['FASSEG_ROOT'], 'ann_dir/val'))
-    )
-    assert len(np.unique(predicted)) > 2
-    counted = truth != 255
-    assert scores['accuracy'] == pytest.approx(100 * (predicted == truth)[counted].mean(), abs=0.005)
-    shown = sorted(path.stem for path in tested.glob('shown/*'))
-    assert shown == sorted(Path(name).stem for name in os.listdir(Path(tiny_data['FASSEG_ROOT'], 'img_dir/val')))
 
 
 def test_demo_predicts_what_test_did(run, checkpoint, tested, tiny_data, tmp_path):
@@ -74,4 +57,5 @@ def test_demo_predicts_what_test_did(run, checkpoint, tested, tiny_data, tmp_pat
         labels = Image.open(tmp_path / 'pred' / f'{path.stem}.png')
         assert labels.size == Image.open(tmp_path / 'vis' / f'{path.stem}.png').size == SIZE
         assert labels.mode == 'P'
+        assert len(np.unique(labels)) > 1
         assert np.array_equal(labels, Image.open(tested / 'out' / f'{path.stem}.png'))
