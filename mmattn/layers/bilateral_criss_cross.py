@@ -85,17 +85,9 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         before_loading(self.gamma, _as_vector)
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
+            window = sizes, sum(sizes) - 1  # lengths and entries
             self.window_position = WindowPosition(
-                2,
-                in_channels,
-                channels,
-                sizes,
-                sum(sizes) - 1,
-                channels,
-                padding,
-                smoothing,
-                support='grid',
-                zero_init=zero_init,
+                2, in_channels, channels, *window, channels, padding, smoothing, support='grid', zero_init=zero_init
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)

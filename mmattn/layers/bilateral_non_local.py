@@ -95,16 +95,9 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             self.scale = 1 / content_smoothing
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
+            window = sizes, window_entries(sizes)
             self.window_position = WindowPosition(
-                2,
-                in_channels,
-                channels,
-                sizes,
-                window_entries(sizes),
-                channels,
-                padding,
-                smoothing,
-                zero_init=zero_init,
+                2, in_channels, channels, *window, channels, padding, smoothing, zero_init=zero_init
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,8 +86,9 @@ def as_window_size(
 ) -> tuple[int, ...]:
     """Expand ``lengths`` to one odd length ≥ 1 per axis. Error messages call the argument ``name``."""
     # An int comes first, as it is usual, and checks of abstract types take several times as long.
-    several = type(lengths) is not int and isinstance(lengths, Sequence)
-    sizes = tuple(lengths) if several else (lengths,) * axes
+    sizes: tuple[Any, ...] = (
+        tuple(lengths) if type(lengths) is not int and isinstance(lengths, Sequence) else (lengths,) * axes
+    )
     valid = len(sizes) == axes
     for n in sizes:
         is_integer = type(n) is int or (isinstance(n, Integral) and not isinstance(n, bool))
