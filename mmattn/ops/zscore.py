@@ -201,7 +201,7 @@ def _backward(
 
 def _fake(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     window = a.window_bias
-    dtype = torch.promote_types(window.dtype, torch.float32)
+    dtype = torch.float64 if window.dtype == torch.float64 else torch.float32
     out, rows = window.new_empty(window.shape, dtype=dtype), window.shape[:-1]
     return out, window.new_empty(rows, dtype=dtype), window.new_empty(rows, dtype=dtype)
 
