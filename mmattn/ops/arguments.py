@@ -154,7 +154,7 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def expanded_window(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Expand window biases to ``shape``, ``(B, heads, *positions, K)``, also from one table ``(heads, K)``."""
-    if isinstance(bias, Tensor) and bias.shape == shape and bias.is_floating_point():  # nothing to do
+    if isinstance(bias, Tensor) and bias.dim() == len(shape) and bias.shape == shape and bias.is_floating_point():
         return bias
     if isinstance(bias, Tensor) and bias.dim() == 2:
         bias = bias.view(bias.shape[0], *[1] * (len(shape) - 3), bias.shape[1])
