@@ -76,6 +76,10 @@ SECTIONS = [
     ('docs/evidence.md', '**Longer sentences.**', 'On the pairs of', 'evidence_g'),
     ('docs/evidence.md', '| contrast with photographs', 'SST (Grid) misses', 'evidence_h'),
     ('configs/sst/README.md', '| J&F | mean | to label', '\n\n', 'evidence_d'),
+    ('docs/evidence.md', 'From a trained CC:', 'From a trained NL:', 'evidence_i_cc'),
+    ('docs/evidence.md', 'From a trained NL:', 'The gain of Bi-CC', 'evidence_i_nl'),
+    ('docs/evidence_protocol.md', 'continued from CC:', '* Continued from NL', 'evidence_i_cc'),
+    ('docs/evidence_protocol.md', '* Continued from NL:', '* **At the start**', 'evidence_i_nl'),
 ]
 # What pages call a method of the result files.
 ALIASES = {
