@@ -51,6 +51,20 @@ def test_values_and_gradients_are_the_sums(name, monkeypatch):
     assert lengths == [2, 1] * 2  # forward and backward
 
 
+def test_a_batch_of_gradients():
+    """By ``is_grads_batched``, which vectorised Jacobians use: the gradients that a loop gives."""
+    leaves = {**TENSORS['bilinear_logits'], 'pooled_query': randn(B, Q, 3, seed=4), 'value': randn(B, K, 3, seed=5)}
+    leaves = {name: x.clone().requires_grad_() for name, x in leaves.items()}
+    index, sign = torch.tensor([0, 1, 0]), randn(3, seed=6).sign().requires_grad_()
+    key_mask = torch.arange(K) < torch.tensor([[3], [5], [1]])
+    out = count_sketch(ops.bilinear_attention(**leaves, key_mask=key_mask), index, sign, 2)
+    inputs, batch = [*leaves.values(), sign], randn(3, *out.shape, seed=7)
+    found = torch.autograd.grad(out, inputs, batch, is_grads_batched=True, retain_graph=True)
+    loop = zip(*(torch.autograd.grad(out, inputs, x, retain_graph=True) for x in batch))
+    for x, expected in zip(found, loop):
+        torch.testing.assert_close(x, torch.stack(expected), atol=1e-12, rtol=1e-12)
+
+
 @pytest.mark.parametrize('masked', [False, True])
 def test_attention_is_the_equation(masked):
     tensors = {**TENSORS['bilinear_logits'], 'pooled_query': randn(B, Q, 3, seed=4), 'value': randn(B, K, 3, seed=5)}
