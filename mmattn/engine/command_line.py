@@ -146,7 +146,12 @@ def add_models(parser: ArgumentParser) -> None:
 
 
 def trained_models(args: Namespace) -> list[TrainedModel]:
-    """List the models of :func:`add_models`. Names must be different and usable as folder names."""
+    """List the models of :func:`add_models`.
+
+    Raises:
+        ValueError: a config has no checkpoint, or the names are not one per model, or are equal, or cannot be names of
+            folders.
+    """
     configs, checkpoints = args.models[::2], args.models[1::2]
     if len(configs) != len(checkpoints):
         raise ValueError(f'a CHECKPOINT must follow each CONFIG; got {len(args.models)} paths: {" ".join(args.models)}')

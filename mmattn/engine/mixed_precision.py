@@ -39,7 +39,12 @@ def enable_amp(wrapper: dict) -> None:
 
 
 def enable_test_amp(cfg: Config) -> None:
-    """Change a config to test in mixed precision: float16 on a GPU, bfloat16 on a CPU, which no detector can."""
+    """Change a config to test in mixed precision: float16 on a GPU, bfloat16 on a CPU.
+
+    Raises:
+        ValueError: ``test_cfg`` has a loop without the argument ``fp16`` of mmengine's ``TestLoop``, or the config
+            has a detector on a CPU: the metrics of mmdet cannot read bfloat16.
+    """
     loop = component_class({'type': 'TestLoop', **cfg.test_cfg}, LOOPS, cfg.get('default_scope'))
     if loop is None or 'fp16' not in signature(loop).parameters:
         raise ValueError(f"mixed precision requires test_cfg.type='TestLoop'; got {type_name(cfg.test_cfg)!r}")

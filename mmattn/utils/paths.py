@@ -7,8 +7,11 @@ def config_path(name: str = '') -> Path:
     """Find a config of an installed wheel or a source checkout.
 
     Args:
-        name (str): path relative to ``configs``. If it does not exist, the FileNotFoundError lists the configs in its
-            folder. Defaults to '', the folder of all configs.
+        name (str): path relative to ``configs``. Defaults to '', the folder of all configs.
+
+    Raises:
+        FileNotFoundError: the config does not exist. The message lists the configs in its folder.
+
     Example:
         >>> config_path('bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py').parent.name
         'bi_cc'
