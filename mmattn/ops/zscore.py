@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from .arguments import check_device, check_mask, check_window
 from .chunks import chunk_bytes, chunks
+from .dtypes import accumulator
 from .operator import Operator
 from .window_bias import window_keys
 
@@ -201,7 +202,7 @@ def _backward(
 
 def _fake(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     window = a.window_bias
-    dtype = torch.float64 if window.dtype == torch.float64 else torch.float32
+    dtype = accumulator(window)
     out, rows = window.new_empty(window.shape, dtype=dtype), window.shape[:-1]
     return out, window.new_empty(rows, dtype=dtype), window.new_empty(rows, dtype=dtype)
 

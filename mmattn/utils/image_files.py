@@ -17,7 +17,10 @@ def list_images(inputs: str | Path | Sequence[str | Path]) -> list[str]:
     """List image files: one, several, or those of a folder in the order of their names.
 
     In a folder, all files with the suffix of an image are listed, except hidden files. Subfolders are not read. The log
-    names skipped files. If there is no image, it is a ValueError.
+    names skipped files.
+
+    Raises:
+        ValueError: there is no image.
     """
     if isinstance(inputs, Iterable) and not isinstance(inputs, str | Path | bytes):
         paths = [str(check_path('inputs', path)) for path in inputs]
