@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.registry import DefaultScope
+from mmengine.visualization import Visualizer
 
 from mmattn.utils.command import has_mmcv_operators, silence
 
@@ -38,12 +39,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(autouse=True)
-def _default_scope():
-    """No test depends on the default scope that another one has set."""
-    before = DefaultScope._instance_dict.copy()
+def _named_instances():
+    """No test finds the default scope, or the visualizer and its folder, of another one under the same name."""
+    classes = lambda: (DefaultScope, Visualizer, *Visualizer.__subclasses__())  # noqa: E731
+    before = {each: each._instance_dict.copy() for each in classes()}
     yield
-    DefaultScope._instance_dict.clear()
-    DefaultScope._instance_dict.update(before)
+    for each in classes():
+        each._instance_dict.clear()
+        each._instance_dict.update(before.get(each, {}))
 
 
 PACKAGE = Path(find_spec('mmattn').origin).parent

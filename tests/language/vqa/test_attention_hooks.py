@@ -120,7 +120,6 @@ def test_both_hooks_in_a_validation_of_mmengine(small, tmp_path):
     cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
     cfg.custom_hooks = [dict(type='mmattn.GlimpseEntropyHook'), dict(type='mmattn.BilinearMapHook', num_questions=1)]
     cfg.optim_wrapper.optimizer.lr = 0.0
-    cfg.experiment_name = 'both_hooks'  # else a run of another test in the same second has the same visualizer
     runner = Runner.from_cfg(cfg)
     runner.train()
     [log] = tmp_path.rglob('*/scalars.json')
