@@ -1,19 +1,26 @@
 """The configs that are made of a table's rows: on other data, shorter, smaller."""
 
+import os
 import re
+import runpy
+import subprocess
+import sys
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
+from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
 from mmattn.utils import config_path
-from reproduction.plan import check_data, plan, words, write_configs
-from reproduction.protocol import Protocol, read_data, shipped
+from reproduction.plan import check_data, plan, select, words, write_configs
+from reproduction.protocol import Protocol, data_sets, read_data, shipped
+from reproduction.report import find_contrasts
 from reproduction.tables import add_variant, read_tables
 from reproduction.task import ProtocolError, find_task, has_own_test
 
+ROOT = Path(__file__).parents[2]
 TABLES = read_tables()
 # Data sets, and the tables that are planned on them: one for each of the rows' tasks.
 TABLES_OF = {
@@ -383,3 +390,28 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
     for settings, path in zip(options, paths):
         cfg = Config.fromfile(path)
         assert all(reduce(getitem, key.split('.'), cfg) == value for key, value in settings.items())
+
+
+@pytest.mark.parametrize('question', ['a', 'c', 'd', 'e', 'f', 'g', 'h', 'i_cc', 'i_nl'])
+def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
+    """Tables, rows, settings and contrasts of docs/results/evidence.sh exist; the commands are recorded, not run."""
+    (tmp_path / 'data/fasseg').mkdir(parents=True)
+    (tmp_path / 'python').write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" END >> {tmp_path}/recorded\n')
+    for name in ('cp', 'find'):
+        (tmp_path / name).write_text('#!/bin/bash\n')
+    for name in ('python', 'cp', 'find'):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
+    script = ROOT / 'docs/results/evidence.sh'
+    subprocess.run(['bash', script, question, '--workers', '0'], check=True, cwd=tmp_path)
+    commands = [text.split('\0')[:-1] for text in (tmp_path / 'recorded').read_text().split('END\0')[:-1]]
+    trainings = [command for command in commands if command[0] == 'tools/reproduce.py']
+    assert trainings
+    parse = runpy.run_path(str(ROOT / 'tools/reproduce.py'))['parse_args']
+    for command in trainings:
+        monkeypatch.setattr(sys, 'argv', command)
+        args = parse()
+        names = [row.name for row in select(args.rows_of_table, args.rows, with_baselines=False)]
+        find_contrasts(args.contrasts, [*names, *args.untrained])
+        assert args.dataset in data_sets()
+        assert args.workers == 0
