@@ -189,7 +189,10 @@ def follow(name: str, amp: bool, frames: int) -> str:
             cv2.imwrite(str(clip / f'{number:05}.jpg'), np.where(inside[..., None], 230, noise).clip(0, 255))
             if number == 0:
                 cv2.imwrite(str(Path(folder, 'first.png')), inside.astype(np.uint8))
-        inferencer = VOSInferencer(load(name), None, show_progress=False, amp=amp)
+        cfg = load(name)
+        torch.save(MODELS.build(cfg.model.backbone).state_dict(), Path(folder, 'random.pth'))
+        cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(Path(folder, 'random.pth')))
+        inferencer = VOSInferencer(cfg, None, show_progress=False, amp=amp)
         inferencer(clip, Path(folder, 'first.png'), out_dir=Path(folder, 'followed'))
     return inferencer.summary
 
@@ -212,23 +215,16 @@ def main() -> None:
             print(f'Left out, without operators of mmcv: {names}. {mmattn.utils.command.COMPILE_OPERATORS}')
         pairs = [pair for pair in pairs if pair not in left_out]
     options = [Options(*values) for values in product((False, True), (False, True) if DEVICE == 'cpu' else (False,))]
-    rows = []
+    columns = 'options | images/s | time / stock | MiB'
+    print(f'| | training: {columns} | test: {columns} |', '|' + '---|' * 9, sep='\n')
     # A process of its own for each measurement: memory that an earlier one has left changes neither time nor memory.
     with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
         for pair in track(pairs, 'pairs'):
             measured = [pool.apply(measure, (pair, option, args.repeats)) for option in options]
-            rows += [row(line, pair[0], measured) for line in pair]
-        clips = [
-            (name, amp, pool.apply(follow, (name, amp, args.frames)))
-            for name in (VIDEO if args.video else ())
-            for amp in (False, True)
-        ]
-    columns = 'options | images/s | time / stock | MiB'
-    print(f'| | training: {columns} | test: {columns} |')
-    print('|' + '---|' * 9)
-    print('\n'.join(rows))
-    for name, amp, summary in clips:
-        print(f'{name}{" --amp" if amp else ""}, {args.frames} frames of 854×480: {summary}')
+            print(*(row(line, pair[0], measured) for line in pair), sep='\n', flush=True)
+        for name, amp in product(VIDEO if args.video else (), (False, True)):
+            summary = pool.apply(follow, (name, amp, args.frames))
+            print(f'{name}{" --amp" if amp else ""}, {args.frames} frames of 854×480: {summary}', flush=True)
 
 
 if __name__ == '__main__':
