@@ -143,12 +143,13 @@ def run_step(step: Callable[[dict], object], precision: AbstractContextManager, 
 
 
 def measure(lines: Sequence[str], options: Options, repeats: int) -> dict[tuple[str, str], Figures]:
-    """Measure the steps of networks in turn, and return figures by network and step: none with impossible options."""
-    try:
-        networks = {line: steps(line, options) for line in lines}
-    except ValueError as error:  # an operator of mmcv that cannot read channels last
-        print(error)
-        return {}
+    """Measure the steps of networks in turn, and return figures by network and step; impossible options have none."""
+    networks = {}
+    for line in lines:
+        try:
+            networks[line] = steps(line, options)
+        except ValueError as error:  # an operator of mmcv that cannot read channels last
+            print(error)
     figures = {}
     for name in STEPS:
         functions = {line: network[name] for line, network in networks.items() if name in network}
