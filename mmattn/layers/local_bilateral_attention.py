@@ -15,8 +15,8 @@ from mmattn.utils.component_type import type_name
 
 from .attention_weights import KINDS, AttentionWeights
 
-# In evaluation, projections that take more bytes than this are computed in strips of rows. Strips of smaller maps would
-# take more time than the map as a whole.
+# In evaluation, projections that take more bytes than this are computed in strips of rows: an eighth of it in 16 bit.
+# Strips of smaller maps would take more time than the map as a whole.
 WHOLE_BYTES = 2**25
 STRIP_BYTES = 2**22
 LEAST_ROWS = 8  # per strip, because the rows around it are projected, too
@@ -162,7 +162,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         if not all(isinstance(norm, nn.Identity) or _has_fixed_statistics(norm) for norm in norms):
             return None
         row = x.shape[0] * x.shape[3] * self.num_projected * x.element_size()
-        whole = row * x.shape[2] <= WHOLE_BYTES
+        whole = row * x.shape[2] <= (WHOLE_BYTES // 8 if x.element_size() == 2 else WHOLE_BYTES)
         return None if whole else max(LEAST_ROWS, 2 * self.reach, STRIP_BYTES // row)
 
     def _in_strips(self, x: Tensor, rows: int) -> Tensor:
