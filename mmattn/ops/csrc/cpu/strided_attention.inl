@@ -93,13 +93,12 @@ struct StridedGroup {
         key(arena.take<float>(round_up(most_keys, LANES) * query_pitch)),
         value(arena.take<float>(round_up(most_keys, LANES) * value_pitch)),
         keys(arena.take<float>(round_up(call.query.channels, LANES) * pitch)),
-        logits(arena.take<float>(tile * pitch)),
-        extra(arena.take<float>(pitch + LANES)),
+        logits(arena.take<float>(tile * pitch + LANES)),
         plane(arena.take<float>(pitch + LANES)),
         scales(arena.take<float>(max_of(tile, most_keys) + LANES)) {
     for (int a = 0; a < 3; ++a) {
       table_pitch[a] = pitch_of(call.table[a].channels);
-      table[a] = arena.take<float>(call.positional ? most_queries * table_pitch[a] : 0);
+      table[a] = arena.take<float>(call.positional ? most_queries * table_pitch[a] + LANES : 0);
       along[a] = arena.take<float>(keys_on(a) + LANES);
     }
   }
@@ -156,14 +155,19 @@ struct StridedGroup {
     return (seen.first[a] - queries.first[a]) / axis.step - at + axis.centre;
   }
 
-  // Computes the terms added to the logits of a query: position logits, and −∞ for keys that it does not attend to.
-  void add_up(int64_t row, const int64_t* at) {
+  // Adds to the logits `s` of a query its position logits, and −∞ for keys that it does not attend to.
+  void add_positions(int64_t row, const int64_t* at, float* s) {
     for (int a = 0; a < 3; ++a) {
-      const int64_t first = entry(a, at[a]);
-      for (int64_t j = 0; j < seen.count[a]; ++j) {
-        const bool there = first + j >= 0 && first + j < call.axis[a].entries;
-        along[a][j] = !there ? -INF : call.positional ? table[a][row * table_pitch[a] + first + j] : 0;
+      // Keys [begin, end) of the axis are entries of the table.
+      const int64_t first = entry(a, at[a]), count = seen.count[a];
+      const int64_t begin = min_of(max_of(-first, 0), count);
+      const int64_t end = max_of(begin, min_of(call.axis[a].entries - first, count));
+      const float* own = table[a] + row * table_pitch[a] + first;
+      fill(along[a], begin, -INF);
+      for (int64_t j = begin; j < end; j += LANES) {
+        store(along[a] + j, call.positional ? mmattn::load(own + j) : Vec{});
       }
+      fill(along[a] + end, count - end, -INF);
     }
     const int64_t width = seen.count[2], lines = seen.count[1] * width;
     for (int64_t y = 0; y < seen.count[1]; ++y) {
@@ -173,7 +177,9 @@ struct StridedGroup {
     }
     for (int64_t t = 0; t < seen.count[0]; ++t) {
       for (int64_t i = 0; i < lines; i += LANES) {
-        store(extra + t * lines + i, mmattn::load(plane + i) + along[0][t]);
+        const Vec more = keep(mmattn::load(plane + i) + along[0][t], i, lines);
+        float* to = s + t * lines + i;
+        store(to, more == splat(-INF) ? more : mmattn::load(to) + more);
       }
     }
   }
@@ -191,11 +197,7 @@ struct StridedGroup {
     for (int64_t i = 0; i < count; ++i) {
       float* s = logits + i * pitch;
       if (adds) {
-        add_up(start + i, at);
-      }
-      for (int64_t j = 0; j < m && adds; j += LANES) {
-        const Vec more = mmattn::load(extra + j);
-        store(s + j, more == splat(-INF) ? more : mmattn::load(s + j) + more);
+        add_positions(start + i, at, s);
       }
       for (int64_t j = m; j < round_up(m, LANES); ++j) {
         s[j] = -INF;
@@ -217,7 +219,6 @@ struct StridedGroup {
   float* value;
   float* keys;  // transposed
   float* logits;
-  float* extra;
   float* plane;
   float* scales;  // factors of `scale`, for a Target
   int64_t table_pitch[3];
