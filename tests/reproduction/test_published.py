@@ -50,36 +50,36 @@ SECTIONS = [
     # The curve of (a), seed 0, was not stored. The first row of a section is not checked: here the row of another file.
     ('docs/evidence_protocol.md', '| NL | a |', '| SST (Grid), two folds', 'evidence_c'),
     ('docs/evidence_protocol.md', '| U-Net | c |', '* **(c).**', 'evidence_d_stock'),
-    ('docs/evidence_protocol.md', '* Means of overall F1', '* In the [short runs]', 'evidence_c'),
-    ('docs/evidence_protocol.md', '* The highest mean', 'Without content logits', 'evidence_c_exploratory'),
-    ('docs/evidence_protocol.md', '* In the follow-up', '### Runs of (d)', 'evidence_c'),
-    ('docs/evidence_protocol.md', '* Means of mIoU', '* A training crop', 'evidence_a'),
-    ('docs/evidence_protocol.md', '* Means: CC', '* This leaves', 'evidence_f'),
-    ('docs/evidence_protocol.md', '* *Copying start*', '**(h)**, seeds', 'evidence_h_exploratory'),
-    ('docs/evidence_protocol.md', 'its mean of', '* In (d) with the first', 'evidence_h'),
-    ('docs/evidence_protocol.md', '* In (d) with the first', 'Grid gains most', 'evidence_d_first-recipe'),
+    ('docs/results/runs.md', '* Means of overall F1', '* In the [short runs]', 'evidence_c'),
+    ('docs/results/runs.md', '* The highest mean', 'Without content logits', 'evidence_c_exploratory'),
+    ('docs/results/runs.md', '* In the follow-up', '## Runs of (d)', 'evidence_c'),
+    ('docs/results/runs.md', '* Means of mIoU', '* A training crop', 'evidence_a'),
+    ('docs/results/runs.md', '* Means: CC', '* This leaves', 'evidence_f'),
+    ('docs/results/runs.md', '* *Copying start*', '**(h)**, seeds', 'evidence_h_exploratory'),
+    ('docs/results/runs.md', 'its mean of', '* In (d) with the first', 'evidence_h'),
+    ('docs/results/runs.md', '* In (d) with the first', 'Grid gains most', 'evidence_d_first-recipe'),
     ('docs/evidence.md', '| contrast, overall F1 | paper', 'The deficit', 'evidence_c'),
     ('docs/evidence.md', 'The deficit on upright', '### Streets', 'evidence_c'),
     ('docs/evidence.md', '| contrast | paper | here, 99.2 %', 'This setting', 'evidence_a'),
     ('docs/evidence.md', '| contrast, J&F | paper', 'The runs that were', 'evidence_d'),
     ('docs/evidence.md', 'The runs that were', 'Both kinds of SST', 'evidence_d_first-recipe'),
     ('docs/evidence.md', 'Both kinds of SST', 'With 493', 'evidence_d'),
-    ('docs/evidence_protocol.md', '## Runs of (d)', '* Trained on six', 'evidence_d'),
-    ('docs/evidence_protocol.md', 'which was registered, the', 'Neither recipe', 'evidence_d_first-recipe'),
-    ('docs/evidence_protocol.md', '* Exploratory, person 07', 'So the small', 'evidence_e_exploratory'),
+    ('docs/results/runs.md', '## Runs of (d)', '* Trained on six', 'evidence_d'),
+    ('docs/results/runs.md', 'which was registered, the', 'Neither recipe', 'evidence_d_first-recipe'),
+    ('docs/results/runs.md', '* Exploratory, person 07', 'So the small', 'evidence_e_exploratory'),
     ('docs/evidence.md', '**New people.**', 'The narrow U-Net and', 'evidence_e'),
-    ('docs/evidence_protocol.md', '* Trained on person 01', '(98.3 %)', 'evidence_e_one-person'),
-    ('docs/evidence_protocol.md', '#### Longer sentences', '* All rows', 'evidence_g'),
-    ('docs/evidence_protocol.md', 'five seeds, German and French', '* The gate', 'evidence_g'),
-    ('docs/evidence_protocol.md', 'Secondary rows, English', '### Runs of (h)', 'evidence_g'),
+    ('docs/results/runs.md', '* Trained on person 01', '(98.3 %)', 'evidence_e_one-person'),
+    ('docs/results/runs.md', '### Longer sentences', '* All rows', 'evidence_g'),
+    ('docs/results/runs.md', 'five seeds, German and French', '* The gate', 'evidence_g'),
+    ('docs/results/runs.md', 'Secondary rows, English', '## Runs of (h)', 'evidence_g'),
     ('docs/evidence.md', '**Two languages.**', 'With at most 16', 'evidence_g'),
     ('docs/evidence.md', '**Longer sentences.**', 'On the pairs of', 'evidence_g'),
     ('docs/evidence.md', '| contrast with photographs', 'SST (Grid) misses', 'evidence_h'),
     ('configs/sst/README.md', '| J&F | mean | to label', '\n\n', 'evidence_d'),
     ('docs/evidence.md', 'From a trained CC:', 'From a trained NL:', 'evidence_i_cc'),
     ('docs/evidence.md', 'From a trained NL:', 'The gain of Bi-CC', 'evidence_i_nl'),
-    ('docs/evidence_protocol.md', 'continued from CC:', '* Continued from NL', 'evidence_i_cc'),
-    ('docs/evidence_protocol.md', '* Continued from NL:', '* **At the start**', 'evidence_i_nl'),
+    ('docs/results/runs.md', 'continued from CC:', '* Continued from NL', 'evidence_i_cc'),
+    ('docs/results/runs.md', '* Continued from NL:', '* **At the start**', 'evidence_i_nl'),
 ]
 # What pages call a method of the result files.
 ALIASES = {
@@ -463,7 +463,7 @@ def test_texts_on_translations():
 def test_the_picture_of_the_evidence_has_the_intervals_of_the_pages():
     """Each row has its interval on a line that names both sides, or in the text."""
     panels = plot_evidence.contrasts()
-    pages = 'docs/evidence.md', 'docs/evidence_protocol.md', 'configs/bi_sa/README.md'
+    pages = 'docs/evidence.md', 'docs/results/runs.md', 'configs/bi_sa/README.md'
     lines = [line for page in pages for line in (ROOT / page).read_text(encoding='utf-8').splitlines()]
     for row in itertools.chain(*panels.values()):
         sides = row.name.rpartition(': ')[2].replace(', 1/√d', '').split(' − ')
