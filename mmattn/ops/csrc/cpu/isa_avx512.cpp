@@ -11,9 +11,7 @@
 #include "kernels.h"
 
 namespace mmattn {
-const Kernels kernels_avx512{
-    "avx512",       local_attention,         local_attention_backward, global_attention,
-    grid_attention, grid_attention_backward, strided_attention,        strided_attention_backward};
+const Kernels kernels_avx512 = kernels_of("avx512");
 }
 #ifdef __clang__
 #pragma clang attribute pop

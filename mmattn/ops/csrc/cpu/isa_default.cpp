@@ -3,7 +3,5 @@
 #include "kernels.h"
 
 namespace mmattn {
-const Kernels kernels_default{
-    "default",      local_attention,         local_attention_backward, global_attention,
-    grid_attention, grid_attention_backward, strided_attention,        strided_attention_backward};
+const Kernels kernels_default = kernels_of("default");
 }

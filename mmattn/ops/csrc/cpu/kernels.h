@@ -15,5 +15,10 @@ namespace {
 #include "grid_attention.inl"
 #include "strided_attention.inl"
 
+constexpr Kernels kernels_of(const char* name) {
+  return {name,           local_attention,         local_attention_backward, global_attention,
+          grid_attention, grid_attention_backward, strided_attention,        strided_attention_backward};
+}
+
 }  // namespace
 }  // namespace mmattn
