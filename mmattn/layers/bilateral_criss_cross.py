@@ -8,7 +8,7 @@ from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_positive
+from mmattn.utils.checks import check_choice, check_count, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
@@ -67,8 +67,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
         super().__init__()
-        if position not in POSITIONS:
-            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        check_choice('position', position, POSITIONS)
         channels = max(in_channels // reduction, 1)
         self.in_channels = in_channels
         self.position = position

@@ -7,7 +7,7 @@ from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.arguments import as_window_size
 from mmattn.ops.window_bias import window_entries
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_positive
+from mmattn.utils.checks import check_choice, check_count, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
@@ -79,8 +79,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             zeros_init=zeros_init,
         )
         self.zeros_init = zeros_init
-        if position not in POSITIONS:
-            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        check_choice('position', position, POSITIONS)
         if position != 'none' and mode != 'embedded_gaussian':
             raise ValueError(f"position={position!r} requires mode='embedded_gaussian'; got {mode!r}")
         if position != 'none' and sub_sample:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.utils.checks import check_count, check_divisor, check_number
+from mmattn.utils.checks import check_choice, check_count, check_divisor, check_number
 
 from .relative_position import RelativePosition
 
@@ -53,10 +53,8 @@ class MultiheadAttention3d(nn.Module):
         check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
         check_number('scale', scale)
         check_count('max_frames', max_frames)
-        if spatial_position not in SPATIAL_POSITIONS:
-            raise ValueError(f'spatial_position must be one of {SPATIAL_POSITIONS}; got {spatial_position!r}')
-        if temporal_position not in TEMPORAL_POSITIONS:
-            raise ValueError(f'temporal_position must be one of {TEMPORAL_POSITIONS}; got {temporal_position!r}')
+        check_choice('spatial_position', spatial_position, SPATIAL_POSITIONS)
+        check_choice('temporal_position', temporal_position, TEMPORAL_POSITIONS)
         if temporal_position == 'relative' and spatial_position == 'none':
             raise ValueError("temporal_position='relative' requires spatial_position='relative'")
         self.embed_dims = embed_dims

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import strided_attention, strided_attention_weights, strided_offsets
-from mmattn.ops.patterns import as_step, check_pattern, strided_support
+from mmattn.ops.patterns import as_step, strided_support
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_choice
 
 from .multihead_attention_3d import MultiheadAttention3d, check_maps, pad_maps, pad_numbers
 
@@ -51,9 +52,7 @@ class StridedAttention3d(nn.Module):
         **kwargs,
     ) -> None:
         super().__init__()
-        check_pattern(local_pattern)
-        if local_pattern == 'strided':
-            raise ValueError("local_pattern must be 'block', 'centred' or 'forward'; got 'strided'")
+        check_choice('local_pattern', local_pattern, ('block', 'centred', 'forward'))
         if step is not None:
             as_step(step, (1,) * 3, (1,) * 3)
         self.embed_dims = embed_dims

@@ -4,7 +4,7 @@ from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_number
 
 
 @MODELS.register_module()
@@ -40,8 +40,7 @@ class VideoTransformerLayer(nn.Module):
         query: str = 'memory',
     ) -> None:
         super().__init__()
-        if query not in ('memory', 'x'):
-            raise ValueError(f"query must be 'memory' or 'x'; got {query!r}")
+        check_choice('query', query, ('memory', 'x'))
         check_count('embed_dims', embed_dims)
         if feedforward_channels is not None:
             check_count('feedforward_channels', feedforward_channels)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from mmattn.ops import window_zscore
 from mmattn.ops.dtypes import accumulator
 from mmattn.ops.zscore import EPS
-from mmattn.utils.checks import check_positive
+from mmattn.utils.checks import check_choice, check_positive
 
 POSITIONS = ('none', 'bilateral', 'relative')  # of an attention layer: no positions, windows, relative encoding
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
@@ -52,8 +52,7 @@ class WindowPosition(nn.Module):
         zero_init: bool = False,
     ) -> None:
         super().__init__()
-        if padding not in PADDINGS:
-            raise ValueError(f'padding must be one of {PADDINGS}; got {padding!r}')
+        check_choice('padding', padding, PADDINGS)
         if isinstance(smoothing, str) and smoothing not in SMOOTHINGS:
             raise ValueError(f'smoothing must be one of {SMOOTHINGS}, or a number; got {smoothing!r}')
         if not isinstance(smoothing, str):

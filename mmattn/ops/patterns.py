@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from mmattn.utils.checks import check_choice
+
 from .arguments import as_window_size, check_queries
 
 PATTERNS = ('block', 'centred', 'forward', 'strided')
@@ -60,7 +62,7 @@ def strided_support(
                  [0, 0, 0, 0],
                  [0, 1, 0, 1]]], dtype=torch.int32)
     """
-    check_pattern(pattern)
+    check_choice('pattern', pattern, PATTERNS)
     key_size = size if key_size is None else key_size
     masks = [
         reaches(i, j, h, pattern) for (i, j), h in zip(_pairs(size, queries, key_size), as_step(step, size, key_size))
@@ -84,7 +86,7 @@ def strided_offsets(
         >>> strided_offsets((3, 8), (2, 4), 'strided')
         [tensor([-2,  0,  2]), tensor([-4,  0,  4])]
     """
-    check_pattern(pattern)
+    check_choice('pattern', pattern, PATTERNS)
     key_size = size if key_size is None else key_size
     offsets = []
     for h, queries, keys in zip(as_step(step, size, key_size), size, key_size):
@@ -104,12 +106,6 @@ def reaches(i, j, step: int, pattern: str):
     if pattern == 'forward':
         return (offset >= 0) & (offset < step)
     return offset % step == 0
-
-
-def check_pattern(pattern: str) -> None:
-    """Check that ``pattern`` is in ``PATTERNS``."""
-    if pattern not in PATTERNS:
-        raise ValueError(f'pattern must be one of {PATTERNS}; got {pattern!r}')
 
 
 def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:

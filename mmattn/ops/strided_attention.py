@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mmattn.utils.checks import check_choice
+
 from . import table_attention
 from .arguments import (
     as_scale,
@@ -32,7 +34,7 @@ from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
 from .neighbourhood import softmax
 from .operator import Operator
-from .patterns import as_step, check_pattern, check_step, reaches, strided_offsets
+from .patterns import PATTERNS, as_step, check_step, reaches, strided_offsets
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
 
 
@@ -126,7 +128,7 @@ def _arguments(
     return_lse: bool = False,
 ) -> StridedArguments:
     query, key, value = check_operands(query, key, value, axes=(1, 3))
-    check_pattern(pattern)
+    check_choice('pattern', pattern, PATTERNS)
     check_positions('query', query)
     check_positions('key', key)
     size, key_size = query.shape[2:-1], key.shape[2:-1]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from mmattn.utils.checks import check_choice
+
 AGGREGATIONS = ('soft', 'min', 'max')
 EPSILON = 1e-7
 
@@ -29,8 +31,7 @@ def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
                 [0.7500, 0.2500],
                 [0.5000, 0.0000]])
     """
-    if how not in AGGREGATIONS:
-        raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {how!r}')
+    check_choice('aggregation', how, AGGREGATIONS)
     if not len(foreground):
         return foreground.new_ones(1, *foreground.shape[1:])
     backgrounds = 1 - foreground

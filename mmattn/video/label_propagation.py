@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_number
 
 from .aggregation import AGGREGATIONS
 from .backbone_weights import backbone_maps
@@ -57,8 +57,7 @@ class LabelPropagation(BaseModel):
         super().__init__(data_preprocessor or dict(type='mmattn.ClipDataPreprocessor'), init_cfg)
         check_count('top_k', top_k)
         check_number('temperature', temperature, 0.001)
-        if aggregation not in AGGREGATIONS:
-            raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {aggregation!r}')
+        check_choice('aggregation', aggregation, AGGREGATIONS)
         self.top_k, self.temperature, self.aggregation = top_k, temperature, aggregation
         self.backbone = MODELS.build(backbone)
         self.test_cfg = check_settings(test_cfg or {})

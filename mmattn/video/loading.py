@@ -11,6 +11,7 @@ from mmcv.transforms import BaseTransform
 from mmengine.structures import BaseDataElement, PixelData
 
 from mmattn.registry import TRANSFORMS
+from mmattn.utils.checks import check_choice, check_count
 
 from .clip_readers import ClipFrames
 from .frame_files import read_frame
@@ -51,10 +52,8 @@ class SampleClip(BaseTransform):
     """
 
     def __init__(self, num_frames: int, reference: str = 'first') -> None:
-        if num_frames < 1:
-            raise ValueError(f'num_frames must be at least 1; got {num_frames}')
-        if reference not in ('first', 'random'):
-            raise ValueError(f"reference must be 'first' or 'random'; got {reference!r}")
+        check_count('num_frames', num_frames)
+        check_choice('reference', reference, ('first', 'random'))
         self.num_frames = num_frames
         self.reference = reference
 

@@ -16,6 +16,8 @@ from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mmattn.utils.checks import check_choice
+
 from .aggregation import aggregate
 from .expand_mask_project import shrink_masks
 from .masks import VOID, object_ids, to_ids
@@ -140,8 +142,7 @@ class ClipSession:
         sampling: str = 'dense',
         references: str = 'last',
     ) -> None:
-        if references not in REFERENCES:
-            raise ValueError(f'references must be one of {REFERENCES}; got {references!r}')
+        check_choice('references', references, REFERENCES)
         self.model = model
         self.scale = scale
         self.max_frames = max_frames
@@ -376,8 +377,7 @@ def check_settings(test_cfg: dict) -> dict:
     unknown = set(test_cfg) - {'scale', 'max_frames', 'sampling'}
     if unknown:
         raise ValueError(f'the keys of test_cfg must be scale, max_frames and sampling; got {sorted(unknown)}')
-    if test_cfg.get('sampling', 'dense') not in SAMPLINGS:
-        raise ValueError(f'test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg["sampling"]!r}')
+    check_choice('test_cfg.sampling', test_cfg.get('sampling', 'dense'), SAMPLINGS)
     frames, scale = test_cfg.get('max_frames'), test_cfg.get('scale')
     if frames is not None and not (isinstance(frames, int) and frames >= 2):
         raise ValueError(

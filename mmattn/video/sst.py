@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_choice
 
 from .aggregation import AGGREGATIONS
 from .backbone_weights import backbone_maps
@@ -92,10 +93,8 @@ class SST(BaseModel):
         test_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.ClipDataPreprocessor'), init_cfg)
-        if query not in ('video', 'object'):
-            raise ValueError(f"query must be 'video' or 'object'; got {query!r}")
-        if aggregation not in AGGREGATIONS:
-            raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {aggregation!r}')
+        check_choice('query', query, ('video', 'object'))
+        check_choice('aggregation', aggregation, AGGREGATIONS)
         self.aggregation, self.dice_weight = aggregation, dice_weight
         self.test_cfg = check_settings(test_cfg or {})
         self.backbone = MODELS.build(backbone)
