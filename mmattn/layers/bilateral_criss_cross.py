@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
-from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count, check_positive
 
@@ -83,10 +82,8 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.gamma.scale = nn.Parameter(torch.zeros(1))
         before_loading(self.gamma, _as_vector)
         if position == 'bilateral':
-            sizes = as_window_size(window_size, axes=2)
-            window = sizes, sum(sizes) - 1  # lengths and entries
             self.window_position = WindowPosition(
-                2, in_channels, channels, *window, channels, padding, smoothing, support='grid', zero_init=zero_init
+                2, in_channels, channels, window_size, channels, padding, smoothing, support='grid', zero_init=zero_init
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)

@@ -4,8 +4,6 @@ from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.arguments import as_window_size
-from mmattn.ops.window_bias import window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count, check_positive
 
@@ -93,10 +91,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             check_positive('content_smoothing', content_smoothing)
             self.scale = 1 / content_smoothing
         if position == 'bilateral':
-            sizes = as_window_size(window_size, axes=2)
-            window = sizes, window_entries(sizes)
             self.window_position = WindowPosition(
-                2, in_channels, channels, *window, channels, padding, smoothing, zero_init=zero_init
+                2, in_channels, channels, window_size, channels, padding, smoothing, zero_init=zero_init
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)

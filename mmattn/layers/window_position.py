@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import window_zscore
+from mmattn.ops.arguments import as_window_size
 from mmattn.ops.dtypes import accumulator
+from mmattn.ops.window_bias import window_entries
 from mmattn.ops.zscore import EPS
 from mmattn.utils.checks import check_choice, check_positive
 
@@ -23,11 +25,10 @@ class WindowPosition(nn.Module):
         axes (int): 1 for sequences, 2 for maps.
         in_channels (int): channels of the feature.
         embed_channels (int): channels between the two layers.
-        window_size (tuple[int, ...]): odd window length k of each axis, passed to the operator.
-        entries (int): K, number of logits of a window.
+        window_size (int or tuple[int, ...]): odd window length k, for all axes or for each axis.
         dim (int): d of 'sqrt_dim', the number of channels of query and key.
         padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
-            (attention becomes local), 'mean' or 'min' (of all K entries, including entries dropped at the border).
+            (attention becomes local), 'mean' or 'min' (of all entries, including entries dropped at the border).
         smoothing (str or float): 'sqrt_dim' divides the logits by √d, a number σp by σp. 'zscore' normalises them over
             the keys of each query, and is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
@@ -41,8 +42,7 @@ class WindowPosition(nn.Module):
         axes: int,
         in_channels: int,
         embed_channels: int,
-        window_size: tuple[int, ...],
-        entries: int,
+        window_size: int | tuple[int, ...],
         dim: int,
         padding: str,
         smoothing: str | float,
@@ -63,14 +63,15 @@ class WindowPosition(nn.Module):
             raise ValueError(
                 "zero_init=True is impossible with padding='neg_inf', which leaves out keys from the start"
             )
-        self.window_size = window_size
+        self.window_size = as_window_size(window_size, axes)
         self.padding = padding
         self.num_heads = num_heads
         self.support: dict | None = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
         self.scale = {'zscore': 1.0, 'sqrt_dim': dim**-0.5}[smoothing] if isinstance(smoothing, str) else 1 / smoothing
+        entries = window_entries(self.window_size, is_causal, support == 'grid') + (padding == 'learned')
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)
-        self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)
+        self.logits = conv(embed_channels, num_heads * entries, 1)
         self.zero_init = zero_init
         self.init_weights()
 

@@ -118,8 +118,7 @@ def check_window(
         raise ValueError('window_size is required with window_bias')
     sizes = as_window_size(window_size, query.dim() - 3)
     positions = query.shape[:-1]
-    entries = sum(sizes) - len(sizes) + 1 if on_grid else window_entries(sizes, is_causal)
-    window_bias = expanded_window(window_bias, (*positions, entries))
+    window_bias = expanded_window(window_bias, (*positions, window_entries(sizes, is_causal, on_grid)))
     if isinstance(outside_bias, Tensor):
         if outside_bias.shape != positions:
             raise ValueError(f'outside_bias must be a number or {tuple(positions)}; got {tuple(outside_bias.shape)}')
@@ -154,8 +153,6 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def expanded_window(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Expand window biases to ``shape``, ``(B, heads, *positions, K)``, also from one table ``(heads, K)``."""
-    if isinstance(bias, Tensor) and bias.dim() == len(shape) and bias.shape == shape and bias.is_floating_point():
-        return bias
     if isinstance(bias, Tensor) and bias.dim() == 2:
         bias = bias.view(bias.shape[0], *[1] * (len(shape) - 3), bias.shape[1])
     return expanded('window_bias', bias, shape)

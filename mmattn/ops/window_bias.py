@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 
-def window_entries(window_size: tuple[int, ...], is_causal: bool = False) -> int:
-    """Count the window biases K of a query: ∏k, or only the entries with j ≤ i if ``is_causal``."""
+def window_entries(window_size: tuple[int, ...], is_causal: bool = False, on_grid: bool = False) -> int:
+    """Count the window biases K of a query: ∏k, or fewer if ``is_causal`` (j ≤ i) or ``on_grid`` (on the axes)."""
+    if on_grid:
+        return sum(window_size) - len(window_size) + 1
     entries = math.prod(window_size)
     return (entries + 1) // 2 if is_causal else entries
 

@@ -12,8 +12,6 @@ from mmattn.layers.attention_weights import AttentionWeights
 from mmattn.layers.relative_position import RelativePosition
 from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.arguments import as_window_size
-from mmattn.ops.window_bias import window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor, check_number, check_positive
 
@@ -120,18 +118,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         if position == 'bilateral':
-            sizes = as_window_size(window_size, axes=1)
             self.window_position = WindowPosition(
-                1,
-                embed_dim,
-                embed_dim,
-                sizes,
-                window_entries(sizes, is_causal),
-                head_dim,
-                padding,
-                smoothing,
-                num_heads,
-                is_causal=is_causal,
+                1, embed_dim, embed_dim, window_size, head_dim, padding, smoothing, num_heads, is_causal=is_causal
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(1, head_dim, max_offset)
