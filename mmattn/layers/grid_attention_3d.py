@@ -31,20 +31,6 @@ class GridAttention3d(AttentionWeights, MultiheadAttention3d):
 
     operator_weights = staticmethod(grid_attention_weights)
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int = 8,
-        scale: float = 1.0,
-        spatial_position: str = 'relative',
-        temporal_position: str = 'sinusoidal',
-        max_offset: int = 96,
-        max_frames: int = 256,
-        clip_offset: int | tuple[int, ...] | None = None,
-    ) -> None:
-        positions = spatial_position, temporal_position, max_offset, max_frames
-        super().__init__(embed_dims, num_heads, scale, *positions, clip_offset=clip_offset)
-
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query`` to the voxels of ``key`` on the axes through its position.
 

@@ -29,13 +29,13 @@ class MultiheadAttention3d(nn.Module):
             learned vector for each frame number), 'relative' (learned, requires a relative ``spatial_position``) or
             'none' (Table 5.3). Defaults to 'sinusoidal'.
         max_offset (int): largest offset with a relative encoding. Larger offsets are clipped. Defaults to 96.
+        max_frames (int): with 'absolute', frame numbers are clipped to at most ``max_frames`` − 1. Defaults to 256.
         clip_offset (int or tuple[int, ...], optional): clip offsets to this, for all encoded axes, or for (y, x), or
             for (t, y, x) if time is relative. Set it to the largest offsets of the training crops, whose side is one
             larger, because encodings of larger offsets were never trained. Defaults to None, ``max_offset``.
-        max_frames (int): with 'absolute', frame numbers are clipped to at most ``max_frames`` − 1. Defaults to 256.
-        concatenated (bool): E is the concatenation of one vector per axis, which divide the channels among them. If
-            False, each axis has a vector of all channels. Defaults to False.
     """
+
+    concatenated = False  # True: E is the concatenation of one vector per axis, which divide the channels among them
 
     def __init__(
         self,
@@ -46,7 +46,6 @@ class MultiheadAttention3d(nn.Module):
         temporal_position: str = 'sinusoidal',
         max_offset: int = 96,
         max_frames: int = 256,
-        concatenated: bool = False,
         clip_offset: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
@@ -67,9 +66,8 @@ class MultiheadAttention3d(nn.Module):
         self.relative_position = None
         if spatial_position == 'relative':
             axes = 3 if temporal_position == 'relative' else 2
-            self.relative_position = RelativePosition(
-                axes, embed_dims // num_heads, max_offset, concatenated, clip_offset
-            )
+            channels = embed_dims // num_heads
+            self.relative_position = RelativePosition(axes, channels, max_offset, self.concatenated, clip_offset)
         self.temporal_encoding = None
         if temporal_position in ('sinusoidal', 'absolute'):
             self.temporal_encoding = TemporalEncoding(temporal_position, embed_dims, max_frames)

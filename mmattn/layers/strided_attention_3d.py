@@ -13,6 +13,10 @@ from mmattn.utils.checks import check_choice
 from .multihead_attention_3d import MultiheadAttention3d, check_maps, pad_maps, pad_numbers
 
 
+class _Attention(MultiheadAttention3d):
+    concatenated = True
+
+
 @MODELS.register_module()
 class StridedAttention3d(nn.Module):
     """Two multi-head attentions in sequence: within a cube of voxels (I¹), then to voxels at multiples of a step (I²).
@@ -58,9 +62,7 @@ class StridedAttention3d(nn.Module):
         self.embed_dims = embed_dims
         self.step = step
         self.local_pattern = local_pattern
-        self.local_attention, self.strided_attention = (
-            MultiheadAttention3d(embed_dims, num_heads, concatenated=True, **kwargs) for _ in range(2)
-        )
+        self.local_attention, self.strided_attention = (_Attention(embed_dims, num_heads, **kwargs) for _ in range(2))
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query``, in two steps, to all voxels of ``key``.
