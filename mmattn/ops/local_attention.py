@@ -324,17 +324,10 @@ def local_attention_weights(
                 towards = squash((softmax(logits, -1).unsqueeze(-2) @ keys).squeeze(-2))
     if window_bias is not None:
         logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~is_key, 0)
-    weights = logits.new_zeros((*logits.shape[:3], *size))
-    row = torch.arange(len(queries), device=operand.device)[:, None]
+    weights = logits.new_zeros((*logits.shape[:3], size.numel()))
     # Entries outside the map have weight 0, and are added to a key at the border.
-    return weights.index_put_(
-        (*_grid(weights.shape[:2], weights.device), row, rows, columns), softmax(logits, -1), accumulate=True
-    )
-
-
-def _grid(shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    batch, heads = (torch.arange(n, device=device) for n in shape)
-    return batch[:, None, None, None], heads[:, None, None]
+    weights.scatter_add_(-1, (rows * size[1] + columns).expand_as(logits), softmax(logits, -1))
+    return weights.unflatten(-1, size)
 
 
 OPERATOR = Operator(

@@ -103,9 +103,9 @@ class Unfolded:
         bytes_each = entries * (channels * value.dtype.itemsize + 4 * accumulator(value).itemsize)
         yield from slices(value.shape, bytes_each, chunk_bytes(value.device))
 
-    def of(self, x: Tensor) -> Tensor:
+    def of(self, x: Tensor, outside: float = 0) -> Tensor:
         """View the neighbours of every position of a map ``(B, heads, H, W, C)``."""
-        x = F.pad(x, self.padding)
+        x = F.pad(x, self.padding, value=outside)
         for dim, k in enumerate(self.kernel_size, 2):
             x = x.unfold(dim, (k - 1) * self.dilation + 1, 1)
             x = x[..., :: self.dilation] if self.dilation > 1 else x
@@ -121,10 +121,7 @@ class Unfolded:
 
     def outside(self, masked: Tensor) -> Tensor:
         """Mark the neighbours outside the map, or ``masked`` ``(B, H, W)``: bool ``(B, 1, H, W, K)``."""
-        padded = F.pad(masked[:, None, :, :, None], self.padding, value=True)
-        for dim, k in enumerate(self.kernel_size, 2):
-            padded = padded.unfold(dim, (k - 1) * self.dilation + 1, 1)[..., :: self.dilation]
-        return padded.squeeze(4).flatten(-2)
+        return self.of(masked[:, None, :, :, None], outside=True).squeeze(4).flatten(-2)
 
     def dot(self, a: Tensor, neighbours: Tensor) -> Tensor:
         """Compute a_iᵀb_j for every neighbour j of i, in float32 or float64."""

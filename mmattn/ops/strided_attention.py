@@ -333,25 +333,6 @@ class Groups:
             to[(*part[:2], *target)] += summands[(slice(None),) * (2 + self.rank) + source]
 
 
-class Results:
-    """The outputs of a call, filled part by part, and padded as its operands are."""
-
-    def __init__(self, x: Groups) -> None:
-        self.of, a = x, x.a
-        self.out, self.outs = _zeros(a.query, x.axes, a.value.dtype, a.value.shape[-1])
-        self.lse, self.lses = _zeros(a.query, x.axes, accumulator(a.query), 1)
-
-    def write(self, part: tuple[slice, ...], out: Tensor, lse: Tensor) -> None:
-        """Write output ``(B, heads, *groups, n, Dv)`` and log-sum-exp ``(B, heads, *groups, n, 1)`` of a part."""
-        self.outs[part] = out.reshape(self.outs[part].shape)
-        self.lses[part] = lse.reshape(self.lses[part].shape)
-
-    def outputs(self) -> tuple[Tensor, Tensor]:
-        """Crop the outputs to the map."""
-        out, lse = _pad(self.out, self.of.axes, -1), _pad(self.lse, self.of.axes, -1).squeeze(-1)
-        return match_layout(self.of.a.value, out), lse
-
-
 class Gradients:
     """The gradients of a call, filled part by part, and padded as its operands are."""
 
@@ -387,21 +368,23 @@ class Gradients:
 
 def _forward(a: StridedArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device)
-    results = Results(x)
+    out, outs = _zeros(a.query, x.axes, a.value.dtype, a.value.shape[-1])
+    lse, lses = _zeros(a.query, x.axes, accumulator(a.query), 1)
     with torch.autocast(a.query.device.type, enabled=False):
         for part in x.parts(tables=1 if exact else 2 if fused else 4):
             query, key, value = x.operands(part)
             if not fused:
-                results.write(part, *attend(x.logits(query, key, part), value))
-                continue
-            query, key, value, table = x.flat(query, key, value, part)
-            out = sdpa(query, key, value, table, a.scale)[..., : a.value.shape[-1]]
-            lse = out.new_full(out.shape[:-1], math.nan)
-            if a.return_lse:
-                lse = log_sum_exp(query, key, table, a.scale)
-                lse = lse.masked_fill(lse <= table_attention.lowest(value.dtype) / 2, -math.inf)
-            results.write(part, out, lse)
-    return results.outputs()
+                row_out, row_lse = attend(x.logits(query, key, part), value)
+            else:
+                query, key, value, table = x.flat(query, key, value, part)
+                row_out = sdpa(query, key, value, table, a.scale)[..., : a.value.shape[-1]]
+                row_lse = row_out.new_full(row_out.shape[:-1], math.nan)
+                if a.return_lse:
+                    row_lse = log_sum_exp(query, key, table, a.scale)
+                    row_lse = row_lse.masked_fill(row_lse <= table_attention.lowest(value.dtype) / 2, -math.inf)
+            outs[part] = row_out.reshape(outs[part].shape)
+            lses[part] = row_lse.reshape(lses[part].shape)
+    return match_layout(a.value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
 
 
 def _backward(

@@ -118,7 +118,7 @@ def compare_all(operator: str, kernel: str, dtypes: str, device: str, quick: boo
         for dtype in _dtypes(dtypes, device):
             ran, found = compare(operator, case, dtype, kernel)
             supported = supported or ran
-            errors += [f'{case.title}, {_name(dtype)}: {error}' for error in found]
+            errors += [f'{case.title}, {dtype}: {error}' for error in found]
     return supported, errors
 
 
@@ -225,10 +225,6 @@ def median_seconds(call: Callable[[], Any], quick: bool) -> float:
     threads = torch.get_num_threads()
     timer = Timer('call()', globals={'call': call}, num_threads=threads)
     return timer.blocked_autorange(min_run_time=0.02 if quick else 0.5).median
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix('torch.')
 
 
 if __name__ == '__main__':
