@@ -33,7 +33,7 @@ from .label_propagation import LabelPropagation
 from .masks import PALETTE, draw_overlay, read_mask, read_palette, write_mask
 from .overlay import OverlayWriter, check_overlay, open_overlay
 from .painted_masks import colour_palette, parse_colours
-from .session import REFERENCES, ClipSession, Frame
+from .session import ClipSession, Frame
 from .sst import SST
 
 MIB = 2**20
@@ -167,14 +167,12 @@ class VOSInferencer:
             OSError: ``out_dir`` is not writable, OpenCV cannot write an overlay of this size, or a file cannot be
                 written completely. The error names the file.
         """
-        if max_frames is not None and max_frames < 2:
-            raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
-        if references not in REFERENCES:
-            raise ValueError(f'references must be one of {REFERENCES}; got {references!r}')
         if colours and single_object:
             raise ValueError('colours tell several objects apart, single_object makes them one; choose one of the two')
+        given_settings = dict(max_frames=max_frames, sampling='dense', references=references)
+        session = ClipSession(self.model, **{**self.model.test_cfg, **given_settings})
         listed = parse_colours(colours)
         out_dir = check_path('out_dir', out_dir)
         folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
@@ -203,10 +201,6 @@ class VOSInferencer:
         )
         with exclusive(out_dir), self._precision:
             _claim(out_dir, settings, overwrite)
-            session = ClipSession(
-                self.model,
-                **{**self.model.test_cfg, 'max_frames': max_frames, 'sampling': 'dense', 'references': references},
-            )
             if references != 'last' and not clip.is_stream:  # masks also count in earlier frames
                 for number, image in clip.read():
                     if number in given:

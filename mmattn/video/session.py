@@ -143,6 +143,8 @@ class ClipSession:
         references: str = 'last',
     ) -> None:
         check_choice('references', references, REFERENCES)
+        if max_frames is not None and max_frames < 2:
+            raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
         self.model = model
         self.scale = scale
         self.max_frames = max_frames

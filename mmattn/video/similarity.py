@@ -1,20 +1,11 @@
 """Similarity of two masks of an object: J and F of a frame, and their statistics over a clip."""
 
 from math import ceil, hypot, nan
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 BOUNDARY_TOLERANCE = 0.008  # relative to the diagonal of the image
-
-
-class Statistics(NamedTuple):
-    """Mean, recall (share of frames above 0.5) and decay (mean of the first quarter of a clip minus the last)."""
-
-    mean: float
-    recall: float
-    decay: float
 
 
 def region_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
@@ -43,16 +34,17 @@ def boundary_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def summarize(values: np.ndarray) -> Statistics:
+def summarize(values: np.ndarray) -> tuple[float, float, float]:
     """Compute mean, recall and decay of an object's J or F, float ``(frames, )``. They are nan without frames.
 
+    Recall is the share of frames above 0.5, decay the mean of the first quarter of the clip minus that of the last.
     Quarters are defined as by DAVIS: adjacent quarters share a frame.
     """
     if not len(values):
-        return Statistics(nan, nan, nan)
+        return nan, nan, nan
     bounds = np.round(np.linspace(1, len(values), 5) + 1e-10).astype(int) - 1  # rounds halves up
     first, last = (values[bounds[i] : bounds[i + 1] + 1].mean() for i in (0, 3))
-    return Statistics(float(values.mean()), float((values > 0.5).mean()), float(first - last))
+    return float(values.mean()), float((values > 0.5).mean()), float(first - last)
 
 
 def _boundary(mask: np.ndarray) -> np.ndarray:
