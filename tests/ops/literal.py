@@ -28,17 +28,24 @@ def as_tuple(window_size, axes):
 
 
 @functools.cache
-def box(size, window_size):
-    """Entry of f for each pair (Eq. 3.12): row-major over the window, r + o for offset o = j − i; K for an outlier."""
-    table = torch.full((math.prod(size),) * 2, math.prod(window_size))
+def neighbours(size, kernel_size, dilation):
+    """Entry of γ for each pair, row-major over the neighbourhood Ω_i: k // 2 + o for o steps; −1 for j outside it."""
+    table = torch.full((math.prod(size),) * 2, -1)
     for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
-        offset = [b - a for a, b in zip(x, y)]
-        if all(abs(o) <= k // 2 for o, k in zip(offset, window_size)):
+        steps = [(b - a) / dilation for a, b in zip(x, y)]
+        if all(step.is_integer() and abs(step) <= k // 2 for step, k in zip(steps, kernel_size)):
             entry = 0
-            for o, k in zip(offset, window_size):
-                entry = entry * k + k // 2 + o
+            for step, k in zip(steps, kernel_size):
+                entry = entry * k + k // 2 + int(step)
             table[i, j] = entry
     return table
+
+
+@functools.cache
+def box(size, window_size):
+    """Entry of f for each pair (Eq. 3.12): that of :func:`neighbours`, or K for an outlier."""
+    entry = neighbours(size, window_size, 1)
+    return entry.where(entry >= 0, math.prod(window_size))
 
 
 @functools.cache
@@ -169,20 +176,6 @@ def grid_attention(
     return dense(query, key, value, support, scale, window_bias, entry, outside_bias, normalize, return_lse=return_lse)
 
 
-@functools.cache
-def neighbours(size, kernel_size, dilation):
-    """Entry of γ for each pair: row-major over the neighbourhood Ω_i; −1 for j outside it."""
-    table = torch.full((math.prod(size),) * 2, -1)
-    for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
-        steps = [(b - a) / dilation for a, b in zip(x, y)]
-        if all(step.is_integer() and abs(step) <= k // 2 for step, k in zip(steps, kernel_size)):
-            entry = 0
-            for step, k in zip(steps, kernel_size):
-                entry = entry * k + k // 2 + int(step)
-            table[i, j] = entry
-    return table
-
-
 def squash(x):
     """Algorithm 1, line 7: ‖x‖²/(1 + ‖x‖²) · x/‖x‖. It is of second order around 0, where it and its gradient are 0."""
     square = x.square().sum(-1, keepdim=True)
@@ -233,6 +226,10 @@ def dynamic_conv(value, logits, *, kernel_size, dilation=1):
                 total = total + kernels[:, :, y, x, entry, None] * value[:, :, row, column]
         rows.append(total)
     return torch.stack(rows, 2).unflatten(2, size)
+
+
+def projection(x, weight, bias=None):
+    return torch.einsum('...c,oc->...o', x, weight) + (0 if bias is None else bias)
 
 
 def bilinear_logits(query, key, weight):
@@ -451,6 +448,13 @@ def assert_same(actual, expected, atol=1e-10, rtol=1e-10, check_dtype=True):
         )
 
 
+def assert_equation(operator, equation, tensors, **settings):
+    """Values and all gradients of an operator, which are returned, are those of its equation to 1e-10."""
+    actual = evaluate(operator, tensors, **settings)
+    assert_same(actual, evaluate(equation, tensors, **settings))
+    return actual
+
+
 def low_precision(dtype):
     """Tolerance against float64, for logits, values and cotangents of order 1 and sums in float32.
 
@@ -461,12 +465,12 @@ def low_precision(dtype):
     return {'rtol': eps, 'atol': 1e-5 if dtype == torch.float32 else 2 * eps, 'check_dtype': False}
 
 
-def around_1e4(tensors, settings):
-    """Move the position logits to 1e4, with a spread of ±2, or of ±2 steps of a dtype whose steps there are wider."""
+def around_1e4(tensors, settings, constant=1e4):
+    """Move the position logits to ±1e4, with a spread of ±2, or of ±2 steps of a dtype whose steps there are wider."""
     step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(tensors['window_bias'].dtype).eps)))
     for name in {'window_bias', 'outside_bias'} & tensors.keys():
         x = tensors[name]
-        tensors[name] = (1e4 + (x.double() * 2).round().clamp(-2, 2) * step).to(x.dtype)
+        tensors[name] = (constant + (x.double() * 2).round().clamp(-2, 2) * step).to(x.dtype)
     return tensors, settings
 
 

@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import local_attention_weights
+from mmattn.ops import local_attention_weights, strided_support
+from mmattn.ops.patterns import PATTERNS
 from mmattn.utils.profiling import extra_memory
 
 from . import literal, zscored
 from .literal import CONTENT, LEARNED, POSITIONS, SWITCHES, operands, randn
+from .test_strided_attention import OTHER_KEYS
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -35,6 +37,8 @@ LOCAL_MAPS = {
     'column': ((5, 1), 3, 1, [(0, 0), (3, 0)]),
     'single': ((1, 1), 5, 1, [(0, 0)]),
 }
+# size, key_size, step
+STRIDED_MAPS = [((3, 4, 5), (3, 4, 5), 2), ((1, 5, 1), (1, 5, 1), 3), ((4, 5), (4, 5), (3, 2)), *OTHER_KEYS.values()]
 
 
 def call(operator, size, lengths, outside_bias=LEARNED, **options):
@@ -113,6 +117,19 @@ def test_neighbourhoods(size, kernel_size, dilation, queries, switches):
     table = literal.neighbours(size, literal.as_tuple(kernel_size, 2), dilation)
     around = torch.stack([table[literal.coordinates(size).index(query)] >= 0 for query in queries])
     assert torch.equal(rows.flatten(-2) > 0, around.expand(2, 2, -1, -1))
+
+
+@pytest.mark.parametrize('pattern', PATTERNS)
+@pytest.mark.parametrize('logits', [False, True], ids=['content', 'offsets'])
+@pytest.mark.parametrize(('size', 'key_size', 'step'), STRIDED_MAPS, ids=str)
+def test_patterns(size, key_size, step, pattern, logits):
+    """0 off the pattern, and for a query without keys."""
+    queries = [literal.coordinates(size)[i] for i in (0, -1, 1, 0)]
+    tensors, settings = call(STRIDED, size, step, pattern=pattern, key_size=key_size, logits=logits)
+    rows = assert_rows(STRIDED, tensors, queries, scale=0.7, **settings)
+    support = strided_support(size, step, pattern, torch.tensor(queries), key_size)
+    assert torch.equal(rows > 0, support.expand_as(rows))
+    torch.testing.assert_close(rows.flatten(3).sum(-1), support.flatten(1).any(1).double().expand(2, 2, -1))
 
 
 def test_removed_neighbours():

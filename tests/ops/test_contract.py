@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 import torch._dynamo.testing
-from torch.nn import functional as F
 
 from mmattn import ops
 from mmattn.ops import dispatch, library
@@ -63,25 +62,12 @@ def plain(name, dtype=torch.float64):
     return tensors, {key: x for key, x in settings.items() if key not in ('normalize', 'return_lse')}
 
 
-def written_out(call):
-    """The operator from its equation."""
-    return F.linear if call.operator == 'projection' else getattr(literal, call.operator)
-
-
-def named_for_linear(call, tensors):
-    return {'input' if name == 'x' else name: x for name, x in tensors.items()}
-
-
 @pytest.mark.parametrize('name', ALL)
 def test_values_and_gradients_are_those_of_the_equation(name):
     call = ALL[name]
     tensors, settings = given(call)
-    expected = evaluate(
-        written_out(call), named_for_linear(call, tensors) if call.operator == 'projection' else tensors, **settings
-    )
-    expected = {key.replace('d_input', 'd_x'): x for key, x in expected.items()}
     operator = zscored.operator(call.operator)
-    assert_same(evaluate(operator, tensors, **settings), expected)
+    literal.assert_equation(operator, getattr(literal, call.operator), tensors, **settings)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         rounded = each(tensors, lambda x, dtype=dtype: x.to(dtype))
         exact = evaluate(operator, rounded, torch.float64, **settings)
@@ -484,14 +470,9 @@ def test_fewer_queries_are_the_last_positions(size, dtype, window, count):
     for is_causal in (False, True):
         if not (window or is_causal):
             continue
-        tensors = {key: randn(2, 2, *size, 3, seed=i, dtype=dtype) for i, key in enumerate(('query', 'key', 'value'))}
-        settings = {'is_causal': is_causal}
-        if window:
-            entries = 3 ** len(size)
-            entries = (entries + 1) // 2 if is_causal else entries
-            tensors['window_bias'] = randn(2, 2, *size, entries, seed=4, dtype=dtype)
-            tensors['outside_bias'] = randn(2, 2, *size, seed=5, dtype=dtype)
-            settings['window_size'] = 3
+        given = dict(batch=2, heads=2, is_causal=is_causal, dtype=dtype)
+        tensors, settings = literal.with_window('global_attention', size, 3, LEARNED if window else None, **given)
+        settings['is_causal'] = is_causal
 
         def last_of_all(count=count, settings=settings, **tensors):
             return literal.global_attention(**tensors, **settings)[:, :, -count:]
@@ -559,46 +540,23 @@ EMPTY = {
 def test_nothing_to_attend_to(name, fault):
     """An empty result, zeros, or an error of this package; never one of torch's."""
     for dtype in (torch.float32, torch.float64):
-        size = (3, 4)
-        operands = {'value': randn(2, 2, *size, 3, dtype=dtype)}
-        if name == 'dynamic_conv':
-            operands['logits'], settings = randn(2, 2, *size, 9, dtype=dtype), {'kernel_size': 3}
-            if fault == 'no channels':
-                operands['value'] = operands['value'][..., :0]
-        else:
-            operands |= {'query': randn(2, 2, *size, 3, dtype=dtype), 'key': randn(2, 2, *size, 3, dtype=dtype)}
-            settings = {'pattern': 'centred', 'step': 2} if name == 'strided_attention' else {}
-        if fault != 'no channels' or name != 'dynamic_conv':
-            operands = {key: EMPTY[fault](x) for key, x in operands.items()}
-        tensors = {key: x.detach().requires_grad_() for key, x in operands.items()}
+        tensors, settings = plain(name, dtype)
+        settings = {key: x for key, x in settings.items() if key in ('pattern', 'step', 'kernel_size')}
+        changed = [*QKV, 'logits'] if fault != 'no channels' else QKV
+        tensors = {
+            key: (EMPTY[fault](x) if key in changed else x).detach().requires_grad_()
+            for key, x in tensors.items()
+            if key in (*QKV, 'logits')
+        }
         if fault in ('no rows', 'no columns') and name in ('grid_attention', 'strided_attention'):
             with pytest.raises(ValueError, match='at least one position'):
                 getattr(ops, name)(**tensors, **settings)
             continue
         out = getattr(ops, name)(**tensors, **settings)
         assert out.numel() == 0
-        assert out.shape[:-1] == operands['value'].shape[:-1]
+        assert out.shape[:-1] == tensors['value'].shape[:-1]
         grads = torch.autograd.grad(out.sum(), list(tensors.values()))
         assert all(not grad.any() for grad in grads)
-
-
-@pytest.mark.parametrize('pattern', ['centred', 'forward'])
-def test_threads_change_no_bit_of_shared_keys(pattern):
-    """Slabs of groups add to the gradients of the same keys in turn."""
-    size = (3, 17, 19)
-    tensors = {
-        key: randn(1, 1, *size, 4, seed=i, dtype=torch.float32) for i, key in enumerate(('query', 'key', 'value'))
-    }
-    found = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(evaluate(ops.strided_attention, tensors, pattern=pattern, step=(2, 4, 3)))
-    torch.set_num_threads(1)
-    for others in found[1:]:
-        for key, x in others.items():
-            assert torch.equal(x, found[0][key]), key
-    exact = evaluate(ops.strided_attention, tensors, torch.float64, pattern=pattern, step=(2, 4, 3))
-    assert_same(found[0], exact, **low_precision(torch.float32))
 
 
 def test_one_graph_of_strided_attention_without_a_step_for_five_shapes():

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import global_attention, grid_attention, local_attention
+from mmattn.ops import dynamic_conv, global_attention, grid_attention, local_attention
 
-from .literal import randn
+from .literal import randn, with_logits
 
 
 def flops(call):
@@ -78,3 +78,14 @@ def test_spatial_summation_of_the_thesis(heads, iterations):
     x = torch.empty(1, heads, 96, 96, 256 // heads, device='meta')
     counted = flops(lambda: local_attention(x, x, x, iterations=iterations))
     assert counted == iterations * 2 * (2 * 9 * 256) * 96 * 96
+
+
+@pytest.mark.parametrize('dilation', [1, 2])
+def test_dynamic_conv(dilation):
+    """N·C·k² multiply-accumulates, of two FLOPs each; backward, as many for each gradient."""
+    tensors, settings = with_logits((4, 5), (3, 5), dilation=dilation)
+    leaves = [x.requires_grad_() for x in tensors.values()]
+    forward = 2 * 2 * (4 * 5) * (2 * 3) * 15
+    assert flops(lambda: dynamic_conv(**tensors, **settings)) == forward
+    out = dynamic_conv(**tensors, **settings)
+    assert flops(lambda: torch.autograd.grad(out.sum(), leaves)) == 2 * forward

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from . import literal
-from .literal import CONTENT, POSITIONS, assert_same, check_operator, evaluate, operands, randn
+from .literal import CONTENT, POSITIONS, check_operator, operands, randn
 from .zscored import global_attention
 
 with_window = functools.partial(literal.with_window, 'global_attention')
@@ -34,21 +34,16 @@ MAPS = {
 }
 # Sizes of queries and of keys, the same or not
 KEY_SIZES = [((5,), (3,)), ((2,), (6,)), ((2, 3), (2, 3)), ((2, 3), (4, 1)), ((2, 1, 3), (1, 2, 2))]
-
-
-def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
-    actual = evaluate(op(global_attention), tensors, **settings)
-    assert_same(actual, evaluate(op(literal.global_attention), tensors, **settings))
-    return actual
+assert_literal = functools.partial(literal.assert_equation, global_attention, literal.global_attention)
 
 
 @pytest.mark.every_case
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
 @pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
 @pytest.mark.parametrize(('size', 'window_size', 'batch', 'heads'), MAPS.values(), ids=MAPS)
-def test_window_logits(size, window_size, batch, heads, outside_bias, normalize):
-    tensors, settings = with_window(size, window_size, outside_bias, batch, heads)
-    assert_literal(tensors, normalize=normalize, **settings)
+def test_window_logits(size, window_size, batch, heads, outside_bias, normalize, is_causal):
+    tensors, settings = with_window(size, window_size, outside_bias, batch, heads, is_causal=is_causal)
+    assert_literal(tensors, normalize=normalize, is_causal=is_causal, **settings)
 
 
 @pytest.mark.parametrize('scale', [None, 1.0, 0.3])
@@ -103,13 +98,6 @@ def test_further_logits_and_supports(axes, keys, mask, outside_bias, normalize, 
         tensors['key_mask'] = randn(2, *size, seed=9) > -0.5
         tensors['key_mask'][1, 0] = False
     assert_literal(tensors, normalize=normalize, is_causal=is_causal, **settings)
-
-
-@pytest.mark.parametrize(('size', 'window_size'), [((6,), 3), ((6,), 21), ((2, 3), 7), ((2, 2, 3), 3)], ids=str)
-@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
-def test_causal(size, window_size, outside_bias, normalize):
-    tensors, settings = with_window(size, window_size, outside_bias, 2, 1, is_causal=True)
-    assert_literal(tensors, normalize=normalize, is_causal=True, **settings)
 
 
 @pytest.mark.parametrize(('size', 'key_size'), KEY_SIZES, ids=str)

@@ -34,12 +34,7 @@ MAPS = {
     '3d-windows': ((3, 4, 2), (5, 3, 1), 1, 2),
     '3d-flat': ((3, 1, 2), (1, 3, 5), 1, 2),
 }
-
-
-def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
-    actual = evaluate(op(grid_attention), tensors, **settings)
-    assert_same(actual, evaluate(op(literal.grid_attention), tensors, **settings))
+assert_literal = functools.partial(literal.assert_equation, grid_attention, literal.grid_attention)
 
 
 @pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])

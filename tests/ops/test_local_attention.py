@@ -3,6 +3,7 @@
 The equations are those of chapter 4 of *The Attention Mechanism in Vision and Language Analysis*.
 """
 
+import functools
 import math
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from mmattn.ops import global_attention, local_attention, local_attention_weights
 
 from . import literal
-from .literal import DTYPES, SWITCHES, assert_same, evaluate, low_precision, operands, randn, with_kernel
+from .literal import DTYPES, SWITCHES, around_1e4, assert_same, evaluate, low_precision, operands, randn, with_kernel
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -33,35 +34,17 @@ MAPS = {
 }
 BOTH = SWITCHES['bilateral']
 REFINED = {'iterations': 3}
-
-
-def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
-    actual = evaluate(op(local_attention), tensors, **settings)
-    assert_same(actual, evaluate(op(literal.local_attention), tensors, **settings))
-    return actual
+assert_literal = functools.partial(literal.assert_equation, local_attention, literal.local_attention)
 
 
 @pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
 @pytest.mark.parametrize('dilation', [1, 2, 3])
 @pytest.mark.parametrize(('size', 'kernel_size', 'batch', 'heads'), MAPS.values(), ids=MAPS)
 def test_literal(size, kernel_size, batch, heads, dilation, switches):
+    """Values have 2 to 4 channels, keys 3."""
+    switches = dict(switches, value_channels=dilation + 1)
     tensors, settings = with_kernel(size, kernel_size, batch, heads, dilation=dilation, **switches)
     assert_literal(tensors, **settings)
-
-
-@pytest.mark.parametrize('channels', [1, 2, 5])
-@pytest.mark.parametrize('switches', [BOTH, REFINED], ids=['bilateral', 'refined'])
-def test_fewer_and_more_channels_of_values(channels, switches):
-    tensors, settings = with_kernel((3, 4), 3, 2, 2, value_channels=channels, **switches)
-    assert assert_literal(tensors, **settings)['output'].shape == (2, 2, 3, 4, channels)
-
-
-def test_defaults():
-    """k = 3, no dilation, 1/√D, one pass."""
-    tensors, _ = with_kernel((4, 5), 3, 2, 2)
-    expected = evaluate(local_attention, tensors, kernel_size=3, dilation=1, scale=3**-0.5, iterations=1)
-    assert_same(evaluate(local_attention, tensors), expected, 0, 0)
 
 
 def offsets(kernel_size, dilation=1):
@@ -87,15 +70,6 @@ def test_a_kernel_over_all_pairs_is_global_attention(size, kernel_size, scale):
         return F.scaled_dot_product_attention(query, key, value, scale=scale).unflatten(2, size)
 
     assert_same(actual, evaluate(torchs, tensors))
-
-
-@pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
-def test_without_neighbours_a_pixel_keeps_its_value(switches):
-    tensors, settings = with_kernel((3, 4), 3, 2, 2, dilation=4, **switches)
-    torch.testing.assert_close(local_attention(**tensors, **settings), tensors['value'], atol=0, rtol=0)
-    tensors['window_bias'] = randn(2, 2, 3, 4, 1)
-    out = local_attention(**tensors, **settings | {'kernel_size': 1, 'dilation': 1})
-    torch.testing.assert_close(out, tensors['value'], atol=0, rtol=0)
 
 
 def algorithm_1(x, window_bias, kernel_size, dilation, rounds):
@@ -134,23 +108,16 @@ def test_passes_of_algorithm_1(iterations, kernel_size, dilation, geometric):
     if geometric:
         tensors['window_bias'] = randn(4, 3, len(offsets(kernel_size)), seed=1)
 
+    settings = dict(kernel_size=kernel_size, dilation=dilation, scale=1.0, iterations=iterations)
+
     def ours(x, window_bias=None):
         x, window_bias = (None if t is None else t[None, None] for t in (x, window_bias))
-        return local_attention(
-            x,
-            x,
-            x,
-            window_bias=window_bias,
-            kernel_size=kernel_size,
-            dilation=dilation,
-            scale=1.0,
-            iterations=iterations,
-        )[0, 0]
+        return local_attention(x, x, x, window_bias=window_bias, **settings)[0, 0]
 
     def theirs(x, window_bias=None):
         return algorithm_1(x, window_bias, kernel_size, dilation, iterations - 1)
 
-    assert_same(evaluate(ours, tensors), evaluate(theirs, tensors))
+    literal.assert_equation(ours, theirs, tensors)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, *DTYPES], ids=str)
@@ -177,9 +144,11 @@ def test_squash_of_nothing(dtype, iterations):
 def test_pixels_of_zeros(zeros, iterations):
     tensors = {'x': randn(2, 1, 5, 6, 3), 'window_bias': randn(2, 1, 5, 6, 9, seed=1)}
     tensors['x'][(slice(None), slice(None), *zeros)] = 0
-    actual = assert_literal(
-        tensors, lambda op: lambda x, window_bias: op(x, x, x, window_bias=window_bias, iterations=iterations)
+    ours, equation = (
+        lambda x, window_bias, op=op: op(x, x, x, window_bias=window_bias, iterations=iterations)
+        for op in (local_attention, literal.local_attention)
     )
+    actual = literal.assert_equation(ours, equation, tensors)
     assert all(x.isfinite().all() for x in actual.values())
 
 
@@ -217,19 +186,6 @@ def test_no_halo_in_low_precision(dtype):
     )
 
 
-def outside(size, kernel_size, dilation=1):
-    """(H, W, k²): the entries whose neighbour is not in the map."""
-    return torch.tensor(
-        [
-            [
-                [not (0 <= y + a < size[0] and 0 <= x + b < size[1]) for a, b in offsets(kernel_size, dilation)]
-                for x in range(size[1])
-            ]
-            for y in range(size[0])
-        ]
-    )
-
-
 @pytest.mark.parametrize('number', [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize('switches', [BOTH, REFINED, SWITCHES['geometric']], ids=['bilateral', 'refined', 'geometric'])
 @pytest.mark.parametrize('dilation', [1, 2])
@@ -237,30 +193,23 @@ def test_logits_of_no_neighbour_change_nothing(number, switches, dilation):
     """Neither the output nor the weights; no gradient comes to them."""
     size = (4, 5)
     tensors, settings = with_kernel(size, 3, 2, 2, dilation=dilation, **switches)
-    nowhere = outside(size, 3, dilation).expand_as(tensors['window_bias'])
+    entry = literal.neighbours(size, (3, 3), dilation)  # (N, N)
+    nowhere = ~(entry.unsqueeze(-1) == torch.arange(9)).any(1).view(*size, 9).expand_as(tensors['window_bias'])
     other = {**tensors, 'window_bias': tensors['window_bias'].masked_fill(nowhere, number)}
     actual = evaluate(local_attention, other, **settings)
     assert not actual['d_window_bias'][nowhere].any()
     assert_same(actual, evaluate(local_attention, tensors, **settings), 0, 0)
-
-
-@pytest.mark.parametrize('number', [math.nan, math.inf, -math.inf, 1e30])
-def test_logits_of_no_neighbour_change_no_weights(number):
-    size, queries = (4, 5), torch.tensor([(0, 0), (2, 3), (3, 2)])
-    tensors, settings = with_kernel(size, 3, 2, 2)
-    del tensors['value']
-    other = {**tensors, 'window_bias': tensors['window_bias'].masked_fill(outside(size, 3), number)}
-    actual, expected = (local_attention_weights(**x, queries=queries, **settings) for x in (other, tensors))
-    torch.testing.assert_close(actual, expected, atol=0, rtol=0)
+    queries = torch.tensor([(0, 0), (2, 3), (3, 2)])
+    del tensors['value'], other['value']
+    rows = [local_attention_weights(**x, queries=queries, **settings) for x in (other, tensors)]
+    torch.testing.assert_close(*rows, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 @pytest.mark.parametrize('constant', [1e4, -1e4])
 def test_a_constant_of_a_query_changes_nothing(dtype, constant):
     """As near float64 as other logits: the softmax subtracts it."""
-    tensors, settings = with_kernel((4, 5), 3, 2, 2, content=False, dtype=dtype)
-    step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(dtype).eps)))
-    tensors['window_bias'] = (constant + (tensors['window_bias'].double() * 2).round().clamp(-2, 2) * step).to(dtype)
+    tensors, settings = around_1e4(*with_kernel((4, 5), 3, 2, 2, content=False, dtype=dtype), constant)
     actual = evaluate(local_attention, tensors, **settings)
     tensors['window_bias'] = tensors['window_bias'].double() - constant
     tensors['value'] = tensors['value'].double()

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from mmattn import ops
-from mmattn.ops import global_attention, grid_attention, strided_attention
 
 from . import literal, zscored
 from .literal import QKV, randn
@@ -102,12 +101,11 @@ def faults():
     yield name, 'window_bias', ValueError, {'is_causal': True}
     for is_causal, bias in ((True, plain), (False, {})):  # queries at no position of the keys
         for key in (randn(1, 2, 2, 4, 3), randn(1, 2, 3, 5, 3)):
-            yield (
-                name,
-                'window_bias',
-                ValueError,
-                attention('key', 'value', like=key) | bias | {'is_causal': is_causal},
-            )
+            changes = attention('key', 'value', like=key) | bias | {'is_causal': is_causal}
+            yield name, 'window_bias', ValueError, changes
+    for shape in ((1, 2, 0, 4, 3), (1, 2, 3, 0, 3)):
+        yield name, 'key', ValueError, attention('key', 'value', like=randn(*shape)) | plain
+        yield 'strided_attention', 'key', ValueError, attention('key', 'value', like=randn(*shape))
     yield name, 'key_bias', TypeError, {'key_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}
     yield name, 'key_bias', TypeError, {'key_bias': 1.0}
     yield name, 'key_bias', ValueError, {'key_bias': randn(1, 2, 4, 3)}
@@ -182,20 +180,6 @@ def test_the_error_names_the_argument(operator):
 def test_wrong_arguments_of_masks(name, mask):
     with pytest.raises(ValueError, match=rf'\b{name}'):
         mask()
-
-
-@pytest.mark.parametrize('shape', [(1, 1, 0, 3, 4), (1, 1, 2, 0, 4)], ids=str)
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-def test_no_keys(shape, dtype):
-    query, empty = MAP.to(dtype), MAP.new_empty(shape, dtype=dtype)
-    strided = partial(strided_attention, pattern='block')
-    for call in (global_attention, strided):
-        with pytest.raises(ValueError, match='key'):
-            call(query, empty, empty)
-    for call in (grid_attention, strided):
-        with pytest.raises(ValueError, match='query'):
-            call(empty, empty, empty)
-    assert global_attention(empty, query, query).shape == shape
 
 
 @pytest.mark.parametrize('name', ATTENTION)
