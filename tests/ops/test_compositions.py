@@ -5,47 +5,22 @@ import functools
 import importlib
 import math
 
-import hypothesis
 import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
-from mmattn.ops import (
-    autograd,
-    chunks,
-    dispatch,
-    dynamic_conv,
-    local_attention,
-    patterns,
-    strided_attention,
-    table_attention,
-)
+from mmattn.ops import autograd, chunks, dispatch, patterns, table_attention
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
 from .literal import assert_same, evaluate
-from .test_random_options import dynamic_conv_calls, global_calls, grid_calls, local_calls, strided_calls
-from .zscored import global_attention, grid_attention
+from .test_random_options import CALLS, check_calls
 
 # The modules: their package has functions of the same names.
 of_global, of_strided = (importlib.import_module(f'mmattn.ops.{name}_attention') for name in ('global', 'strided'))
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
-CALLS = {
-    'global_attention': (global_attention, global_calls()),
-    'grid_attention': (grid_attention, grid_calls()),
-    'local_attention': (local_attention, local_calls()),
-    'strided_attention': (strided_attention, strided_calls()),
-    'dynamic_conv': (dynamic_conv, dynamic_conv_calls()),
-}
-random_calls = functools.partial(
-    hypothesis.settings,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
 
 
 @pytest.fixture(params=['as on CPUs', 'as on GPUs'])
@@ -62,11 +37,8 @@ def path(request, monkeypatch):
 @pytest.mark.parametrize('name', CALLS)
 def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
     """A hundred random calls with all options of the operator."""
-    op, calls = CALLS[name]
 
-    @random_calls(max_examples=100)
-    @hypothesis.given(calls)
-    def check(call):
+    def check(op, call):
         tensors = literal.each(call.tensors, lambda x: x if x.dtype == torch.bool else x.to(dtype))
         with dispatch.backend('composition'):
             actual = evaluate(op, tensors, **call.settings)
@@ -78,7 +50,7 @@ def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
             atol = (1e-10 if exact else 2e-5) * literal.largest(x)
             assert_same({key: actual[key].double()}, {key: x}, atol=atol, rtol=1e-8 if exact else 1e-3)
 
-    check()
+    check_calls(name, check, 100)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
@@ -130,11 +102,8 @@ def test_pytorchs_attention_runs_without_cudnn(monkeypatch):
 @pytest.mark.parametrize('name', CALLS)
 def test_slices_do_not_change_the_result(monkeypatch, path, name):
     """Slices of a few rows, heads or batch items each."""
-    op, calls = CALLS[name]
 
-    @random_calls(max_examples=15)
-    @hypothesis.given(calls)
-    def check(call):
+    def check(op, call):
         results = []
         for budget in (2**30, 2000):
             monkeypatch.setattr(chunks, 'CHUNK_BYTES', budget)
@@ -142,7 +111,7 @@ def test_slices_do_not_change_the_result(monkeypatch, path, name):
                 results.append(evaluate(op, call.tensors, torch.float64, **call.settings))
         assert_same(*results, atol=1e-9, rtol=1e-9)
 
-    check()
+    check_calls(name, check, 15)
 
 
 @pytest.mark.parametrize('window', [False, True], ids=['content', 'window'])
@@ -204,15 +173,6 @@ def positions_of_a_map(size, window, channels, dtype):
     return *tensors, randn(2, 1, *size, window, seed=3), randn(2, 1, *size, seed=4)
 
 
-def table_by_hand(window_bias, outside_bias, side, k):
-    """The table of all pairs, ``(2, 1, N, N)``."""
-    y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side)] * 2, indexing='ij'))
-    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
-    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
-    entry = (dy * k + dx).where(inside, k * k).expand(2, 1, -1, -1)
-    return torch.cat([window_bias.flatten(2, 3), outside_bias.flatten(2).unsqueeze(-1)], -1).gather(-1, entry)
-
-
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_the_weight_of_the_empty_key_is_one_in_the_backward_pass_of_pytorchs_kernels(dtype):
     """On GPUs, they keep lse = (max · log₂ e) / log₂ e + log Σ in float32, and compute weights as exp(logit − lse)."""
@@ -240,7 +200,8 @@ def test_errors_in_16_bit_are_those_of_pytorchs_attention(path, dtype):
         return ops.global_attention(query, key, value, window_bias=window, window_size=k, outside_bias=outside)
 
     def pytorchs(query, key, value, window, outside):
-        table = table_by_hand(window, outside, side, k).to(query.dtype)
+        biases = torch.cat([window.flatten(2, 3), outside.flatten(2).unsqueeze(-1)], -1)
+        table = biases.gather(-1, literal.box((side, side), (k, k)).expand(2, 1, -1, -1)).to(query.dtype)
         rows = (x.flatten(2, 3) for x in (query, key, value))
         return F.scaled_dot_product_attention(*rows, table).view_as(value)
 

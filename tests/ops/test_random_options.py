@@ -21,10 +21,6 @@ from .zscored import global_attention, grid_attention
 pytestmark = pytest.mark.kernels
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
-# The same calls in every run: what fails here fails again.
-four_hundred = hypothesis.settings(
-    max_examples=400, derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
-)
 SIDES = st.sampled_from((1, 2, 3, 4, 5, 7, 8, 11, 16, 17))
 CHANNELS = st.sampled_from((1, 2, 3, 4, 7, 8, 16, 17))
 ODD = st.sampled_from((1, 3, 5, 9, 21))
@@ -234,31 +230,28 @@ def dynamic_conv_calls(draw):
     return call
 
 
-@four_hundred
-@hypothesis.given(global_calls())
-def test_global_attention(call):
-    call.check(global_attention)
+CALLS = {
+    'global_attention': (global_attention, global_calls()),
+    'grid_attention': (grid_attention, grid_calls()),
+    'local_attention': (local_attention, local_calls()),
+    'strided_attention': (strided_attention, strided_calls()),
+    'dynamic_conv': (dynamic_conv, dynamic_conv_calls()),
+}
 
 
-@four_hundred
-@hypothesis.given(grid_calls())
-def test_grid_attention(call):
-    call.check(grid_attention)
+def check_calls(name, check, count):
+    """Call ``check`` with an operator and each of ``count`` random calls of it."""
+    operator, calls = CALLS[name]
+    settings = hypothesis.settings(
+        max_examples=count,
+        derandomize=True,  # the same calls in every run: what fails here fails again
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    settings(hypothesis.given(calls)(lambda call: check(operator, call)))()
 
 
-@four_hundred
-@hypothesis.given(local_calls())
-def test_local_attention(call):
-    call.check(local_attention)
-
-
-@four_hundred
-@hypothesis.given(strided_calls())
-def test_strided_attention(call):
-    call.check(strided_attention)
-
-
-@four_hundred
-@hypothesis.given(dynamic_conv_calls())
-def test_dynamic_conv(call):
-    call.check(dynamic_conv)
+@pytest.mark.parametrize('name', CALLS)
+def test_four_hundred_calls(name):
+    check_calls(name, lambda operator, call: call.check(operator), 400)
