@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
+from mmattn.ops.autograd import list_tensors
+
 from . import literal
 from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, with_kernel, with_logits, with_offsets
 from .test_cuda_compiles import CSRC, OPERATOR, TORCH, built
@@ -55,10 +57,6 @@ def on_cpu():
     library._destroy()
 
 
-def tensors_of(arguments):
-    return [x for given in arguments for x in (given if isinstance(given, list) else [given]) if torch.is_tensor(x)]
-
-
 def wide(x):
     """A copy of the operands, float64."""
     if isinstance(x, (list, tuple)):
@@ -69,7 +67,7 @@ def wide(x):
 def results(operators, name, arguments, needed=None):
     """Output, and log-sum-exp where there is one, and gradients."""
     outputs = getattr(operators, name)(*arguments)
-    needed = needed or [x.is_floating_point() for x in tensors_of(arguments)]
+    needed = needed or [x.is_floating_point() for x in list_tensors(arguments)]
     if not RETURN_LSE.get(name):
         outputs = outputs if torch.is_tensor(outputs) else outputs[0]
     grad_lse = literal.cotangent(outputs[1]) if RETURN_LSE.get(name) else None
@@ -277,7 +275,7 @@ def test_gradients_that_are_needed(name):
         'grid_attention': lambda: grid_arguments((3, 5), 3, dtype=torch.float32),
         'strided_attention': lambda: strided_arguments((3, 5), 2, 'centred', dtype=torch.float32),
     }[name]()
-    may = [x.is_floating_point() for x in tensors_of(arguments)]
+    may = [x.is_floating_point() for x in list_tensors(arguments)]
     whole = kernels(name, arguments)
     grads = iter(whole[-sum(may) :])
     grads = [next(grads) if there else None for there in may]

@@ -79,12 +79,6 @@ def test_a_backend_that_does_not_exist(text):
     assert repr(text) in str(error.value)
 
 
-def run(*arguments, **env):
-    return subprocess.run(
-        [sys.executable, *arguments], env={**os.environ, **env}, text=True, capture_output=True, check=True
-    )
-
-
 CALL = """
 import torch
 from mmattn.ops import local_attention
@@ -93,10 +87,10 @@ print(local_attention(x, x, x).sum())
 """
 
 
-def test_without_native_operators():
-    env = {'MMATTN_BACKEND': 'reference'}
-    assert run('-c', CALL, **env).stdout == 'tensor(24.)\n'
-    said = run('-m', 'mmattn.utils.collect_env', **env).stdout
+def test_without_native_operators(run_python):
+    assert run_python(CALL, MMATTN_BACKEND='reference') == 'tensor(24.)\n'
+    collect_env = 'import runpy; runpy.run_module("mmattn.utils.collect_env", run_name="__main__")'
+    said = run_python(collect_env, MMATTN_BACKEND='reference')
     assert 'native operators: MMATTN_BACKEND=reference' in said
     assert re.search('^local_attention: reference$', said, re.MULTILINE)
 
@@ -112,9 +106,9 @@ def test_a_variable_that_means_nothing(name, value):
 
 
 @pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
-def test_the_library_can_be_imported():
+def test_the_library_can_be_imported(run_python):
     """As tools do that import every module of a package."""
-    assert run('-c', 'import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())').stdout
+    assert run_python('import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())')
 
 
 def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
