@@ -106,24 +106,3 @@ def test_a_plugin_learns(name):
     model(torch.randn(2, 3, 64, 96))[-1].square().mean().backward()
     for block in (m for m in model.modules() if type(m) is getattr(layers, name.split()[0])):
         assert all(parameter.grad.abs().sum() > 0 for parameter in wake(block))
-
-
-@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
-@pytest.mark.parametrize('name', PLUGINS)
-def test_activation_checkpointing_of_a_backbone(name, package):
-    """``with_cp=True`` of stock ResNets."""
-    options = dict(
-        num_stages=2, strides=(1, 2), dilations=(1, 1), out_indices=(1,), plugins=plugins(name, (True, False))
-    )
-    found = []
-    for with_cp in (False, True):
-        torch.manual_seed(0)
-        backbone = resnet(package, **options, with_cp=with_cp)
-        for parameter in backbone.parameters():
-            torch.nn.init.normal_(parameter, mean=0.02, std=0.1)
-        x = torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(2)).requires_grad_()
-        backbone(x)[0].square().mean().backward()
-        found.append([x.grad, *(parameter.grad for parameter in backbone.parameters())])
-    assert all(x is not None and x.isfinite().all() for x in found[0])
-    for actual, expected in zip(found[1], found[0]):
-        torch.testing.assert_close(actual, expected)
