@@ -7,21 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import pseudo_collate
 from PIL import Image
-from torch.utils.data import DataLoader
 
-from mmattn.engine.data_sampling import InfiniteSampler, SeedAugmentation
 from mmattn.video import datasets as module
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
 from mmattn.video.frame_files import read_frame
-from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
+from mmattn.video.loading import LoadClipFrames, LoadClipMasks, PackClip, SampleClip
 from mmattn.video.masks import write_mask
 
 from . import clips
-from .clips import squares
-
-TEST = [LoadGivenMasks(), PackClip()]
+from .clips import TEST, packed, squares
 
 
 def train(num_frames, **options):
@@ -69,7 +64,7 @@ def test_objects_that_are_given_later(tmp_path):
     masks = [squares(p % 9, 1, 5) for p in range(23)]
     masks[20] = squares(2, 1, 7)
     clips.clip(tmp_path, 'walk', masks, masked=(0, 20))
-    sample = VideoFolderDataset(data_root=str(tmp_path), pipeline=TEST)[0]['data_samples']
+    sample = packed(tmp_path)
     assert sample.first_frames == {1: 0, 5: 0, 7: 20}
     assert list(sample.given) == [0, 20]
     np.testing.assert_array_equal(sample.given[20], squares(2, 7))
@@ -318,33 +313,6 @@ def test_a_frame_keeps_the_pixels_of_the_file_despite_its_orientation(tmp_path):
     Image.new('RGB', (6, 4), (255, 0, 0)).save(tmp_path / 'a.jpg', exif=exif, quality=95)
     assert read_frame(tmp_path / 'a.jpg').shape == (4, 6, 3)
     assert read_frame(tmp_path / 'a.jpg')[0, 0, 2] > 250
-
-
-@pytest.mark.parametrize('workers', [0, 2])
-def test_items_depend_on_seed_and_position_alone(tmp_path, workers):
-    clips.davis(tmp_path, **{name: [squares(p, 1) for p in range(20)] for name in ('a', 'b')})
-    dataset = davis(tmp_path, pipeline=[SeedAugmentation(), *train(5, reference='random')])
-
-    def items(number):
-        loader = DataLoader(
-            dataset, 2, sampler=InfiniteSampler(dataset, seed=3), num_workers=number, collate_fn=pseudo_collate
-        )
-        return [
-            (sample.clip, sample.frame_numbers)
-            for _, batch in zip(range(4), loader)
-            for sample in batch['data_samples']
-        ]
-
-    assert items(workers) == items(0)
-    assert len({str(item) for item in items(workers)}) == 8
-
-
-def test_items_are_batched(tmp_path):
-    clips.davis(tmp_path, a=[squares(p, 1) for p in range(5)], b=[squares(p, 2, 3) for p in range(3)])
-    for pipeline, inputs in ((train(4), [(4, 3, *clips.SIZE)] * 2), (TEST, [])):  # clips of 5 and 3 frames
-        (batch,) = DataLoader(davis(tmp_path, pipeline=pipeline), 2, collate_fn=pseudo_collate)
-        assert [list(sample.first_frames) for sample in batch['data_samples']] == [[1], [2, 3]]
-        assert [clip.shape for clip in batch.get('inputs', [])] == inputs
 
 
 @clips.needs_davis

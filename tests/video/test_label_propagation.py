@@ -57,22 +57,6 @@ def test_against_a_literal_search(k, monkeypatch):
                     assert found[o, t, y, x, 0] == pytest.approx(share, abs=1e-6)  # features are normalised in float32
 
 
-@torch.no_grad()
-def test_the_mask_stays_where_nothing_moves():
-    model = build()
-    image = torch.rand(1, 3, 32, 48)
-    features, _ = model.extract_feat(image)
-    masks = shrink_masks(torch.rand(2, 32, 48) > 0.5, (8, 12))
-    found = model.object_streams(
-        features.expand(1, 3, -1, -1, -1),
-        torch.arange(3)[None],
-        features.expand(2, -1, -1, -1),
-        masks,
-        torch.zeros(2).long(),
-    )
-    torch.testing.assert_close(found, masks[:, None, ..., None].expand_as(found), rtol=0, atol=0)
-
-
 def test_objects_are_followed_in_parts():
     """Of two colours, which change places after the first frame."""
     model, grey = build(), np.full((64, 96, 3), 128, np.uint8)

@@ -19,16 +19,13 @@ from PIL import Image
 
 from mmattn.video import metric as metric_module
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
-from mmattn.video.loading import LoadGivenMasks, PackClip
 from mmattn.video.masks import read_mask, write_mask
 from mmattn.video.metric import VOSMetric
 from mmattn.video.similarity import _disk, boundary_similarity, region_similarity, summarize
 
 from ..conftest import installed
 from . import clips
-from .clips import squares
-
-TEST = [LoadGivenMasks(), PackClip()]
+from .clips import TEST, squares
 
 
 def square(shift=0):

@@ -24,9 +24,8 @@ from mmattn.video.session import ClipSession, Frame
 from mmattn.video.transforms import ClipRandomCrop, ClipResize
 
 from . import clips
-from .clips import squares
+from .clips import TEST, packed, squares
 
-TEST = [LoadGivenMasks(), PackClip()]
 IMAGE = np.zeros((*clips.SIZE, 3), np.uint8)
 BACKBONE = dict(
     type='mmseg.ResNet',
@@ -95,7 +94,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def sample(root):
-    return VideoFolderDataset(data_root=str(root), pipeline=TEST)[0]['data_samples']
+    return packed(root)
 
 
 def in_training(root, count=2, *transforms):
@@ -122,13 +121,6 @@ def test_expand_mask_project():
     torch.testing.assert_close(layer(x, masks), expected)
     assert not torch.allclose(layer(x, masks), layer(x, 1 - masks))
     assert sum(p.numel() for p in ExpandMaskProject(128).parameters()) == 33024
-
-
-def test_equal_projections_ignore_the_mask():
-    layer = ExpandMaskProject(6).double()
-    layer.background.load_state_dict(layer.foreground.state_dict())
-    x = torch.randn(2, 3, 4, 6).double()
-    torch.testing.assert_close(layer(x, torch.rand(2, 3, 4)), layer(x, torch.rand(2, 3, 4)), atol=1e-14, rtol=0)
 
 
 def test_masks_are_averaged_over_cells_and_never_vanish():
@@ -288,23 +280,7 @@ def test_parts_are_seen_with_a_reference(max_frames, sampling, sample, monkeypat
         assert seen == [(numbers, 2) for numbers in expected[sampling]]
 
 
-def test_an_object_that_begins_later_has_a_clip_of_its_own(sample):
-    """Frames before its reference do not count, and time is the distance to the reference, as in training."""
-    model = build()
-    images, mask = [*sample.frames], sample.given[3].numpy()
-    late, first = (
-        [ids for _, ids in ClipSession(model).segment(frames)]
-        for frames in (
-            [Frame(i, image, mask if i == 3 else None) for i, image in enumerate(images)],
-            [Frame(i, image, mask if i == 0 else None) for i, image in enumerate(images[3:])],
-        )
-    )
-    assert not np.any(late[:3])
-    assert len(np.unique(first[1:])) > 1
-    np.testing.assert_array_equal(late[3:], first)
-
-
-def test_order_and_names_of_objects_do_not_matter(tmp_path, sample):
+def test_order_and_names_of_objects_do_not_matter(sample):
     model = build()
     names = {2: 60, 5: 1, 7: 3, 9: 250}
     whole = predict(model, sample)

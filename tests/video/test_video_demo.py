@@ -1,10 +1,7 @@
-"""The command line: what it writes and says, killed and called again, and what is wrong in one line."""
+"""The command line: what it writes and says, and what is wrong in one line."""
 
-import os
 import re
 import runpy
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from mmattn.registry import MODELS
 from mmattn.utils.paths import config_path
 from mmattn.video.inferencer import DEFAULT_CONFIG
 from mmattn.video.masks import read_mask, write_mask
-from mmattn.video.sst import SST
 
 from ..forked_tools import run_command, tool
 from . import clips
@@ -28,26 +24,6 @@ from .test_inferencer import write_video
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/video_demo.py'
 LENGTH = 24
-
-# Runs the tool with the arguments that follow, and kills it with half of the twelfth mask written.
-KILLED = f"""
-import os, runpy, signal, sys
-from pathlib import Path
-from PIL import Image
-
-save, saved = Image.Image.save, []
-
-def save_and_die(image, path, *args):
-    save(image, path, *args)
-    saved.append(path)
-    if len(saved) == 12:
-        os.truncate(path, Path(path).stat().st_size // 2)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Image.Image.save = save_and_die
-sys.argv[0] = {str(TOOL)!r}
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
 
 
 @pytest.fixture(scope='module')
@@ -69,9 +45,9 @@ def arguments(root, small_sst):
 def demo(monkeypatch, arguments, tmp_path):
     """Run the tool; ``positional`` replaces video and masks. Return the folder of the results."""
 
-    def demo(*options, positional=arguments[:2], out='out'):
-        call(monkeypatch, TOOL, *positional, *arguments[2:], '--out', tmp_path / out, *options)
-        return tmp_path / out
+    def demo(*options, positional=arguments[:2]):
+        call(monkeypatch, TOOL, *positional, *arguments[2:], '--out', tmp_path / 'out', *options)
+        return tmp_path / 'out'
 
     return demo
 
@@ -138,23 +114,3 @@ def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, tmp_path):
     assert np.unique(found[0]).tolist() == [0, 1]
     assert not any((mask == 5).any() for mask in found[:20])
     np.testing.assert_array_equal(found[20] == 5, squares(20, 5) == 5)
-
-
-def test_killed_it_leaves_whole_masks_and_goes_on(demo, arguments, tmp_path, monkeypatch):
-    whole = demo(out='whole')
-    command = [sys.executable, '-c', KILLED, *arguments, '--out', tmp_path / 'out']
-    env = {**os.environ, 'PYTHONPATH': str(ROOT)}
-    assert subprocess.run(command, env=env, capture_output=True, timeout=300).returncode == -signal.SIGKILL
-    masks = sorted((tmp_path / 'out/masks').glob('[0-9]*.png'))
-    assert [path.name for path in masks] == [f'{number:05}.png' for number in range(11)]
-    assert all(path.read_bytes() == (whole / 'masks' / path.name).read_bytes() for path in masks)
-
-    seen = []
-    extract_feat = SST.extract_feat
-    monkeypatch.setattr(SST, 'extract_feat', lambda self, x: seen.append(len(x)) or extract_feat(self, x))
-    out = demo()
-    assert sum(seen) == 1 + LENGTH - 8  # the reference frame, and all but the first part
-    assert {path.name: path.read_bytes() for path in (out / 'masks').iterdir()} == {
-        path.name: path.read_bytes() for path in (whole / 'masks').iterdir()
-    }
-    assert (out / 'overlay.mp4').stat().st_size == (whole / 'overlay.mp4').stat().st_size

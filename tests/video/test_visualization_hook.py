@@ -10,20 +10,18 @@ from mmengine.structures import PixelData
 from mmengine.visualization import Visualizer
 
 from mmattn.registry import HOOKS
-from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.frame_files import read_frame
-from mmattn.video.loading import LoadGivenMasks, PackClip
 from mmattn.video.masks import draw_overlay
 
 from . import clips
-from .clips import squares
+from .clips import packed, squares
 
 
 @pytest.fixture
 def sample(tmp_path):
     """A clip of 7 frames with masks at every second one, and a prediction."""
     clips.clip(tmp_path, 'a', [squares(p, 1, 5) for p in range(7)], masked=(0, 2, 4, 6))
-    sample = VideoFolderDataset(data_root=str(tmp_path), pipeline=[LoadGivenMasks(), PackClip()])[0]['data_samples']
+    sample = packed(tmp_path)
     sample.pred_masks = PixelData(data=torch.from_numpy(np.stack([squares(p, 1, 9) for p in range(7)])))
     return sample
 
