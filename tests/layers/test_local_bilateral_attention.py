@@ -146,22 +146,14 @@ def test_weights_by_content_and_by_position():
 
 
 @pytest.mark.parametrize('options', [OPTIONS['e'], OPTIONS['i'], OPTIONS['b']], ids=['e', 'i', 'b'])
-def test_compile_export_autocast_and_half(options):
+def test_exported_for_any_size_and_in_half(options):
     layer, x = build(**options).float(), torch.randn(2, 4, 5, 6)
-    expected = layer(x)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(x), expected)
     exported = torch.export.export(
         layer, (x,), dynamic_shapes=({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC},)
     )
     y = torch.randn(2, 4, 7, 9)
     torch.testing.assert_close(exported.module()(y), layer(y))
-    with torch.autocast('cpu', torch.bfloat16):
-        low = layer(x)
-    assert low.dtype == torch.bfloat16
-    torch.testing.assert_close(low.float(), expected, atol=0.1, rtol=0.1)  # unscaled logits of order 10, 8 bits
-    copy.deepcopy(layer).half()(x.half())
+    layer.half()(x.half())
 
 
 # In the place of convolutions.
@@ -357,13 +349,17 @@ BEFORE_RELU = {  # no norm between the last projection and ReLU, which changes i
 @pytest.mark.parametrize('side', [1, 6])
 @pytest.mark.parametrize('module', BEFORE_RELU)
 def test_training_does_not_depend_on_the_layout(module, side):
+    """Channels first are convolved; channels last, as of a single position, are projected."""
     torch.manual_seed(0)
     layer = BEFORE_RELU[module]()
     x = torch.randn(2, 8, side, side, generator=torch.Generator().manual_seed(0))
     found = []
     for layout in (torch.contiguous_format, torch.channels_last):
         given = x.contiguous(memory_format=layout).requires_grad_()
-        y = layer(given)
+        with literal.Calls() as calls:
+            y = layer(given)
+        projected = torch.ops.mmattn.projection.default in [function for function, _ in calls.seen]
+        assert projected == (side == 1 or layout == torch.channels_last)
         found.append([y, *torch.autograd.grad(y.square().sum(), [given, *layer.parameters()])])
     for first, last in zip(*found):
         # float32; sums in another order, and norms whose gradients are small differences

@@ -214,6 +214,15 @@ def on_gpu(*shape):
         return torch.empty(shape, device='cuda', dtype=torch.bfloat16)
 
 
+def failing(error):
+    """A function that raises an error."""
+
+    def fails(*arguments, **options):
+        raise error
+
+    return fails
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """What calls of two operators run; the functions do nothing."""
@@ -233,11 +242,7 @@ def calls(monkeypatch):
 
 def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu, calls, monkeypatch):
     dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
-
-    def declines(*_):
-        raise NotImplementedError('mmattn_cuda::grid_attention has no kernel for these tensors')
-
-    monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', declines)
+    monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', failing(NotImplementedError('no kernel')))
     dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
     assert calls == [('native', False), ('composition', False)]
     with dispatch.backend('grid_attention=native'), pytest.raises(RuntimeError, match='no kernel for these tensors'):
@@ -246,11 +251,7 @@ def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu
 
 def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, monkeypatch):
     """As one that the compiler refuses, or for which the cache's disk is full. The training goes on."""
-
-    def fails(name, arguments, always):
-        raise OSError(28, 'No space left on device')
-
-    monkeypatch.setattr(triton, 'run', fails)
+    monkeypatch.setattr(triton, 'run', failing(OSError(28, 'No space left on device')))
     with pytest.warns(UserWarning, match=r'Triton kernel of global_attention failed.*No space left on device'):
         dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
     with warnings.catch_warnings():
@@ -291,10 +292,7 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
 
 
 def test_running_out_of_memory_is_no_failure_of_a_kernel(gpu, calls, monkeypatch):
-    def fails(name, arguments, always):
-        raise torch.cuda.OutOfMemoryError('CUDA out of memory')
-
-    monkeypatch.setattr(triton, 'run', fails)
+    monkeypatch.setattr(triton, 'run', failing(torch.cuda.OutOfMemoryError('CUDA out of memory')))
     with pytest.raises(torch.cuda.OutOfMemoryError):
         dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
     assert first('global_attention', torch.bfloat16) == 'triton'
