@@ -57,14 +57,6 @@ def call(monkeypatch, *words):
     runpy.run_path(str(ROOT / words[0]), run_name='__main__')
 
 
-def test_masks_overlay_and_figures(demo, capsys):
-    out = demo()
-    assert sorted(path.name for path in out.iterdir()) == ['.lock', 'masks', 'overlay.mp4', 'run.json']
-    assert sorted(path.name for path in (out / 'masks').iterdir()) == [f'{number:05}.png' for number in range(LENGTH)]
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert re.search(rf'24 .*{out}/masks,.*{out}/overlay\.mp4; \d+\.\d\d frames per second, .*\d+ MiB', said)
-
-
 def test_the_options(demo, root, capsys, small_sst):
     """What is wrong is said without a traceback."""
     Image.fromarray(squares(0, 1, 5)).save(root / 'mask.png')
@@ -77,6 +69,10 @@ def test_the_options(demo, root, capsys, small_sst):
     with pytest.raises(SystemExit, match='masks_sha256, config '):
         demo()
     demo('--overwrite')
+    assert sorted(path.name for path in out.iterdir()) == ['.lock', 'masks', 'overlay.mp4', 'run.json']
+    assert sorted(path.name for path in (out / 'masks').iterdir()) == [f'{number:05}.png' for number in range(LENGTH)]
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(rf'24 .*{out}/masks,.*{out}/overlay\.mp4; \d+\.\d\d frames per second, .*\d+ MiB', said)
     assert set(np.unique(read_mask(out / 'masks/00001.png'))) == {0, 1, 5}
     for words, said in (
         ('', '--out'),

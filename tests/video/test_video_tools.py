@@ -98,15 +98,10 @@ def test_testing_writes_masks_scores_and_pictures(trained, run, tiny_data, tmp_p
         assert picture.size == (2 * clips.SIZE[1], clips.SIZE[0])  # truth and prediction
 
 
-def test_two_processes_give_the_scores_of_one(trained, run, tmp_path):
-    options, alone = ['--cfg-options', *MODEL, *LOADERS], dict(CUDA_VISIBLE_DEVICES='', PORT=free_port())
-    one = run(*tool('test.py', DAVIS, trained[0] / 'iter_4.pth', '--work-dir', tmp_path / '1', *options))
-    command = tool('dist_test.sh', DAVIS, trained[0] / 'iter_4.pth', 2, '--work-dir', tmp_path / '2', *options)
-    tables = [re.findall(r'^\| .*\|$', said, re.MULTILINE) for said in (one, run(*command, **alone))]
-    assert len(tables[0]) == 6
-    assert tables[0] == tables[1]
-    log = run(*tool('dist_train.sh', DAVIS, 2, '--work-dir', tmp_path / 'trained', *options, *TRAIN), **alone)
-    assert len(losses(log)) == 4
+def test_two_processes_train(run, tmp_path):
+    """What two score, test_metric compares."""
+    options, alone = ['--cfg-options', *MODEL, *LOADERS, *TRAIN], dict(CUDA_VISIBLE_DEVICES='', PORT=free_port())
+    assert len(losses(run(*tool('dist_train.sh', DAVIS, 2, '--work-dir', tmp_path, *options), **alone))) == 4
 
 
 def test_youtube_vos_is_written_as_the_server_takes_it(run, tiny_data, tmp_path):
