@@ -131,20 +131,8 @@ def global_attention(
         >>> global_attention(query, key, value, window_bias=bias, window_size=7).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    arguments = _arguments(
-        query,
-        key,
-        value,
-        scale,
-        window_bias,
-        window_size,
-        outside_bias,
-        axis_bias,
-        key_bias,
-        key_mask,
-        is_causal,
-        return_lse,
-    )
+    window = window_bias, window_size, outside_bias
+    arguments = _arguments(query, key, value, scale, *window, axis_bias, key_bias, key_mask, is_causal, return_lse)
     out, lse = torch.ops.mmattn.global_attention(*arguments)
     return (out, lse) if return_lse else out
 

@@ -43,11 +43,7 @@ class ClipAttention:
 
 
 def clip_attention(
-    model: SST,
-    frames: Sequence[Frame],
-    query: Query,
-    layer: str | None = None,
-    kinds: Sequence[str] | None = None,
+    model: SST, frames: Sequence[Frame], query: Query, layer: str | None = None, kinds: Sequence[str] | None = None
 ) -> ClipAttention:
     """Follow the objects of the first frame through a clip, and compute the attention of one query of a layer.
 

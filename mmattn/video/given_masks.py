@@ -83,10 +83,7 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
 
 
 def read_masks(
-    paths: dict[int, tuple[Path, bool]],
-    clip: Clip,
-    single_object: bool,
-    colours: Sequence[tuple[int, int, int]] = (),
+    paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool, colours: Sequence[tuple[int, int, int]] = ()
 ) -> dict[int, np.ndarray]:
     """Read the masks that show an object: uint8 ``(H, W)``, by frame number. Faults of all masks are listed."""
     masks: dict[int, np.ndarray] = {}

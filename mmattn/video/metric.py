@@ -180,10 +180,7 @@ class VOSMetric(BaseMetric):
     def _write(self, rows: list[tuple[str, int | str, dict[str, float]]]) -> None:
         if self.csv_file is None:
             return
-        with (
-            atomic_write(self.csv_file) as temporary,
-            temporary.open('w', newline='', encoding='utf-8') as file,
-        ):
+        with atomic_write(self.csv_file) as temporary, temporary.open('w', newline='', encoding='utf-8') as file:
             writer = csv.writer(file)
             writer.writerow(['clip', 'object', *COLUMNS])
             writer.writerows([clip, i, *row.values()] for clip, i, row in rows)

@@ -293,11 +293,7 @@ class ClipSession:
         )[:, 1:]  # (O, T, h, w, C)
 
     def _labels(
-        self,
-        frame: Frame,
-        streams: dict[int, list[tuple[float, Tensor]]],
-        fine: Tensor | None,
-        size: tuple[int, int],
+        self, frame: Frame, streams: dict[int, list[tuple[float, Tensor]]], fine: Tensor | None, size: tuple[int, int]
     ) -> np.ndarray:
         shape = frame.image.shape[:2]
         labels = np.zeros(shape, np.uint8)
