@@ -57,6 +57,9 @@ def test_named_files(work_dir):
     ('arguments', 'names'),
     [
         ('{} --last 0', '--last'),
+        ('{} --last 9', '9'),
+        ('{}/absent.pth', 'absent.pth'),
+        ('{}/iter_5.pth {}/text.pth', 'text.pth'),
         ('{}/iter_5.pth --last 1', '--last'),
         ('{}/iter_5.pth {}/other.pth', '{}/other.pth and {}/iter_5.pth'),
         ('{}/iter_5.pth {}/best_BLEU_iter_10.pth', 'best_BLEU_iter_10.pth and {}/iter_5.pth'),
@@ -72,6 +75,7 @@ def test_errors(work_dir, arguments, names):
         cfg = f"model = dict(type='A', attention=dict(smoothing='{smoothing}'))"
         meta = dict(cfg=cfg, dataset_meta=dict(symbols=['b']))
         torch.save(dict(meta=meta, state_dict=states[5]), folder / f'{name}.pth')
+    (folder / 'text.pth').write_text('not yet')
     (folder / 'mixed').mkdir()
     for name in ('iter_5.pth', 'epoch_5.pth'):
         (folder / 'mixed' / name).write_bytes((folder / 'iter_5.pth').read_bytes())

@@ -95,6 +95,7 @@ THREE = {'train_dataloader.batch_size': 3, 'network': aspp()}
         (dict(train=(random_resize(0.5, 2), crop(24, 24))), r'data_preprocessor\.size: .*(16|24)×.. to 24×24'),
         (dict(train=(resize(96, 96),)), r'data_preprocessor\.size: .*96×40 to 96×80'),
         (dict(divisor=8), r'data_preprocessor\.size: \(16, 16\), and size_divisor is 8'),
+        (dict(size=None), r'data_preprocessor\.size: None, and size_divisor is None'),
         (dict(train=(crop(8, 8),)), r'data_preprocessor\.size: .*8×8 pixels: most .* padding'),
         # a batch norm of one value
         (dict(network=aspp(), **ONE), r'train_dataloader\.batch_size: 1.*model\.image_pool\.1\.bn'),
@@ -107,6 +108,7 @@ THREE = {'train_dataloader.batch_size': 3, 'network': aspp()}
         # reduce_zero_label in one place
         (dict(val=[LOAD, dict(MASK, reduce_zero_label=True), PACK]), r'val_.*\.reduce_zero_label: False'),
         (dict(train_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: False, but train_'),
+        (dict(train=reduced(True)), 'reduce_zero_label'),
         (dict(val_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: True, but train_'),
         # masks that validation resizes
         (dict(val=(resize(96, 80),)), r'val_dataloader\.dataset\.pipeline: .*48×20 .*96×40'),

@@ -227,6 +227,9 @@ def edited(root):
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),
         (dict(area=lambda box: '9' if box['id'] == 1 else 9), "1 of 4 annotations .*area '9' of id 1"),
         (dict(image_id=lambda box: [1]), 'CocoDataset'),
+        (dict(image_id=lambda box: 9 if box['id'] == 1 else box['image_id']), '9'),
+        (dict(bbox=lambda box: [None, 2, 9, 9] if box['id'] == 1 else box['bbox']), '(null|None|number)'),
+        (dict(bbox=lambda box: [2, 9, 9] if box['id'] == 1 else box['bbox']), ''),
         (dict(bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox']), None),  # one pixel
         (dict(bbox=lambda box: [40, 30, 20, 20]), None),  # clipped, and no corners
     ],
@@ -295,7 +298,7 @@ def test_an_image_that_is_read_twice_is_a_warning(check, tmp_path, split):
     assert ('are training images' if split else 'lists 1 images more than once') in message
 
 
-@pytest.mark.parametrize(('content', 'name'), [('{"images": [', 'JSON'), ('\ufeff{}', 'BOM'), ('{"a": 1}', 'images')])
+@pytest.mark.parametrize(('content', 'name'), [('{"images": [', 'JSON'), ('\ufeff{}', 'BOM'), ('{"a": 1}', 'images'), ('[]', '')])
 def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, name):
     data_set = coco(tmp_path)
     (tmp_path / 'boxes.json').write_text(content, encoding='utf-8')

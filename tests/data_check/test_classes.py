@@ -171,12 +171,15 @@ AUXILIARY = dict(auxiliary_head=dict(TWO, ignore_index=7))
         ({}, {}, dict(allow_absent=['class 1', 'clas 1']), {'allow_absent': 'clas 1'}),
         (named('a', 'b', palette=[[0, 0, 300], [0, 0, 0]]), {}, {}, {'train_dataloader.dataset': '300'}),
         (named('a', 'b'), named('b', 'a'), {}, {'val_dataloader.dataset': 'order: b, a'}),
+        (named('a', 'a'), {}, {}, {'train_dataloader.dataset': 'duplicate|distinct'}),
+        (dict(metainfo=dict(classes='tube')), {}, {}, {'train_dataloader.dataset': r"\['tube'\]"}),
         # heads
         ({}, {}, heads(TWO, auxiliary_head=TWO), {}),
         ({}, {}, heads(dict(TWO, out_channels=1, loss_decode=SIGMOID), backbone=dict(num_classes=1000)), {}),
         ({}, {}, heads(UNET), {'model.decode_head.num_classes': '1,'}),
         (dict(metainfo=None), dict(metainfo=None), heads(UNET), {}),
         ({}, {}, heads([TWO, dict(num_classes=3)]), {'model.decode_head.1.num_classes': '3,'}),
+        ({}, {}, heads(dict(num_classes=2.5)), {'model.decode_head.num_classes': r'2\.5'}),
         (
             {},
             {},
@@ -203,3 +206,8 @@ def test_settings_that_do_not_agree(check, root, train, val, options, expected):
     found = check(data_set(root, **train), data_set(root, 'val', **val), **options)
     assert found.keys() == expected.keys()
     assert all(re.search(name, found[place]) for place, name in expected.items())
+
+
+def test_a_class_that_is_ignored_is_a_warning(check, root, warned):
+    check(data_set(root), **decoder(ignore_index=0))
+    assert any(level == logging.WARNING and re.search('ignored.*ignore_index', text) for level, text in warned)

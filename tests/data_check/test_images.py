@@ -90,6 +90,22 @@ def test_what_loading_would_change_in_a_tiff_is_a_fault(tmp_path, mode, options,
     assert bool(fault) == bool(said)
 
 
+@pytest.mark.parametrize(
+    ('mode', 'options'),
+    [
+        ('CMYK', dict(format='JPEG')),
+        ('RGB', dict(format='JPEG', progressive=True)),
+        ('RGB', dict(format='WEBP', lossless=True)),
+        ('LA', {}),
+        ('P', {}),
+    ],
+)
+def test_images_of_any_kind_pass_whatever_their_suffix(tmp_path, mode, options):
+    Image.new(mode, (7, 4)).save(tmp_path / 'image.png', **options)
+    file = image_files.ImageFile(str(tmp_path / 'image.png'), 'cv2', 'color')
+    assert image_files.look(file) == ((7, 4), (), '')
+
+
 def black_png(path, width, height):
     """Write a grey PNG without holding it in memory."""
 

@@ -38,7 +38,9 @@ def spoil(root):
     write(root / 'ann_dir/train/colours.png', np.zeros((*SIZE, 3), np.uint8))
     (root / 'img_dir/train/empty_image.png').write_bytes(b'')
     (root / 'ann_dir/train/empty_mask.png').write_bytes(b'')
-    (root / 'ann_dir/train/text.png').write_text('not an image')
+    (root / 'ann_dir/train/text.png').write_text('<html>404')
+    add(root, 'pointer')
+    (root / 'img_dir/train/pointer.png').write_text('version https://git-lfs.github.com/spec/v1\noid sha256:0\n')
     for kind, shape in (('img_dir', (1, 40, 3)), ('ann_dir', (1, 40))):
         write(root / kind / 'train/line.png', np.zeros(shape, np.uint8))
     add(root, 'lossy')
@@ -56,6 +58,7 @@ def spoil(root):
         'img_dir/train/empty_image.png': r'unreadable: .*empty$',
         'ann_dir/train/empty_mask.png': r'unreadable: .*empty$',
         'ann_dir/train/text.png': r'unreadable: ',
+        'img_dir/train/pointer.png': r'unreadable: .*LFS',
         'ann_dir/train/line.png': r'.* 40 pixels',
         'ann_dir/train/lossy.png': r'.*JPEG',
     }
@@ -111,10 +114,21 @@ def test_empty_and_missing_are_named_together(check, root):
     assert found == {}
 
 
-def test_a_listed_image_that_is_not_there(check, root):
-    (root / 'list.txt').write_text('\ufeffsound_0\nsound_1\n', encoding='utf-8')  # odd characters are shown
-    (reason,) = check(data_set(root, ann_file='list.txt'), allow_absent=['class 1']).values()
-    assert r"list.txt lists '\ufeffsound_0'" in reason
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('sound_0\r\nsound_1', ''),
+        ('sound_0 \nsound_1\t\n', ''),
+        ('\ufeffsound_0\nsound_1\n', r"list\.txt lists '\\ufeffsound_0'"),  # odd characters are shown
+        ('sound_0\n\nsound_1\n', r"list\.txt.*''|blank|empty"),
+        ('sound_0.png\nsound_1\n', r'sound_0\.png.*without \.png'),
+    ],
+)
+def test_lists_of_images(check, root, text, said):
+    (root / 'list.txt').write_bytes(text.encode())
+    found = check(data_set(root, ann_file='list.txt'), allow_absent=['class 1'])
+    assert len(found) == bool(said)
+    assert all(re.search(said, reason) for reason in found.values())
 
 
 def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings(check, root, warned):
@@ -204,6 +218,7 @@ def test_other_readers_and_remote_files_are_left_out(check, root, looked):
         'img_dir/train/cut_image.png',
         'img_dir/train/cut_header.png',
         'img_dir/train/empty_image.png',
+        'img_dir/train/pointer.png',
     }
 
 

@@ -48,6 +48,8 @@ def poly(**options):
     [
         (ITERATIONS, [poly(end=40)], r'param_scheduler.0.end: PolyLR .* 40 iterations, .* 100'),
         (ITERATIONS, [dict(type='CosineAnnealingLR', begin=10, end=40, by_epoch=False)], 'param_scheduler.0.end: Cos'),
+        (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, total_steps=50, by_epoch=False)], '(total_steps|end).*50'),
+        (ITERATIONS, [dict(type='ExponentialLR', gamma=0.9, begin=200, by_epoch=False)], 'begin=200'),
         (ITERATIONS, [poly(by_epoch=True)], 'param_scheduler.0.by_epoch: .* lr'),
         (ITERATIONS, [poly(), dict(type='LinearMomentum', end=5)], 'param_scheduler.1.by_epoch: .* momentum'),
         (EPOCHS, [poly(by_epoch=True, end=3)], '3 epochs, .* 5'),
@@ -66,6 +68,7 @@ def test_a_learning_rate_that_is_0_or_never_changes_is_an_error(train_cfg, sched
         (ITERATIONS, [dict(type='LinearLR', end=500, by_epoch=False)], [], '0.end: 500'),
         (EPOCHS, [dict(type='LinearLR', end=500, by_epoch=False)], [], '0.end: 500, but .* 100 iterations'),
         (ITERATIONS, [poly(begin=100, end=200)], [], '0.begin: 100'),
+        (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, total_steps=500, by_epoch=False)], [], '500'),
         (EPOCHS, [dict(type='MultiStepLR', milestones=[3, 8, 11])], [], '0.milestones: 8, 11'),
         (EPOCHS, [dict(type='StepLR', step_size=5)], [], '0.step_size: 5'),
         (EPOCHS, [dict(type='CosineAnnealingLR', T_max=2)], [], '0.T_max: 2, but .* after 2'),

@@ -61,10 +61,19 @@ val_dataloader = dict(batch_size=1, dataset=dict(data_root=data_root, pipeline=p
 PLUGINS = "model = dict(backbone=dict(type='{}', depth=34, plugins=[dict(cfg=1)]))"
 FILES = {  # name: text, and what the error names, if it is one
     'none.py': (None, r'none\.py'),
+    '': (None, 'folder'),
     'notes.txt': ('a = 1', r'notes\.txt'),
     'name.py': ('a = 1\nb = c\n', r'/name\.py, line 2: NameError'),
     'child.py': ("_base_ = './broken.py'\n", r'broken\.py, line 3: SyntaxError'),
     'a.json': ('{"a": 1,\n b}', r'/a\.json, line 2: JSONDecodeError'),
+    'mark.py': ('\ufeffa = 1\n', r'mark\.py, line 1.*U\+FEFF'),
+    'tabs.py': ('if 1:\n\ta = 1\n        b = 2\n', r'tabs\.py.*(Tab|Indentation)'),
+    'latin-1.py': ("a = 'ß'\n".encode('latin-1'), r'latin-1\.py.*(utf|UTF|decode)'),
+    'imports.py': ("custom_imports = dict(imports=['not_there'], allow_failed_imports=False)", 'not_there'),
+    'shipped.py': ("_base_ = 'mmattn::bi_cc/none.py'", r'none\.py'),
+    'cycle.py': ("_base_ = './cycle.py'", r'cycle\.py.*(cycl|recurs|itself)'),
+    'twice.py': ("_base_ = ['./helpers.py', './stem.py']", '[Dd]uplicate'),
+    'lacking.py': ("_base_ = './helpers.py'\nmodel = dict(a={{_base_.none}})\n", 'none'),
     'misspelt.py': ('train_cfgs = dict(max_iters=3)', 'train_cfg'),
     'old.py': ('lr_config = dict(max_iters=3)', 'param_scheduler'),
     'stock.py': (PLUGINS.format('mmseg.ResNetV1c'), 'plugins .* 34'),
@@ -77,6 +86,10 @@ OPTIONS = [  # of a shipped config, and what the error names
     ({'optim_wrapper.optimizer.lr.base': 1}, 'lr'),
     ({'optim_wrapper.optimizer.lr': '1e-3abc'}, 'lr'),
     ({'train_cfg.max_iters': 0}, 'max_iters'),
+    ({'train_dataloader.batch_size': 0}, 'batch_size.*0'),
+    ({'train_dataloader.num_workers': -1}, 'num_workers.*-1'),
+    ({'env_cfg.cudnn_benchmark': 'yes'}, "cudnn_benchmark.*'yes'"),
+    ({'modle.type': 'X'}, 'modle.*model'),
     ({'train_cfg.val_interval': -1}, 'val_interval'),
     ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler'),
     ({'model.test_cfg': dict(SLIDING, stride=(24, 8))}, 'stride'),
@@ -86,6 +99,8 @@ OPTIONS = [  # of a shipped config, and what the error names
     ({'model.test_cfg': dict(SLIDING, stride=(16, 8))}, None),
     ({f'{CROP}.crop_size': (24.0, 24.0)}, r'pipeline\.3\.crop_size'),
     ({f'{CROP}.crop_size': 24.0}, r'pipeline\.3\.crop_size'),
+    ({f'{CROP}.crop_size': (8, 8, 8)}, r'crop_size.*8, 8, 8'),
+    ({f'{CROP}.crop_size': (0, 8)}, r'crop_size.*0, 8'),
     ({f'{CROP}.crop_size': 24}, None),
     ({CROP: dict(type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5))}, None),
     ({'randomness': dict(seed='abc')}, 'seed'),
@@ -126,11 +141,34 @@ SCOPED = [  # the same of helpers with the scope that mmengine adds, but to a se
 )
 def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, names):
     (tmp_path / 'broken.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
-    (tmp_path / 'helpers.py').write_text(HELPERS, encoding='utf-8')
+    for helper in ('helpers.py', 'stem.py'):
+        (tmp_path / helper).write_text(HELPERS, encoding='utf-8')
     if text is not None:
-        (tmp_path / name).write_text(text, encoding='utf-8')
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with nullcontext() if names is None else pytest.raises((ValueError, FileNotFoundError), match=names):
         load_config(tmp_path / name, options)
+
+
+FCN = "default_scope = 'mmseg'\nmodel = dict(type='FCN')\n"
+LAZY = 'from mmengine.config import read_base\nwith read_base():\n    from .base import *\n'
+
+
+@pytest.mark.parametrize(
+    ('name', 'text'),
+    [
+        ('a.py', FCN.replace('\n', '\r\n')),
+        ('a.yaml', 'model:\n  type: FCN\n'),
+        ('a.json', '{"model": {"type": "FCN"}}'),
+        ('a.b-1.0.py', FCN),
+        ('mein [Ordner] ü/a b.py', FCN),
+        ('lazy.py', f'{LAZY}model.update(a=1)\n'),
+    ],
+)
+def test_forms_of_a_config(tmp_path, name, text):
+    (tmp_path / 'base.py').write_text(FCN, encoding='utf-8')
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(text.encode())
+    assert load_config(tmp_path / name).model.type == 'FCN'
 
 
 @pytest.mark.parametrize(
@@ -138,6 +176,8 @@ def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, name
     [
         (['train.py', CONFIG, '--launcher', 'slurm'], 1, 'slurm_train'),
         (['train.py', CONFIG, '--launcher', 'mpi'], 1, 'mpirun'),
+        (['train.py', CONFIG, '--launcher', 'pytorch'], 1, 'dist_train'),
+        (['train.py', CONFIG, '--work-dir', f'{CONFIG}/x'], 1, f'{CONFIG}'),
         (['train.py', CONFIG, '--cfg-options', 'model'], 2, '--cfg-options .*model'),
         (
             ['train.py', CONFIG, '--cfg-options', 'param_scheduler=[dict(type="X",warmup=60)]'],
@@ -145,6 +185,12 @@ def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, name
             '--cfg-options .*scheduler',
         ),
         (['analysis_tools/get_flops.py', ROOT / 'configs/sst'], 1, r'sst/metafile\.yml'),
+        (['analysis_tools/get_flops.py', ROOT / 'configs/_base_/schedules/adamw_160.py', '--shape', 64], 1, 'model'),
+        (['analysis_tools/get_flops.py', CONFIG, '--shape', 0, 64], 1, 'shape.*0'),
+        (['deployment/export.py', CONFIG, 'absent.pth', '--out', 'm.onnx'], 1, r'absent\.pth'),
+        (['misc/publish_model.py', 'absent.pth', 'out.pth'], 1, r'absent\.pth'),
+        (['translation_demo.py', CONFIG, 'absent.pth', 'absent.en', '--out', 'out.de'], 1, 'absent'),
+        (['visualization/attention_maps.py', CONFIG, 'absent.pth', 'absent.jpg', '--query', '1,1'], 1, 'absent'),
     ],
 )
 def test_wrong_arguments(attempt, tmp_path, monkeypatch, arguments, code, names):
@@ -166,7 +212,7 @@ def test_a_port_in_use(attempt):
         assert port in fails(attempt(*tool('dist_train.sh', CONFIG, 1), PORT=port))
 
 
-def test_known_keys_are_no_warning(monkeypatch):
+def test_only_keys_that_are_not_known_are_a_warning(monkeypatch):
     logged = []
     monkeypatch.setattr(command_line, 'print_log', lambda *line: logged.append(line))
     options = {
@@ -175,11 +221,16 @@ def test_known_keys_are_no_warning(monkeypatch):
         'resume': 'auto',  # False in the config
         'find_unused_parameters': True,
         'train_dataloader.num_workers': 0,
+        'val_dataloader.num_workers': 0,
+        'val_dataloader.prefetch_factor': 4,
     }
     cfg = load_config(CONFIG, {**options, 'custom_hooks': [], 'model': dict(_delete_=True, type='X')})
     assert cfg.train_dataloader.dataset.pipeline[3].crop_size == (8, 8)
-    assert 'persistent_workers' not in cfg.train_dataloader  # torch refuses it without workers
+    assert 'persistent_workers' not in cfg.train_dataloader  # torch refuses both without workers
+    assert 'prefetch_factor' not in cfg.val_dataloader
     assert not logged
+    load_config(CONFIG, {'train_cfg.max_iter': 5})
+    assert re.search('max_iter .*max_iters', str(logged))
 
 
 @pytest.mark.parametrize(

@@ -480,6 +480,8 @@ def test_the_command_line(demo, model, folder, capsys):
     (folder / 'notes.png').write_text('no image')
     with pytest.raises(SystemExit, match=r'1 of 9 images .*:\n  .*notes\.png: '):
         demo(folder)
+    with pytest.raises(SystemExit, match='gpu'):
+        demo(folder, '--device', 'gpu')
 
 
 def test_the_name_in_face_parsing_is_the_same_class():

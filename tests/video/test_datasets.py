@@ -223,6 +223,7 @@ def test_gaps_may_be_allowed_and_steps_be_of_any_size(tmp_path):
     clips.clip(tmp_path, 'b', [squares(p, 1) for p in range(3)], numbers=[0, 1, 100_000])
     with pytest.raises(ValueError, match=r'00002\.jpg … 99999\.jpg: 99998 '):
         VideoFolderDataset(data_root=str(tmp_path))
+    assert len(VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True)) == 2
 
 
 def positions(item):
