@@ -14,11 +14,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from mmcv.transforms import LoadImageFromFile
-from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
-from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
+from mmattn.segmentation.face_parsing import HELENDataset
 from mmattn.segmentation.face_parsing.alignment import fit_similarity
 from reproduction import releases
 from reproduction.releases import pack, photo, save
@@ -223,25 +221,6 @@ def test_nearest_colours(command, fails, masks, out):
     figures = (~known).sum(), f'{distance.min(-1).max():.1f}', len(unknown) - 5
     assert all(f' {figure} ' in line for figure in figures)
     assert len(set(line.rpartition('nearest: ')[2].split('; ')) & unknown) == 5
-
-
-def test_the_data_sets_load_what_is_converted(command, helen_release, lfw_release, out, tmp_path):
-    for kind, module, args in (
-        (HELENDataset, helen, [helen_release, '--allow-other-counts']),
-        (LFWPLDataset, lfw_pl, lfw_release),
-    ):
-        assert command(module, *args)[0] == 0
-        for part, count in (('train', 3), ('val', 2 if kind is HELENDataset else 1), ('test', 1)):
-            dataset = kind(
-                data_root=str(out),
-                data_prefix=dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}'),
-                pipeline=[LoadImageFromFile(), LoadAnnotations()],
-            )
-            assert len(dataset) == count
-            found = np.concatenate([sample['gt_seg_map'].ravel() for sample in dataset])
-            assert set(found) == set(range(len(dataset.metainfo['classes'])))
-            assert all(sample['gt_seg_map'].shape == sample['img'].shape[:2] == SIZE for sample in dataset)
-        out.rename(tmp_path / kind.__name__)
 
 
 @pytest.mark.parametrize('mode', ['1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'I;16'])

@@ -38,16 +38,6 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope='module')
-def trained(run, tmp_path_factory):
-    """A work dir after two iterations in one process, and the log."""
-    folder = tmp_path_factory.mktemp('trained')
-    log = run(*tool('train.py', CONFIG, '--work-dir', folder, '--cfg-options', *SMALL))
-    assert len(losses(log)) == 2
-    assert log.count('Operators on the CPU: ') == 1
-    return folder, log
-
-
 def free_port():
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
@@ -65,6 +55,11 @@ def metrics(folder):
 
 def weights(path):
     return torch.load(path, weights_only=False)['state_dict']
+
+
+def test_a_log_has_the_losses_and_what_runs_the_operators(trained):
+    assert len(losses(trained[1])) == 2
+    assert trained[1].count('Operators on the CPU: ') == 1
 
 
 def test_another_model_and_other_classes_than_trained_are_named(run, trained, tmp_path):
@@ -96,19 +91,6 @@ def test_mmsegs_own_train_runs_our_config_and_agrees(run, trained, tmp_path):
     expected = weights(trained[0] / 'iter_2.pth')
     for name, tensor in weights(tmp_path / 'iter_2.pth').items():
         assert torch.equal(tensor, expected[name]), name
-
-
-@pytest.mark.e2e
-def test_resume_continues_at_the_last_checkpoint(run, trained, tmp_path):
-    (tmp_path / 'iter_2.pth').write_bytes((trained[0] / 'iter_2.pth').read_bytes())
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_2.pth'))
-    command = [*tool('train.py', CONFIG, '--work-dir', tmp_path, '--resume', '--cfg-options', *SMALL)]
-    log = run(*command, 'train_cfg.max_iters=3')
-    assert 'Iter(train) [3/3]' in log
-    assert 'Nothing is trained' not in log
-    log = run(*command)
-    assert 'Nothing is trained: the checkpoint is of iteration 3, and training ends at 2' in log
-    assert 'Iter(train) [1/3]' not in log
 
 
 @pytest.mark.e2e
@@ -181,6 +163,29 @@ def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
     run(*command, '--show-dir', tmp_path / 'shown', '--tta', '--cfg-options', *SMALL)
     for folder in ('shown', 'predictions'):
         assert sorted(path.name for path in (tmp_path / folder).iterdir()) == ['tile_0.png', 'tile_1.png']
+
+
+@pytest.mark.e2e
+@pytest.mark.mmcv_operators
+def test_the_test_of_a_detector_agrees_with_its_validation_and_draws(run, tmp_path):
+    config = ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'
+    small = [
+        *(f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test')),
+        *(f'{part}_dataloader.persistent_workers=False' for part in ('train', 'val', 'test')),
+        'train_dataloader.batch_size=2',
+        'train_dataloader.dataset.pipeline.4.scale=(144,120)',
+        *(f'{part}_dataloader.dataset.pipeline.1.scale=(144,120)' for part in ('val', 'test')),
+        'model.test_cfg.rcnn.score_thr=0.0',
+        *('train_cfg.max_iters=3', 'train_cfg.val_interval=3', 'default_hooks.checkpoint.interval=3'),
+    ]
+    options = '--work-dir', tmp_path, '--cfg-options', *small
+    logs = [
+        run(*tool('train.py', config, *options)),
+        run(*tool('test.py', config, tmp_path / 'iter_3.pth', '--show-dir', tmp_path / 'shown', *options)),
+    ]
+    validated, tested = (re.findall(r'pascal_voc/AP50: (\S+)', log)[-1] for log in logs)
+    assert tested == validated
+    assert sorted(path.name for path in (tmp_path / 'shown').iterdir()) == ['val_0.png', 'val_1.png']
 
 
 def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, tmp_path):
@@ -372,23 +377,6 @@ def test_flags_that_do_not_fit_are_named(attempt, name, flags, names):
     assert done.returncode in (1, 2)
     assert re.search(names, done.stderr)
     assert 'Traceback' not in done.stderr
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    ('options', 'names', 'trains'),
-    [
-        ('{0}._delete_=True {0}.type=SGD {0}.lr=1', 'iter_2.pth .*amsgrad, betas', False),
-        ('param_scheduler=[]', r'iter_2.pth .*\d other param_schedulers', False),
-        ('{0}.lr=0.5', 'learning rate .* 0.5', True),
-    ],
-)
-def test_a_run_is_resumed_with_its_own_optimizer_and_schedulers(attempt, trained, tmp_path, options, names, trains):
-    command = tool('train.py', CONFIG, '--work-dir', tmp_path, '--resume', trained[0] / 'iter_2.pth')
-    options = ['train_cfg.max_iters=3', *options.format('optim_wrapper.optimizer').split()]
-    done = attempt(*command, '--cfg-options', *SMALL, *options, merged=True)
-    assert re.search(names, done.stdout), done.stdout[-2000:]
-    assert ('Iter(train) [3/3]' in done.stdout) == (done.returncode == 0) == trains
 
 
 @pytest.mark.e2e

@@ -130,17 +130,6 @@ def test_label_propagation_has_the_features_from_which_the_rows_start(data, weig
         torch.testing.assert_close(maps.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_frozen_backbone_keeps_its_weights_and_the_rest_is_trained(data, weights):  # noqa: F811
-    for frozen in (True, False):
-        cfg = configs(data, weights, frozen=frozen)[1]
-        init_default_scope('mmengine')
-        model = MODELS.build(cfg.model).train()
-        trained = {name.partition('.')[0] for name, p in model.named_parameters() if p.requires_grad}
-        assert ('backbone' in trained) != frozen
-        assert {'projection', 'encoder', 'decoder', 'expand_mask_project', 'score'} <= trained
-        assert any(module.training for module in model.backbone.modules()) != frozen
-
-
 @pytest.mark.e2e
 def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     """J&F of a clip is that of the last validation of its fold; a second call trains nothing and gives the same."""

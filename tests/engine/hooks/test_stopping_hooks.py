@@ -193,14 +193,6 @@ def test_a_checkpoint_that_does_not_fit_stops_test(attempt, tmp_path, flags):
 
 
 @pytest.mark.e2e
-def test_a_wrong_option_stops_train_before_data_are_read(attempt, tmp_path):
-    options = 'model.decode_head.window_size=4', 'train_dataloader.dataset.data_root=/no/such/folder'
-    error, log = error_and_log(attempt, 'train.py', CONFIG, '--work-dir', tmp_path, options=options)
-    assert 'window_size' in error.splitlines()[0]
-    assert 'FileNotFoundError' not in log
-
-
-@pytest.mark.e2e
 def test_a_nan_loss_stops_train(attempt, tmp_path):
     options = 'train_cfg.max_iters=9', 'default_hooks.checkpoint.interval=1', 'optim_wrapper.optimizer.lr=1e30'
     error, log = error_and_log(attempt, 'train.py', CONFIG, '--work-dir', tmp_path, options=options)
