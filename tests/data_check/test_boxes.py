@@ -298,7 +298,9 @@ def test_an_image_that_is_read_twice_is_a_warning(check, tmp_path, split):
     assert ('are training images' if split else 'lists 1 images more than once') in message
 
 
-@pytest.mark.parametrize(('content', 'name'), [('{"images": [', 'JSON'), ('\ufeff{}', 'BOM'), ('{"a": 1}', 'images'), ('[]', '')])
+@pytest.mark.parametrize(
+    ('content', 'name'), [('{"images": [', 'JSON'), ('\ufeff{}', 'BOM'), ('{"a": 1}', 'images'), ('[]', '')]
+)
 def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, name):
     data_set = coco(tmp_path)
     (tmp_path / 'boxes.json').write_text(content, encoding='utf-8')

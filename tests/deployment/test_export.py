@@ -23,6 +23,7 @@ from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import write_pt2
 from mmattn.ops.dispatch import kernels_run
 
+from ..forked_tools import run_command
 from ..full_disk import full_disk
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor
 
@@ -236,6 +237,16 @@ def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_
     with Image.open(image) as pixels, Image.open(out / 'vis' / 'image.png') as overlay:
         mixed = np.asarray(pixels) / 2 + np.array(PALETTE)[found] / 2
         assert np.abs(np.asarray(overlay) - mixed).max() <= 0.5
+
+
+def test_a_broken_image_does_not_stop_the_others(exported, image, tmp_path):
+    half = tmp_path / 'half.png'
+    half.write_bytes(image.read_bytes()[:200])
+    arguments = [TOOLS / 'run_onnx.py', exported('BiCCHead')[1] / 'network.onnx', half, image, '--out-dir', tmp_path]
+    done = run_command([sys.executable, *arguments], merged=True)
+    assert done.returncode == 1
+    assert 'half.png: ' in done.stdout
+    assert [path.name for path in (tmp_path / 'pred').iterdir()] == ['image.png']
 
 
 def test_the_service_answers_with_the_index_map(exported, image, monkeypatch):

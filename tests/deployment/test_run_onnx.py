@@ -166,38 +166,3 @@ def test_what_is_no_image_is_named_without_an_object_in_memory(tmp_path):
     with pytest.raises(OSError, match=r'the image: .*Pillow') as error:
         runner.read(b'text')
     assert 'BytesIO' not in str(error.value)
-
-
-class Brightness:
-    """In place of a session: two logits, of dark and of bright pixels."""
-
-    def get_inputs(self):
-        return [type('Input', (), dict(name='image'))]
-
-    def run(self, _, feed):
-        bright = feed['image'].mean(1)
-        return (np.stack([-bright, bright], 1),)
-
-
-def test_a_broken_image_does_not_stop_the_others(monkeypatch, photograph, tmp_path):
-    about = dict(
-        not_described=[],
-        mode='whole',
-        palette=[[0, 0, 0], [255, 0, 0]],
-        channel_order='RGB',
-        resize=None,
-        mean=[127.0] * 3,
-        std=[1.0] * 3,
-        size_divisor=1,
-        pad_value=0,
-        align_corners=False,
-        threshold=None,
-    )
-    monkeypatch.setattr(runner, 'load', lambda *_: (Brightness(), about, None))
-    (tmp_path / 'model.onnx').touch()
-    (tmp_path / 'half.png').write_bytes(photograph.read_bytes()[:200])
-    with pytest.raises(RuntimeError, match=r'half\.png: '):
-        run(monkeypatch, tmp_path / 'model.onnx', tmp_path / 'half.png', photograph, '--out-dir', tmp_path / 'out')
-    found = np.asarray(Image.open(tmp_path / 'out/pred/photograph.png'))
-    assert (found == (runner.read(photograph).mean(-1) > 127)).all()
-    assert [path.name for path in (tmp_path / 'out/pred').iterdir()] == ['photograph.png']

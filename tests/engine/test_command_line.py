@@ -177,7 +177,7 @@ def test_forms_of_a_config(tmp_path, name, text):
         ),
         (['analysis_tools/get_flops.py', ROOT / 'configs/sst'], 1, r'sst/metafile\.yml'),
         (['analysis_tools/get_flops.py', ROOT / 'configs/_base_/schedules/adamw_160.py', '--shape', 64], 1, 'model'),
-        (['analysis_tools/get_flops.py', CONFIG, '--shape', 0, 64], 1, 'shape.*0'),
+        (['analysis_tools/get_flops.py', CONFIG, '--shape', 0, 64], 2, 'shape.*0'),
         (['deployment/export.py', CONFIG, 'absent.pth', '--out', 'm.onnx'], 1, r'absent\.pth'),
         (['misc/publish_model.py', 'absent.pth', 'out.pth'], 1, r'absent\.pth'),
         (['translation_demo.py', CONFIG, 'absent.pth', 'absent.en', '--out', 'out.de'], 1, 'absent'),
@@ -237,8 +237,9 @@ def test_digits_in_quotes_are_text(value, parsed):
 
 
 def checkpoints(folder):
-    """Write files that are no checkpoints; return the reasons by path."""
+    """Write files that are no checkpoints; return what is said by path."""
     torch.save(dict(state_dict={}), folder / 'whole.pth')
+    torch.save(dict(state_dict=dict(bias=torch.tensor([1.0, torch.nan]))), folder / 'nan.pth')
     (folder / 'empty.pth').touch()
     (folder / 'text.pth').write_text('not yet trained', encoding='utf-8')
     (folder / 'cut.pth').write_bytes((folder / 'whole.pth').read_bytes()[:-100])
@@ -246,12 +247,13 @@ def checkpoints(folder):
     with zipfile.ZipFile(folder / 'zip.pth', 'w') as archive:
         archive.writestr('notes.txt', 'x')
     reasons = dict(empty='empty', text='torch.save', cut='truncated', folder='folder', zip='zip')
-    return {folder / f'{name}.pth': reason for name, reason in reasons.items()}
+    texts = {name: rf'is not a checkpoint \(.*{reason}' for name, reason in reasons.items()}
+    return {folder / f'{name}.pth': text for name, text in {**texts, 'nan': 'has NaN .*: bias$'}.items()}
 
 
 def test_what_is_not_a_checkpoint(tmp_path):
     for path, reason in checkpoints(tmp_path).items():
-        with pytest.raises(ValueError, match=rf'^{re.escape(str(path))} is not a checkpoint \(.*{reason}'):
+        with pytest.raises(ValueError, match=f'^{re.escape(str(path))} {reason}'):
             check_checkpoint(path)
     with pytest.raises(FileNotFoundError, match=r'none\.pth'):
         check_checkpoint(tmp_path / 'none.pth')
@@ -294,6 +296,7 @@ def test_what_is_a_checkpoint(tmp_path):
         'video_demo.py {image} {image} --config {config} --checkpoint {checkpoint} --out {out}',
         'visualization/attention_maps.py {config} {checkpoint} {image} --query 1,1 --out {out}.png',
         'visualization/attention_explorer.py {config} {checkpoint} {image} --out {out}',
+        'misc/average_checkpoints.py {checkpoint} {checkpoint} --out {out}',
         'misc/publish_model.py {checkpoint} {out}',
     ],
     ids=lambda command: ' '.join(command.split()[:3]),
@@ -408,10 +411,6 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_work(attempt, tra
 
 
 # --- the tools' own
-
-
-def test_get_flops_takes_the_configs_own_size(run):
-    assert 'input 256×256: ' in run(*tool('analysis_tools/get_flops.py', CONFIG, '--depth', 1))
 
 
 def test_attention_maps_are_of_the_format_of_the_suffix(attempt, trained, tiny_data, tmp_path):

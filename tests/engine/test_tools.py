@@ -377,30 +377,3 @@ def test_flags_that_do_not_fit_are_named(attempt, name, flags, names):
     assert done.returncode in (1, 2)
     assert re.search(names, done.stderr)
     assert 'Traceback' not in done.stderr
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    'command',
-    [
-        'train.py {config} --work-dir {tmp}/work --resume {weights}',
-        'test.py {config} {nan} --work-dir {tmp}/work',
-        'train.py {config} --work-dir {tmp}/work --resume {nan}',
-        'image_demo.py {photo} {config} {nan} --out-dir {tmp}/out',
-        'misc/average_checkpoints.py {nan} {good} --out {tmp}/mean.pth',
-        'misc/publish_model.py {nan} {tmp}/published.pth',
-    ],
-)
-def test_checkpoints_of_no_use_are_refused_by_every_tool(attempt, trained, tiny_data, tmp_path, command):
-    """Weights without the state of a run cannot be resumed, and those that are NaN cannot be used at all."""
-    good, nan, weights = trained[0] / 'iter_2.pth', tmp_path / 'nan.pth', tmp_path / 'weights.pth'
-    checkpoint = torch.load(good, weights_only=False)
-    torch.save({key: checkpoint[key] for key in ('meta', 'state_dict')}, weights)
-    checkpoint['state_dict']['decode_head.conv_seg.weight'][0, 0] = torch.nan
-    torch.save(checkpoint, nan)
-    photo = next(Path(tiny_data['BUILDINGS_ROOT'], 'img_dir/val').iterdir())
-    files = dict(nan=nan, good=good, weights=weights, photo=photo)
-    done = attempt(*tool(*command.format(config=CONFIG, tmp=tmp_path, **files).split()))
-    assert done.returncode == 1
-    assert re.search(f'{nan} .*decode_head.conv_seg.weight' if '{nan}' in command else f'{weights} ', done.stderr)
-    assert {path.name for path in tmp_path.iterdir()} <= {'nan.pth', 'weights.pth', 'work'}

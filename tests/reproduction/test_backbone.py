@@ -3,7 +3,7 @@
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 
 from mmattn.utils import config_path
 from reproduction.backbone import check_weights, read_backbone, set_weights
@@ -12,8 +12,9 @@ from reproduction.protocol import Protocol, read_data, shipped
 from reproduction.tables import read_tables
 from reproduction.task import ProtocolError
 
+from .conftest import NAME
+
 TABLES = read_tables()
-NAME = 'mobilenet-v2-d8'
 
 
 def adapted(table, data, dataset='camvid', names=None, **options):
@@ -21,22 +22,6 @@ def adapted(table, data, dataset='camvid', names=None, **options):
     source = read_data(dataset, data[dataset])
     methods = plan(TABLES[table], protocol, source, names)
     return methods, words(methods, protocol, source)
-
-
-@pytest.fixture(scope='module')
-def weights(tmp_path_factory):
-    """A file with weights of the backbone, whose norms have statistics."""
-    init_default_scope('mmseg')
-    torch.manual_seed(0)
-    backbone = MODELS.build(read_backbone(NAME).model.backbone)
-    backbone.init_weights()
-    for module in backbone.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.momentum = 1.0
-    backbone(torch.randn(4, 3, 36, 48))  # otherwise all units are off, and the maps the same for all images
-    path = tmp_path_factory.mktemp('weights') / 'weights.pth'
-    torch.save(dict(state_dict=backbone.state_dict()), path)
-    return path
 
 
 @pytest.mark.parametrize(

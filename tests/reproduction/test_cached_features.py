@@ -13,13 +13,14 @@ from reproduction import cached_features
 from reproduction.cached_features import CachedFeaturesDataset, on_cached_features
 from reproduction.frozen_backbone import FrozenBackbone
 
-from .test_backbone import NAME, adapted, weights  # noqa: F401  (a fixture)
+from .conftest import NAME
+from .test_backbone import adapted
 
 CROPS = 5
 
 
 @pytest.fixture
-def whole(request, data, weights):  # noqa: F811
+def whole(request, data, weights):
     """The config of a row with the whole network, whose backbone is frozen."""
     table, name = getattr(request, 'param', ('3.2', 'Bi-CC'))
     dataset, backbone = ('fasseg', f'{NAME}_unet') if table == '4.3' else ('camvid', NAME)
@@ -28,7 +29,7 @@ def whole(request, data, weights):  # noqa: F811
     return next(method for method in methods if method.name == name).configs[0]
 
 
-def build(cfg, weights=None):  # noqa: F811
+def build(cfg, weights=None):
     """Build a network; its heads are random, or those of another, and without dropout."""
     torch.manual_seed(1)
     model = MODELS.build(cfg.model)
@@ -128,7 +129,7 @@ def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
     assert max(scores[0].values()) > 0
 
 
-def test_rows_share_the_features_which_are_computed_once_and_extended(data, weights, tmp_path, monkeypatch):  # noqa: F811
+def test_rows_share_the_features_which_are_computed_once_and_extended(data, weights, tmp_path, monkeypatch):
     """Also by an interrupted call; other crops are added."""
     written = []
     write = cached_features.write_sample
@@ -169,7 +170,7 @@ def test_rows_share_the_features_which_are_computed_once_and_extended(data, weig
 
 @pytest.mark.slow
 @pytest.mark.parametrize('change', ['weights', 'pipeline'])
-def test_other_weights_or_another_pipeline_have_other_features(change, whole, weights, tmp_path):  # noqa: F811
+def test_other_weights_or_another_pipeline_have_other_features(change, whole, weights, tmp_path):
     one = on_cached_features(whole, tmp_path, 2)
     if change == 'weights':
         state = torch.load(weights, weights_only=True)

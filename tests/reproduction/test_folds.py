@@ -19,22 +19,20 @@ from reproduction.tables import read_tables
 from reproduction.task import ProtocolError
 from reproduction.untrained import check_untrained, label_propagation
 
-from .test_backbone import weights  # noqa: F401  (a fixture)
-
 FOLDS = ('bear',), ('goat',)
 ROWS = read_tables()['5.1']
 
 
-def protocol(weights, **changes):  # noqa: F811
+def protocol(weights, **changes):
     changes = {'backbone': 'mobilenet-v2-s8_video', 'frozen': True, **changes}
     return Protocol('davis_240p', 2, 1.0, True, pretrained=weights, **changes)
 
 
-def configs(data, weights, **changes):  # noqa: F811
+def configs(data, weights, **changes):
     return [m.configs[0] for m in plan(ROWS, protocol(weights, **changes), read_data('davis_240p', data['davis_240p']))]
 
 
-def test_a_fold_trains_and_pastes_only_the_clips_of_the_others(data, weights, tmp_path):  # noqa: F811
+def test_a_fold_trains_and_pastes_only_the_clips_of_the_others(data, weights, tmp_path):
     """The lists decide on both data sets of the training, also on that of the pasted objects."""
     first, second = list_folds(FOLDS, tmp_path)
     with fold_lists(FOLDS, tmp_path):
@@ -110,7 +108,7 @@ def test_folds_that_cannot_be_made(data, tmp_path, call, names):
     assert not [path for path in tmp_path.rglob('*') if path.is_file()]
 
 
-def test_label_propagation_has_the_features_from_which_the_rows_start(data, weights):  # noqa: F811
+def test_label_propagation_has_the_features_from_which_the_rows_start(data, weights):
     """Frozen or not: the maps of the backbone with the weights of the file."""
     frames = torch.randint(256, (2, 3, 32, 48), dtype=torch.uint8)
     state = torch.load(weights, weights_only=True)['state_dict']
@@ -131,7 +129,7 @@ def test_label_propagation_has_the_features_from_which_the_rows_start(data, weig
 
 
 @pytest.mark.e2e
-def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
+def test_folds_through_the_tools(data, weights, tmp_path):
     """J&F of a clip is that of the last validation of its fold; a second call trains nothing and gives the same."""
     rows = [row for row in ROWS if row.baseline is None]
     scope = Scope(seeds=[3], folds=FOLDS, untrained=['first mask', 'label propagation'], units='.*')
@@ -173,7 +171,7 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     assert content['rows'][1]['configs'] == [f'first mask, {stem}_fold-1', f'first mask, {stem}_fold-2']
 
 
-def test_the_backbone_for_clips_is_the_first_part_of_the_whole(weights):  # noqa: F811
+def test_the_backbone_for_clips_is_the_first_part_of_the_whole(weights):
     """Maps and gradients, in float64."""
     from reproduction.mobilenet_v2_stride8 import MobileNetV2Stride8
 

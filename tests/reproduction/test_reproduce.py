@@ -26,8 +26,6 @@ from reproduction.store import Store
 from reproduction.tables import read_tables
 from reproduction.task import has_own_test
 
-from .test_backbone import weights  # noqa: F401  (a fixture)
-
 TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
 
 
@@ -204,7 +202,7 @@ def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, mon
     assert ['--out' in command for command in called] == [False, True]
 
 
-def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, monkeypatch):  # noqa: F811
+def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, monkeypatch):
     """The counts are those of the whole network; another number of crops requires another work dir."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
     monkeypatch.setattr(reproduce, 'run_stages', Recorder())

@@ -41,15 +41,6 @@ def test_the_similarity_is_umeyamas():
         np.testing.assert_allclose(matrix, umeyama(source, target), atol=1e-9)
 
 
-def test_a_known_similarity_is_recovered():
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        [source] = random_shapes(rng, 1)
-        a, b = similarity(rng)
-        expected = [[a.real, -a.imag, b.real], [a.imag, a.real, b.imag]]
-        np.testing.assert_allclose(fit_similarity(source, a * source + b), expected, atol=1e-6)
-
-
 def test_nothing_is_mirrored():
     [shape] = random_shapes(np.random.default_rng(2), 1)
     mirrored = -shape.conjugate() + 3

@@ -68,9 +68,19 @@ def run(cfg):
     [
         (False, {}, '', True),
         (True, {}, '', True),
-        (False, {'train_dataloader.batch_size': 3}, r'repeat data: .*batch_size is 3, of 1 processes \(in training: 2, of 1\)', False),
+        (
+            False,
+            {'train_dataloader.batch_size': 3},
+            r'repeat data: .*batch_size is 3, of 1 processes \(in training: 2, of 1\)',
+            False,
+        ),
         (True, {'train_dataloader.batch_size': 3}, r'train_dataloader\.batch_size is 3 \(in training: 2\)', True),
-        (False, {'train_dataloader.sampler.shuffle': False}, r'repeat data: .*sampler\.shuffle is False \(in training: True\)', False),
+        (
+            False,
+            {'train_dataloader.sampler.shuffle': False},
+            r'repeat data: .*sampler\.shuffle is False \(in training: True\)',
+            False,
+        ),
         (False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)', True),
         (False, {'train_cfg.max_iters': 8}, r'train_cfg\.max_iters is 8 \(in training: 6\)', True),
         (False, {'train_cfg.max_iters': 3}, 'Nothing is trained: .* iteration 3, and training ends at 3', True),
@@ -95,3 +105,10 @@ def test_a_run_with_other_settings(tmp_path, by_epoch, settings, said, goes_on):
     if 'train_cfg.max_iters' not in settings:
         rest = whole[24:] if by_epoch else whole[6:]
         assert sorted(seen) == sorted(rest)  # nothing is skipped or repeated
+
+
+def test_weights_without_the_state_of_a_run_are_not_resumed(tmp_path):
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(meta=dict(epoch=0, iter=3), state_dict=OneWeight().state_dict()), path)
+    with pytest.raises(ValueError, match=f'{path} cannot be resumed: it has weights, but no state of a run'):
+        run(config(tmp_path, False, resume=True, load_from=str(path)))
