@@ -56,13 +56,12 @@ def _computed(metric: dict) -> set[str] | None:
     elif kind == 'VOCMetric' and metric.get('metric', 'mAP') == 'mAP':
         keys = {'mAP', *(f'AP{int(iou * 100):02d}' for iou in _list(metric.get('iou_thrs', 0.5)))}
         prefix = metric.get('prefix') or 'pascal_voc'
-    elif kind == 'CocoMetric' and 'proposal_fast' not in _list(metric.get('metric', 'bbox')):
-        if metric.get('classwise') or metric.get('metric_items'):
+    elif kind == 'CocoMetric':
+        names = _list(metric.get('metric', 'bbox'))
+        if metric.get('classwise') or metric.get('metric_items') or {'proposal', 'proposal_fast'}.intersection(names):
             return None
-        keys = {f'{name}_{key}' for name in _list(metric.get('metric', 'bbox')) for key in BOX_RESULTS}
+        keys = {f'{name}_{key}' for name in names for key in BOX_RESULTS}
         prefix = metric.get('prefix') or 'coco'
-        if 'proposal' in _list(metric.get('metric', 'bbox')):
-            return None
     else:
         metric_class = component_class(metric, METRICS)
         keys = set(getattr(metric_class, 'metric_names', ()))

@@ -422,10 +422,7 @@ def _find(setting: Any, value: Any, path: str) -> Iterator[str]:
 
 
 def _contains(setting: Any, value: Any) -> bool:
-    if setting == value:
-        return True
-    items = setting.values() if isinstance(setting, dict) else setting if isinstance(setting, list | tuple) else ()
-    return any(_contains(item, value) for item in items)
+    return next(_find(setting, value, ''), None) is not None
 
 
 def _look_up(cfg: Config, key: str, new: Any) -> None:

@@ -1,10 +1,8 @@
-"""Time and memory of a call, for benchmarks and tests."""
+"""Memory of a call, for benchmarks and tests."""
 
 import json
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,24 +42,3 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     first = min(events, key=lambda event: event['ts'])['args']
     peak = max(event['args']['Total Allocated'] for event in events)
     return result, (peak - (first['Total Allocated'] - first['Bytes']) - kept) / MIB
-
-
-def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Measure the median time of ``repeats`` runs in seconds, after one warm-up run."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        call()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
-
-
-def interleaved_times(calls: dict[Any, Callable[[], Any]], repeats: int = 5) -> dict[Any, float]:
-    """Measure the median times of calls over ``repeats`` runs, in seconds. Calls alternate to share other load."""
-    times: dict[Any, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            times[name].append(median_time(call, 1))
-    return {name: statistics.median(seconds) for name, seconds in times.items()}

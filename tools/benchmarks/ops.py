@@ -16,8 +16,11 @@ same processor. --scaling draws Bi-NL's core over the number of positions.
 import argparse
 import json
 import multiprocessing
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -29,7 +32,7 @@ import mmattn.utils.command
 from mmattn.ops import dispatch
 from mmattn.ops.gpu.collect_env import collect_env
 from mmattn.utils.files import write_text
-from mmattn.utils.profiling import extra_memory, interleaved_times
+from mmattn.utils.profiling import extra_memory
 
 TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -45,6 +48,21 @@ def timed(call: Call, of: str) -> Callable[[], Tensor | tuple[Tensor, ...]]:
         return torch.autograd.grad(call.function(*call.inputs).sum(), call.inputs)
 
     return forward if of == FORWARD else both
+
+
+def interleaved_times(calls: dict[Any, Callable[[], Any]], repeats: int) -> dict[Any, float]:
+    """Measure the median seconds of calls, each run after a warm-up run. They take turns to share other load."""
+    times: dict[Any, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            for is_timed in (False, True):
+                start = time.perf_counter()
+                call()
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                if is_timed:
+                    times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def results(call: Call) -> list[Tensor]:
