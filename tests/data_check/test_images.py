@@ -138,15 +138,3 @@ def test_images_of_the_size_that_their_decoder_reads(tmp_path, monkeypatch):
                     assert f'{width * height} pixels' in fault or f'{width}×{height} pixels' in fault
                     assert ("imdecode_backend='cv2'" in fault) == (width * height <= 400)
     assert Image.MAX_IMAGE_PIXELS == 100
-
-
-@pytest.mark.slow
-def test_an_image_that_only_opencv_reads(tmp_path):
-    path = tmp_path / 'image.png'
-    black_png(path, 14000, 13000)
-    with pytest.raises(Image.DecompressionBombError):
-        Image.open(path)
-    assert image_files.look(image_files.ImageFile(str(path), 'cv2', 'color')) == ((14000, 13000), (), '')
-    mask = image_files.ImageFile(str(path), 'cv2', 'unchanged', is_mask=True)
-    assert image_files.look(mask) == ((14000, 13000), (0,), '')
-    assert 'imdecode_backend' in image_files.look(mask._replace(backend='pillow')).fault

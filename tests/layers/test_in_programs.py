@@ -145,6 +145,24 @@ def test_samples_do_not_mix(name):
     torch.testing.assert_close(layer(*[x] * len(inputs))[:1], expected)
 
 
+@pytest.mark.parametrize('name', ['BilateralNonLocal2d', 'BilateralMultiheadAttention', 'TransformerAttention2d'])
+def test_gradients_of_each_sample(name):
+    """By vmap, as differential privacy needs them; their sum is the gradient of the batch."""
+    layer, inputs, _ = made(name)
+    layer, x, count = First(layer), inputs[0].detach(), len(inputs)
+    values = {key: p.detach() for key, p in layer.named_parameters()}
+
+    def loss(values, batch):
+        return torch.func.functional_call(layer, values, (batch,) * count).square().sum()
+
+    grad = torch.func.grad(loss)
+    found = torch.func.vmap(grad, (None, 0))(values, x[:, None])
+    expected = [grad(values, sample[None]) for sample in x]
+    for key, whole in grad(values, x).items():
+        torch.testing.assert_close(found[key], torch.stack([each[key] for each in expected]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[key].sum(0), whole, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ('name', 'shape'),
     [

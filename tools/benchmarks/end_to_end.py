@@ -15,8 +15,6 @@ import argparse
 import copy
 import multiprocessing
 import re
-import statistics
-import time
 from ast import literal_eval
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +33,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from rich.progress import track
 from torch import Tensor
+from translation import seconds
 
 import mmattn.utils.command
 from mmattn.engine import enable_amp, inference_precision, prepare_for_cpu, prepare_for_inference
@@ -153,16 +152,10 @@ def measure(lines: Sequence[str], options: Options, repeats: int) -> dict[tuple[
     figures = {}
     for name in STEPS:
         functions = {line: network[name] for line, network in networks.items() if name in network}
-        times: dict[str, list[float]] = {line: [] for line in functions}
-        for repeat in range(repeats + 1):
-            for line, (function, _) in functions.items():
-                start = time.perf_counter()
-                function()
-                if repeat:  # the first step is a warm-up
-                    times[line].append(time.perf_counter() - start)
+        times = seconds({line: function for line, (function, _) in functions.items()}, repeats)
         for line, (function, images) in functions.items():
             mib = extra_memory(function)[1]
-            figures[line, name] = Figures(images / statistics.median(times[line]), mib, options)
+            figures[line, name] = Figures(images / times[line], mib, options)
     return figures
 
 
