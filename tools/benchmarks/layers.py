@@ -6,14 +6,14 @@ they are measured: medians in ms, peak memory in MiB beyond weights and inputs, 
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
 import alternatives
 import torch
 from torch import Tensor, nn
+from translation import seconds
+from workloads import BOTH, FORWARD
 
 import mmattn.utils.command
 from mmattn import layers
@@ -21,7 +21,6 @@ from mmattn.ops import dispatch
 from mmattn.utils.profiling import extra_memory
 
 DTYPES = {'float32': None, 'bfloat16': torch.bfloat16}  # autocast to it
-FORWARD, BOTH = 'forward', 'forward + backward'
 
 
 class AllPositions(nn.Module):
@@ -100,25 +99,9 @@ def measure(layer: nn.Module, x: Tensor, dtype: torch.dtype | None, repeats: int
         grads = torch.autograd.grad(out.sum(), [x, *layer.parameters()], allow_unused=True)
         return tuple(grad for grad in grads if grad is not None)
 
-    return {
-        name: (median(call, x.device, repeats), memory(call, x.device))
-        for name, call in ((FORWARD, forward), (BOTH, both))
-    }
-
-
-def median(call: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Measure the median ms of a call, after two warm-up calls."""
-    times = []
-    for repeat in range(repeats + 2):
-        if device.type == 'cuda':
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        if device.type == 'cuda':
-            torch.cuda.synchronize()
-        if repeat > 1:
-            times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+    calls = {FORWARD: forward, BOTH: both}
+    times = seconds(calls, repeats)
+    return {name: (1e3 * times[name], memory(call, x.device)) for name, call in calls.items()}
 
 
 def memory(call: Callable[[], object], device: torch.device) -> float:
