@@ -215,32 +215,23 @@ def _translate(model: Any, source: int, target: int) -> None:
 
 
 def _ground(model: Any, features: int, regions: int, words: int) -> None:
-    inputs = dict(
-        caption=torch.zeros(1, words, dtype=torch.long),
-        phrases=torch.zeros(1, 4, dtype=torch.long),
-        features=torch.zeros(1, regions, features),
-        boxes=torch.zeros(1, regions, 4),
-        sizes=torch.ones(1, 2),
-    )
-    model(inputs)
+    texts = dict(caption=torch.zeros(1, words, dtype=torch.long), phrases=torch.zeros(1, 4, dtype=torch.long))
+    model(texts | _regions(features, regions))
 
 
 def _describe(model: Any, features: int, regions: int, words: int) -> None:
-    inputs = dict(
-        features=torch.zeros(1, regions, features),
-        boxes=torch.zeros(1, regions, 4),
-        sizes=torch.ones(1, 2),
-        attributes=torch.zeros(1, 20, dtype=torch.long),
-        captions=torch.zeros(1, 1, words, dtype=torch.long),
-    )
-    model(inputs)
+    attributes = torch.zeros(1, 20, dtype=torch.long)
+    captions = torch.zeros(1, 1, words, dtype=torch.long)
+    model(dict(_regions(features, regions), attributes=attributes, captions=captions))
 
 
 def _answer(model: Any, regions: int, words: int) -> None:
-    inputs = dict(question=torch.zeros(1, words, dtype=torch.long))
+    question = torch.zeros(1, words, dtype=torch.long)
     if model.num_features is None:
-        inputs['image'] = torch.zeros(1, 3, 64, 64)
+        model(dict(question=question, image=torch.zeros(1, 3, 64, 64)))
     else:
-        inputs['features'] = torch.zeros(1, regions, model.num_features)
-        inputs.update(boxes=torch.zeros(1, regions, 4), sizes=torch.ones(1, 2))
-    model(inputs)
+        model(dict(_regions(model.num_features, regions), question=question))
+
+
+def _regions(features: int, regions: int) -> dict[str, Tensor]:
+    return dict(features=torch.zeros(1, regions, features), boxes=torch.zeros(1, regions, 4), sizes=torch.ones(1, 2))

@@ -117,12 +117,6 @@ def test_by_hand(mode, overall):
     assert found['accuracy'] == pytest.approx(20)
 
 
-def test_the_pixels_of_a_large_image_count_for_more():
-    right, wrong = np.ones((30, 30), int), np.zeros((1, 1), int)
-    found = score([(right, right), (wrong + 1, wrong)], columns=('left_brow', 'accuracy'))
-    assert found == {'F1.left_brow': 99.94, 'accuracy': 99.89}
-
-
 def test_the_columns_are_those_asked_for_in_their_order(monkeypatch):
     printed = []
     monkeypatch.setattr(metric_module, 'print_log', lambda text, logger: printed.append(text))
