@@ -1,4 +1,4 @@
-"""FCN decode head with a configurable attention module between its two convolutions, and what such heads share."""
+"""FCN decode head with a configurable attention module between its two convolutions."""
 
 import torch
 from mmseg.models.decode_heads import FCNHead
@@ -7,21 +7,8 @@ from torch import Tensor
 from mmattn.registry import MODELS
 
 
-class TwoConvHead(FCNHead):
-    """mmseg's ``FCNHead`` with two convolutions, whose subclasses attend between them."""
-
-    def attend(self, x: Tensor) -> Tensor:
-        """Map ``(B, channels, H, W)`` to the same shape."""
-        raise NotImplementedError
-
-    def _forward_feature(self, inputs: list[Tensor]) -> Tensor:
-        x = self._transform_inputs(inputs)
-        y = self.convs[1](self.attend(self.convs[0](x)))
-        return self.conv_cat(torch.cat([x, y], 1)) if self.concat_input else y
-
-
 @MODELS.register_module()
-class AttentionHead(TwoConvHead):
+class AttentionHead(FCNHead):
     """mmseg's ``FCNHead`` with an attention module between its convolutions, as in CCNet.
 
     The layers are conv → attention → conv → classifier.
@@ -45,6 +32,10 @@ class AttentionHead(TwoConvHead):
         super().__init__(num_convs=2, **kwargs)
         self.attention = None if attention is None else MODELS.build(dict(attention, in_channels=self.channels))
 
-    def attend(self, x: Tensor) -> Tensor:
-        """Apply the attention module, if there is one, to ``(B, channels, H, W)``."""
-        return x if self.attention is None else self.attention(x)
+    def _forward_feature(self, inputs: list[Tensor]) -> Tensor:
+        x = self._transform_inputs(inputs)
+        y = self.convs[0](x)
+        if self.attention is not None:
+            y = self.attention(y)
+        y = self.convs[1](y)
+        return self.conv_cat(torch.cat([x, y], 1)) if self.concat_input else y

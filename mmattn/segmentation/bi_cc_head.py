@@ -1,16 +1,16 @@
 """Decode head with bilateral criss-cross attention (Bi-CC)."""
 
+import torch
+from mmseg.models.decode_heads import FCNHead
 from torch import Tensor
 
 from mmattn.layers import BilateralCrissCrossAttention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
-from .attention_head import TwoConvHead
-
 
 @MODELS.register_module()
-class BiCCHead(TwoConvHead):
+class BiCCHead(FCNHead):
     """mmseg's ``CCHead`` with bilateral criss-cross attention (Bi-CC) in place of criss-cross attention.
 
     The layers are conv → Bi-CC (``recurrence`` times, shared weights) → conv → classifier, as in chapter 3 of *The
@@ -55,8 +55,13 @@ class BiCCHead(TwoConvHead):
             zero_init=zero_init,
         )
 
-    def attend(self, x: Tensor) -> Tensor:
-        """Apply Bi-CC ``recurrence`` times to ``(B, channels, H, W)``."""
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the logits ``(B, classes, H, W)`` of the backbone's maps, of which ``in_index`` selects one."""
+        x = self._transform_inputs(inputs)
+        y = self.convs[0](x)
         for _ in range(self.recurrence):
-            x = self.cca(x)
-        return x
+            y = self.cca(y)
+        y = self.convs[1](y)
+        if self.concat_input:
+            y = self.conv_cat(torch.cat([x, y], 1))
+        return self.cls_seg(y)

@@ -1,15 +1,15 @@
 """Decode head with bilateral non-local attention (Bi-NL)."""
 
+import torch
+from mmseg.models.decode_heads import FCNHead
 from torch import Tensor
 
 from mmattn.layers import BilateralNonLocal2d
 from mmattn.registry import MODELS
 
-from .attention_head import TwoConvHead
-
 
 @MODELS.register_module()
-class BiNLHead(TwoConvHead):
+class BiNLHead(FCNHead):
     """mmseg's ``NLHead`` with bilateral non-local attention (Bi-NL) in place of the non-local block.
 
     The layers are conv → Bi-NL → conv → classifier, as in chapter 3 of *The Attention Mechanism in Vision and Language
@@ -59,6 +59,10 @@ class BiNLHead(TwoConvHead):
             zero_init=zero_init,
         )
 
-    def attend(self, x: Tensor) -> Tensor:
-        """Apply Bi-NL to ``(B, channels, H, W)``."""
-        return self.nl_block(x)
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the logits ``(B, classes, H, W)`` of the backbone's maps, of which ``in_index`` selects one."""
+        x = self._transform_inputs(inputs)
+        y = self.convs[1](self.nl_block(self.convs[0](x)))
+        if self.concat_input:
+            y = self.conv_cat(torch.cat([x, y], 1))
+        return self.cls_seg(y)
