@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
+from timing import seconds
 from torch import Tensor
-from translation import seconds
 
 import mmattn.utils.command
 from mmattn.registry import MODELS

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
+from timing import seconds
 from torch import Tensor
-from translation import copy_stacks, seconds
+from translation import copy_stacks
 
 import mmattn.utils.command
 from mmattn.language.captioning import Captioner, CiderReward

@@ -32,8 +32,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from rich.progress import track
+from timing import seconds
 from torch import Tensor
-from translation import seconds
 
 import mmattn.utils.command
 from mmattn.engine import enable_amp, inference_precision, prepare_for_cpu, prepare_for_inference

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 
 import alternatives
 import torch
+from timing import seconds
 from torch import Tensor, nn
-from translation import seconds
 from workloads import BOTH, FORWARD
 
 import mmattn.utils.command

@@ -10,13 +10,12 @@ positions must agree with ``nn.Transformer`` with the same weights.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from timing import seconds
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -65,19 +64,6 @@ def check(theirs: TranslationTransformer, ours: TranslationTransformer, source: 
     with torch.no_grad():
         losses, expected = (model.eval()(dict(source=source, target=target)) for model in (ours, theirs))
     torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-3)
-
-
-def seconds(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each call, which take turns; the first turn is a warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
 
 def training_step(model: TranslationTransformer, source: Tensor, target: Tensor) -> Callable[[], None]:
