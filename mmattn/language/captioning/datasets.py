@@ -22,17 +22,16 @@ from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations
 
 
 class CaptionDataset(TextDataset):
-    """Base of the data sets of images or videos with region features and captions.
-
-    A subclass passes the annotations of the requested images. The words of ``counted`` make the vocabulary.
-    """
+    """Base of the data sets of images or videos with region features and captions. See :class:`COCOCaptionDataset`."""
 
     def __init__(
         self,
-        annotations: Sequence[Annotation],
-        counted: Sequence[Annotation],
         ann_file: str,
         regions: Any,
+        split: str | None = None,
+        vocab_file: str | None = None,
+        vocab_splits: Sequence[str] | None = None,
+        *,
         min_count: int = MIN_COUNT,
         max_words: int = 16,
         captions_per_image: int = 5,
@@ -40,11 +39,17 @@ class CaptionDataset(TextDataset):
         num_attributes: int = 20,
         oracle_attributes: bool = False,
         test_mode: bool = False,
+        data_root: str = '',
     ) -> None:
         check_counts(max_words=max_words, captions_per_image=captions_per_image, num_attributes=num_attributes)
         check_count('min_count', min_count, 0)
         if oracle_attributes and (attributes is not None or not test_mode):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
+        names = ann_file, vocab_file or ann_file, regions, attributes
+        path, words_path, regions, attributes = in_folder(data_root, *names)
+        published = read_annotations(path)
+        counted = published if vocab_file is None else read_annotations(words_path)
+        annotations = select_splits('split', published, None if split is None else [split], path)
         self.store = open_store(regions)
         self.ids = [annotation.image_id for annotation in annotations]
         faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
@@ -52,7 +57,8 @@ class CaptionDataset(TextDataset):
             faults.append('no image')
         elif not annotations[0].captions and (not test_mode or oracle_attributes):
             faults.append('no captions, which training and oracle attributes require')
-        raise_faults(ann_file, faults)
+        raise_faults(path, faults)
+        counted = select_splits('vocab_splits', counted, vocab_splits, words_path, every=True)
         symbols = frequent_words(counted, min_count)
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols, max_words=max_words)
@@ -209,30 +215,6 @@ class COCOCaptionDataset(CaptionDataset):
                 [4, 5, 3, 2]]))
     """
 
-    def __init__(
-        self,
-        ann_file: str,
-        regions: Any,
-        split: str | None = None,
-        vocab_file: str | None = None,
-        vocab_splits: Sequence[str] | None = None,
-        *,
-        attributes: str | None = None,
-        data_root: str = '',
-        **options: Any,
-    ) -> None:
-        path, words_path, regions, attributes = in_folder(data_root, ann_file, vocab_file, regions, attributes)
-        annotations = read_annotations(path)
-        counted = annotations if vocab_file is None else read_annotations(words_path)
-        super().__init__(
-            select_splits('split', annotations, None if split is None else [split], path),
-            select_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
-            path,
-            regions,
-            attributes=attributes,
-            **options,
-        )
-
 
 @DATASETS.register_module()
 class VATEXDataset(CaptionDataset):
@@ -242,7 +224,8 @@ class VATEXDataset(CaptionDataset):
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
         regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
         vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
-        min_count, max_words, captions_per_image, test_mode, data_root: as in :class:`COCOCaptionDataset`.
+        **options: ``min_count``, ``max_words``, ``captions_per_image``, ``test_mode`` and ``data_root``, as in
+            :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch
@@ -255,19 +238,5 @@ class VATEXDataset(CaptionDataset):
                 [6, 4, 2, 1]])
     """
 
-    def __init__(
-        self,
-        ann_file: str,
-        regions: Any,
-        vocab_file: str | None = None,
-        min_count: int = MIN_COUNT,
-        max_words: int = 16,
-        captions_per_image: int = 5,
-        test_mode: bool = False,
-        data_root: str = '',
-    ) -> None:
-        path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
-        annotations = read_annotations(path)
-        counted = annotations if vocab_file is None else read_annotations(words_path)
-        options = dict(min_count=min_count, max_words=max_words, captions_per_image=captions_per_image)
-        super().__init__(annotations, counted, path, regions, **options, test_mode=test_mode)  # type: ignore[arg-type]
+    def __init__(self, ann_file: str, regions: Any, vocab_file: str | None = None, **options: Any) -> None:
+        super().__init__(ann_file, regions, vocab_file=vocab_file, **options)

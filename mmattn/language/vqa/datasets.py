@@ -76,8 +76,8 @@ class Recipe(NamedTuple):
 
     def answers(self) -> list[str]:
         """Read the answers that a model can give. A missing or faulty file is an error, and so is an empty list."""
-        stamps = _stamps(self.files()[2])
-        return list(_read_answers(stamps, self.min_answers, self.num_answers, self.normalize_answers))
+        options = self.min_answers, self.num_answers, self.normalize_answers
+        return list(_read_answers(_stamps(self.files()[2]), *options))
 
     def symbols(self) -> list[str]:
         """Read the words of the questions, without those that training with sampled answers leaves out."""
@@ -174,56 +174,37 @@ class VQADataset(TextDataset):
         ann_file: str | Sequence[str],
         regions: Any = None,
         images: str | None = None,
-        vocab_files: Sequence[str] | None = None,
-        answer_files: Sequence[str] | None = None,
-        tokens: str = 'ban',
+        *,
         max_words: int | None = None,
-        min_answers: int = MIN_ANSWERS,
-        num_answers: int | None = None,
-        target: str = 'soft',
-        normalize_answers: bool = True,
-        normalize_counts: bool = False,
         extra_files: Sequence[str] = (),
         max_regions: int | None = None,
         fraction: float = 1.0,
         test_mode: bool = False,
-        data_root: str = '',
         region_source: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> None:
-        recipe = Recipe(
-            ann_file,
-            vocab_files,
-            answer_files,
-            tokens,
-            min_answers,
-            num_answers,
-            target,
-            normalize_answers,
-            normalize_counts,
-            data_root,
-        )
+        recipe = Recipe(ann_file, **options)
         recipe.check()
         if (regions is None) == (images is None):
             raise ValueError('exactly one of regions and images must be set')
         if max_regions is not None:
             check_count('max_regions', max_regions)
         check_number('fraction', fraction, 0, 1)
-        self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
-        regions, images = in_folder(data_root, regions, images)
+        self.max_regions, self.test_mode, self._target = max_regions, test_mode, recipe.target
+        regions, images = in_folder(recipe.data_root, regions, images)
         paths = recipe.files()[0]
-        self.answers = recipe.answers()
-        self.tokenizer = QuestionTokenizer(recipe.symbols(), tokens, max_words)
+        self.answers, symbols = recipe.answers(), recipe.symbols()
+        self.tokenizer = QuestionTokenizer(symbols, recipe.tokens, max_words)
         self.vocabulary = self.tokenizer.vocabulary
-        self.metainfo = dict(
-            symbols=recipe.symbols(), answers=self.answers, tokens=tokens, max_words=self.tokenizer.max_words
-        )
+        about = dict(tokens=recipe.tokens, max_words=self.tokenizer.max_words)
+        self.metainfo = dict(symbols=symbols, answers=self.answers, **about)
         self._places: Any = picture_paths(images) if images is not None else open_store(regions)
         self._pictures = images is not None
         if isinstance(self._places, RegionStore):
             raise_faults(regions, self._places.source_faults(region_source))
         self._questions: list[Question] = []
-        index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        for path in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
+        index = AnswerIndex(self.answers, recipe.normalize_answers, recipe.normalize_counts)
+        for path in [*paths, *([] if test_mode else in_folder(recipe.data_root, *extra_files))]:
             questions = read_questions(path)
             raise_faults(path, image_faults(questions, self._places, images))
             kept = None
@@ -233,7 +214,7 @@ class VQADataset(TextDataset):
                 if path not in paths:
                     kept = [bool(index.counts(question)) for question in questions]
                 else:
-                    kept = [target == 'soft' or index.samples(question) for question in questions]
+                    kept = [recipe.target == 'soft' or index.samples(question) for question in questions]
                 kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
             if kept is not None or questions[0].answers:
                 _report(path, questions, index, kept)
@@ -245,10 +226,8 @@ class VQADataset(TextDataset):
             self.metainfo['picture_size'] = [width, height]
         counts = [index.counts(question) for question in self._questions]
         self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in self._questions)
-        self._labels, self._counts = (
-            PackedSequences(map(list, counts)),
-            PackedSequences(list(counted.values()) for counted in counts),
-        )
+        self._labels = PackedSequences(map(list, counts))
+        self._counts = PackedSequences(list(counted.values()) for counted in counts)
         self._answers = [question.answers for question in self._questions] if test_mode else None
         self.published = not test_mode or any(self._answers or ())
         self._given = np.array([len(question.answers) for question in self._questions])
