@@ -39,14 +39,6 @@ def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
     ``layers`` maps names to layers with ``attention_weights`` and ``attention_kinds``. The context is a list that the
     running model fills with pairs ``(name of the layer, weights by kind)``. Weights are float
     ``(heads, queries, keys)`` on the CPU, for the first sample of the batch, and their rows sum to 1.
-
-    Example:
-        >>> from mmattn.language.layers import BilateralMultiheadAttention
-        >>> layer, x = BilateralMultiheadAttention(16, num_heads=4, position='none'), torch.randn(1, 7, 16)
-        >>> with record_attention({'attention': layer}) as rows:
-        ...     _ = layer(x, x, x)
-        >>> rows[0][0], rows[0][1]['content'].shape
-        ('attention', torch.Size([4, 7, 7]))
     """
     rows: list[Rows] = []
 

@@ -54,14 +54,6 @@ def open_progress(
     process left the last line incomplete, the line is removed. Raises an OSError if the file cannot be read or written,
     or if another process uses it. On a file system without locks, nothing is locked. Raises a ValueError if it is
     another file or damaged, or if a run with other settings has written it.
-
-    Example:
-        >>> for index in 0, 1:
-        ...     with open_progress(Path('out.part'), dict(beam=3), resume=True) as (done, add):
-        ...         print(done)
-        ...         add({index: dict(text='a dog')})
-        {}
-        {0: {'text': 'a dog'}}
     """
     settings = json.loads(json.dumps(settings, default=str))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -157,18 +157,10 @@ def read_attributes(
 ) -> dict[str, list[int]]:
     """Read the best attributes of each image as numbers of the vocabulary, the best first.
 
-    Attributes outside the vocabulary are left out. The log counts them, and the images without attributes.
-
-    Args:
-        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Scores only order the
-            attributes. Equal scores keep the order of the file.
-        image_ids (sequence of str): images to return.
-        vocabulary (Vocabulary): vocabulary of the captions.
-        num_attributes (int): maximum number per image. Defaults to 20.
-
-    Raises:
-        ValueError: the layout is another, or no attribute of these images is in the vocabulary. The message lists all
-            faults.
+    The file is JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Scores only order the attributes. Equal
+    scores keep the order of the file. Attributes outside the vocabulary are left out. The log counts them, and the
+    images without attributes. A ValueError lists all faults, if the layout is another, or if no attribute of these
+    images is in the vocabulary.
     """
     check_count('num_attributes', num_attributes)
     data = read_json(path)

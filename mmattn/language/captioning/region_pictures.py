@@ -57,16 +57,8 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
 def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor:
     """Average each word's attention to the regions over heads and models: ``(L, N)`` on the CPU. Each row sums to 1.
 
-    Args:
-        model (nn.Module): a :class:`Captioner`, or a :class:`CaptionEnsemble`, in evaluation mode.
-        inputs (dict[str, Tensor]): inputs of :meth:`Captioner.forward` for one image.
-        tokens (Tensor): int64 ``(L)``, the caption with ``</s>``.
-
-    Example:
-        >>> from mmattn.language.captioning import SANCaptioner
-        >>> model = SANCaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
-        >>> region_attention(model.eval(), dict(features=torch.randn(1, 9, 32)), torch.tensor([7, 50, 2])).shape
-        torch.Size([3, 9])
+    ``model`` is a :class:`Captioner` or a :class:`CaptionEnsemble` in evaluation mode. ``inputs`` are those of
+    :meth:`Captioner.forward` for one image, and ``tokens`` the caption with ``</s>``, int64 ``(L)``.
     """
     weights = []
     for member, layer in region_layers(model):
@@ -86,13 +78,8 @@ def caption_figure(
 ) -> str:
     """Build the figure of an image for :func:`caption_page`: the picture with boxes, and the caption in colours.
 
-    Args:
-        picture (PIL.Image.Image): picture of any mode. It may be smaller than the image to which ``regions`` refer.
-        regions (Regions): N regions.
-        words (sequence of str): T words of the caption.
-        weights (Tensor): attention weights, ``(T, N)``.
-        name (str): printed below the picture. Defaults to ''.
-        references (sequence of str): captions by people. Defaults to none.
+    ``picture`` may have any mode, and be smaller than the image of the N ``regions``. ``weights``, ``(T, N)``, is the
+    attention of the T ``words``. ``name`` and ``references``, captions by people, are printed below the picture.
     """
     rects, spans = _words(regions, words, weights)
     return _figure(picture, regions, rects, f'<p class="caption">{spans}</p>', name, references)
@@ -107,10 +94,8 @@ def comparison_figure(
 ) -> str:
     """Build the figure of an image with the captions of several models. The boxes of a word appear at its selection.
 
-    Args:
-        picture, regions, name, references: as in :func:`caption_figure`.
-        captions (mapping of str to tuple): words of the caption of each model, by its name, and their attention weights
-            ``(T, N)``, or None for a model that reads no regions.
+    ``captions`` maps the name of a model to its words and their attention weights, ``(T, N)``, or None for a model that
+    reads no regions. The other arguments are as in :func:`caption_figure`.
     """
     rects, lines, count = '', '', 0
     for model, (words, weights) in captions.items():

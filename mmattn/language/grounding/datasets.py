@@ -164,12 +164,7 @@ class EntitiesDataset(TextDataset):
 
 
 def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
-    """Convert words to numbers. An unknown word is padding, whose vector is 0.
-
-    Example:
-        >>> word_numbers(Vocabulary(['a', 'dog']), ['a', 'cat'])
-        [4, 1]
-    """
+    """Convert words to numbers. An unknown word is padding, whose vector is 0."""
     numbers = vocabulary.encode(' '.join(words))[:-1]
     return [number if number >= len(SPECIALS) else PAD for number in numbers]
 

@@ -83,13 +83,6 @@ def parse_caption(text: str) -> Caption:
 
     :func:`mmattn.language.text.words.ban_words` splits the text inside and outside brackets separately. So removed
     characters do not shift the position of a phrase, and a repeated phrase has the position of its own bracket.
-
-    Example:
-        >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
-        >>> caption.words
-        ['a', 'man', 'on', 'a', 'bike', '.']
-        >>> caption.phrases[1]
-        Phrase(entity='8', types=['vehicles', 'other'], start=3, end=5)
     """
     words, matches = _parse(text, PHRASE, '[/EN#id/type words]')
     phrases = [Phrase(match['id'], match['types'][1:].split('/'), start, end) for match, start, end in matches]
@@ -97,12 +90,7 @@ def parse_caption(text: str) -> Caption:
 
 
 def parse_phrases(text: str) -> Caption:
-    """Split a caption with plain brackets, ``[words]``, into words and phrases without entities and types.
-
-    Example:
-        >>> parse_phrases('[A man] runs')
-        Caption(words=['a', 'man', 'runs'], phrases=[Phrase(entity='', types=[], start=0, end=2)])
-    """
+    """Split a caption with plain brackets, ``[words]``, into words and phrases without entities and types."""
     words, matches = _parse(text, BRACKETS, '[words]')
     return Caption(words, [Phrase('', [], start, end) for _, start, end in matches])
 
@@ -179,12 +167,7 @@ def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
 
 
 def box_faults(boxes: Any, size: tuple[int, int]) -> list[str]:
-    """List the faults of an entity's boxes in an image of this width and height.
-
-    Example:
-        >>> box_faults([[0, 0, 9, 9], [0, 0, 60, 9]], (50, 40))
-        ['the box [0, 0, 60, 9] is outside the image of 50×40']
-    """
+    """List the faults of an entity's boxes in an image of this width and height."""
     if not isinstance(boxes, list) or not boxes:
         return [f'its boxes must be a list of boxes; got {boxes!r}']
     faults = []

@@ -31,14 +31,9 @@ def draw_phrases(
 ) -> np.ndarray:
     """Draw a numbered box per phrase, and list the phrases below the image: uint8 ``(height, width, 3)``, RGB.
 
-    Args:
-        phrases (sequence of tuple[str, float]): phrases and their scores.
-        boxes (sequence of sequence of float): left, top, right, bottom of each phrase, in pixels of the image.
-        size (tuple[int, int]): width and height of the image.
-        picture (np.ndarray, optional): the image or a reduced one, uint8 ``(H, W, 3)``, RGB. Defaults to white.
-        caption (str): the heading. Defaults to ''.
-        true_boxes (sequence of sequence of boxes): annotated boxes of each phrase, as ``boxes``. The closest one is
-            dashed. A phrase may have none. Defaults to (), no annotation.
+    ``phrases`` have their scores, ``boxes`` are left, top, right and bottom in pixels of the image, and ``size`` is its
+    width and height. ``caption`` is the heading. ``picture`` and ``true_boxes`` are as in
+    :meth:`GroundingInferencer.visualize`.
     """
     if len(phrases) != len(boxes):
         raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')
@@ -65,7 +60,6 @@ def draw_phrases(
 
 def closest_box(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> Sequence[float]:
     """Select the box with the largest IoU with ``box``. Without an overlap, select the one whose centre is closest."""
-
     ours, others = torch.tensor([box], dtype=torch.float64), torch.tensor(boxes, dtype=torch.float64)
     overlaps = box_iou(ours, others)[0].tolist()
     distances = (ours[:, :2] + ours[:, 2:] - others[:, :2] - others[:, 2:]).norm(dim=-1).tolist()

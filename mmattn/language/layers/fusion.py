@@ -27,7 +27,7 @@ class PostFusionNetwork(nn.Module):
     Args:
         channels, activation: C, and f, which :class:`HadamardFusion` sets.
         hidden_dim, num_blocks (int): H and the number of blocks. Default to 128 and 2.
-        skip (str): 'add' or 'concat'. Defaults to 'add'.
+        skip (str): 'add' (default) or 'concat'.
         dropout (float): dropout probability after each layer. The thesis found it detrimental. Defaults to 0.
     """
 

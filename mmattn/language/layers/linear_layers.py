@@ -43,12 +43,6 @@ class PackedPositions:
 
     ``x`` is float ``(B, L, C)``, and ``padding_mask`` is bool ``(B, L)``, True where a position is padding. Padding may
     have any value, NaN too. The attribute ``rows`` has the n valid positions, ``(n, C)``.
-
-    Example:
-        >>> x, mask = torch.randn(2, 3, 4), torch.tensor([[False, False, True], [False, True, True]])
-        >>> packed = PackedPositions(x, mask)
-        >>> packed.rows.shape, packed.padded(packed.rows.exp()).shape
-        (torch.Size([3, 4]), torch.Size([2, 3, 4]))
     """
 
     def __init__(self, x: Tensor, padding_mask: Tensor | None = None) -> None:

@@ -172,17 +172,12 @@ def _build_extractor(maps: Sequence[Tensor], size: tuple[int, int]) -> nn.Module
 def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
     """Build the backbone of a config and its data preprocessor, and load the weights of the backbone.
 
-    A checkpoint with other weights for a part of the backbone raises a RuntimeError that lists the keys. A file that is
-    not a checkpoint, or contains objects that may run code, raises a ValueError.
-
-    Args:
-        cfg (Config): ``model`` is a model with a ``backbone``, such as one of mmseg or mmdet, or a backbone alone.
-            ``data_preprocessor`` is in the model or in the config.
-        checkpoint (str): path or URL, of the whole model, whose names start with ``backbone.``, or of the backbone
-            alone. Weights of other parts, such as a classifier, are not read.
-
-    Returns:
-        tuple[nn.Module, nn.Module]: backbone, frozen and in evaluation mode, and data preprocessor.
+    ``model`` of the config has a ``backbone``, as the models of mmseg and mmdet, or is a backbone alone.
+    ``data_preprocessor`` is in the model or in the config. ``checkpoint`` is the path or URL of the whole model, whose
+    names start with ``backbone.``, or of the backbone alone. Weights of other parts, such as a classifier, are not
+    read. Other weights for a part of the backbone raise a RuntimeError that lists the keys. A file that is not a
+    checkpoint, or contains objects that may run code, raises a ValueError. The backbone is frozen, and in evaluation
+    mode.
     """
     preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor')
     if not preprocessor:

@@ -40,16 +40,10 @@ def geometry_layers(model: nn.Module, name: str | None = None) -> dict[str, Regi
 
 @torch.no_grad()
 def geometric_weights(layer: RegionAttention, distance: Tensor, size_ratio: Tensor) -> Tensor:
-    """Compute φ¹ (Eq. 11) for pairs of boxes i and j, before its division by √d.
+    """Compute φ¹ (Eq. 11) for pairs of boxes i and j, before its division by √d: ``(heads, *S)``, at least 0.
 
-    Args:
-        layer (RegionAttention): with ``geometry='content_independent'``.
-        distance (Tensor): float ``(*S, 2)``, (x_j − x_i)/w_i and (y_j − y_i)/h_i of the centres. Signs do not matter,
-            and absolute values below 1e-3 count as 1e-3.
-        size_ratio (Tensor): positive float ``(*S, 2)``, w_i/w_j and h_i/h_j.
-
-    Returns:
-        Tensor: ``(heads, *S)``, at least 0.
+    ``distance`` is float ``(*S, 2)``, (x_j − x_i)/w_i and (y_j − y_i)/h_i of the centres. Signs do not matter, and
+    absolute values below 1e-3 count as 1e-3. ``size_ratio`` is positive float ``(*S, 2)``, w_i/w_j and h_i/h_j.
     """
     features = torch.cat([distance.abs().clamp(min=MIN_DISTANCE), size_ratio], -1).log()
     logits = layer.geometry_logits('content_independent', features.to(layer.geometry_proj.weight).view(1, 1, -1, 4))

@@ -125,12 +125,7 @@ def read_picture(path: str | Path) -> Image.Image:
 
 
 def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Check whether two sizes have the same aspect ratio, up to rounding of the sides.
-
-    Example:
-        >>> same_shape((33, 50), (426, 640)), same_shape((50, 33), (426, 640))
-        (True, False)
-    """
+    """Check whether two sizes have the same aspect ratio, up to rounding of the sides."""
     return abs(size[0] * other[1] - size[1] * other[0]) <= max(other)
 
 

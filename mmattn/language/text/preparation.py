@@ -70,12 +70,7 @@ def check_sources(split: str, pairs: Iterable[Pair]) -> None:
 
 
 def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) -> bool:
-    """Check whether frequent words of each language are more frequent on the other side.
-
-    Example:
-        >>> look_exchanged(('en', 'de'), (Counter('der Hund und die Katze'.split()), Counter('the dog'.split())))
-        True
-    """
+    """Check whether frequent words of each language are more frequent on the other side."""
     if not set(languages) <= FREQUENT.keys():
         return False
 
@@ -363,11 +358,8 @@ def prepare_test(
     Returns a dict with the content of ``corpus.json``, and a list of warnings. Raises a ValueError if a source line is
     empty, there is no pair, or a file of ``prepared`` is damaged.
 
-    Args:
-        folder (Path): folder to create. It must not exist. It gets ``test.*``, ``test.raw.*`` and copies of the other
-            files except ``train`` and ``val``.
-        prepared (Path): folder of the corpus on which the model was trained.
-        test, test_tokens: as in :func:`prepare_corpus`.
+    ``folder`` must not exist. It gets ``test.*``, ``test.raw.*`` and copies of the other files of ``prepared``, the
+    corpus on which the model was trained, except ``train`` and ``val``. See :func:`prepare_corpus`.
     """
     about = read_record(prepared)
     languages = about['source'], about['target']

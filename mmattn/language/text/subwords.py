@@ -113,11 +113,7 @@ class TextProcessor:
 
 
 def check_codes(codes: Sequence[str]) -> None:
-    """Check the lines of a file of codes. With an invalid line, subword-nmt would end the process.
-
-    Example:
-        >>> check_codes(['#version: 0.2', 't h', 'th e</w>'])
-    """
+    """Check the lines of a file of codes. With an invalid line, subword-nmt would end the process."""
     has_version = bool(codes) and codes[0].startswith('#version:')
     if has_version and codes[0].split()[-1] not in ('0.1', '0.2'):
         raise ValueError(f'codes must be of version 0.1 or 0.2; got {codes[0]!r} in line 1')

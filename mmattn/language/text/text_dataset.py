@@ -16,12 +16,7 @@ from .vocabulary import Vocabulary
 
 
 class PackedSequences:
-    """Numbers of all sentences in one array. One tensor per sentence would need several times the memory.
-
-    Example:
-        >>> PackedSequences([[4, 5, 2], [6, 2]])[1]
-        tensor([6, 2])
-    """
+    """Numbers of all sentences in one array. One tensor per sentence would need several times the memory."""
 
     def __init__(self, sentences: Iterable[Sequence[int]]) -> None:
         numbers, ends = array('i'), array('q', [0])

@@ -9,12 +9,7 @@ from typing import Any
 
 
 def split_symbols(line: str) -> list[str]:
-    r"""Split a segmented or tokenized line at spaces. Other white space, such as '\u00a0', may be part of a symbol.
-
-    Example:
-        >>> split_symbols('a  dog ')
-        ['a', 'dog']
-    """
+    r"""Split a segmented or tokenized line at spaces. Other white space, such as '\u00a0', may be part of a symbol."""
     return [symbol for symbol in line.split(' ') if symbol]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from .vocabulary import PAD, SPECIALS, UNK
@@ -32,28 +33,8 @@ def ban_words(text: str) -> list[str]:
     return normalize_unicode(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
 
 
-def skip_thought_words(text: str) -> list[str]:
-    """Split a question into words by the rule of MUTAN's code, whose question encoder is Skip-Thought.
-
-    Example:
-        >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
-        ['what', 'is', 'the', 'dogs', 't', 'shirt', 'made', 'of', 'cotton']
-    """
-    return _split_without(text, '?!\'"$:@(),.;')
-
-
-def mcan_words(text: str) -> list[str]:
-    """Split a question into words by the rule of MCAN's code.
-
-    Example:
-        >>> mcan_words("What's on the dog's T-shirt: #1, $5?")
-        ['whats', 'on', 'the', 'dogs', 't', 'shirt', '1', '$5']
-    """
-    return _split_without(text, '.,\'!?"()*#:;')
-
-
-def _split_without(text: str, deleted: str) -> list[str]:
-    """Split a text at spaces, hyphens and slashes, without some characters."""
+def split_without(deleted: str, text: str) -> list[str]:
+    """Split a text at spaces, hyphens and slashes, without the ``deleted`` characters."""
     table = {**dict.fromkeys(map(ord, deleted)), ord('-'): ' ', ord('/'): ' '}
     return normalize_unicode(text).lower().translate(table).split()
 
@@ -64,10 +45,11 @@ class _Rule(NamedTuple):
     unknown: int  # the number of an unknown word
 
 
+# The published code of the bilinear attention network, of MCAN, and of MUTAN, whose question encoder is Skip-Thought.
 RULES = {
     'ban': _Rule(ban_words, 14, PAD),
-    'mcan': _Rule(mcan_words, 14, UNK),
-    'skip-thought': _Rule(skip_thought_words, 26, UNK),
+    'mcan': _Rule(partial(split_without, '.,\'!?"()*#:;'), 14, UNK),
+    'skip-thought': _Rule(partial(split_without, '?!\'"$:@(),.;'), 26, UNK),
 }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,28 +22,19 @@ GAP = 0.12  # inches between tables
 WIDEST = 120.0  # inches: the largest width of a figure
 
 
-@dataclass
-class SentenceAttention:
-    """Attention of one layer for one sentence.
+class SentenceAttention(NamedTuple):
+    """Attention of one layer for one sentence."""
 
-    Attributes:
-        layer (str): name of the layer in the model.
-        part (str): 'encoder self-attention', 'decoder self-attention' or 'cross-attention'.
-        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The kinds
-            are 'content', 'position' and 'bilateral', as far as the layer has them.
-    """
-
-    layer: str
-    part: str
+    layer: str  # name in the model
+    part: str  # one of PARTS
+    # 'content', 'position' and 'bilateral', as far as the layer has them: float (heads, queries, keys) on the CPU
     weights: dict[str, Tensor]
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
     """Find the attention layers at one depth of encoder and decoder. Returns name → (part, module).
 
-    Args:
-        model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
-        layer (int, optional): number of the layer in its stack, from 1. Defaults to the last.
+    ``layer`` is the number of the layer in its stack, from 1, or None for the last.
     """
     parts: dict[str, tuple[str, nn.Module]] = {}
     layers = attention_layers(model)
@@ -66,12 +56,9 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
 def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | None = None) -> list[SentenceAttention]:
     """Run a model on a sentence and its translation, and record the attention weights of each layer at one depth.
 
-    Args:
-        model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, in evaluation mode.
-        source (Tensor): int64 ``(M)``, the sentence with ``</s>``.
-        target (Tensor): int64 ``(L)``, its translation with ``</s>``. A decoder query is the position that writes a
-            piece. A key of its self-attention is a piece that it has read, first ``</s>``.
-        layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
+    ``model`` is as :class:`TranslationTransformer`, in evaluation mode. ``source``, int64 ``(M)``, is the sentence, and
+    ``target``, int64 ``(L)``, its translation, both with ``</s>``. A decoder query is the position that writes a piece.
+    A key of its self-attention is a piece that it has read, first ``</s>``. ``layer`` is as in :func:`attention_parts`.
     """
     parts = attention_parts(model, layer)
     with record_attention({name: module for name, (_, module) in parts.items()}) as rows:
@@ -139,14 +126,10 @@ def draw_sentence_attention(
 ) -> np.ndarray:
     """Draw attention weights as tables: one row of tables per layer and kind, one column per head.
 
-    In a table, rows are queries and columns are keys, labelled with their pieces. The decoder's rows are the pieces
-    that it writes. The columns of its self-attention are the pieces that it has read. Colours show shares of the
-    largest weight in the row, and the largest weight of a table is above it. The picture is uint8
-    ``(height, width, 3)``, RGB.
-
-    Args:
-        attention (sequence of SentenceAttention): output of :func:`sentence_attention`.
-        source, target (sequence of str): M and L pieces of the sentence and of its translation, with ``</s>``.
+    In a table, rows are queries and columns are keys, labelled with their pieces: ``source``, M pieces of the sentence,
+    and ``target``, L pieces of its translation, both with ``</s>``. The decoder's rows are the pieces that it writes.
+    The columns of its self-attention are the pieces that it has read. Colours show shares of the largest weight in the
+    row, and the largest weight of a table is above it. The picture is uint8 ``(height, width, 3)``, RGB.
     """
     sizes = dict(zip(PARTS, ((len(source), len(source)), (len(target), len(target)), (len(target), len(source)))))
     for entry in attention:

@@ -23,11 +23,7 @@ UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in references: as in fairseq, <un
 def split_compounds(line: str) -> str:
     """Separate the parts of hyphenated words, as scripts of the English–German literature do before scoring.
 
-    Example:
-        >>> split_compounds('Café-Liebhaber')
-        'Café ##AT##-##AT## Liebhaber'
-        >>> split_compounds('a-b-c')  # as those scripts: a letter belongs to one hyphen
-        'a ##AT##-##AT## b-c'
+    As in those scripts, a letter belongs to one hyphen: 'a-b-c' becomes 'a ##AT##-##AT## b-c'.
     """
     return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', line)
 

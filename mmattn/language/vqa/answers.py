@@ -110,12 +110,7 @@ def frequent_answers(
 
 
 def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
-    """Select the best answers with their scores, the best first. ``scores`` ``(A,)`` are the scores of all answers.
-
-    Example:
-        >>> best_answers(Tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
-        [('no', 0.5), ('yes', 0.25)]
-    """
+    """Select the best answers with their scores, the best first. ``scores`` ``(A,)`` are the scores of all answers."""
     values, numbers = scores.float().cpu().sort(descending=True, stable=True)
     pairs = zip(numbers[:top_k].tolist(), values[:top_k].tolist())
     return [(answers[number], score) for number, score in pairs]
@@ -128,11 +123,6 @@ class AnswerIndex:
         answers (sequence of str): the answers, number 0 first.
         normalize_answers (bool): ``answers`` are normalised majority answers. Defaults to False.
         normalize_counts (bool): normalise the ten answers to a question before they are counted. Defaults to False.
-
-    Example:
-        >>> index = AnswerIndex(['2', 'red'], normalize_answers=True)
-        >>> index.counts(Question(7, '42', 'How many?', ['2'] * 3 + ['two'] * 7, 'two')), index.numbers['red']
-        ({0: 3}, 1)
     """
 
     def __init__(self, answers: Sequence[str], normalize_answers: bool = False, normalize_counts: bool = False) -> None:

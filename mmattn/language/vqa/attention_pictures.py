@@ -45,11 +45,8 @@ class AttentionTable(NamedTuple):
 def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Run a model on one question. Returns the scores ``(A,)`` of all answers and the attention weights, on the CPU.
 
-    The weights are ``(G, L, K)`` for words and regions, or ``(G, K)`` for regions. The model must return weights.
-
-    Args:
-        model (nn.Module): a model with ``attention``, such as :class:`VQAModel`, in evaluation mode.
-        inputs (dict[str, Tensor]): one question, not padded, as 'inputs' of a sample of :class:`VQADataset`.
+    The weights are ``(G, L, K)`` for words and regions, or ``(G, K)`` for regions. ``model`` has ``attention``, as
+    :class:`VQAModel`, and is in evaluation mode. ``inputs`` are those of a sample of :class:`VQADataset`, not padded.
     """
     attention = getattr(model, 'attention', None)
     if attention is not None:
@@ -92,11 +89,8 @@ def draw_answer_attention(
 def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
     """Arrange the weights of a question as tables: one per glimpse with a row per word, or one with a row per glimpse.
 
-    Some models also attend to padding after the words. The row '(padding)' has the sum of these weights.
-
-    Args:
-        weights (Tensor): float, A of G glimpses: ``(G, L, K)`` for words × regions, or ``(G, K)`` for regions alone.
-        words (sequence of str): the words of the question, at most L.
+    ``weights`` are A of G glimpses, float ``(G, L, K)`` for words × regions, or ``(G, K)`` for regions alone. ``words``
+    are at most L. Some models also attend to padding after the words: the row '(padding)' has the sum of these weights.
     """
     weights = weights.detach().float().cpu()
     if weights.dim() not in (2, 3) or not weights.numel():
@@ -133,15 +127,11 @@ def draw_question_attention(
     and colours of their boxes in the picture. The colours span at most four decades. A weight of 0 is grey. The result
     is uint8 ``(height, width, 3)``, RGB.
 
-    Source: "Bilinear Attention Networks", 2018, Fig. 3.
+    ``weights`` and ``words`` are as in :func:`attention_table`. ``boxes``, left, top, right, bottom ``(K, 4)``, are in
+    pixels of the image, whose width and height are ``size``. ``picture`` is the image, possibly reduced, uint8
+    ``(H, W, 3)``, RGB, by default a white one. ``question`` is the heading. ``answers`` have scores, the best first.
 
-    Args:
-        weights, words: as in :func:`attention_table`.
-        boxes (Tensor): left, top, right, bottom ``(K, 4)``, in pixels of the image, one per region.
-        size (tuple[int, int]): width and height of the image.
-        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, possibly reduced. Defaults to a white one.
-        question (str): the heading. Defaults to ''.
-        answers (sequence of tuple[str, float]): answers and their scores, the best first. Defaults to none.
+    Source: "Bilinear Attention Networks", 2018, Fig. 3.
     """
     table = attention_table(weights, words)
     if boxes.shape != (weights.shape[-1], 4):

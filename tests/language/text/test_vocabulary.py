@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mmattn.language import Vocabulary
 from mmattn.language.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from mmattn.language.text.words import ban_words, question_words, skip_thought_words
+from mmattn.language.text.words import ban_words, find_rule, question_words
 
 symbols = st.text(st.characters(exclude_characters=' \t\r\n', exclude_categories=['Cs']), min_size=1, max_size=4)
 vocabularies = st.lists(symbols.filter(lambda symbol: symbol not in SPECIALS), min_size=1, max_size=8, unique=True)
@@ -87,7 +87,7 @@ def test_an_invalid_file_is_named_with_the_line(tmp_path, content, line):
 )
 def test_words(text, ban, skip_thought):
     assert ban_words(text) == ban.split()
-    assert skip_thought_words(text) == skip_thought.split()
+    assert find_rule('skip-thought').words(text) == skip_thought.split()
 
 
 def test_vocabulary_counts_all_words():
