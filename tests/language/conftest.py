@@ -51,25 +51,25 @@ def logged(monkeypatch):
 
 
 @pytest.fixture
-def run_tool(monkeypatch, capsys):
+def run_tool(monkeypatch, capfd):
     """``run_tool(path, *arguments)`` runs a tool in this process; returns the lines that it prints, not mmengine's."""
 
     def run(path, *arguments):
         monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
         monkeypatch.syspath_prepend(str(path.parent))
         runpy.run_path(str(path))['main']()
-        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith('Loads checkpoint')]
+        return [line for line in capfd.readouterr().out.splitlines() if not line.startswith('Loads checkpoint')]
 
     return run
 
 
 @pytest.fixture
-def refuse(run_tool, capsys):
+def refuse(run_tool, capfd):
     """``refuse(words, path, *arguments)``: the tool ends with an error whose message has these words."""
 
     def run(words, path, *arguments):
         with pytest.raises((OSError, SystemExit, ValueError)) as caught:
             run_tool(path, *arguments)
-        assert re.search(words, f'{caught.value}{capsys.readouterr().err}')
+        assert re.search(words, f'{caught.value}{capfd.readouterr().err}')
 
     return run

@@ -2,17 +2,14 @@
 
 import json
 import signal
-import sys
 
 import pytest
 import torch
 
 from mmattn.utils import config_path
 
-from ...engine.hooks.test_resume import KILLED, ROOT, Trainer, assert_same_end, load
-from ...forked_tools import run_command
+from ...engine.hooks.test_resume import KILLED, Trainer, assert_same_end, load
 from ...tiny_data import FEATURES, WORDS, captions
-from ..files import read_json
 
 pytestmark = pytest.mark.e2e
 
@@ -83,17 +80,6 @@ def test_killed_and_resumed_in_self_critical_training(train, uninterrupted, self
     assert train(tmp_path, *options, config='self_critical.py', kill='step 10') == [-signal.SIGKILL], train.log
     assert train(tmp_path, config='self_critical.py', resume=True) == [0], train.log
     assert_same_end(tmp_path, self_critical, 'epoch_3.pth')
-
-
-def test_trains_and_tests(train, uninterrupted, tmp_path):
-    """Through both tools."""
-    command = [sys.executable, ROOT / 'tools/test.py', train.folder / 'plain.py', uninterrupted / 'epoch_3.pth']
-    done = run_command([*command, '--work-dir', tmp_path, '--out', tmp_path / 'out'])
-    assert done.returncode == 0, done.stderr
-    found = read_json(tmp_path / 'out/captions.json')
-    assert [each['image_id'] for each in found] == [110, 111]
-    assert {word for each in found for word in each['caption'].split()} <= {*WORDS}
-    assert 'CIDEr-D' in done.stdout
 
 
 def test_self_critical_training_starts_from_the_first_stage(train, uninterrupted, self_critical, tmp_path):

@@ -8,9 +8,9 @@ from mmengine.structures import BaseDataElement
 from torch.nn import functional as F
 
 from mmattn.language.grounding import PhraseGrounder
-from mmattn.language.grounding.phrase_grounder import geometry
 
 from ..batches import batch, random_regions
+from ..failing import failing
 from ..layers.sequences import assert_same_with_gradients
 from ..layers.test_bilinear_attention_network import lin
 
@@ -114,12 +114,4 @@ def test_padding_and_nan_in_it_change_nothing(model):
     assert_same_with_gradients(model(more, mode='loss')['loss'], loss, [], model, 1e-12)
 
 
-def test_geometry_is_relative_to_the_image():
-    boxes = torch.tensor([[[0.0, 0.0, 50.0, 40.0], [10.0, 20.0, 35.0, 40.0]]])
-    expected = torch.tensor([[[0.0, 0.0, 1.0, 1.0, 1.0], [0.2, 0.5, 0.7, 1.0, 0.25]]])
-    torch.testing.assert_close(geometry(boxes, torch.tensor([[50, 40]])), expected)
-
-
-def test_failures():
-    with pytest.raises(ValueError, match='reads'):
-        PhraseGrounder(**TINY, reads='pixels')
+test_failures = failing((lambda: PhraseGrounder(**TINY, reads='pixels'), 'reads'))

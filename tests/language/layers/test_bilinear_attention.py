@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from torch.func import grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn import ops
@@ -12,7 +11,7 @@ from mmattn.ops import count_sketch
 from mmattn.utils.profiling import extra_memory
 
 from ...ops import literal
-from ...ops.literal import assert_same, check_operator, evaluate, low_precision, randn
+from ...ops.literal import assert_same, check_operator, evaluate, randn
 from ..failing import failing
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -74,13 +73,6 @@ def test_attention_is_the_equation(masked):
     assert_same(evaluate(ops.bilinear_attention, tensors, **masks), expected, 1e-12, 1e-12)
 
 
-def test_softmax_is_joint():
-    weights = ops.bilinear_softmax(randn(B, G, Q, K))
-    torch.testing.assert_close(weights.sum((-2, -1)), torch.ones(B, G, dtype=torch.float64), atol=1e-12, rtol=0)
-    one = ops.bilinear_softmax(randn(B, G, Q, K), key_mask=torch.arange(K).expand(B, K) == 2)
-    assert not one[..., [0, 1, 3, 4]].any()
-
-
 @pytest.mark.parametrize('fault', ['mask', 'no queries', 'no keys', 'no batch', 'no glimpses'])
 def test_without_a_pair_the_output_is_0_and_so_are_the_gradients(fault):
     tensors = {**TENSORS['bilinear_logits'], 'pooled_query': randn(B, Q, 3, seed=4), 'value': randn(B, K, 3, seed=5)}
@@ -104,42 +96,6 @@ def test_opcheck(name):
     tensors = {key: x.float() for key, x in TENSORS[name].items()}
     check_operator(getattr(ops, name), tensors, {})
     check_operator(getattr(ops, name), {key: x.mT.contiguous().mT for key, x in tensors.items()}, {})
-
-
-@both
-def test_compile(name):
-    torch.compiler.reset()
-    operator, tensors = getattr(ops, name), {key: x.float() for key, x in TENSORS[name].items()}
-    compiled = torch.compile(operator, fullgraph=True, backend='aot_eager')
-    assert_same(evaluate(compiled, tensors), evaluate(operator, tensors), 0, 0)
-
-
-@both
-def test_gradients_of_samples(name):
-    if not hasattr(torch.library, 'register_vmap'):
-        pytest.skip('torch 2.4 has no batching rules for such operators')
-    operator = getattr(ops, name)
-    first, *others = TENSORS[name].values()
-    if name == 'bilinear_logits':
-        first, others = others[1], [first, others[0]]
-        call = lambda p, x, y: operator(x[None], y[None], p).pow(3).sum()  # noqa: E731
-        found = vmap(grad(call), (None, 0, 0))(first, *others)
-        expected = [grad(call)(first, x, y) for x, y in zip(*others)]
-    else:
-        call = lambda a, x, y: operator(a[None], x[None], y[None]).pow(3).sum()  # noqa: E731
-        found = vmap(grad(call))(first, *others)
-        expected = [grad(call)(a, x, y) for a, x, y in zip(first, *others)]
-    torch.testing.assert_close(found, torch.stack(expected), atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize('dtype', literal.DTYPES, ids=str)
-@both
-def test_low_precision_is_near_float64(name, dtype):
-    tensors = {key: (x / 2).to(dtype) for key, x in TENSORS[name].items()}
-    operator = getattr(ops, name)
-    actual = evaluate(operator, tensors)
-    assert actual['output'].dtype == (torch.float32 if name == 'bilinear_logits' else dtype)
-    assert_same(actual, evaluate(operator, tensors, torch.float64), **low_precision(dtype))
 
 
 def test_autocast_keeps_the_gradients_in_the_dtypes_of_the_tensors():

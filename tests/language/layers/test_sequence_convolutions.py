@@ -67,15 +67,6 @@ def test_the_kernel_limits_the_state():
         assert {name: y.shape for name, y in state.items()} == {'inputs': (3, min(t + 1, 2), 8)}
 
 
-def test_every_parameter_learns_from_the_start():
-    layer, x = DynamicConv1d(16, 4, 3), torch.randn(2, 6, 16)
-    assert not layer.glu.bias.any()
-    assert not layer.output.bias.any()
-    assert layer.kernel.bias is None
-    layer(x, x, x)[0].pow(3).sum().backward()
-    assert all(p.grad.abs().max() > 1e-7 for p in layer.parameters())
-
-
 def literal_deformable(layer, x, mask=None):
     """Every input has weight max(0, 1 − distance) at a sampled position; a causal layer moves that to at most t."""
     k, length = layer.kernel_size, x.shape[1]
@@ -160,13 +151,6 @@ def test_later_inputs_are_not_in_the_gradients(offset):
     assert (found[0][2].abs().sum() > 1e-3) == (offset < 2)  # offsets learn, unless all are clamped
 
 
-def test_a_new_layer_learns_its_offsets():
-    for causal in (False, True):
-        layer, x = DeformConv1d(4, is_causal=causal), torch.randn(2, 6, 4)
-        layer(x, x, x)[0].square().sum().backward()
-        assert all(p.grad.abs().max() > 1e-5 for p in layer.parameters())
-
-
 def test_an_invalid_input_is_an_invalid_output():
     """Not an index out of range."""
     layer, x = build(DeformConv1d, 4), literal.randn(1, 6, 4)
@@ -202,6 +186,14 @@ def test_causality_and_steps(cls, options):
         layer.offset.weight.data *= 3
     assert_causal(layer, literal.randn(2, 6, channels))
     assert_steps_are_forward(layer, literal.randn(3, 8, channels))
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(('cls', 'options'), BOTH[1::4])
+def test_every_parameter_of_a_new_layer_learns(cls, options, causal):
+    layer, x = cls(**options, is_causal=causal), torch.randn(2, 6, options['embed_dim'])
+    layer(x, x, x)[0].pow(3).sum().backward()
+    assert all(p.grad.abs().max() > 1e-7 for p in layer.parameters())
 
 
 X = torch.randn(2, 4, 16)

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mmattn.language.layers import TransformerAttention1d
-from mmattn.visualization import attention_layers
 
 from ...ops import literal
 from ..failing import failing
@@ -270,11 +269,6 @@ def test_kinds_are_the_layer_with_fewer_terms(terms, case):
             layer.attention_weights(*inputs, queries=queries, kind=kind),
             fewer.attention_weights(*inputs, queries=queries, kind=fewer.attention_kinds[0]),
         )
-
-
-def test_it_is_an_attention_layer():
-    model = nn.Sequential(TransformerAttention1d(8, 2))
-    assert attention_layers(model) == {'0': model[0]}
 
 
 def attention(**options):

@@ -90,14 +90,6 @@ def test_only_spaces_separate_symbols(corpus, messages):
     assert_samples(ParallelTextDataset(str(corpus), 'train', num_samples=3, test_mode=True), pairs[:3])
 
 
-def test_indices_are_those_of_a_sequence(corpus):
-    dataset = ParallelTextDataset(str(corpus), 'test', test_mode=True)
-    assert dataset[-1]['inputs']['source'].tolist() == numbers(TEST[-1][0])
-    assert len(list(dataset)) == len(TEST)
-    with pytest.raises(IndexError):
-        dataset[len(TEST)]
-
-
 def test_tests_keep_every_pair(corpus, messages):
     """Long ones, an empty target, and a source with a line separator, which ends no line."""
     dataset = DATASETS.build(

@@ -1,10 +1,9 @@
 """The command line: what it writes, killed and called again, and what is wrong in one line before any work."""
 
 import io
-import re
-import runpy
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,21 +39,15 @@ def arguments(trained, text):
 
 
 @pytest.fixture
-def call(monkeypatch):
-    """``call(*arguments)`` runs the tool in this process."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, arguments)])
-        runpy.run_path(str(TOOL))['main']()
-
-    return call
+def call(run_tool):
+    """``call(*arguments)`` runs the tool in this process, and returns the lines that it prints."""
+    return partial(run_tool, TOOL)
 
 
-def test_standard_input(arguments, predictions, capfdbinary, call, monkeypatch):
+def test_standard_input(arguments, predictions, call, monkeypatch):
     del arguments[2]
     monkeypatch.setattr(sys, 'stdin', SimpleNamespace(buffer=io.BytesIO('\n'.join([*LINES, '']).encode())))
-    call(*arguments)
-    assert capfdbinary.readouterr().out == ''.join(f'{each["text"]}\n' for each in predictions).encode()
+    assert call(*arguments) == [each['text'] for each in predictions]
     monkeypatch.setattr(sys, 'stdin', SimpleNamespace(buffer=io.BytesIO(b'a\nb\n\xff\n')))
     with pytest.raises(SystemExit, match='standard input, line 3: not UTF-8'):
         call(*arguments)
@@ -83,27 +76,15 @@ def test_options_reach_the_search(trained, arguments, tmp_path, call):
         (['--out', 'new.de', '--attention', 'maps', '--attention-layer', 5], 'layer'),
     ],
 )
-def test_failures(arguments, text, tmp_path, call, monkeypatch, capsys, more, names):
-    """Before any work, and in one line."""
+def test_failures(arguments, text, tmp_path, refuse, monkeypatch, more, names):
+    """Before any work."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(TranslationInferencer, 'forward', None)
     arguments[2] = shutil.copy(text, 'lines.en')
     Path('lines.de').write_bytes(b'precious')
-    with pytest.raises(SystemExit) as caught:
-        call(*arguments, *more)
-    assert re.search(names, f'{caught.value}{capsys.readouterr().err}')
+    refuse(names, TOOL, *arguments, *more)
     assert Path('lines.de').read_bytes() == b'precious'
     assert not Path('new.de').exists()
-
-
-def test_what_is_not_seen_in_the_output_is_said(arguments, tmp_path, capsys, call):
-    """The case of the translations, and a folder of pictures that stays empty."""
-    call(*arguments, '--out', tmp_path / 'lines.de')
-    assert 'Translations are in lower case, as the training text of this model' in capsys.readouterr().err
-    (tmp_path / 'empty').write_text('\n \n', encoding='utf-8')
-    arguments[2] = tmp_path / 'empty'
-    call(*arguments, '--out', tmp_path / 'empty.de', '--attention', tmp_path / 'maps')
-    assert f'{tmp_path}/maps: no picture, because no line has text' in capsys.readouterr().err
 
 
 def test_interrupted_between_batches_and_resumed(arguments, predictions, tmp_path, call, monkeypatch):
