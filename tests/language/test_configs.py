@@ -1,22 +1,33 @@
-"""Shipped configs take a training step and predict, through the stock Runner, at a small size; rates of epochs."""
+"""Shipped configs take a training step and predict, through the stock Runner, at a small size.
 
+Their learning rates, parameters and operations, and options of their pages, are those of the papers.
+"""
+
+import argparse
 import math
 import os
+import re
+import shutil
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from mmengine.runner import Runner
 
+from mmattn.engine import add_config_options, load_config
 from mmattn.language.grounding.entities import rank_words, read_entities
-from mmattn.registry import MODELS
+from mmattn.language.layers.entangled_attention import MODES
+from mmattn.language.text.vocabulary import PAD, UNK
+from mmattn.registry import DATASETS, MODELS
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
 from reproduction.language_releases import glove, skip_thought
 
 from ..test_configs import GROUNDING
-from ..tiny_data import ANSWERS, FEATURES, QUESTION_WORDS, SYMBOLS, WORDS
+from ..tiny_data import ANSWERS, FEATURES, QUESTION_WORDS, SYMBOLS, WORDS, questions
+from .files import read_json, write_json
 
 IWSLT = 'bi_sa/{}_iwslt_1xb4000-50k_iwslt14-de-en.py'
 TERMS = 'attention_terms_nmt/{}_base_8xb3750-100k_wmt14-en-de.py'
@@ -188,7 +199,7 @@ def test_rate_of_each_epoch(name, expected):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_multiply_accumulates():
+def test_operations_of_grounding():
     """20 steps of the GRU, both projections, and the logits of 4 phrases and 32 regions."""
     cfg = Config.fromfile(config_path('ban_grounding/ban_1xb512-13e_flickr30k-entities.py'))
     gru = 20 * 3 * (300 + 1280) * 1280
@@ -198,3 +209,247 @@ def test_multiply_accumulates():
     embedding = 300 * cfg.model.vocab_size
     linear = (1280 + 2048 + 2) * 3840 + 2 + 3840 + 2
     assert parameters == embedding + 3 * 1280 * (300 + 1280 + 2) + linear
+
+
+# Translation.
+
+
+@pytest.mark.parametrize('name', ['attn1111-deform', 'wo-deform'])
+def test_offsets_learn_at_a_tenth_of_the_rate(name):
+    """Footnote 2 of the study, in encoder and decoder."""
+    cfg = Config.fromfile(config_path(TERMS.format(name)))
+    cfg.model.update(size='tiny', vocab_size=10)
+    model = MODELS.build(cfg.model)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    rates = {names[id(p)]: group['lr'] for group in groups for p in group['params']}
+    offsets = [name for name in rates if '.offset.' in name]
+    assert len(offsets) == 2 * 8  # weight and bias of each layer
+    assert {name: 1e-4 if name in offsets else 1e-3 for name in rates} == pytest.approx(rates)
+
+
+def in_both(option, value, layer=''):
+    return {f'model.{part}_attention{layer}.{option}': value for part in ('encoder', 'decoder')}
+
+
+def deformed(terms):
+    return 'attn1111-deform', in_both('terms', terms, '.1')
+
+
+# The paper's G multiply-accumulates, Tables 2 and 3; rows of one figure have one entry.
+PUBLISHED = {
+    'w/o': (1.7, 'wo', {}),
+    'w/o + deformable': (2.2, 'wo-deform', {}),
+    **{terms: (2.7, 'attn1111', in_both('terms', terms)) for terms in ('1111', '1100', '0111')},
+    '0100': (2.6, 'attn1111', in_both('terms', '0100')),
+    '1111 + deformable': (3.2, *deformed('1111')),
+    '1001 + deformable': (3.2, *deformed('1001')),
+    '1000 + deformable': (2.9, *deformed('1000')),
+    '0011 + deformable': (3.0, *deformed('0011')),
+    '0010 + deformable': (2.7, *deformed('0010')),
+    '0001 + deformable': (2.9, *deformed('0001')),
+    '0100, n_k = 31': (2.4, 'attn0100-nk31', {}),
+    '0100, n_k = 13': (2.3, 'attn0100-nk31', in_both('spatial_range', 13)),
+    'dynamic, n_k = 31': (2.4, 'dynconv31', {}),
+    'dynamic, n_k = 13': (2.3, 'dynconv31', in_both('kernel_size', 13)),
+}
+
+
+@pytest.mark.parametrize('row', PUBLISHED)
+def test_published_operations(row):
+    """With 50 + 50 tokens and without the output layer, within the 0.1 G to which the paper prints; as on the page."""
+    published, name, options = PUBLISHED[row]
+    cfg = Config.fromfile(config_path(TERMS.format(name)))
+    cfg.merge_from_dict(options)
+    ours = (count(cfg, (3, 50, 50))[1] - 50 * 512 * 32768) / 1e9
+    assert abs(ours - published) < 0.1
+    page = config_path('attention_terms_nmt/README.md').read_text(encoding='utf-8')
+    [line] = re.findall(rf'^\| [^|]*\b{row.split(" + ")[0]}(?!, n_k)[^|]*\|.*base_8x.*$', page, re.MULTILINE)
+    regular, _, deformable = line.split('|')[4].partition('/')
+    assert f'{ours:.2f}' == (deformable if 'deformable' in row else regular).strip()
+
+
+def test_operations_of_translation():
+    """Of source length M and target length L; a causal layer counts all pairs, as torch's layers do."""
+    m, n, d, f, v = 25, 20, 128, 256, 5036
+    encoder = 4 * d * d * m + 2 * m * m * d + 2 * d * f * m
+    own, cross = 4 * d * d * n + 2 * n * n * d, 2 * d * d * (n + m) + 2 * n * m * d
+    expected = 4 * (encoder + own + cross + 2 * d * f * n) + v * d * n
+    found = {}
+    for method in ('sa', 'torch', 'bi-sa'):
+        cfg = Config.fromfile(config_path(f'bi_sa/{method}_tiny_1xb4096_multi30k-en-de.py'))
+        found[method] = count(cfg, (3, m, n))
+    assert found['sa'][1] == expected
+    # Bi-SA adds two linear layers: to d channels, and to the entries of 4 heads.
+    added = 4 * (d * d * (m + n) + d * 4 * (21 * m + 11 * n))
+    assert found['bi-sa'] == (found['sa'][0] + 4 * (2 * (d * d + d) + (d + 1) * 4 * (21 + 11)), expected + added)
+    assert found['torch'][0] == found['sa'][0]
+
+
+# Captioning.
+
+
+@pytest.mark.parametrize(
+    ('name', 'dropout'), [('san_1xb10-15e_coco-captions', 0.1), ('san_small_1xb10-10e_flickr8k', 0)]
+)
+def test_attention_weights_of_the_decoder_are_dropped_as_in_the_paper(name, dropout):
+    """NG-SAN follows Transformer-Base with dropout 0.1; the small configs are as they were measured."""
+    cfg = Config.fromfile(config_path(f'ng_san/{name}.py'))
+    for layer in MODELS.build(dict(cfg.model, **SMALL, vocab_size=4 + len(WORDS))).decoder.layers:
+        assert layer.self_attention[0].dropout == layer.cross_attention.dropout == dropout
+
+
+def test_vatex_has_ten_captions_of_up_to_30_words(tiny_data, tmp_path, monkeypatch):
+    root = shutil.copytree(tiny_data['VATEX_ROOT'], tmp_path / 'vatex')
+    path = root / 'vatex_training_v1.0.json'
+    videos = read_json(path)
+    videos[0]['enCap'] = [' '.join([word] * count) for word in WORDS[:2] for count in (1, 16, 17, 30, 31)]
+    write_json(path, videos)
+    monkeypatch.setenv('VATEX_ROOT', str(root))
+    cfg = Config.fromfile(config_path('ng_san/n-san-vatex_1xb10-scst-15e_vatex.py'))
+    captions = DATASETS.build(cfg.train_dataloader.dataset)[0]['inputs']['captions']
+    assert sorted((captions != PAD).sum(1).tolist()) == sorted([2, 17, 18, 31, 31] * 2)  # with </s>
+    assert cfg.model.test_cfg == dict(beam=3, max_length=30)
+
+
+def test_operations_of_captioning():
+    """Of N regions, M attributes and T words; a causal layer counts all pairs, as torch's layers do."""
+    n, m, t, d, f, v, channels, heads, geometry = 36, 20, 16, 128, 256, 2269, 128, 4, 64
+    regions, attributes = (4 * d * d * k + 2 * k * k * d + 2 * d * f * k for k in (n, m))
+    to_regions, to_attributes = (2 * d * d * (t + k) + 2 * k * t * d for k in (n, m))
+    decoder = 4 * d * d * t + 2 * t * t * d + to_regions + 2 * d * f * t
+    expected = channels * d * n + 2 * (regions + decoder) + v * d * t
+    found = {}
+    for name in ('ng_san/san', 'ng_san/torch', 'ng_san/n-san', 'ng_san/g-san', 'eta/eta-visual', 'eta/eta'):
+        cfg = Config.fromfile(config_path(f'{name}_small_1xb10-10e_flickr8k.py'))
+        found[name.split('/')[1]] = count(cfg, (3, n, t))
+    assert found['san'][1] == expected
+    assert found['san'] == found['torch'] == found['n-san'] == found['eta-visual']
+    # G of all pairs, Q', and their products.
+    added = 4 * geometry * n * n + d * heads * geometry * n + heads * geometry * n * n
+    weights = 4 * geometry + geometry + (d + 1) * heads * geometry
+    assert found['g-san'] == (found['san'][0] + 2 * weights, expected + 2 * added)
+    # A second encoder; in each layer of the decoder three more attentions with their norms, and the gate.
+    added = attributes + to_regions + 2 * to_attributes + 3 * d * d * t
+    weights = (4 * d * d + 9 * d + 2 * d * f + f) + 3 * (4 * d * d + 6 * d) + 3 * d * d + d
+    assert found['eta'] == (found['eta-visual'][0] + 2 * weights, expected + 2 * added)
+
+
+ETA = config_path('eta/eta_1xb15-15e_coco-captions.py')
+ETA_TINY = ['vocab_size=20', 'num_features=8', 'num_layers=1', 'embed_dim=8', 'num_heads=2', 'feedforward_dim=8']
+
+
+def options():
+    """The options beside a figure of the paper, in the tables of the page."""
+    page = config_path('eta/README.md').read_text(encoding='utf-8').split('\n## ')[1]
+    return re.findall(r'\| \d+\.\d+ \| `([^`]+=[^`]+)` \|', page)
+
+
+def resolved(words):
+    parser = argparse.ArgumentParser()
+    add_config_options(parser)
+    return load_config(ETA, parser.parse_args(['--cfg-options', *words]).cfg_options)
+
+
+@pytest.mark.parametrize('words', options())
+def test_an_option_of_the_page_builds_its_row(words):
+    cfg = resolved([*words.split(), *(f'model.{word}' for word in ETA_TINY)])
+    model = MODELS.build(cfg.model)
+    name, value = words.split()[-1].split('=')
+    if name == 'model.sources':
+        assert hasattr(model, 'visual_encoder') == (value == 'visual')
+        return
+    if 'oracle' in name:
+        dataset = cfg.test_dataloader.dataset
+        assert (dataset.attributes, dataset.oracle_attributes) == (None, True)
+        return
+    attention = model.decoder.layers[0].cross_attention
+    if name.endswith('mode'):
+        assert tuple(attention.sublayers) == MODES[value]
+    else:
+        assert attention.controller.activation == value
+
+
+def test_the_page_has_the_rows_of_the_ablations():
+    named = {words.rpartition('=')[2] for words in options()}
+    assert named == {'visual', 'semantic', 'True', 'sigmoid', 'tanh', 'relu', 'identity', *MODES} - {'entangled'}
+
+
+# Visual questions.
+
+
+@pytest.mark.parametrize(
+    ('name', 'head', 'expected'),
+    [
+        ('unitary_1xb512-13e_vqa2', {}, 31_864_297),
+        ('co-attention_1xb512-13e_vqa2', {}, 32_520_684),
+        ('ban-4_1xb512-13e_vqa2', {}, 44_799_734),
+        ('ban-4_1xb512-13e_vqa2', dict(mode='sum'), 44_799_734),
+        ('ban-4_1xb512-13e_vqa2', dict(mode='concat'), 51_091_190),
+        *(('ban-4_1xb512-13e_vqa2', dict(num_glimpses=n), 32_198_378 + (n - 1) * 4_200_452) for n in (1, 2, 12)),
+        ('ban-8-glove-counter_1xb512-13e_vqa2-trainval-genome', {}, 90_618_430 - 8),
+    ],
+)
+def test_parameters_of_the_paper(name, head, expected):
+    """With its vocabulary, 19,901 words and padding; f1 … f8 of the counter lack the weights that are fixed at 0."""
+    cfg = Config.fromfile(config_path(f'ban/{name}.py'))
+    init_default_scope('mmengine')
+    cfg.model.vocab_size = 19_902
+    cfg.model.head.update(head)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    assert sum(p.numel() for p in model.parameters()) == expected
+
+
+def test_mcan_reads_words_and_targets_as_its_code(tmp_path, monkeypatch):
+    """proc_ques and proc_ans of mcan-vqa, literally; the vocabulary has all splits and Visual Genome."""
+    questions(tmp_path, genome=True)
+    texts = dict(train="What's on the dog's T-shirt: #1, $5?", test='A (red/blue) *kite*;', genome_val='Seals!')
+    for part, text in texts.items():
+        path = tmp_path / f'questions_{part}.json'
+        data = read_json(path)
+        data['questions'][0]['question'] = text
+        if part == 'train':
+            data['questions'][0].update(
+                answers=['Yes.', 'yes', 'the yes', *['No!'] * 2, *['maybe'] * 5], answer='maybe'
+            )
+        write_json(path, data)
+    monkeypatch.setenv('VQA2_ROOT', str(tmp_path))
+    cfg = Config.fromfile(config_path('ng_san/mcan_1xb64-13e_vqa2.py')).train_dataloader.dataset
+    dataset = DATASETS.build(dict(cfg, min_answers=2))
+    published = {
+        word
+        for path in tmp_path.glob('questions_*.json')
+        for question in read_json(path)['questions']
+        for word in literal_words(question['question'])
+    }
+    assert {'whats', 'kite', 'seals', '$5'} <= {*dataset.metainfo['symbols']} == published
+    sample = dataset[0]['inputs']
+    symbols = dataset.vocabulary.symbols
+    assert [symbols[n] for n in sample['question'] if n != PAD] == literal_words(texts['train'])
+    assert dataset.tokenizer('the zebra')[1] == UNK
+    targets = dict(zip(dataset.answers, sample['targets'].tolist(), strict=True))
+    assert targets == pytest.approx(dict(yes=0.9, no=0.6))
+
+
+def literal_words(text):
+    return re.sub(r"""([.,'!?"()*#:;])""", '', text.lower()).replace('-', ' ').replace('/', ' ').split()
+
+
+def test_operations_of_visual_questions():
+    """Of 36 regions and 14 words; weights of one row are not products."""
+    k, w, n, m, a = 36, 14, 256, 128, 346
+    gru = w * 3 * n * (300 + n)
+    classifier = n * 2 * n + 2 * n * a
+    found = {}
+    for method in ('ban-2', 'question-only', 'concat'):
+        cfg = Config.fromfile(config_path(f'ban/{method}_small_1xb64-26e_coco-qa.py'))
+        found[method] = count(cfg, (3, k, w))[1]
+    cfg = Config.fromfile(config_path('ban/ban-2_small_1xb64-26e_coco-qa.py'))
+    cfg.model.head.num_glimpses = 1
+    found['ban-1'] = count(cfg, (3, k, w))[1]
+    assert found['question-only'] == gru + classifier
+    assert found['concat'] == gru + classifier + m * 2 * n
+    glimpse = w * k * 3 * n + w * n * n + k * m * n + w * k * n + n * n  # logits, X'', Y'', pool, Lin
+    assert found['ban-2'] - found['ban-1'] == glimpse
+    assert found['ban-1'] == gru + classifier + (w * n + k * m) * 3 * n + glimpse
