@@ -192,13 +192,7 @@ class BilinearAttentionNetwork(nn.Module):
             raise ValueError('boxes must be (B, K, 4), because the network has a counter; got None')
         if self.counter is None and boxes is not None:
             raise ValueError(f'boxes must be None, because the network has no counter; got {tuple(boxes.shape)}')
-        count = self.num_glimpses if num_glimpses is None else num_glimpses
-        check_count('num_glimpses', count)
-        if count > self.num_glimpses or (count < self.num_glimpses and self.mode == 'concat'):
-            least = self.num_glimpses if self.mode == 'concat' else 1
-            raise ValueError(
-                f'num_glimpses must be from {least} to {self.num_glimpses} with mode={self.mode!r}; got {count}'
-            )
+        count = self.check_glimpses('num_glimpses', num_glimpses)
         if word_padding_mask is not None:
             words = words.masked_fill(word_padding_mask.unsqueeze(-1), 0)
         packed = PackedPositions(regions, region_padding_mask)
@@ -225,6 +219,15 @@ class BilinearAttentionNetwork(nn.Module):
         else:
             out = torch.cat(updates, -1) if self.mode == 'concat' else torch.stack(updates).sum(0)
         return out, weights if need_weights else None
+
+    def check_glimpses(self, name: str, count: int | None) -> int:
+        """Check the argument ``name``, a number of glimpses to use. Returns the number, or all for None."""
+        if count is None:
+            return self.num_glimpses
+        check_count(name, count, self.num_glimpses if self.mode == 'concat' else 1)
+        if count > self.num_glimpses:
+            raise ValueError(f'{name} must be at most num_glimpses={self.num_glimpses}; got {count}')
+        return count
 
     def _pooled(self, g: int, words: Tensor, packed: PackedPositions, rows: Tensor, weights: Tensor) -> Tensor:
         # ``rows`` is ``packed.rows``, an argument because ``checkpoint`` must see it.

@@ -44,24 +44,9 @@ def pad_regions(
     """Pad the regions of images to the largest number of regions, at least one.
 
     Returns features ``(B, N, D)``, boxes ``(B, N, 4)`` or None, and the mask, bool ``(B, N)``, True where padded.
-    Padding is 0 in the features. It is ``(0, 0, 1, 1)`` in the boxes, so that the logarithm of a side is finite.
-
-    Args:
-        features (sequence of Tensor): one ``(n, D)`` per image. n may be 0.
-        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image. None: no boxes, as in videos.
+    Padding is 0 in the features. It is ``(0, 0, 1, 1)`` in the boxes, so that the logarithm of a side is finite. There
+    is one tensor ``(n, D)``, and one of boxes ``(n, 4)``, per image. n may be 0. Videos have no boxes.
     """
-    if not features or (boxes is not None and len(features) != len(boxes)):
-        raise ValueError(
-            'features and boxes must have one tensor per image, at least one; got '
-            f'{len(features)} and {None if boxes is None else len(boxes)}'
-        )
-    width = features[0].shape[-1]
-    for image, (x, box) in enumerate(zip(features, features if boxes is None else boxes)):
-        if x.dim() != 2 or x.shape[1] != width or (boxes is not None and box.shape != (len(x), 4)):
-            raise ValueError(
-                f'features and boxes must be (n, {width}) and (n, 4); got {tuple(x.shape)} and '
-                f'{tuple(box.shape)} for image {image} of the batch'
-            )
     counts = torch.tensor([len(x) for x in features], device=features[0].device)
     mask = torch.arange(max(1, int(counts.max())), device=counts.device) >= counts[:, None]
     padded = None

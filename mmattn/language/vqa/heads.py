@@ -10,7 +10,7 @@ from mmattn.language.layers.bilinear_attention_network import BilinearAttentionN
 from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_linear
 from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts, check_divisor, check_number
+from mmattn.utils.checks import check_counts, check_divisor, check_number
 
 from .encoders import EncodedQuestion
 
@@ -93,17 +93,10 @@ class BANHead(AnswerHead):
     ) -> None:
         super().__init__()
         self.network = BilinearAttentionNetwork(question_dim, region_dim, **network)
-        glimpses = self.network.num_glimpses
-        if test_glimpses is not None:
-            check_count('test_glimpses', test_glimpses)
-            if test_glimpses > glimpses or (test_glimpses < glimpses and self.network.mode == 'concat'):
-                raise ValueError(
-                    f'test_glimpses must be at most num_glimpses={glimpses}, and equal to it with concat; '
-                    f'got {test_glimpses}'
-                )
-        self.mask_words, self.test_glimpses = mask_words, test_glimpses
+        self.mask_words = mask_words
+        self.test_glimpses = self.network.check_glimpses('test_glimpses', test_glimpses)
         self.reads_boxes = self.network.counter is not None
-        fused = question_dim * (glimpses if self.network.mode == 'concat' else 1)
+        fused = question_dim * (self.network.num_glimpses if self.network.mode == 'concat' else 1)
         self.classifier = answer_classifier(fused, 2 * question_dim, num_answers, classifier_dropout)
 
     def fuse(

@@ -226,7 +226,7 @@ test_failures = failing(
     (lambda: network()(WORDS, REGIONS, boxes=REGIONS[..., :4]), 'boxes'),
     (lambda: network(**COUNTING)(WORDS, REGIONS), 'boxes'),
     (lambda: network()(WORDS, REGIONS, num_glimpses=4), 'num_glimpses'),
-    (lambda: network(mode='concat')(WORDS, REGIONS, num_glimpses=2), 'concat'),
+    (lambda: network(mode='concat')(WORDS, REGIONS, num_glimpses=2), 'num_glimpses'),
     (lambda: build(UnitaryAttention, N, M)(WORDS, REGIONS), 'query'),
     (lambda: build(ConcatLogits, N, M, embed_dim=5)(REGIONS, REGIONS), 'words'),
     (lambda: build(ConcatLogits, N, M, embed_dim=5)(WORDS, REGIONS, WORD_MASK), 'region_padding_mask'),
