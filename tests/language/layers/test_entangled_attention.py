@@ -153,8 +153,6 @@ def test_dropout_is_of_the_attention():
 A, V, S = inputs()
 
 test_failures = failing(
-    (lambda: EntangledAttention(8, 2, 'stacked'), 'mode'),
-    (lambda: GatedBilateralController(8, 'linear'), 'activation'),
     (lambda: entangled()(A[0], V, S), 'query'),
     (lambda: entangled()(A, V, S[..., :4]), 'semantic'),
     (lambda: entangled().start(V[..., :4], S), 'visual'),

@@ -98,25 +98,6 @@ def test_random_partitions_and_relations(seed):
     torch.testing.assert_close(other(*x), layer(*x), atol=1e-12, rtol=1e-12)
 
 
-def without_biases(layer):
-    for projection in (layer.query_proj, layer.value_proj):
-        nn.init.zeros_(projection.bias)
-    return layer
-
-
-@pytest.mark.parametrize('count', [1, 5])
-def test_mutan_is_the_tucker_product(count):
-    """q̃ᵀ 𝒯_c[:, :, k] ṽ, with slices of rank R: Σ_r m_r^k n_r^kᵀ; MLB has R = 1, and NE with identities is MUTAN."""
-    layer, (q, v) = without_biases(fusion(num_branches=count)), inputs(2)
-    m, n = (p.weight.unflatten(0, (count, TO)) for p in (layer.query_proj, layer.value_proj))
-    core = torch.einsum('rkq,rkv->qvk', m, n)
-    torch.testing.assert_close(layer(q, v), torch.einsum('bq,bv,qvk->bk', q, v, core), atol=1e-12, rtol=1e-12)
-    for k in range(TO):
-        assert torch.linalg.matrix_rank(core[..., k]) <= min(count, TQ)
-    ensemble = without_biases(fusion(num_branches=count, query_activation=('identity',) * count))
-    assert torch.equal(ensemble(q, v), layer(q, v))
-
-
 def test_product_and_sum():
     q, v = (literal.randn(2, TO, seed=seed) for seed in range(2))
     product = HadamardFusion(TO, TO, TO, num_branches=1, project=False)

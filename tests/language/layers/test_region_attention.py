@@ -283,11 +283,6 @@ def layer():
 
 
 test_failures = failing(
-    (lambda: RegionAttention(8, 2, query_norm='group'), 'query_norm'),
-    (lambda: RegionAttention(8, 2, key_norm=''), 'key_norm'),
-    (lambda: RegionAttention(8, 2, geometry='phi'), 'geometry'),
-    (lambda: RegionAttention(8, 2, geometry=('key_dependent',) * 2), 'geometry'),
-    (lambda: RegionAttention(8, 2, is_causal=True), 'is_causal'),
     (lambda layer: layer(X, X[:, :3], X, relative_geometry=F), 'key'),
     (lambda layer: layer(*[X[..., :4]] * 3, relative_geometry=F), 'query'),
     *((lambda layer, f=f: layer(X, X, X, relative_geometry=f), 'relative_geometry') for f in (None, BOXES, F[:, :4])),

@@ -203,7 +203,6 @@ X = torch.randn(2, 4, 16)
 @pytest.mark.parametrize(
     ('call', 'names'),
     [
-        (lambda cls: cls(16, kernel_size=4), 'kernel_size'),
         (lambda cls: cls(16)(X, X[:, :3], X), 'key'),
         (lambda cls: cls(16)(*[X[..., :7]] * 3), 'query'),
         (lambda cls: cls(16)(X, X, X, torch.zeros(2, 5, dtype=torch.bool)), 'key_padding_mask'),

@@ -1,10 +1,14 @@
-"""Answers about a region store or pictures: equal to the model's for single questions, in any batch, after any stop."""
+"""Answers about a region store or pictures, from Python and by the command line: values, in any batch, stops, errors."""
 
 import os
 import shutil
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.datasets import VQADataset, read_picture
@@ -12,7 +16,8 @@ from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
 from ..failing import failing
-from ..interruption import assert_no_other_run_continues, in_double
+from ..files import names, read_json
+from ..interruption import Stop, assert_no_other_run_continues, in_double, stop_once
 from .asking import (
     ANSWERS,
     BAN,
@@ -20,6 +25,7 @@ from .asking import (
     MCAN,
     PICTURES,
     QUESTIONS,
+    SIZE,
     UNITARY,
     random_model,
     write_model,
@@ -27,6 +33,7 @@ from .asking import (
     write_store,
 )
 
+TOOL = Path(__file__).parents[3] / 'tools/vqa_demo.py'
 CONFIGS = dict(ban=BAN, unitary=UNITARY, mcan=MCAN, pictures=PICTURES)
 # By hand: the numbers of the words of QUESTIONS, the unknown ones as padding; 7 words are read.
 TOKENS = [[4, 5, 6], [4, 5, 8, 9, 10, 8, 7], [11, 12, 1, 10, 4, 9], [5, 6, 1, 7], [7]]
@@ -38,12 +45,19 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('asking')
     write_store(folder / 'regions')
     write_pictures(folder / 'pictures')
+    write_pictures(folder / 'photos', size=SIZE)
+    write_questions(folder / 'q.json', [Question(90 + n, *pair) for n, pair in enumerate(QUESTIONS)])
     return folder
 
 
-def make(folder, name, **options):
+def write_trained(folder, name):
+    """Paths of a config and of a checkpoint."""
     trained = write_model(folder, name, CONFIGS[name])
-    return VQAInferencer(trained.config, trained.checkpoint, 'cpu', **options)
+    return trained.config, trained.checkpoint
+
+
+def make(folder, name, **options):
+    return VQAInferencer(*write_trained(folder, name), 'cpu', **options)
 
 
 def expected_scores(folder, name):
@@ -156,3 +170,115 @@ test_failures_before_the_model_runs = failing(
     (lambda tmp_path: with_meta(tmp_path, max_words=0), 'other.pth: .*max_words'),
     error=(OSError, TypeError, ValueError),
 )
+
+
+# The command line.
+
+
+@pytest.fixture
+def call(run_tool):
+    """``call(*arguments)`` runs the tool in this process, and returns the lines that it prints."""
+    return partial(run_tool, TOOL)
+
+
+@pytest.fixture
+def of_ban(folder):
+    return [*write_trained(folder, 'ban'), '--device', 'cpu', '--regions', folder / 'regions']
+
+
+@pytest.fixture
+def of_file(folder, of_ban):
+    return [*of_ban, '--questions', folder / 'q.json', '--batch-size', 2]
+
+
+def lines_of(prediction):
+    return ['score  answer', *(f'{each["score"]:.3f}  {each["answer"]}' for each in prediction['answers'])]
+
+
+def test_one_question_and_its_picture(folder, of_ban, tmp_path, call):
+    ask = make(folder, 'ban')
+    [found] = ask(folder / 'regions', QUESTIONS[:1], 3)['predictions']
+    photo = folder / 'photos/7.png'
+    said = call(*of_ban, *QUESTIONS[0], '--top-k', 3, '--picture', photo, '--out', tmp_path / 'new/out')
+    assert said == [*lines_of(found), str(tmp_path / 'new/out/attention.png')]
+    assert names(tmp_path / 'new/out') == ['attention.png']
+    [asked] = ask.questions(folder / 'regions', QUESTIONS[:1])
+    expected = ask.visualize(asked, np.asarray(Image.open(photo)), 3)
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / 'new/out/attention.png')), expected)
+    call(*of_ban, *QUESTIONS[0], '--top-k', 3, '--out', tmp_path)
+    expected = ask.visualize(asked, None, 3)
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / 'attention.png')), expected)
+
+
+def test_words_that_are_not_read_are_named(of_ban, folder, tmp_path, call):
+    long = f'{QUESTIONS[1][1]} Zebras, is it red?'  # the model reads seven words
+    said = call(*of_ban, QUESTIONS[1][0], long)
+    ask = make(folder, 'ban')
+    found, same = ask(folder / 'regions', [QUESTIONS[1], (QUESTIONS[1][0], long)])['predictions']
+    assert said == [*lines_of(found), 'only the first 7 words are read, not: zebras is it red']
+    assert (same['unread'], same['unknown']) == (['zebras', 'is', 'it', 'red'], found['unknown'])
+    assert found['unread'] == []
+
+
+def test_a_model_that_reads_pictures(folder, tmp_path, call):
+    ask = make(folder, 'pictures')
+    arguments = [*write_trained(folder, 'pictures'), '--device', 'cpu']
+    [found] = ask(folder / 'pictures', QUESTIONS[:1])['predictions']
+    said = call(*arguments, '--images', folder / 'pictures', *QUESTIONS[0], '--out', tmp_path)
+    assert said[:-1] == lines_of(found)
+    [asked] = ask.questions(folder / 'pictures', QUESTIONS[:1])
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / 'attention.png')), ask.visualize(asked))
+
+
+def test_a_file_of_questions(folder, of_file, tmp_path, call):
+    said = call(*of_file, '--out', tmp_path / 'out', '--top-k', 2)
+    assert said == [f'5 answers: {tmp_path}/out/answers.json; 2 questions have unknown words']
+    ask = make(folder, 'ban', batch_size=2)
+    assert read_json(tmp_path / 'out/answers.json') == ask(folder / 'regions', folder / 'q.json', 2)['predictions']
+    assert names(tmp_path / 'out') == ['answers.json']
+
+
+def test_a_stopped_run_is_resumed(of_file, tmp_path, call, monkeypatch):
+    call(*of_file, '--out', tmp_path / 'whole')
+    ran = stop_once(VQAInferencer, 1, monkeypatch)
+    with pytest.raises(Stop):
+        call(*of_file, '--out', tmp_path / 'out')
+    assert names(tmp_path / 'out') == ['answers.json.part']
+    call(*of_file, '--out', tmp_path / 'out', '--resume')
+    assert ran == [[0, 1], [2, 3], [2, 3], [4]]
+    assert names(tmp_path / 'out') == ['answers.json']
+    assert (tmp_path / 'out/answers.json').read_bytes() == (tmp_path / 'whole/answers.json').read_bytes()
+
+
+@pytest.mark.parametrize(
+    ('model', 'arguments', 'message'),
+    [
+        ('ban', ['--regions', 'regions'], '--questions'),
+        ('ban', ['--regions', 'regions', '7', ' '], '--questions'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--questions', 'q.json'], '--questions'),
+        ('ban', ['--regions', 'regions', '--questions', 'q.json'], '--out'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--resume'], '--resume'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--picture', 'a.png'], '--picture'),
+        ('ban', ['--regions', 'regions', '99', 'What is this?'], 'image 99'),
+        ('ban', ['--regions', 'regions', '7', '?'], 'question'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'new', '--picture', 'none.png'], 'none.png'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'new', '--picture', 'torn.png'], 'torn.png'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'new', '--picture', 'turned.png'], 'turned.png: 40×60'),
+        ('ban', ['--regions', 'regions', '7', 'dog', '--out', 'out'], 'attention.png'),
+        ('ban', ['--regions', 'regions', '--questions', 'q.json', '--out', 'out'], 'answers.json'),
+        ('ban', ['--images', 'pictures', '7', 'dog'], '--regions'),
+        ('pictures', ['--regions', 'regions', '7', 'dog'], '--images'),
+        ('mcan', ['--regions', 'regions', '7', 'dog', '--out', 'new'], 'MCAN'),
+    ],
+)
+def test_failures(folder, refuse, tmp_path, monkeypatch, model, arguments, message):
+    """Nothing is written or replaced."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'out').mkdir()
+    for name in ('torn.png', 'out/attention.png', 'out/answers.json'):
+        (tmp_path / name).write_bytes(b'precious')
+    Image.new('RGB', SIZE[::-1]).save('turned.png')
+    places = dict(regions=folder / 'regions', pictures=folder / 'pictures') | {'q.json': folder / 'q.json'}
+    refuse(message, TOOL, *write_trained(folder, model), *(places.get(word, word) for word in arguments))
+    assert not (tmp_path / 'new').exists() or not names(tmp_path / 'new')
+    assert {path.read_bytes() for path in (tmp_path / 'out').iterdir()} == {b'precious'}
