@@ -3,10 +3,12 @@
 import re
 import runpy
 import sys
+from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
 
+from mmattn.language import TextDataCheckHook
 from mmattn.utils import config_path
 
 
@@ -28,6 +30,20 @@ def small(tiny_data, tmp_path, monkeypatch):
         return cfg
 
     return read
+
+
+@pytest.fixture
+def check():
+    """``check(name, loaders, change, **model)``: the faults of the data sets of a config, for a model, by path."""
+
+    def run(name, loaders, change=lambda cfg: None, **model):
+        cfg = Config.fromfile(config_path(name))
+        change(cfg)
+        cfg.model = {}
+        runner = SimpleNamespace(cfg=cfg, model=SimpleNamespace(modules=lambda: [], **model))
+        return TextDataCheckHook().faults_by_path(runner, loaders)
+
+    return run
 
 
 @pytest.fixture(scope='module')

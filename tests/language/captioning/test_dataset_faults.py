@@ -1,20 +1,16 @@
 """Faults of annotations, region features and attributes, reported all at once before the data sets are built."""
 
 import re
-from contextlib import suppress
 
 import numpy as np
 import pytest
-from mmengine.config import Config
-from mmengine.runner import Runner
 
-from mmattn.utils import config_path
-
-from ...tiny_data import WORDS, captions
+from ...tiny_data import FEATURES, captions
 from ..files import read_json, write_json
 
 ETA = 'eta/eta_1xb15-15e_coco-captions.py'
 SAN = 'ng_san/ng-san_1xb10-15e_coco-captions.py'
+TRAINING, TEST = ('train_dataloader', 'val_dataloader'), ('test_dataloader',)
 
 
 @pytest.fixture
@@ -26,24 +22,13 @@ def data(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def check(tmp_path):
-    """Return the faults of a config, as tools/train.py finds them, one per line; '' if there are none."""
+def faults(check):
+    """Return the faults of the data of a config, a path per line; '' if there are none."""
 
-    def run(name=SAN, num_features=6, hook='before_loops', **options):
-        cfg = Config.fromfile(config_path(name))
-        cfg.model.update(
-            vocab_size=4 + len(WORDS), num_features=num_features, num_layers=1, embed_dim=16, feedforward_dim=8
-        )
-        cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
-        cfg.experiment_name = f'{tmp_path.name} {len(list(tmp_path.rglob("*")))}'
-        cfg.merge_from_dict(options)
-        runner = Runner.from_cfg(cfg)
-        report = tmp_path / 'work/data_check.txt'
-        with suppress(ValueError):
-            runner.call_hook(hook)
-            assert not report.exists()
-            return ''
-        return report.read_text(encoding='utf-8')
+    def run(name=SAN, loaders=TRAINING, options={}, **model):
+        model = dict(num_features=FEATURES, reads_attributes=name == ETA) | model
+        found = check(name, loaders, lambda cfg: cfg.merge_from_dict(options), **model)
+        return '\n'.join(f'{path}: {"; ".join(reasons)}' for path, reasons in found.items())
 
     return run
 
@@ -60,13 +45,7 @@ def change(path, function):
         write_json(path, content)
 
 
-@pytest.mark.parametrize('name', [SAN, ETA])
-def test_correct_data_have_no_faults(check, data, name):
-    assert check(name) == ''
-    assert check(name, hook='before_test_loop') == ''
-
-
-def test_faults_of_all_files_are_reported_at_once(check, data):
+def test_faults_of_all_files_are_reported_at_once(faults, data):
     """Of training and validation, not of the test, whose images are checked before the test."""
 
     def spoil(content):
@@ -75,9 +54,9 @@ def test_faults_of_all_files_are_reported_at_once(check, data):
 
     change(data / 'dataset_coco.json', spoil)
     (data / 'regions/sizes.npy').unlink()
-    captions, regions = check(ETA).splitlines()
-    assert re.search(rf'{data}/dataset_coco.json: image 100: .*; image 101: ', captions)
-    assert f'{data}/regions/sizes.npy' in regions
+    of_captions, of_regions = faults(ETA).splitlines()
+    assert re.search(rf'{data}/dataset_coco.json: image 100: .*; image 101: ', of_captions)
+    assert f'{data}/regions/sizes.npy' in of_regions
 
 
 NO_ATTRIBUTES = {f'{part}_dataloader.dataset.attributes': None for part in ('train', 'val', 'test')}
@@ -86,26 +65,27 @@ ORACLE = {'test_dataloader.dataset.oracle_attributes': True}
 
 
 @pytest.mark.parametrize(
-    ('name', 'hook', 'options', 'names'),
+    ('name', 'loaders', 'options', 'model', 'names'),
     [
-        (SAN, 'before_loops', dict(num_features=2048), 'regions: .*--cfg-options model.num_features=6'),
-        (SAN, 'before_test_loop', dict(num_features=2048), 'regions: .*--cfg-options model.num_features=6'),
-        (ETA, 'before_loops', {'num_features': 2048, 'model.sources': 'semantic'}, None),  # it reads no regions
-        (ETA, 'before_loops', NO_ATTRIBUTES, 'dataset_coco.json: .*option attributes'),
-        (ETA, 'before_loops', {**NO_ATTRIBUTES, 'model.sources': 'visual'}, None),
-        (ETA, 'before_loops', MISSING, 'none.json'),
-        (ETA, 'before_test_loop', NO_ATTRIBUTES | ORACLE, None),
-        (SAN, 'before_loops', {'val_dataloader.dataset.split': 'dev'}, 'dataset_coco.json: split'),
-        (SAN, 'before_loops', {'train_dataloader.dataset.regions': 'nowhere'}, 'nowhere'),
-        (SAN, 'before_loops', {'train_dataloader.dataset.ann_file': 'none.json'}, 'none.json'),
+        *((name, loaders, {}, {}, None) for name in (SAN, ETA) for loaders in (TRAINING, TEST)),
+        (SAN, TRAINING, {}, dict(num_features=2048), 'regions: .*--cfg-options model.num_features=6'),
+        (SAN, TEST, {}, dict(num_features=2048), 'regions: .*--cfg-options model.num_features=6'),
+        (ETA, TRAINING, {}, dict(num_features=None), None),  # it reads no regions
+        (ETA, TRAINING, NO_ATTRIBUTES, {}, 'dataset_coco.json: .*option attributes'),
+        (ETA, TRAINING, NO_ATTRIBUTES, dict(reads_attributes=False), None),
+        (ETA, TRAINING, MISSING, {}, 'none.json'),
+        (ETA, TEST, NO_ATTRIBUTES | ORACLE, {}, None),
+        (SAN, TRAINING, {'val_dataloader.dataset.split': 'dev'}, {}, 'dataset_coco.json: split'),
+        (SAN, TRAINING, {'train_dataloader.dataset.regions': 'nowhere'}, {}, 'nowhere'),
+        (SAN, TRAINING, {'train_dataloader.dataset.ann_file': 'none.json'}, {}, 'none.json'),
     ],
 )
-def test_what_fits_neither_model_nor_files(check, data, name, hook, options, names):
-    faults = check(name, hook=hook, **options)
-    assert faults == '' if names is None else re.search(names, faults)
+def test_what_fits_neither_model_nor_files(faults, data, name, loaders, options, model, names):
+    found = faults(name, loaders, options, **model)
+    assert found == '' if names is None else re.search(names, found)
 
 
-def test_faults_of_regions_name_their_images(check, data):
+def test_faults_of_regions_name_their_images(faults, data):
     """Images of the test do not count before training."""
 
     def spoil(boxes):
@@ -119,8 +99,8 @@ def test_faults_of_regions_name_their_images(check, data):
     change(data / 'regions/boxes.npy', spoil)
     change(data / 'regions/offsets.npy', lambda offsets: offsets.__setitem__(4, offsets[3]))  # image 103
     change(data / 'dataset_coco.json', add)
-    found = check()
+    found = faults()
     assert found.startswith(f'{data}/regions: image 100: boxes are outside')
     assert all(f'; image {number}' in found for number in (101, 103, 7))
     assert 'image 109' not in found
-    assert 'image 109: boxes are outside the image' in check(hook='before_test_loop')
+    assert 'image 109: boxes are outside the image' in faults(loaders=TEST)

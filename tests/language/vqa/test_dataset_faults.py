@@ -29,18 +29,12 @@ def data(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def check(tmp_path):
+def faults(check):
     """Return the faults of a data set for a model, by path."""
 
     def run(name='vqa2', loaders=('train_dataloader', 'val_dataloader'), change=lambda cfg: None, **model):
-        cfg = Config.fromfile(config_path(f'_base_/datasets/{name}.py'))
-        change(cfg)
-        cfg.model = {}
-        model = SimpleNamespace(
-            **{'num_features': FEATURES, 'num_answers': len(ANSWERS), 'modules': lambda: [], **model}
-        )
-        runner = SimpleNamespace(cfg=cfg, model=model)
-        return TextDataCheckHook().faults_by_path(runner, loaders)
+        model = dict(num_features=FEATURES, num_answers=len(ANSWERS)) | model
+        return check(f'_base_/datasets/{name}.py', loaders, change, **model)
 
     return run
 
@@ -51,16 +45,13 @@ def change(path, function):
     write_json(path, content)
 
 
-def test_correct_data_have_no_faults(check, data):
-    assert check() == {}
-    assert check(loaders=('test_dataloader',)) == {}
-    assert check('vqa2_trainval_genome') == {}
-    assert check('vqa2_fusion') == {}
-    assert check('coco_qa') == {}
-    assert check('easy_vqa', num_features=None) == {}
+def test_correct_data_have_no_faults(faults, data):
+    assert faults(loaders=('test_dataloader',)) == faults('easy_vqa', num_features=None) == {}
+    for name in ('vqa2', 'vqa2_trainval_genome', 'vqa2_fusion', 'coco_qa'):
+        assert faults(name) == {}
 
 
-def test_store_of_another_backbone_is_a_fault(check, data):
+def test_store_of_another_backbone_is_a_fault(faults, data):
     """Bottom-up boxes have as many channels as ResNet-152, so only the record of the store tells them apart."""
     boxes = f'{data}/vqa2/regions'
 
@@ -68,7 +59,7 @@ def test_store_of_another_backbone_is_a_fault(check, data):
         for loader in (cfg.train_dataloader, cfg.val_dataloader):
             loader.dataset.regions = 'regions'
 
-    [fault] = check('vqa2_fusion', change=read_boxes)[boxes]
+    [fault] = faults('vqa2_fusion', change=read_boxes)[boxes]
     assert fault.startswith("made by 'bottom_up_features.py, trainval.tsv', but the config requires 'resnet152' and ")
     cfg = Config.fromfile(config_path('_base_/datasets/vqa2_fusion.py'))
     with pytest.raises(ValueError, match=f'{boxes}: 1 fault:\n  made by'):
@@ -78,9 +69,9 @@ def test_store_of_another_backbone_is_a_fault(check, data):
     path = data / 'vqa2/resnet152/store.json'
     record = read_json(path)
     write_json(path, dict(record, source=record['source'].replace("'grid': 14", "'grid': 7")))
-    assert list(check('vqa2_fusion')) == [f'{data}/vqa2/resnet152']
+    assert list(faults('vqa2_fusion')) == [f'{data}/vqa2/resnet152']
     write_json(path, dict(record, source=''))
-    assert check('vqa2_fusion') == {}
+    assert faults('vqa2_fusion') == {}
 
 
 @pytest.mark.parametrize(
@@ -95,17 +86,16 @@ def test_store_of_another_backbone_is_a_fault(check, data):
         ('easy_vqa', dict(num_features=None), dict(images='nowhere'), 'nowhere', 'no such folder'),
     ],
 )
-def test_what_fits_neither_model_nor_files(check, data, name, model, options, path, names):
+def test_what_fits_neither_model_nor_files(faults, data, name, model, options, path, names):
     def change(cfg):
         for loader in (cfg.train_dataloader, cfg.val_dataloader):
             loader.dataset.update(options)
 
     (data / 'easy_vqa/images/101.png').unlink()
-    faults = check(name, change=change, **model)[f'{data}/{name}/{path}']
-    assert names in faults[0]
+    assert names in faults(name, change=change, **model)[f'{data}/{name}/{path}'][0]
 
 
-def test_faults_of_all_files_are_reported_at_once(check, data):
+def test_faults_of_all_files_are_reported_at_once(faults, data):
     root = data / 'vqa2'
     change(root / 'questions_train.json', lambda entries: entries.append(dict(entries[0], answers=['yes'] * 9)))
     change(root / 'questions_val.json', lambda entries: entries[0].update(image_id='nowhere'))
@@ -114,18 +104,18 @@ def test_faults_of_all_files_are_reported_at_once(check, data):
     boxes[0] = (1, 1, 99, 9)
     np.save(root / 'regions/boxes.npy', boxes)
     change(root / 'questions_genome_val.json', lambda entries: [entry.pop('answers') for entry in entries])
-    found = check('vqa2_trainval_genome')
+    found = faults('vqa2_trainval_genome')
     names = ('questions_train.json', 'questions_test.json', 'questions_genome_val.json', 'regions')
     assert {*found} == {f'{root}/{name}' for name in names}
     assert len(found[f'{root}/questions_train.json']) == 2
     assert 'image nowhere is not in the store' in found[f'{root}/regions']
 
 
-def test_an_image_without_regions_is_valid(check, data):
+def test_an_image_without_regions_is_valid(faults, data):
     offsets = np.load(data / 'vqa2/regions/offsets.npy')
     offsets[1] = 0  # image 100
     np.save(data / 'vqa2/regions/offsets.npy', offsets)
-    assert check() == {}
+    assert faults() == {}
     dataset = DATASETS.build(Config.fromfile(config_path('_base_/datasets/vqa2.py')).train_dataloader.dataset)
     assert dataset[0]['inputs']['features'].shape == (0, FEATURES)
 
