@@ -58,11 +58,6 @@ class RegionExtractor:
         min_regions, max_regions (int): smallest and largest number of regions. Default to 10 and 100.
         score_thr (float): from 0 to 1. Defaults to 0.2.
         whole_image (bool): add the whole image as the first region, of class -1 and score 0. Defaults to False.
-
-    Example:
-        >>> extractor = RegionExtractor(nn.Identity(), pipeline=dict, min_regions=2, max_regions=3, score_thr=0.5)
-        >>> extractor.choose(torch.tensor([0.6, 0.1, 0.9, 0.7, 0.8])), extractor.choose(torch.tensor([0.1, 0.9, 0.2]))
-        (tensor([2, 4, 3]), tensor([1, 2]))
     """
 
     def __init__(
@@ -208,12 +203,6 @@ class GridExtractor:
         grid (int): cells S per side. Defaults to 7.
         pyramid (bool): the regions are the cells of all grids of 1 to S rows and 1 to S columns, (S (S + 1) / 2)², so
             that boxes have several sizes and shapes. The first is the whole image. Defaults to False.
-
-    Example:
-        >>> from mmengine.model import ImgDataPreprocessor
-        >>> extractor = GridExtractor(nn.Conv2d(3, 8, 4, stride=4), ImgDataPreprocessor(), size=32, grid=4)
-        >>> extractor.pool(torch.zeros(3, 32, 32)).shape
-        torch.Size([16, 8])
     """
 
     def __init__(

@@ -66,15 +66,7 @@ def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tens
 
 
 def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
-    """Divide an image of ``size`` (width, height) into cells, row by row: boxes ``(rows · columns, 4)``, float32.
-
-    Example:
-        >>> grid_boxes((50, 40), 2)
-        tensor([[ 0.,  0., 25., 20.],
-                [25.,  0., 50., 20.],
-                [ 0., 20., 25., 40.],
-                [25., 20., 50., 40.]])
-    """
+    """Divide an image of ``size`` (width, height) into cells, row by row: boxes ``(rows · columns, 4)``, float32."""
     counts = (rows if columns is None else columns), rows
     x, y = (torch.linspace(0, side, count + 1, dtype=torch.float64) for side, count in zip(size, counts))
     top, left = torch.meshgrid(y[:-1], x[:-1], indexing='ij')

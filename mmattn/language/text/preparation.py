@@ -275,14 +275,11 @@ def prepare_corpus(
     ``val`` or ``test`` is empty, BPE cannot be learned, or no pair of a set is left.
 
     Args:
-        folder (Path): folder to create. It must not exist. Temporary files are written next to it. After an error, the
-            folder is incomplete. See :func:`mmattn.utils.files.replace_folder`.
+        folder (Path): folder to create. Temporary files are written next to it. After an error, it is incomplete.
         languages (tuple[str, str]): codes of source and target.
-        train (iterable): pairs of lines of the training set. They are read once, and need not fit into memory.
-        test, val (iterable): pairs of lines of the test set and of the validation set, which is optional.
+        train, test, val (iterable): pairs of lines. The training set is read once, and need not fit into memory.
         merges (int): number of BPE merges.
-        lowercase (bool): lower-case the text.
-        moses (mapping, optional): other options of :class:`TextProcessor`.
+        lowercase, moses: options of :class:`TextProcessor`.
         validate_every (int, optional): set it if there is no ``val``. Every n-th training pair that ``token_limits``
             allow becomes a validation pair.
         token_limits (Limits, optional): bounds on training pairs before segmentation.

@@ -36,13 +36,6 @@ class TextProcessor:
         aggressive_dashes (bool): split ``a-b`` into ``a @-@ b``, as ``tokenizer.perl -a`` does. Defaults to False.
         escape (bool): replace ``& | < > ' " [ ]`` by entities, as ``tokenizer.perl`` does by default. Use it for models
             that were trained on such text. Defaults to False.
-
-    Example:
-        >>> text = TextProcessor('en', ['#version: 0.2', 'd o', 'do g</w>'], lowercase=True)
-        >>> text.pieces("The dog's ball.")
-        ['t@@', 'h@@', 'e', 'dog', "'@@", 's', 'b@@', 'a@@', 'l@@', 'l', '.']
-        >>> text.detokenize(undo_bpe("the dog '@@ s ball ."))
-        "the dog's ball."
     """
 
     def __init__(

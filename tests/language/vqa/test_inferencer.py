@@ -1,4 +1,4 @@
-"""Answers about a region store or pictures, from Python and by the command line: values, in any batch, stops, errors."""
+"""Answers about a region store or pictures, from Python and by the command line: values in any batch, stops, errors."""
 
 import os
 import shutil
