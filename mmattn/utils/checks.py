@@ -1,16 +1,16 @@
 """Checks of arguments: numbers and choices. Errors name the argument, the accepted values and the given value."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 from numbers import Real
 
 LARGEST = sys.float_info.max  # here, since Dynamo of torch 2.4 does not trace sys.float_info
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Check that an argument is one of ``choices``."""
     if value not in choices:
-        raise ValueError(f'{name} must be one of {choices}; got {value!r}')
+        raise ValueError(f'{name} must be one of {tuple(choices)}; got {value!r}')
 
 
 def check_count(name: str, number: int, least: int = 1) -> None:

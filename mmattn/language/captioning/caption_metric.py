@@ -18,6 +18,7 @@ from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.text.words import normalize_unicode
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
+from mmattn.utils.checks import check_choice
 from mmattn.utils.optional import import_optional
 
 from .annotations import caption_words
@@ -176,9 +177,6 @@ def spice(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> lis
     return [score['All']['f'] for score in scores]
 
 
-TOKENIZERS = ('auto', 'PTB', 'simple')
-
-
 @METRICS.register_module()
 class CaptionMetric(UniqueMetric):
     """BLEU-1 to BLEU-4, METEOR, ROUGE-L, CIDEr-D and SPICE of captions, as in the evaluation of COCO captions.
@@ -226,8 +224,7 @@ class CaptionMetric(UniqueMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(output_dir, **kwargs)
-        if tokenizer not in TOKENIZERS:
-            raise ValueError(f'tokenizer must be one of {TOKENIZERS}; got {tokenizer!r}')
+        check_choice('tokenizer', tokenizer, ('auto', 'PTB', 'simple'))
         self.missing = ''  # why the programs cannot run
         try:
             java_command('tokenizer/stanford-corenlp-3.4.1.jar')

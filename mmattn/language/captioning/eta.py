@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from mmattn.language.models.transformer import SequenceDecoder, TransformerDecoderLayer
 from mmattn.language.text.batching import padding_mask
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_choice, check_count
 
 from .captioner import Captioner
 
-SOURCES = ('both', 'visual', 'semantic')
 ENTANGLED = dict(type='mmattn.EntangledAttention')
 
 
@@ -113,8 +112,7 @@ class ETACaptioner(Captioner):
         test_cfg = {'beam': 5, **(test_cfg or {})}
         super().__init__(vocab_size, embed_dim, dropout, label_smoothing, test_cfg=test_cfg, **kwargs)
         check_count('num_features', num_features)
-        if sources not in SOURCES:
-            raise ValueError(f'sources must be one of {SOURCES}; got {sources!r}')
+        check_choice('sources', sources, ('both', 'visual', 'semantic'))
         self.sources = sources
         self.num_features = None if sources == 'semantic' else num_features
         self.reads_attributes = sources != 'visual'

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mmattn.language.layers.position_encodings import relative_geometry, sinusoids
 from mmattn.language.models.transformer import ATTENTION
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_choice, check_count
 
 from .captioner import Captioner
 
@@ -71,12 +71,10 @@ class SANCaptioner(Captioner):
     ) -> None:
         super().__init__(vocab_size, embed_dim, dropout, **kwargs)
         check_count('num_features', num_features)
-        if positions not in ('none', 'absolute', 'sinusoidal'):
-            raise ValueError(f"positions must be 'none', 'absolute' or 'sinusoidal'; got {positions!r}")
+        check_choice('positions', positions, ('none', 'absolute', 'sinusoidal'))
         if positions == 'absolute' and embed_dim % 8:
             raise ValueError(f"embed_dim must be a multiple of 8 with positions='absolute'; got {embed_dim}")
-        if stack not in ('Sequence', 'Torch'):
-            raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
+        check_choice('stack', stack, ('Sequence', 'Torch'))
         if stack == 'Torch' and encoder_attention != PLAIN:
             raise ValueError(f"encoder_attention must be {PLAIN} with stack='Torch'; got {encoder_attention}")
         layer: dict[str, Any] = dict(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
 from mmattn._compat import has_loaded
+from mmattn.data_check.hook import unwrapped
 from mmattn.language.text.vocabulary import EOS
 from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_count
@@ -120,9 +120,7 @@ class SelfCriticalHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Build the reward."""
-        model = runner.model
-        while is_model_wrapper(model):
-            model = model.module
+        model = unwrapped(runner.model)
         if getattr(model, 'self_critical', None) is None:
             raise ValueError(f'SelfCriticalHook requires a captioner with self_critical; got {type(model).__name__}')
         if not has_loaded(runner):  # also where `resume` has found no checkpoint

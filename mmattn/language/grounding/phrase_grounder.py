@@ -13,9 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.language.regions.data_preprocessor import RegionDataPreprocessor
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_counts
+from mmattn.utils.checks import check_choice, check_counts
 
-READS = ('features', 'boxes')
 GEOMETRY = 5  # left, top, right and bottom, relative to the image, and the area
 
 
@@ -102,8 +101,7 @@ class PhraseGrounder(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.PhraseDataPreprocessor'), init_cfg)
         check_counts(vocab_size=vocab_size, num_features=num_features, embed_dim=embed_dim)
-        if reads not in READS:
-            raise ValueError(f'reads must be one of {READS}; got {reads!r}')
+        check_choice('reads', reads, ('features', 'boxes'))
         self.num_features, self.reads = num_features, reads
         region_dim = num_features if reads == 'features' else GEOMETRY
         self.question_encoder = MODELS.build(dict(question_encoder, vocab_size=vocab_size, embed_dim=embed_dim))

@@ -13,7 +13,7 @@ from mmattn.layers.relative_position import RelativePosition
 from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_divisor, check_number, check_positive
+from mmattn.utils.checks import check_choice, check_divisor, check_number, check_positive
 
 from .linear_layers import in_projection, init_xavier
 from .region_attention import normalize_queries
@@ -100,8 +100,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 'normalize_queries requires is_causal=False: statistics over a sequence include the future'
             )
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
-        if position not in POSITIONS:
-            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        check_choice('position', position, POSITIONS)
         check_number('dropout', dropout, 0, 1)
         head_dim = embed_dim // num_heads
         self.embed_dim = embed_dim

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts, check_number
+from mmattn.utils.checks import check_choice, check_count, check_counts, check_number
 
 from .bilinear_attention import bilinear_logits, bilinear_pooling, bilinear_softmax
 from .linear_layers import PackedPositions, normalized, weight_norm_linear
@@ -136,8 +136,7 @@ class BilinearAttentionNetwork(nn.Module):
         recompute: bool = True,
     ) -> None:
         super().__init__()
-        if mode not in MODES:
-            raise ValueError(f'mode must be one of {MODES}; got {mode!r}')
+        check_choice('mode', mode, MODES)
         check_count('word_dim', word_dim)
         embed_dim = word_dim if embed_dim is None else embed_dim
         check_counts(embed_dim=embed_dim, logit_factor=logit_factor, pool_factor=pool_factor)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_number
 
 from .bilateral_multihead import BilateralMultiheadAttention
 from .linear_layers import init_xavier
@@ -45,8 +45,7 @@ class GatedBilateralController(nn.Module):
     def __init__(self, embed_dim: int, activation: str = 'identity', residual: bool = False) -> None:
         super().__init__()
         check_count('embed_dim', embed_dim)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f'activation must be one of {tuple(ACTIVATIONS)}; got {activation!r}')
+        check_choice('activation', activation, ACTIVATIONS)
         self.activation = activation
         self.gate = nn.Linear(3 * embed_dim, embed_dim)
         init_xavier(self.gate)
@@ -139,8 +138,7 @@ class EntangledAttention(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        if mode not in MODES:
-            raise ValueError(f'mode must be one of {tuple(MODES)}; got {mode!r}')
+        check_choice('mode', mode, MODES)
         check_number('dropout', dropout, 0, 1)
         self.embed_dim = embed_dim
         self.mode = mode

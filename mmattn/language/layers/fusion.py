@@ -10,11 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops.dtypes import accumulator
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts, check_number
+from mmattn.utils.checks import check_choice, check_count, check_counts, check_number
 
 from .count_sketch import count_sketch
-
-SKIPS = ('add', 'concat')
 
 
 class PostFusionNetwork(nn.Module):
@@ -42,8 +40,7 @@ class PostFusionNetwork(nn.Module):
     ) -> None:
         super().__init__()
         check_counts(channels=channels, hidden_dim=hidden_dim, num_blocks=num_blocks)
-        if skip not in SKIPS:
-            raise ValueError(f'skip must be one of {SKIPS}; got {skip!r}')
+        check_choice('skip', skip, ('add', 'concat'))
         check_number('dropout', dropout, 0, 1)
         self.activation, self.skip, self.dropout = activation, skip, dropout
         last = channels if skip == 'add' else hidden_dim

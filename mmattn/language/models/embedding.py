@@ -9,9 +9,7 @@ from torch.nn import functional as F
 from mmattn.language.layers.position_encodings import sinusoids
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
-
-POSITIONS = ('sinusoidal', 'none')
+from mmattn.utils.checks import check_choice, check_counts
 
 
 @MODELS.register_module()
@@ -35,12 +33,10 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, embed_dim: int, dropout: float = 0.1, positions: str = 'sinusoidal') -> None:
         super().__init__()
-        check_count('vocab_size', vocab_size)
-        check_count('embed_dim', embed_dim)
+        check_counts(vocab_size=vocab_size, embed_dim=embed_dim)
         if embed_dim % 2:
             raise ValueError(f'embed_dim must be even, for sines and cosines; got {embed_dim}')
-        if positions not in POSITIONS:
-            raise ValueError(f'positions must be one of {POSITIONS}; got {positions!r}')
+        check_choice('positions', positions, ('sinusoidal', 'none'))
         self.embed_dim = embed_dim
         self.positions = positions
         self.weight = nn.Parameter(torch.randn(vocab_size, embed_dim) * embed_dim**-0.5)

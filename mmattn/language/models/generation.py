@@ -14,13 +14,12 @@ from torch.nn import functional as F
 
 from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import BOS, EOS, PAD
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_number
 
 from .embedding import TokenEmbedding
 from .training import SequenceModel, label_smoothed_loss
 from .transformer import DecodingState
 
-PENALTIES = ('power', 'gnmt')
 MOST = 10.0  # a larger exponent makes all scores equal, and then infinite
 
 
@@ -43,8 +42,7 @@ class LengthPenalty:
 
     def __post_init__(self) -> None:
         check_number('alpha', self.alpha, -MOST, MOST)
-        if self.kind not in PENALTIES:
-            raise ValueError(f'kind must be one of {PENALTIES}; got {self.kind!r}')
+        check_choice('kind', self.kind, ('power', 'gnmt'))
 
     def __call__(self, length: int) -> float:
         """Compute the divisor for ``length`` tokens, including the end token."""

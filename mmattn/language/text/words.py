@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from mmattn.utils.checks import check_choice
+
 from .vocabulary import PAD, SPECIALS, UNK
 
 
@@ -55,8 +57,7 @@ RULES = {
 
 def find_rule(tokens: str) -> _Rule:
     """Look up the rule of a kind of tokens, 'ban', 'mcan' or 'skip-thought'."""
-    if tokens not in RULES:
-        raise ValueError(f'tokens must be one of {", ".join(map(repr, RULES))}; got {tokens!r}')
+    check_choice('tokens', tokens, RULES)
     return RULES[tokens]
 
 

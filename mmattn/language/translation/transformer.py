@@ -14,7 +14,7 @@ from mmattn.language.models.transformer import ATTENTION, LayerConfig
 from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import EOS
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_number
+from mmattn.utils.checks import check_choice, check_number
 
 # name: (embed_dim, feedforward_dim, num_heads, layers of the encoder, layers of the decoder)
 SIZES = {
@@ -91,10 +91,8 @@ class TranslationTransformer(SentenceGenerator):
             init_cfg,
         )
         check_max_length(self.test_cfg['max_length'])
-        if size not in SIZES:
-            raise ValueError(f'size must be one of {tuple(SIZES)}; got {size!r}')
-        if stack not in ('Sequence', 'Torch'):
-            raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
+        check_choice('size', size, SIZES)
+        check_choice('stack', stack, ('Sequence', 'Torch'))
         if stack == 'Torch' and not encoder_layers is decoder_layers is None:
             raise ValueError("encoder_layers and decoder_layers must be None with stack='Torch'")
         embed_dim, feedforward_dim, num_heads, *numbers = SIZES[size]

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
+from mmattn.data_check.hook import unwrapped
 from mmattn.language.layers.bilinear_attention_network import attention_entropy
 from mmattn.language.regions.image_inputs import picture_paths, read_picture
 from mmattn.registry import HOOKS
@@ -64,7 +64,7 @@ class GlimpseEntropyHook(Hook):
 
 def find_attention(model: Any) -> Any:
     """Unwrap the model of a distributed run, and check that it has ``attention``."""
-    model = model.module if is_model_wrapper(model) else model
+    model = unwrapped(model)
     if not hasattr(model, 'attention'):
         raise ValueError(f'the model must have attention maps, such as mmattn.VQAModel; got {type(model).__name__}')
     return model

@@ -28,7 +28,7 @@ from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.text.words import find_rule, question_words
 from mmattn.registry import DATASETS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_number
 from mmattn.utils.faults import collect_faults, difference, raise_faults
 from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
 
@@ -36,7 +36,6 @@ from .answers import AnswerIndex, answer_score, frequent_answers
 from .questions import Question, QuestionTokenizer, read_questions
 
 MIN_ANSWERS = 9
-TARGETS = ('soft', 'sampled')
 Stamps = tuple[tuple[str, int, int], ...]
 
 
@@ -71,8 +70,7 @@ class Recipe(NamedTuple):
         check_count('min_answers', self.min_answers)
         if self.num_answers is not None:
             check_count('num_answers', self.num_answers)
-        if self.target not in TARGETS:
-            raise ValueError(f'target must be one of {", ".join(map(repr, TARGETS))}; got {self.target!r}')
+        check_choice('target', self.target, ('soft', 'sampled'))
 
     def answers(self) -> list[str]:
         """Read the answers that a model can give. A missing or faulty file is an error, and so is an empty list."""

@@ -10,7 +10,7 @@ from mmattn.language.layers.bilinear_attention_network import BilinearAttentionN
 from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_linear
 from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_counts, check_divisor, check_number
+from mmattn.utils.checks import check_choice, check_counts, check_divisor, check_number
 
 from .encoders import EncodedQuestion
 
@@ -325,8 +325,7 @@ class FusionHead(AnswerHead):
         check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim)
         check_divisor('num_glimpses', num_glimpses, 'pooled_dim', pooled_dim)
         check_number('dropout', dropout, 0, 1)
-        if activation not in ('tanh', 'identity'):
-            raise ValueError(f"activation must be 'tanh' or 'identity'; got {activation!r}")
+        check_choice('activation', activation, ('tanh', 'identity'))
         self.attention_query: nn.Module
         self.attention_value: nn.Module
         self.query: nn.Module

@@ -11,9 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
-
-LOSSES = ('binary', 'cross_entropy')
+from mmattn.utils.checks import check_choice, check_counts
 
 
 class AnswerModel(BaseModel):
@@ -94,10 +92,8 @@ class VQAModel(AnswerModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.RegionDataPreprocessor'), init_cfg)
-        check_count('num_answers', num_answers)
-        check_count('num_features', num_features)
-        if loss not in LOSSES:
-            raise ValueError(f'loss must be one of {LOSSES}; got {loss!r}')
+        check_counts(num_answers=num_answers, num_features=num_features)
+        check_choice('loss', loss, ('binary', 'cross_entropy'))
         self.loss_type, self.num_answers = loss, num_answers
         self.num_features = num_features if image_encoder is None else None
         self.question_encoder = MODELS.build({**question_encoder, 'vocab_size': vocab_size})

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmattn._compat import has_loaded
+from mmattn.data_check.hook import unwrapped
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import SPECIALS, UNK
 from mmattn.registry import HOOKS
@@ -113,11 +113,8 @@ class WordVectorHook(Hook):
         if has_loaded(runner):
             print_log(f'word vectors: the checkpoint has them, so {self.file} is not read', 'current')
             return
-        model = runner.model
-        while is_model_wrapper(model):
-            model = model.module
         symbols = runner.train_dataloader.dataset.metainfo['symbols']
-        embedding = next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
+        embedding = next((part for part in unwrapped(runner.model).modules() if isinstance(part, nn.Embedding)), None)
         rows = None if embedding is None else len(embedding.weight)
         if embedding is None or rows != len(SPECIALS) + len(symbols):
             raise ValueError(
