@@ -84,10 +84,14 @@ class CaptionInferencer(SentenceInferencer):
         n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
         images = self.images(inputs, image_ids, attributes, num_attributes)
-        settings = dict(batch_size=self.batch_size, **_run_settings(images))
-        captions = self._run(
-            self.preprocess(images), 'Captions', progress_file, resume, options, dict(n_best=n_best), **settings
+        settings = dict(
+            batch_size=self.batch_size,
+            image_ids=digest([image.image_id for image in images]),
+            regions=store_files(images[0].store),
+            attributes=digest([image.attributes for image in images]),
         )
+        batches = self.preprocess(images)
+        captions = self._run(batches, 'Captions', progress_file, resume, options, dict(n_best=n_best), **settings)
         return dict(predictions=[dict(image_id=image.image_id, **captions[i]) for i, image in enumerate(images)])
 
     def images(
@@ -160,11 +164,3 @@ class CaptionInferencer(SentenceInferencer):
         numbers = self.vocabulary.encode(caption)
         tokens = torch.tensor(numbers, device=next(self.model.parameters()).device)
         return region_attention(self.model, self._collated([inputs.inputs()]), tokens)[: len(numbers) - 1]
-
-
-def _run_settings(images: Sequence[StoredImage]) -> dict[str, Any]:
-    return dict(
-        image_ids=digest([image.image_id for image in images]),
-        regions=store_files(images[0].store),
-        attributes=digest([image.attributes for image in images]),
-    )

@@ -74,27 +74,22 @@ class EntitiesDataset(TextDataset):
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols)
         self.min_iou, self.test_mode = min_iou, test_mode
-        captions = [caption for caption in entities.captions if entities.grounded(caption)]
-        self.ids = [(caption.caption_id, caption.image_id) for caption in captions]
+        grounded = [(caption, phrases) for caption in entities.captions if (phrases := entities.grounded(caption))]
+        self.ids = [(caption.caption_id, caption.image_id) for caption, _ in grounded]
         self.sizes = entities.sizes
         self.store = open_store(regions)
         missing = dict.fromkeys(name for _, name in self.ids if name not in self.store)
-        raise_faults(
-            path,
-            [f'image {name}: not in the region store' for name in missing]
-            if captions
-            else ['no caption with a phrase that has a box'],
-        )
-        self._words = PackedSequences(word_numbers(self.vocabulary, caption.caption.words) for caption in captions)
-        phrases = [entities.grounded(caption) for caption in captions]
-        self._ends = PackedSequences([phrase.end - 1 for phrase in group] for group in phrases)
+        faults = [f'image {name}: not in the region store' for name in missing]
+        raise_faults(path, faults if grounded else ['no caption with a phrase that has a box'])
+        self._words = PackedSequences(word_numbers(self.vocabulary, caption.caption.words) for caption, _ in grounded)
+        self._ends = PackedSequences([phrase.end - 1 for phrase in phrases] for _, phrases in grounded)
         # The coordinates of the boxes of each phrase, phrase by phrase.
         self._boxes = PackedSequences(
             [int(x) for box in entities.boxes[caption.image_id][phrase.entity] for x in box]
-            for caption, group in zip(captions, phrases)
-            for phrase in group
+            for caption, phrases in grounded
+            for phrase in phrases
         )
-        self._captions = list(zip(captions, phrases)) if test_mode else None
+        self._captions = grounded if test_mode else None
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:

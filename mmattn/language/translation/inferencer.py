@@ -101,37 +101,22 @@ class TranslationInferencer(SentenceInferencer):
         name = str(inputs) if isinstance(inputs, Path) else name
         batches = self.preprocess(lines, max_source_length, name)
         settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
+        sources = {index: pieces for batch in batches for index, pieces in zip(batch.indices, batch.inputs)}
         unknown = {
-            index: [piece.removesuffix('@@') for piece in pieces if piece not in self.vocabulary]
-            for batch in batches
-            for index, pieces in zip(batch.indices, batch.inputs)
+            index: [piece.removesuffix('@@') for piece in sources[index] if piece not in self.vocabulary]
+            for index in sorted(sources)
         }
-        named = [
-            f'line {index + 1} ({" ".join(dict.fromkeys(unknown[index]))})'
-            for index in sorted(unknown)
-            if unknown[index]
-        ]
+        named = [f'line {i + 1} ({" ".join(dict.fromkeys(pieces))})' for i, pieces in unknown.items() if pieces]
         if named:
-            print_log(
-                f'{name}: the vocabulary does not have these characters or pieces, which are read as <unk>: '
-                f'{", ".join(shorten(named, 10))}',
-                'current',
-                logging.WARNING,
-            )
+            message = 'the vocabulary does not have these characters or pieces, which are read as <unk>'
+            print_log(f'{name}: {message}: {", ".join(shorten(named, 10))}', 'current', logging.WARNING)
         predictions = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
-        long = [
-            index + 1
-            for batch in batches
-            for index, pieces in zip(batch.indices, batch.inputs)
-            if len(predictions[index]['pieces']) >= longest(self.model.test_cfg['max_length'], len(pieces))
-        ]
+        most = self.model.test_cfg['max_length']
+        long = [i + 1 for i in unknown if len(predictions[i]['pieces']) >= longest(most, len(sources[i]))]
         if long:
-            print_log(
-                f'{name}: the translations of {len(long):,} lines have the most pieces that test_cfg.max_length of the '
-                f'model allows, and may be cut: {", ".join(shorten(sorted(long), 10))}',
-                'current',
-                logging.WARNING,
-            )
+            message = f'the translations of {len(long):,} lines have the most pieces that test_cfg.max_length of the '
+            message += f'model allows, and may be cut: {", ".join(shorten(long, 10))}'
+            print_log(f'{name}: {message}', 'current', logging.WARNING)
         return dict(
             predictions=[
                 dict(predictions.get(index) or _prediction([]), unknown=unknown.get(index, []))

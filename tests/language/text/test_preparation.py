@@ -18,6 +18,7 @@ from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils import progress
 
+from ..failing import failing
 from ..files import content
 
 PAIRS = [
@@ -282,39 +283,32 @@ def prepare(folder, **change):
     prepare_corpus(folder / 'new', **options | change)
 
 
-@pytest.mark.parametrize(
-    ('call', 'names'),
-    [
-        (lambda folder, path: [*iter_lines(path('bad.en', b'gut\n\xc3\xbcbel\n\xfc\n'))], 'bad.en, line 3'),
-        (
-            lambda folder, path: [*iter_lines(path('cut.en.gz', gzip.compress(b'one\ntwo\n')[:-9]))],
-            'cut.en.gz: .*after line',
-        ),
-        (lambda folder, path: [*iter_lines(path('plain.en.gz', b'one\n'))], 'plain.en.gz: .*line 0'),
-        (lambda folder, path: read_segments(path('a.xml', b'<seg id="1">a</seg>\n<seg id="2">b\n')), 'a.xml, line 2'),
-        (lambda folder, path: [*map_pairs((int, int), [('1', '2'), ('x', '3')], 2)], 'invalid literal'),
-        (
-            lambda folder, path: [*map_pairs((str, str), iter_pairs(*[path('bad', b'a\n' * 7 + b'\xff\n')] * 2), 2)],
-            'line 8',
-        ),
-        (lambda folder, path: learn_codes({'ab': 1}, 10), 'twice'),
-        (lambda folder, path: prepare(folder, validate_every=2), 'val and validate_every'),
-        (lambda folder, path: prepare(folder, val=None), 'val and validate_every'),
-        (lambda folder, path: prepare(folder, languages=('en', 'xx')), 'language'),
-        (lambda folder, path: prepare(folder, val=[]), 'val'),
-        (lambda folder, path: prepare(folder, test=[]), 'test'),
-        (lambda folder, path: prepare(folder, piece_limits=Limits(1)), 'train'),
-        (lambda folder, path: prepare(folder, val=PAIRS), '^val: .*: 3, 10, 17$'),
-        (lambda folder, path: prepare(path('new/a', b'').parents[1]), 'new'),
-    ],
-)
-def test_failures(tmp_path, monkeypatch, call, names):
-    monkeypatch.setattr(preparation, 'CHUNK', 3)
+@pytest.fixture
+def path(tmp_path):
+    """``path(name, content)`` writes a file, and returns its path."""
 
-    def path(name, content):
+    def write_bytes(name, content):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
         return tmp_path / name
 
-    with pytest.raises((OSError, ValueError), match=names):
-        call(tmp_path, path)
+    return write_bytes
+
+
+test_failures = failing(
+    (lambda path: read_lines(path('bad.en', b'gut\n\xc3\xbcbel\n\xfc\n')), 'bad.en, line 3'),
+    (lambda path: read_lines(path('cut.en.gz', gzip.compress(b'one\ntwo\n')[:-9])), 'cut.en.gz: .*after line'),
+    (lambda path: read_lines(path('plain.en.gz', b'one\n')), 'plain.en.gz: .*line 0'),
+    (lambda path: read_segments(path('a.xml', b'<seg id="1">a</seg>\n<seg id="2">b\n')), 'a.xml, line 2'),
+    (lambda path: [*map_pairs((str, str), iter_pairs(*[path('a', b'a\n\xff\n')] * 2), workers=2)], 'line 2'),
+    (lambda: learn_codes({'ab': 1}, 10), 'twice'),
+    (lambda tmp_path: prepare(tmp_path, validate_every=2), 'val and validate_every'),
+    (lambda tmp_path: prepare(tmp_path, val=None), 'val and validate_every'),
+    (lambda tmp_path: prepare(tmp_path, languages=('en', 'xx')), 'language'),
+    (lambda tmp_path: prepare(tmp_path, val=[]), 'val'),
+    (lambda tmp_path: prepare(tmp_path, test=[]), 'test'),
+    (lambda tmp_path: prepare(tmp_path, piece_limits=Limits(1)), 'train'),
+    (lambda tmp_path: prepare(tmp_path, val=PAIRS), '^val: .*: 3, 10, 17$'),
+    (lambda path: prepare(path('new/a', b'').parents[1]), 'new'),
+    error=(OSError, ValueError),
+)

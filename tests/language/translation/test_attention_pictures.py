@@ -116,27 +116,16 @@ def test_the_figure_has_the_weights_and_the_pieces():
 
 
 def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
-    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu')
-    drawn = {}
-
-    def draw(attention, source, target):
-        drawn.update(attention=attention, source=source, target=target)
-        return np.zeros((1, 1, 3), np.uint8)
-
-    monkeypatch.setattr('mmattn.language.translation.attention_pictures.draw_sentence_attention', draw)
+    inferencer, drawn = TranslationInferencer(trained.config, trained.checkpoint, 'cpu'), []
+    module = 'mmattn.language.translation.attention_pictures'
+    monkeypatch.setattr(f'{module}.draw_sentence_attention', lambda *arguments: drawn.append(arguments))
     inferencer.visualize('The dogs.', ['a', 'm@@', '<unk>'], layer=1)
-    assert drawn['source'] == ['the', 'do@@', 'g@@', 's', '.', '</s>']
-    assert drawn['target'] == ['a', 'm@@', '<unk>', '</s>']
-    number = inferencer.vocabulary.symbols.index
-    expected = sentence_attention(
-        inferencer.model,
-        torch.tensor([number(piece) for piece in drawn['source']]),
-        torch.tensor([number('a'), number('m@@'), 3, 2]),
-        1,
-    )
-    for found, each in zip(drawn['attention'], expected):
-        assert (found.layer, found.weights.keys()) == (each.layer, each.weights.keys())
-        assert all(torch.equal(found.weights[kind], each.weights[kind]) for kind in each.weights)
+    [(attention, *pieces)] = drawn
+    assert pieces == [['the', 'do@@', 'g@@', 's', '.', '</s>'], ['a', 'm@@', '<unk>', '</s>']]
+    numbers = [torch.tensor([inferencer.vocabulary.symbols.index(piece) for piece in side]) for side in pieces]
+    expected = sentence_attention(inferencer.model, *numbers, 1)
+    assert [each.layer for each in attention] == [each.layer for each in expected]
+    torch.testing.assert_close(*([each.weights for each in x] for x in (attention, expected)), rtol=0, atol=0)
 
 
 WRONG = [SentenceAttention('decoder', 'cross-attention', dict(content=torch.ones(1, 2, 3)))]
