@@ -1,6 +1,7 @@
 """Fusion of a question with values, such as regions: Hadamard products, concatenation and compact bilinear pooling."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -45,14 +46,8 @@ class PostFusionNetwork(nn.Module):
         self.activation, self.skip, self.dropout = activation, skip, dropout
         last = channels if skip == 'add' else hidden_dim
         self.blocks = nn.ModuleList(
-            nn.ModuleList(
-                [
-                    nn.Linear(channels if i == 0 else last, hidden_dim),
-                    nn.Linear(hidden_dim, hidden_dim),
-                    nn.Linear(hidden_dim, last),
-                ]
-            )
-            for i in range(num_blocks)
+            nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise((first, hidden_dim, hidden_dim, last)))
+            for first in (channels, *[last] * (num_blocks - 1))
         )
         self.out_proj = nn.Linear(channels + num_blocks * hidden_dim, channels) if skip == 'concat' else None
 
