@@ -123,19 +123,12 @@ class SkipThoughtEncoder(QuestionGRU):
     def init_weights(self) -> None:
         """Load the published GRU, or report that there is none, when a training starts."""
         if self.pretrained is None:
-            print_log(
-                'Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch', logger='current'
-            )
+            print_log('Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch', 'current')
             return
-        weights = read_skip_thought(self.pretrained)
-        for name, weight in weights.items():
-            expected = getattr(self.gru, name).shape
-            if weight.shape != expected:
-                raise ValueError(
-                    f'{self.pretrained}: {name} must be {tuple(expected)} (word_dim and embed_dim of the encoder); got '
-                    f'{tuple(weight.shape)}'
-                )
-        self.gru.load_state_dict(weights)
+        try:
+            self.gru.load_state_dict(read_skip_thought(self.pretrained))
+        except RuntimeError as error:
+            raise ValueError(f'{self.pretrained}: word_dim or embed_dim of the encoder is another: {error}') from error
 
     def outputs(self, words: Tensor) -> Tensor:
         """Run the GRU with dropout, as :meth:`QuestionGRU.outputs`."""
