@@ -56,6 +56,11 @@ def draw_geometric_weights(layers: dict[str, RegionAttention]) -> np.ndarray:
     Upper panels: over the place of the centre of box j around box i, for three sizes of j. Lower panels: over the
     ratios of the sides, in log scale, for three distances.
     """
+    return rendered(geometry_figure(layers))
+
+
+def geometry_figure(layers: dict[str, RegionAttention]) -> Figure:
+    """Build the figure of :func:`draw_geometric_weights`."""
     name, layer = [*layers.items()][-1]
     offsets = torch.linspace(-FARTHEST, FARTHEST, CELLS)
     ratios = SPREAD ** torch.linspace(-1, 1, CELLS)
@@ -82,7 +87,7 @@ def draw_geometric_weights(layers: dict[str, RegionAttention]) -> np.ndarray:
         axis.minorticks_off()
     figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02).set_label('geometric weight φ¹, mean over heads')
     figure.suptitle(f'{name}: weight of box j for box i (white, width w_i and height h_i)', fontsize=11)
-    return rendered(figure)
+    return figure
 
 
 def _size(ratio: float) -> str:

@@ -216,24 +216,6 @@ def test_no_vector_per_pair(terms, case, backend, monkeypatch):
     assert length * channels <= largest.found <= heads * length * 2 * length < length * length * channels / 10
 
 
-@pytest.mark.parametrize('spatial_range', [None, 3])
-@pytest.mark.parametrize('terms', TERMS)
-def test_parameters_are_those_of_the_terms(terms, spatial_range):
-    """Each has a gradient: distributed training rejects parameters without one."""
-    e1, e2, e3, e4 = (term == '1' for term in terms)
-    layer = TransformerAttention1d(8, 2, terms, spatial_range)
-    expected = {'v_proj.weight', 'v_proj.bias', 'out_proj.weight', 'out_proj.bias'}
-    expected |= {'q_proj.weight', 'q_proj.bias'} if e1 or e2 else set()
-    expected |= {'k_proj.weight', 'k_proj.bias'} if e1 or e3 else set()
-    expected |= {'r_proj.weight'} if e2 or e4 else set()
-    expected |= {'content_bias'} if e3 else set()
-    expected |= {'position_bias'} if e4 else set()
-    assert {*layer.state_dict()} == expected
-    x = torch.randn(2, 5, 8)
-    layer(x, x, x)[0].square().sum().backward()
-    assert all(p.grad is not None for p in layer.parameters())
-
-
 # Its weights.
 
 

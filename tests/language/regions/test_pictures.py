@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from mmattn.language.layers import RegionAttention
-from mmattn.language.regions import geometry_pictures
 from mmattn.language.regions.box_pictures import _free_place
-from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometric_weights, geometry_layers
+from mmattn.language.regions.geometry_pictures import geometric_weights, geometry_figure, geometry_layers
 from mmattn.language.regions.image_inputs import picture_paths
 
 HEADS = 2
@@ -43,40 +42,23 @@ def test_weights_of_pairs_of_boxes():
     assert 0 < (expected > 0).mean() < 1
 
 
-def test_what_is_drawn(monkeypatch):
+def test_what_is_drawn():
     """Each panel: the mean over the heads at the place or the ratio of its axes; one colour scale for all."""
-    attention, drawn, limits = layer(), [], []
-    plot = geometry_pictures.Figure
-
-    class Recorded(plot):
-        def subplots(self, *args, **kwargs):
-            axes = super().subplots(*args, **kwargs)
-            for axis in axes.flat:
-                original = axis.pcolormesh
-
-                def record(x, y, values, original=original, **options):
-                    drawn.append((x, y, values))
-                    limits.append((options['vmin'], options['vmax']))
-                    return original(x, y, values, **options)
-
-                axis.pcolormesh = record
-            return axes
-
-    monkeypatch.setattr(geometry_pictures, 'Figure', Recorded)
-    draw_geometric_weights({'encoder.0': attention})
-    assert len(drawn) == 6
-    for number, (xs, ys, values) in enumerate(drawn):
+    attention = layer()
+    meshes = [axis.collections[0] for axis in geometry_figure({'encoder.0': attention}).axes[:6]]
+    for number, mesh in enumerate(meshes):
+        values = mesh.get_array().reshape(61, 61)
         for row, column in ((0, 0), (30, 30), (12, 45), (60, 7)):
-            x, y = xs[column].item(), ys[row].item()
+            x, y = column / 30 - 1, row / 30 - 1
             if number < 3:
                 ratio = (4.0, 1.0, 0.25)[number]
-                other = x, y, 1 / ratio, 1 / ratio
+                other = 3 * x, 3 * y, 1 / ratio, 1 / ratio
             else:
                 far = (0.0, 1.0, 3.0)[number - 3]
-                other = far, far, 1 / x, 1 / y
+                other = far, far, 8**-x, 8**-y
             expected = literal(attention, (0.0, 0.0, 1.0, 1.0), other).mean()
-            assert values[row, column].item() == pytest.approx(expected, rel=1e-5, abs=1e-9)
-    assert set(limits) == {(0, max(values.max().item() for _, _, values in drawn))}
+            assert values[row, column] == pytest.approx(expected, rel=1e-5, abs=1e-9)
+    assert {mesh.get_clim() for mesh in meshes} == {(0, max(mesh.get_array().max() for mesh in meshes))}
 
 
 def test_layers_whose_geometry_depends_on_boxes_alone():
