@@ -4,7 +4,7 @@ import gzip
 import io
 import re
 from collections import Counter
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 
@@ -92,38 +92,13 @@ def test_limits():
         assert Limits(longest, ratio).allow((' '.join('a' * a), ' '.join('b' * b))) == (not dropped)
 
 
-def literal_codes(words, merges):
-    """BPE by its definition: count all pairs again after each merge."""
-    split = {word: [*word[:-1], f'{word[-1]}</w>'] for word in words}
-    codes = []
-    for _ in range(merges):
-        pairs = Counter()
-        for word, symbols in split.items():
-            for pair in pairwise(symbols):
-                pairs[pair] += words[word]
-        if not pairs or max(pairs.values()) < 2:
-            break
-        best = max(pairs, key=lambda pair: (pairs[pair], pair))
-        codes.append(' '.join(best))
-        for word, symbols in split.items():
-            merged, i = [], 0
-            while i < len(symbols):
-                width = 2 if tuple(symbols[i : i + 2]) == best else 1
-                merged.append(''.join(symbols[i : i + width]))
-                i += width
-            split[word] = merged
-    return codes
-
-
-def test_codes_are_those_of_the_definition_and_of_subword_nmt():
+def test_codes_are_those_of_subword_nmt():
     from subword_nmt.learn_bpe import learn_bpe
 
     text = [line.lower() for pair in PAIRS for line in pair]
     words = Counter(word for line in text for word in line.split())
-    for merges in (1, 7, 1000):
-        codes = learn_codes(words, merges)
-        assert codes[0] == '#version: 0.2'
-        assert codes[1:] == literal_codes(words, merges)
+    codes = learn_codes(words, 1000)
+    assert learn_codes(words, 7) == codes[:8]  # after the version
     output = io.StringIO()
     learn_bpe([' '.join(line.split()) for line in text], output, 1000)
     assert output.getvalue().splitlines() == codes
