@@ -27,13 +27,7 @@ import rich.progress
 import torch
 
 import mmattn.utils.command
-from mmattn.language.regions.conversion import (
-    add_arguments,
-    add_clip_boxes,
-    add_skip_damaged,
-    describe_source,
-    write_store,
-)
+from mmattn.language.regions.conversion import add_arguments, add_repairs, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.conversion import Fault, run_converter
 
@@ -82,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert bottom-up-attention features to a store of region features.')
     parser.add_argument('tsv', type=Path, nargs='+', help='file of the release')
     add_arguments(parser)
-    add_clip_boxes(parser)
-    add_skip_damaged(parser)
+    add_repairs(parser)
 
     return run_converter(convert, parser, argv, overwrites=False)
 

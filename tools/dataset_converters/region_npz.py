@@ -23,13 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-from mmattn.language.regions.conversion import (
-    add_arguments,
-    add_clip_boxes,
-    add_skip_damaged,
-    describe_source,
-    write_store,
-)
+from mmattn.language.regions.conversion import add_arguments, add_repairs, describe_source, write_store
 from mmattn.language.regions.region_archives import image_sizes, read_images
 from mmattn.utils.conversion import Fault, run_converter
 
@@ -67,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="id of an image in the store, with {} for its image_id, such as 'image{}' (default: %(default)s)",
     )
     add_arguments(parser)
-    add_clip_boxes(parser)
-    add_skip_damaged(parser)
+    add_repairs(parser)
     return run_converter(convert, parser, argv, overwrites=False)
 
 

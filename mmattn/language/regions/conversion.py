@@ -99,15 +99,11 @@ def describe_model_source(converter: str, args: argparse.Namespace, paths: Seque
     return f'{converter}, {model}, {options}, {len(paths):,} images {digest_files(paths)}'
 
 
-def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
-    """Add the option that repairs published boxes."""
+def add_repairs(parser: argparse.ArgumentParser) -> None:
+    """Add the options that repair published boxes, and leave out damaged images."""
     parser.add_argument(
         '--clip-boxes', action='store_true', help='clip boxes to the image, and extend their sides to 1 pixel or more'
     )
-
-
-def add_skip_damaged(parser: argparse.ArgumentParser) -> None:
-    """Add the option that leaves out damaged images."""
     parser.add_argument(
         '--skip-damaged',
         action='store_true',
