@@ -18,6 +18,14 @@ def write_json(path, data):
     return str(path)
 
 
+def edit(path, function):
+    """Let a function change the array of a .npy file, or the content of a JSON file."""
+    read, write = (np.load, np.save) if path.suffix == '.npy' else (read_json, write_json)
+    content = read(path)
+    function(content)
+    write(path, content)
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 

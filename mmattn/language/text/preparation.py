@@ -243,10 +243,7 @@ class CorpusWriter:
             vocabulary=len(vocabulary),
             counts=self.counts,
             dropped=self.dropped,
-            versions={
-                'mmattn': mmattn.__version__,
-                **{name: version(name) for name in ('sacremoses', 'subword-nmt')},
-            },
+            versions={'mmattn': mmattn.__version__, **{name: version(name) for name in ('sacremoses', 'subword-nmt')}},
         )
         write_text(self.folder / 'corpus.json', json.dumps(record, indent=4, ensure_ascii=False) + '\n')
         return record

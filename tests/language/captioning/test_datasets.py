@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from mmengine.dataset import pseudo_collate
@@ -19,7 +18,7 @@ from mmattn.language.captioning import annotations as attributes
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
 from ...tiny_data import FEATURES, captions
-from ..files import read_json, write_json
+from ..files import edit, write_json
 from .conftest import Store
 
 CAPTIONS = {
@@ -308,18 +307,6 @@ def faults(check):
     return run
 
 
-def change(path, function):
-    """Replace the content of a .npy or .json file."""
-    if path.suffix == '.npy':
-        array = np.load(path)
-        function(array)
-        np.save(path, array)
-    else:
-        content = read_json(path)
-        function(content)
-        write_json(path, content)
-
-
 def test_faults_of_all_files_are_reported_at_once(faults, data):
     """Of training and validation, not of the test, whose images are checked before the test."""
 
@@ -327,7 +314,7 @@ def test_faults_of_all_files_are_reported_at_once(faults, data):
         content['images'][0]['sentences'][1]['tokens'] = []
         content['images'][1]['sentences'] = []
 
-    change(data / 'dataset_coco.json', spoil)
+    edit(data / 'dataset_coco.json', spoil)
     (data / 'regions/sizes.npy').unlink()
     of_captions, of_regions = faults(ETA).splitlines()
     assert re.search(rf'{data}/dataset_coco.json: image 100: .*; image 101: ', of_captions)
@@ -371,9 +358,9 @@ def test_faults_of_regions_name_their_images(faults, data):
     def add(content):
         content['images'].append(dict(content['images'][0], cocoid=7, split='val'))
 
-    change(data / 'regions/boxes.npy', spoil)
-    change(data / 'regions/offsets.npy', lambda offsets: offsets.__setitem__(4, offsets[3]))  # image 103
-    change(data / 'dataset_coco.json', add)
+    edit(data / 'regions/boxes.npy', spoil)
+    edit(data / 'regions/offsets.npy', lambda offsets: offsets.__setitem__(4, offsets[3]))  # image 103
+    edit(data / 'dataset_coco.json', add)
     found = faults()
     assert found.startswith(f'{data}/regions: image 100: boxes are outside')
     assert all(f'; image {number}' in found for number in (101, 103, 7))

@@ -1,6 +1,5 @@
 """The data set of phrase grounding, and the check of its files."""
 
-import json
 import pickle
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from mmattn.language.grounding import EntitiesDataset
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.text.vocabulary import SPECIALS
 
-from ..files import write_json
+from ..files import edit, write_json
 from .test_phrase_recall import iou
 
 SIZE = (50, 40)
@@ -96,20 +95,14 @@ def test_the_check_lists_the_faults_of_all_files(folder):
     cfgs = [dict(cfg, ann_file=f'entities_{split}.json') for split in ('train', 'val', 'test')]
     assert EntitiesDataset.find_faults(cfgs, model) == {
         f'{folder}/entities_test.json': ['No such file or directory'],
-        f'{folder}/regions': [
-            '6 features per region, but the model has 8 (--cfg-options model.num_features=6)',
-        ],
+        f'{folder}/regions': ['6 features per region, but the model has 8 (--cfg-options model.num_features=6)'],
     }
     model.num_features = 6
     assert EntitiesDataset.find_faults(cfgs[:2], model) == {}
     path = folder / 'entities_val.json'
-    data = json.loads(path.read_bytes())
-    caption = data['captions'][0]
-    image_id, entity = caption['image_id'], caption['phrases'][0]['entity']
-    data['images'][image_id]['boxes'][entity] = [[1, 2, 3]]
-    write_json(path, data)
+    edit(path, lambda data: data['images']['43']['boxes'].update({'7': [[1, 2, 3]]}))
     [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
-    assert fault.startswith(f'caption {caption["caption_id"]}, entity {entity}: the box [1, 2, 3] is not left, top')
+    assert fault.startswith('caption 43#0, entity 7: the box [1, 2, 3] is not left, top')
 
 
 def stored(**changed):

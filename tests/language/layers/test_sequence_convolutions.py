@@ -10,13 +10,7 @@ from torch.nn import functional as F
 from mmattn.language.layers import DeformConv1d, DynamicConv1d
 
 from ...ops import literal
-from .sequences import (
-    assert_causal,
-    assert_same_with_gradients,
-    assert_steps_are_forward,
-    build,
-    padding,
-)
+from .sequences import assert_causal, assert_same_with_gradients, assert_steps_are_forward, build, padding
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 # Heads, kernel: shorter and longer than the sequence

@@ -22,7 +22,7 @@ from mmattn.utils import config_path
 
 from ... import tiny_data
 from ..failing import failing
-from ..files import read_json, write_json
+from ..files import edit, read_json, write_json
 from .conftest import QUESTIONS, STORE, TEN, make_regions
 
 
@@ -292,9 +292,7 @@ def faults(check):
 
 
 def change(path, function):
-    content = read_json(path)
-    function(content['questions'])
-    write_json(path, content)
+    edit(path, lambda content: function(content['questions']))
 
 
 def test_correct_data_have_no_faults(faults, data):
@@ -352,9 +350,7 @@ def test_faults_of_all_files_are_reported_at_once(faults, data):
     change(root / 'questions_train.json', lambda entries: entries.append(dict(entries[0], answers=['yes'] * 9)))
     change(root / 'questions_val.json', lambda entries: entries[0].update(image_id='nowhere'))
     (root / 'questions_test.json').unlink()
-    boxes = np.load(root / 'regions/boxes.npy')
-    boxes[0] = (1, 1, 99, 9)
-    np.save(root / 'regions/boxes.npy', boxes)
+    edit(root / 'regions/boxes.npy', lambda boxes: boxes.__setitem__(0, (1, 1, 99, 9)))
     change(root / 'questions_genome_val.json', lambda entries: [entry.pop('answers') for entry in entries])
     found = faults('vqa2_trainval_genome')
     names = ('questions_train.json', 'questions_test.json', 'questions_genome_val.json', 'regions')
@@ -364,9 +360,7 @@ def test_faults_of_all_files_are_reported_at_once(faults, data):
 
 
 def test_an_image_without_regions_is_valid(faults, data):
-    offsets = np.load(data / 'vqa2/regions/offsets.npy')
-    offsets[1] = 0  # image 100
-    np.save(data / 'vqa2/regions/offsets.npy', offsets)
+    edit(data / 'vqa2/regions/offsets.npy', lambda offsets: offsets.__setitem__(1, 0))  # image 100
     assert faults() == {}
     dataset = DATASETS.build(Config.fromfile(config_path('_base_/datasets/vqa2.py')).train_dataloader.dataset)
     assert dataset[0]['inputs']['features'].shape == (0, tiny_data.FEATURES)
