@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from mmattn.language.vqa import MCAN, AttentionPooling
 from mmattn.registry import MODELS
 
