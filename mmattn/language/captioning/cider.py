@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from mmattn.utils.optional import import_optional
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Caption = Sequence[Hashable]  # words, or their numbers in a vocabulary
 ORDERS = 4
 SIGMA = 6.0
 BITS = 32  # a pair of non-negative numbers in one int64
-MASK = (1 << BITS) - 1
 
 
 class CiderD:
@@ -59,12 +63,12 @@ class CiderD:
         for n in range(ORDERS):
             positions, last = text.ngrams(n)
             keys, number[positions] = np.unique(number[positions] << BITS | last, return_inverse=True)
-            row, gram, count = _count(text.caption[positions], number[positions])
-            frequency = np.bincount(np.unique(image[row] << BITS | gram) & MASK, minlength=len(keys))
+            caption, gram = text.caption[positions], number[positions]
+            in_images = _counts(image[caption], gram, self.num_images, len(keys))
+            frequency = np.append(np.bincount(in_images.indices, minlength=len(keys)), 1)
             weight = np.log(self.num_images) - np.log(frequency)
-            norm = np.sqrt(np.bincount(row, (count * weight[gram]) ** 2, minlength=len(captions)))
-            first = np.searchsorted(row, np.arange(len(captions) + 1))
-            self._orders.append(_Order(keys, weight, first, gram.astype(np.int32), count.astype(np.int32), norm))
+            vectors = _counts(caption, gram, len(captions), len(keys))
+            self._orders.append(_Order(keys, weight, vectors, _norm(_weighted(vectors, weight))))
 
     def score(self, hypotheses: Sequence[Caption], images: Sequence[int]) -> np.ndarray:
         """Compute the CIDEr-D of each hypothesis, float64 ``(H)``, from 0 to 10.
@@ -85,25 +89,26 @@ class CiderD:
             for word in caption
         ]
         text = _Text(hypotheses, words)
-        pairs = _ranges(self._first[image], self._first[image + 1])
-        total = np.zeros(len(pairs[0]))
+        counts = np.diff(self._first)[image]
+        mine = np.repeat(np.arange(len(image)), counts)  # the hypothesis of each pair with a reference
+        theirs = np.arange(len(mine)) - np.repeat(counts.cumsum() - counts - self._first[image], counts)
+        total = np.zeros(len(mine))
         # Numbers of the n-gram that starts at a position: among the hypotheses; among the references, or -1.
         number, in_references = np.zeros((2, len(words)), np.int64)
         for n, order in enumerate(self._orders):
             positions, last = text.ngrams(n)
             in_references[positions] = _find(order.keys, in_references[positions] << BITS | last)
-            _, at, number[positions] = np.unique(
-                number[positions] << BITS | last, return_index=True, return_inverse=True
-            )
-            row, gram, count = _count(text.caption[positions], number[positions])
-            gram = in_references[positions[at]][gram]
-            value = count * np.append(order.weight, np.log(self.num_images))[gram]  # -1: in no reference
-            norm = np.sqrt(np.bincount(row, value**2, minlength=len(hypotheses)))
-            total += order.similarity(row, gram, value, norm, *pairs)
-        hypothesis, reference = pairs
-        difference = text.bigrams[hypothesis] - self._bigrams[reference]
+            _, number[positions] = np.unique(number[positions] << BITS | last, return_inverse=True)
+            known, grams = in_references[positions], len(order.keys)
+            gram = np.where(known < 0, grams + number[positions], known)
+            vectors = _weighted(_counts(text.caption[positions], gram, len(image), grams + len(words)), order.weight)
+            reference = _weighted(order.vectors[theirs], order.weight)
+            product = vectors[:, :grams][mine].minimum(reference).multiply(reference).sum(1)
+            norms = _norm(vectors)[mine] * order.norm[theirs]
+            total += np.divide(product, norms, out=np.zeros_like(norms), where=norms != 0)
+        difference = text.bigrams[mine] - self._bigrams[theirs]
         total *= np.exp(-(difference**2) / (2 * SIGMA**2))
-        return 10 / ORDERS * np.bincount(hypothesis, total, len(image)) / np.diff(self._first)[image]
+        return 10 / ORDERS * np.bincount(mine, total, len(image)) / counts
 
 
 class _Text:  # captions as one array of the numbers of their words
@@ -121,41 +126,26 @@ class _Text:  # captions as one array of the numbers of their words
 
 
 class _Order(NamedTuple):
-    """N-grams of one length in R references, as sparse vectors in compressed rows."""
+    """N-grams of one length in R references."""
 
     keys: np.ndarray  # number of the first n - 1 words and the last word; sorted, so the index numbers the n-grams
-    weight: np.ndarray  # ln N - ln frequency of an n-gram
-    first: np.ndarray  # (R + 1), index of the first n-gram of a reference in the next two
-    gram: np.ndarray
-    counts: np.ndarray
-    norm: np.ndarray  # (R)
-
-    def similarity(
-        self,
-        row: np.ndarray,
-        gram: np.ndarray,
-        value: np.ndarray,
-        norm: np.ndarray,
-        mine: np.ndarray,
-        theirs: np.ndarray,
-    ) -> np.ndarray:
-        """Compute the clipped cosine of hypothesis ``mine[p]`` and reference ``theirs[p]``, ``(P)``."""
-        # Hypothesis row[i] has component value[i] at n-gram gram[i]. Hypothesis h has norm[h].
-        keys = row << BITS | gram  # negative for an n-gram without a reference
-        order = np.argsort(keys)
-        pair, index = _ranges(self.first[theirs], self.first[theirs + 1])
-        match = _find(keys[order], mine[pair] << BITS | self.gram[index])
-        pair, index, match = (x[match >= 0] for x in (pair, index, match))
-        component = self.counts[index] * self.weight[self.gram[index]]
-        product = np.minimum(value[order[match]], component) * component
-        norms = norm[mine] * self.norm[theirs]
-        sums = np.bincount(pair, product, len(mine))
-        return np.divide(sums, norms, out=np.zeros_like(norms), where=norms != 0)
+    weight: np.ndarray  # ln N - ln frequency of each n-gram, and then of an n-gram of no reference
+    vectors: csr_array  # (R, n-grams), counts
+    norm: np.ndarray  # (R), of the vectors with the weights
 
 
-def _count(rows: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    pairs, counts = np.unique(rows << BITS | numbers, return_counts=True)
-    return pairs >> BITS, pairs & MASK, counts
+def _counts(row: np.ndarray, gram: np.ndarray, rows: int, grams: int) -> csr_array:
+    ones = np.ones(len(row), np.int32)  # those of the same place are summed
+    return import_optional('scipy.sparse').csr_array((ones, (row, gram)), (rows, grams))
+
+
+def _weighted(vectors: csr_array, weight: np.ndarray) -> csr_array:
+    values = vectors.data * weight.take(vectors.indices, mode='clip')
+    return type(vectors)((values, vectors.indices, vectors.indptr), vectors.shape)
+
+
+def _norm(vectors: csr_array) -> np.ndarray:
+    return np.sqrt(vectors.power(2).sum(1))
 
 
 def _find(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -164,10 +154,3 @@ def _find(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         return np.full(len(numbers), -1)
     index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
     return np.where(keys[index] == numbers, index, -1)
-
-
-def _ranges(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate the ranges [first, last). Returns the range of each number, as an index, and the numbers."""
-    lengths = last - first
-    owner = np.repeat(np.arange(len(first)), lengths)
-    return owner, np.arange(len(owner)) - np.repeat(lengths.cumsum() - lengths - first, lengths)
