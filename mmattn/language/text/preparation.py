@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -96,31 +97,27 @@ def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     return codes
 
 
-class _PairFunction:
-    def __init__(self, source: Callable[[str], str], target: Callable[[str], str]) -> None:
-        self.source, self.target = source, target
-
-    def __call__(self, pair: Pair) -> tuple[Pair, Pair]:
-        return pair, (self.source(pair[0]), self.target(pair[1]))
+Functions = tuple[Callable[[str], str], Callable[[str], str]]
+_functions: Functions  # of a worker process
 
 
-_work: _PairFunction | None = None  # of a worker process
-
-
-def _start_worker(work: _PairFunction) -> None:
-    global _work
-    _work = work
+def _start_worker(functions: Functions) -> None:
+    global _functions
+    _functions = functions
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run_chunk(chunk: Sequence[Pair]) -> list[tuple[Pair, Pair]]:
-    assert _work is not None
-    return [_work(pair) for pair in chunk]
+    return [_applied(_functions, pair) for pair in chunk]
+
+
+def _applied(functions: Functions, pair: Pair) -> tuple[Pair, Pair]:
+    return pair, (functions[0](pair[0]), functions[1](pair[1]))
 
 
 def map_pairs(
-    functions: tuple[Callable[[str], str], Callable[[str], str]],
+    functions: Functions,
     pairs: Iterable[Pair],
     workers: int = 1,
     description: str | None = None,
@@ -132,20 +129,16 @@ def map_pairs(
     ``description`` is the title of a progress bar, and ``total`` the number of pairs. Without a description, no
     progress is shown.
     """
-    results = (
-        _map_in_processes(_PairFunction(*functions), pairs, workers)
-        if workers > 1
-        else map(_PairFunction(*functions), pairs)
-    )
+    results = _map_in_processes(functions, pairs, workers) if workers > 1 else map(partial(_applied, functions), pairs)
     if description is not None:
         results = track(results, description, total)
     yield from results
 
 
-def _map_in_processes(work: _PairFunction, pairs: Iterable[Pair], workers: int) -> Iterator[tuple[Pair, Pair]]:
+def _map_in_processes(functions: Functions, pairs: Iterable[Pair], workers: int) -> Iterator[tuple[Pair, Pair]]:
     pairs = iter(pairs)
     pending: deque[Future[list[tuple[Pair, Pair]]]] = deque()
-    with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(work,)) as pool:
+    with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(functions,)) as pool:
         while chunk := list(islice(pairs, CHUNK)):
             pending.append(pool.submit(_run_chunk, chunk))
             if len(pending) > 4 * workers:  # bounds the memory
@@ -262,7 +255,7 @@ def prepare_corpus(
     validate_every: int | None = None,
     token_limits: Limits | None = None,
     piece_limits: Limits = NON_EMPTY,
-    test_tokens: tuple[Callable[[str], str], Callable[[str], str]] | None = None,
+    test_tokens: Functions | None = None,
     workers: int = 1,
     total: int | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -329,23 +322,21 @@ def prepare_corpus(
         segmented = map_pairs(segment, iter_pairs(*paths), workers, 'segmenting', number - len(held_out))
         writer.write_training((pieces for _, pieces in segmented), piece_limits)
     writer.dropped += dropped
-
-    def segment_all(pairs: Iterable[tuple[Pair, Pair]]) -> Iterator[tuple[Pair, Pair]]:
-        for raw, tokens in pairs:
-            yield raw, (segment[0](tokens[0]), segment[1](tokens[1]))
-
     if val is None:
-        writer.write_evaluation('val', (pair for pair in segment_all(held_out) if piece_limits.allow(pair[1])))
+        segmented_val = _segmented(segment, held_out)
+        writer.write_evaluation('val', (pair for pair in segmented_val if piece_limits.allow(pair[1])))
     for split, pairs in published.items():
-        writer.write_evaluation(split, segment_all(pairs))
+        writer.write_evaluation(split, _segmented(segment, pairs))
     return writer.finish(codes, lowercase, moses), writer.warnings
 
 
+def _segmented(segment: Functions, pairs: Iterable[tuple[Pair, Pair]]) -> Iterator[tuple[Pair, Pair]]:
+    for raw, tokens in pairs:
+        yield raw, (segment[0](tokens[0]), segment[1](tokens[1]))
+
+
 def prepare_test(
-    folder: Path,
-    prepared: Path,
-    test: Iterable[Pair],
-    test_tokens: tuple[Callable[[str], str], Callable[[str], str]] | None = None,
+    folder: Path, prepared: Path, test: Iterable[Pair], test_tokens: Functions | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Write a new test set for a trained model, with the languages, codes and vocabulary of a prepared corpus.
 
@@ -363,7 +354,7 @@ def prepare_test(
     if not pairs:
         raise ValueError('no pair of lines is left in test')
     check_sources('test', (tokens for _, tokens in pairs))
-    segmented = [(raw, (texts[0].segment(a), texts[1].segment(b))) for raw, (a, b) in pairs]
+    segmented = [*_segmented((texts[0].segment, texts[1].segment), pairs)]
     writer = CorpusWriter(folder, languages)
     writer.write_evaluation('test', segmented)
     pieces = [piece for _, both in segmented for line in both for piece in split_symbols(line)]
