@@ -46,7 +46,7 @@ def test_loss_is_that_of_torch(label_smoothing, tokens):
 
 
 class Model(SequenceModel):
-    """Predicts a token from itself."""
+    """The loss of tokens that are in no order, so that sentences may be joined."""
 
     def __init__(self, dtype=torch.float64):
         super().__init__(TextDataPreprocessor())
@@ -57,7 +57,7 @@ class Model(SequenceModel):
     def forward(self, inputs, mode):
         tokens = inputs['source']
         tokens = tokens[tokens != PAD]
-        return label_smoothed_loss(self.output(self.embedding(tokens)), tokens.flip(0), 0.1)
+        return label_smoothed_loss(self.output(self.embedding(tokens)), (tokens + 3) % 12, 0.1)
 
 
 def sentences(*lengths):
@@ -83,15 +83,6 @@ def assert_same(first, second, tolerance=1e-10):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
-class Pooled(Model):
-    """The loss of tokens that are in no order, so that sentences may be joined."""
-
-    def forward(self, inputs, mode):
-        tokens = inputs['source']
-        tokens = tokens[tokens != PAD]
-        return label_smoothed_loss(self.output(self.embedding(tokens)), (tokens + 3) % 12, 0.1)
-
-
 @pytest.mark.parametrize('clip_grad', [None, dict(max_norm=0.05)], ids=['', 'clipped'])
 @pytest.mark.parametrize('wrapper', [TokenOptimWrapper, CPUAmpTokenOptimWrapper])
 def test_accumulated_batches_are_one_large_batch(wrapper, clip_grad, monkeypatch):
@@ -99,22 +90,11 @@ def test_accumulated_batches_are_one_large_batch(wrapper, clip_grad, monkeypatch
     # float64, which autocast would leave for bfloat16 in the linear layer
     monkeypatch.setattr(torch, 'autocast', lambda *args: torch.autograd.profiler.record_function('none'))
     a, b, c, d, e, f, g = sentences(9, 2, 1, 14, 3, 3, 5)
-    divided, _ = trained(
-        [batch(a, b), batch(c), batch(d), batch(e), batch(f), batch(g), batch(a)],
-        wrapper,
-        make=Pooled,
-        accumulative_counts=3,
-        clip_grad=clip_grad,
-    )
-    joined, _ = trained([batch(a, b, c, d), batch(e, f, g), batch(a)], wrapper, make=Pooled, clip_grad=clip_grad)
+    parts = [batch(a, b), batch(c), batch(d), batch(e), batch(f), batch(g), batch(a)]
+    joined, _ = trained([batch(a, b, c, d), batch(e, f, g), batch(a)], wrapper, clip_grad=clip_grad)
+    divided, _ = trained(parts, wrapper, accumulative_counts=3, clip_grad=clip_grad)
     assert_same(divided, joined)
-    stock, _ = trained(
-        [batch(a, b), batch(c), batch(d), batch(e), batch(f), batch(g), batch(a)],
-        mmengine.optim.OptimWrapper,
-        make=Pooled,
-        accumulative_counts=3,
-        clip_grad=clip_grad,
-    )
+    stock, _ = trained(parts, mmengine.optim.OptimWrapper, accumulative_counts=3, clip_grad=clip_grad)
     with pytest.raises(AssertionError):  # the mean of unequal means
         assert_same(stock, joined, 1e-4)
 
@@ -147,7 +127,7 @@ def test_mixed_precision_on_a_cpu():
     batches = [batch(*sentences(9, 2, 14)), batch(*sentences(3))] * 10
     dtypes = []
 
-    class Watched(Pooled):
+    class Watched(Model):
         def __init__(self, dtype):
             super().__init__(dtype)
             self.output.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
@@ -156,7 +136,7 @@ def test_mixed_precision_on_a_cpu():
     assert set(dtypes) == {torch.bfloat16}
     assert {log['loss'].dtype for log in logs} == {torch.float32}
     assert logs[-2]['loss'] < 0.8 * logs[0]['loss']
-    exact, _ = trained(batches, TokenOptimWrapper, torch.float32, Pooled, accumulative_counts=2)
+    exact, _ = trained(batches, TokenOptimWrapper, torch.float32, accumulative_counts=2)
     assert_same(model, exact, 0.05)
 
 
