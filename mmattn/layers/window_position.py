@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import window_zscore
-from mmattn.ops.arguments import as_window_size
+from mmattn.ops.arguments import as_window_size, window_entries
 from mmattn.ops.dtypes import accumulator
-from mmattn.ops.window_bias import window_entries
 from mmattn.ops.zscore import EPS
 from mmattn.utils.checks import check_choice, check_positive
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from mmattn.utils.checks import check_number
 
-from .window_bias import window_entries
-
 FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
@@ -99,6 +97,14 @@ def as_window_size(
     return tuple(map(int, sizes))
 
 
+def window_entries(window_size: tuple[int, ...], is_causal: bool = False, on_grid: bool = False) -> int:
+    """Count the window biases K of a query: ∏k, or fewer if ``is_causal`` (j ≤ i) or ``on_grid`` (on the axes)."""
+    if on_grid:
+        return sum(window_size) - len(window_size) + 1
+    entries = math.prod(window_size)
+    return (entries + 1) // 2 if is_causal else entries
+
+
 def check_window(
     query: Tensor,
     window_bias: Tensor | None,
@@ -153,6 +159,8 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def expanded_window(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Expand window biases to ``shape``, ``(B, heads, *positions, K)``, also from one table ``(heads, K)``."""
+    if isinstance(bias, Tensor) and bias.dim() == len(shape) and bias.shape == shape and bias.is_floating_point():
+        return bias
     if isinstance(bias, Tensor) and bias.dim() == 2:
         bias = bias.view(bias.shape[0], *[1] * (len(shape) - 3), bias.shape[1])
     return expanded('window_bias', bias, shape)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .arguments import window_entries
 from .dynamic_conv import ConvArguments
 from .global_attention import GlobalArguments, Rows
 from .grid_attention import GridArguments, Positions, attend
 from .local_attention import LocalArguments, squash
 from .neighbourhood import softmax
-from .window_bias import window_entries
 from .zscore import EPS, ZscoreArguments
 
 

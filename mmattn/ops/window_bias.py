@@ -12,13 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-
-def window_entries(window_size: tuple[int, ...], is_causal: bool = False, on_grid: bool = False) -> int:
-    """Count the window biases K of a query: ∏k, or fewer if ``is_causal`` (j ≤ i) or ``on_grid`` (on the axes)."""
-    if on_grid:
-        return sum(window_size) - len(window_size) + 1
-    entries = math.prod(window_size)
-    return (entries + 1) // 2 if is_causal else entries
+from .arguments import window_entries
 
 
 def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mmattn.utils.checks import check_choice
-
 from .arguments import check_device, check_mask, check_window
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
@@ -77,7 +75,8 @@ def window_zscore(
         >>> global_attention(query, key, value, window_bias=bias, window_size=7, outside_bias=outside).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    check_choice('support', support, SUPPORTS)
+    if support not in SUPPORTS:
+        raise ValueError(f'support must be one of {SUPPORTS}; got {support!r}')
     if support == 'grid' and (key_mask is not None or is_causal):
         raise ValueError("key_mask and is_causal require support='global'")
     fewest = 2 if support == 'grid' else 1
