@@ -53,4 +53,5 @@ def components():
 def test_every_component_and_operator_has_an_example():
     functions = [(name, getattr(mmattn.ops, name)) for name in mmattn.ops.__all__]
     public = dict([*components(), *((name, what) for name, what in functions if callable(what))])
-    assert [name for name, what in public.items() if not EXAMPLE.search(inspect.getdoc(what) or '')] == []
+    without = [f'{x.__module__}: {name}' for name, x in public.items() if not EXAMPLE.search(inspect.getdoc(x) or '')]
+    assert without == [], 'add an example to the docstring'

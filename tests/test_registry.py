@@ -211,6 +211,8 @@ print('built in', *(type(x).__module__.partition('.')[0] for x in built))
 
 def test_folders_name_all_that_is_registered(run_python):
     said = json.loads(run_python(REGISTERED).splitlines()[-1])  # mmseg.datasets prints
+    unlisted, gone = {*said['imported']} - {*said['listed']}, {*said['listed']} - {*said['imported']}
+    assert not unlisted | gone, f'__init__.py of the folder: add {sorted(unlisted)}, remove {sorted(gone)}'
     assert said['listed'] == said['imported']
     assert {*REGISTRY} <= {*said['listed']}
     assert NEEDS.keys() == REGISTRY.keys()
