@@ -215,6 +215,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         float ``(S, M, E)``, and ``key_padding_mask`` is bool ``(S, M)``, True where a position is padding.
         """
         if memory is None:
+            if key_padding_mask is not None:
+                raise ValueError('key_padding_mask must be None without memory')
             if not self.is_causal:
                 raise ValueError('is_causal must be True to decode step by step without memory')
             return {}

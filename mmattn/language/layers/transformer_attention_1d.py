@@ -185,6 +185,8 @@ class TransformerAttention1d(TermWeights, nn.Module):
         is one.
         """
         if memory is None:
+            if key_padding_mask is not None:
+                raise ValueError('key_padding_mask must be None without memory')
             return {}
         if self._within_one_sequence:
             raise ValueError(f'memory must be None {self._within_one_sequence}')
@@ -206,6 +208,8 @@ class TransformerAttention1d(TermWeights, nn.Module):
         if 'memory_value' in state:
             keys, values, mask = state.get('memory_key'), state['memory_value'], state.get('memory_mask')
             sentences, _, count, _ = values.shape
+            if len(x) % sentences:
+                raise ValueError(f'x must have a multiple of {sentences} hypotheses, one per sentence; got {len(x)}')
             # The hypotheses of a sentence are the queries of one batch item, so its memory is not repeated.
             inputs, first, state = x.reshape(sentences, -1, self.embed_dim), position, dict(state)
         else:

@@ -47,6 +47,13 @@ def pad_regions(
     Padding is 0 in the features. It is ``(0, 0, 1, 1)`` in the boxes, so that the logarithm of a side is finite. There
     is one tensor ``(n, D)``, and one of boxes ``(n, 4)``, per image. n may be 0. Videos have no boxes.
     """
+    width = features[0].shape[-1]
+    for image, (x, box) in enumerate(zip(features, features if boxes is None else boxes)):
+        if x.dim() != 2 or x.shape[1] != width or (boxes is not None and box.shape != (len(x), 4)):
+            raise ValueError(
+                f'features and boxes must be (n, {width}) and (n, 4); got {tuple(x.shape)} and '
+                f'{tuple(box.shape)} for image {image} of the batch'
+            )
     counts = torch.tensor([len(x) for x in features], device=features[0].device)
     mask = torch.arange(max(1, int(counts.max())), device=counts.device) >= counts[:, None]
     padded = None

@@ -258,6 +258,7 @@ def attention(**options):
 
 
 X, TOKEN = torch.randn(2, 4, 8), torch.randn(3, 1, 8)
+MASK = torch.zeros(2, 4, dtype=torch.bool)
 
 
 test_failures = failing(
@@ -270,6 +271,8 @@ test_failures = failing(
     (lambda: attention()(X, X, X, torch.zeros(2, 3, dtype=torch.bool)), 'key_padding_mask'),
     (lambda: attention()(X[0], X, X), 'query'),
     (lambda: attention()(X, X, X[..., :7]), 'value'),
+    (lambda: attention(is_causal=True).start(key_padding_mask=MASK), 'key_padding_mask'),
+    (lambda: attention().step(TOKEN, attention().start(X), 0), 'x must'),
     (lambda: attention().step(TOKEN, {}, 0), 'step without memory'),
     *((lambda t=t: attention(is_causal=True).step(TOKEN, {}, t), 'position') for t in (1, -1, 0.0)),
     (lambda: attention(is_causal=True).step(X, {}, 0), 'x must'),

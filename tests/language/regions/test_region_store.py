@@ -439,6 +439,8 @@ def test_batches_of_pictures_and_single_numbers():
         assert mask[0].all()
         assert not features[0].any()
         assert mask[1].tolist() == [counts[1] == 0] * most
+    with pytest.raises(ValueError, match='image 1 of the batch'):
+        pad_regions([torch.ones(2, 6), torch.ones(2, 5)])
 
 
 @pytest.mark.parametrize('kind', ['regions', 'regions without boxes', 'pictures', 'phrases'])
