@@ -13,7 +13,6 @@ from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.model import is_model_wrapper
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
@@ -21,6 +20,7 @@ from mmattn._compat import checkpoint_path
 from mmattn.utils.component_type import component_class
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
+from mmattn.utils.model_wrappers import unwrapped
 from mmattn.utils.trained_model import warn_of_differences
 
 from .data_sets import CheckableDataset, Fault, data_sets
@@ -152,13 +152,6 @@ def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
     for kind, cfgs in configs.items():
         for path, reasons in kind.find_faults(cfgs, unwrapped(runner.model)).items():
             yield from ((path, reason) for reason in reasons)
-
-
-def unwrapped(model: Any) -> Any:
-    """Get the model within a wrapper of distributed training."""
-    while is_model_wrapper(model):
-        model = model.module
-    return model
 
 
 def classes_as_text(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:

@@ -22,11 +22,12 @@ from mmseg.datasets.transforms import LoadAnnotations
 from mmattn._compat import loads_masks_as
 from mmattn.registry import HOOKS
 from mmattn.utils.files import unmeant_files
+from mmattn.utils.model_wrappers import unwrapped
 
 from .batches import batch_faults
 from .classes import IGNORED, class_faults, classes_of_labels
 from .data_sets import CACHE, LOADERS, Fault, Part, data_sets, is_local, loader_name, log, warn_of_repetitions
-from .hook import DataCheckHook, unwrapped
+from .hook import DataCheckHook
 from .images import MISSING, Facts, ImageFile, inspect_files, unread_files
 
 

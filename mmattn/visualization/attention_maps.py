@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.model import is_model_wrapper
 from torch import Tensor, nn
+
+from mmattn.utils.model_wrappers import unwrapped
 
 
 @dataclass
@@ -83,7 +84,7 @@ def attention_layers(
         >>> list(attention_layers(nn.Sequential(nn.Conv2d(3, 8, 1), BilateralNonLocal2d(8))))
         ['1']
     """
-    model = _unwrapped(model)
+    model = unwrapped(model)
     layers = {
         key: module
         for key, module in model.named_modules()
@@ -101,10 +102,6 @@ def attention_layers(
         if unknown:
             raise ValueError(f'kinds of {key} must be among {", ".join(accepted)}; got {", ".join(unknown)}')
     return layers
-
-
-def _unwrapped(model: nn.Module) -> Any:
-    return model.module if is_model_wrapper(model) else model
 
 
 @contextmanager
@@ -210,7 +207,7 @@ def attention_runs(model: nn.Module, data: dict, layer: str | None = None) -> li
 
 
 def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float]]:
-    data = _unwrapped(model).data_preprocessor({name: batch[:1] for name, batch in data.items()}, False)
+    data = unwrapped(model).data_preprocessor({name: batch[:1] for name, batch in data.items()}, False)
     height, width = data['data_samples'][0].img_shape[:2]
     return data, (data['inputs'].shape[-1] / width, data['inputs'].shape[-2] / height)
 

@@ -10,10 +10,10 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmattn._compat import has_loaded
-from mmattn.data_check.hook import unwrapped
 from mmattn.language.text.vocabulary import EOS
 from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_count
+from mmattn.utils.model_wrappers import unwrapped
 
 from .cider import CiderD
 

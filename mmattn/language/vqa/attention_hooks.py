@@ -10,11 +10,11 @@ from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmattn.data_check.hook import unwrapped
 from mmattn.language.layers.bilinear_attention_network import attention_entropy
 from mmattn.language.regions.image_inputs import picture_paths, read_picture
 from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_counts
+from mmattn.utils.model_wrappers import unwrapped
 
 from .questions import QuestionTokenizer
 

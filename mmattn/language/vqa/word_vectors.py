@@ -11,10 +11,10 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmattn._compat import has_loaded
-from mmattn.data_check.hook import unwrapped
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import SPECIALS, UNK
 from mmattn.registry import HOOKS
+from mmattn.utils.model_wrappers import unwrapped
 
 
 def read_word_vectors(
