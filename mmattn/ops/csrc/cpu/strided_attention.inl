@@ -175,6 +175,7 @@ struct StridedGroup {
         store(plane + y * width + x, mmattn::load(along[2] + x) + along[1][y]);
       }
     }
+    // Lanes beyond a frame's keys, up to LANES − 1 beyond the row of logits, get 0 added.
     for (int64_t t = 0; t < seen.count[0]; ++t) {
       for (int64_t i = 0; i < lines; i += LANES) {
         const Vec more = keep(mmattn::load(plane + i) + along[0][t], i, lines);
