@@ -4,19 +4,18 @@
 
 Each config trains for some iterations with the stock Runner and with its own workers and hooks, and then validates. The
 network's part is the time in `train_step` and `val_step`: forward and backward pass, and optimizer step. Neither the
-first two iterations nor the first batch of the validation count, while workers start. A CONFIG may have options with
-Python values, in quotes: "CONFIG key=value …".
+first two iterations nor the first batch of the validation count, while workers start.
 """
 
 import argparse
 import multiprocessing
 import time
-from ast import literal_eval
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mmengine.config import DictAction
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from rich.progress import track
@@ -33,6 +32,7 @@ DEFAULT = (
     'bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py',
 )
 WARM_UP = 2
+Share = tuple[float, float]  # seconds, and the network's share of them
 
 
 class Stopwatch(Hook):
@@ -59,7 +59,7 @@ class Stopwatch(Hook):
         """Start to count."""
         self.network, self.start = 0.0, time.perf_counter()
 
-    def shares(self) -> tuple[float, float]:
+    def shares(self) -> Share:
         """Return the seconds of all that was counted, and the network's share of it."""
         total = time.perf_counter() - self.start
         return total, self.network / total
@@ -83,11 +83,10 @@ class Stopwatch(Hook):
         self.validation = self.shares()
 
 
-def measure(line: str, iterations: int, channels_last: bool) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Train and validate, and return the seconds and the network's share of both."""
-    name, *options = line.split()
+def measure(name: str, options: dict, iterations: int, channels_last: bool) -> tuple[Share, Share]:
+    """Train and validate."""
     cfg = load_config(name if Path(name).is_file() else CONFIGS / name)
-    cfg.merge_from_dict({key: literal_eval(value) for key, value in (each.split('=', 1) for each in options)})
+    cfg.merge_from_dict(options)
     cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations, val_interval=iterations)
     cfg.param_scheduler = None
     cfg.randomness = dict(seed=0)
@@ -111,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='*', default=DEFAULT, help='paths, or paths relative to configs/')
     parser.add_argument('--iters', type=int, default=30, help='iterations of a training; default: %(default)s')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='KEY=VALUE')
     parser.add_argument('--channels-last', action='store_true', help='as in train.py')
     args = parser.parse_args()
     if args.iters <= WARM_UP:
@@ -121,8 +121,8 @@ def main() -> None:
         sep='\n',
     )
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), max_tasks_per_child=1) as pool:
-        for line in track(args.configs, 'configs'):
-            figures = pool.submit(measure, line, args.iters, args.channels_last).result()
+        for name in track(args.configs, 'configs'):
+            figures = pool.submit(measure, name, args.cfg_options, args.iters, args.channels_last).result()
             (seconds, network), (validation, tested) = figures
             cells = (
                 f'{seconds / (args.iters - WARM_UP):.3g}',
@@ -130,7 +130,7 @@ def main() -> None:
                 f'{validation:.3g}',
                 f'{1 - tested:.1%}',
             )
-            print(f'| {Path(line.split()[0]).stem} | {" | ".join(cells)} |', flush=True)
+            print(f'| {Path(name).stem} | {" | ".join(cells)} |', flush=True)
 
 
 if __name__ == '__main__':
