@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-CPU_CAPABILITIES = ('default', 'avx2', 'avx512', 'avx512_bf16')
+CPU_CAPABILITIES = ('default', 'avx2', 'avx512', 'avx512_bf16', 'amx')
 BUILD = 'pip install --no-build-isolation .'
 KERNELS = ('dynamic_conv', 'global_attention', 'grid_attention', 'local_attention', 'strided_attention')
 

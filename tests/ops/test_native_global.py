@@ -128,6 +128,14 @@ def test_bfloat16_is_as_close_to_float64_as_attention_of_pytorch(keys, channels,
 
 
 @pytest.mark.usefixtures('capability')
+def test_without_onednn():
+    """A user may turn it off. For AMX, it computes products of bfloat16, so they are computed without AMX then."""
+    tensors = operands((3, 50), 2, 2, key_size=(10, 10), channels=32, value_channels=16, dtype=torch.bfloat16)
+    with torch.backends.mkldnn.flags(enabled=False):
+        check(tensors)
+
+
+@pytest.mark.usefixtures('capability')
 @pytest.mark.parametrize('after', AFTER.values(), ids=AFTER)
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize('channels', [1, 16, 35, 64])  # of vectors: a part, one, two and a part, twice two

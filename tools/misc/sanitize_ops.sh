@@ -22,7 +22,7 @@ export PYTHONPATH=$copy OMP_NUM_THREADS=1
 export LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
 # log_path: pytest captures the output, which is lost if the process is stopped.
 export ASAN_OPTIONS=detect_leaks=0:log_path=$copy/report UBSAN_OPTIONS=print_stacktrace=1:log_path=$copy/report
-for capability in default avx2 avx512 avx512_bf16; do
+for capability in default avx2 avx512 avx512_bf16 amx; do
     found=$(MMATTN_CPU_CAPABILITY=$capability python -c \
         'import torch, mmattn.ops.library as n; assert n.FILE and "'"$copy"'" in n.FILE; print(torch.ops.mmattn_native.cpu_capability())')
     if [ "$found" = $capability ]; then

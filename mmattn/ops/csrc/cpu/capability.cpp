@@ -15,9 +15,13 @@ const Kernels* best(const char* most) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#ifdef MMATTN_AVX512_BF16
+  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
   const std::pair<const Kernels*, bool> sets[] = {
 #ifdef MMATTN_AVX512_BF16
-      {&kernels_avx512_bf16, avx512 && __builtin_cpu_supports("avx512bf16")},
+      {&kernels_amx, avx512_bf16 && (most == nullptr ? has_amx() : multiplies_panels())},
+      {&kernels_avx512_bf16, avx512_bf16},
 #endif
       {&kernels_avx512, avx512},
       {&kernels_avx2, avx2},

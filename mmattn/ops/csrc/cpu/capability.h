@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "amx.h"
 #include "global_attention.h"
 #include "grid_attention.h"
 #include "local_attention.h"
@@ -31,9 +32,11 @@ extern const Kernels kernels_default;
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 extern const Kernels kernels_avx512_bf16;
+extern const Kernels kernels_amx;
 
 // The kernels of the best instruction set that the processor supports and
-// MMATTN_CPU_CAPABILITY=default|avx2|avx512|avx512_bf16 allows.
+// MMATTN_CPU_CAPABILITY=default|avx2|avx512|avx512_bf16|amx allows. Without AMX, `amx` selects its kernels, too, where
+// there is AVX-512 BF16: torch computes their products with it, and tests can run them.
 const Kernels& cpu_capability();
 // Chooses again for another value of that variable, which is read only once.
 void set_cpu_capability(const std::string& most);

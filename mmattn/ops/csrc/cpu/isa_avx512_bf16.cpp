@@ -13,8 +13,17 @@
 #include "kernels.h"
 
 namespace mmattn {
-const Kernels kernels_avx512_bf16 = kernels_of("avx512_bf16");
+namespace {
+constexpr Kernels with_amx() {
+  Kernels kernels = kernels_of("amx");
+  kernels.global_attention.product_of_pairs = product_by_amx;  // the others' tiles are too small
+  return kernels;
 }
+}  // namespace
+
+const Kernels kernels_avx512_bf16 = kernels_of("avx512_bf16");
+const Kernels kernels_amx = with_amx();
+}  // namespace mmattn
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

@@ -141,6 +141,32 @@ void product_of(int64_t rows, int64_t columns, int64_t count, const Factor& a, c
 
 constexpr Product product = product_of<Floats>;
 #ifdef MMATTN_BF16
+// Multiplies pairs with AMX, by panels of the right factor. What does not come as rows of pairs and as panels, and the
+// last rows, are multiplied by AVX-512.
+void product_by_amx(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b, const Target& to) {
+  constexpr int64_t MOST = 256, LEAST = 32;
+  int64_t done = 0;
+  if (rows >= LEAST && count % 16 == 0 && a.column == 1 && b.row == LANES && multiplies_panels()) {
+    alignas(64) float sums[MOST * LANES];
+    for (int64_t part = MOST; part >= LEAST; part /= 2) {  // few sizes, because there is a kernel for each
+      for (; done + part <= rows; done += part) {
+        for (int64_t column = 0; column < columns; column += LANES) {
+          multiply_panel(part, count, a.data + done * a.row, 2 * a.row, b.data + column / LANES * b.vector, sums);
+          for (int64_t row = done; row < done + part; ++row) {
+            put(load(sums + (row - done) * LANES), to, row, to.data + row * to.stride + column, columns - column);
+          }
+        }
+      }
+    }
+    release_amx();
+  }
+  if (done < rows) {
+    product_of<Pairs>(rows - done, columns, count, {a.data + done * a.row, a.row, a.column}, b,
+                      {to.data + done * to.stride, to.stride, to.gain ? to.gain + done : nullptr,
+                       to.keep ? to.keep + done : nullptr});
+  }
+}
+
 constexpr bool MULTIPLIES_PAIRS = true;
 constexpr Product product_of_pairs = product_of<Pairs>;
 #else
