@@ -16,7 +16,7 @@ namespace mmattn {
 namespace {
 constexpr Kernels with_amx() {
   Kernels kernels = kernels_of("amx");
-  kernels.global_attention.product_of_pairs = product_by_amx;  // the others' tiles are too small
+  kernels.global_attention.product_of_pairs = product_by_amx;  // the right factors of the others are not panels
   return kernels;
 }
 }  // namespace
