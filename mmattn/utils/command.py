@@ -41,7 +41,7 @@ NEEDS_OPERATORS = re.compile(
     r"No module named 'mmcv\._ext'|[Ii]nstall (onedl-)?mmcv for .* ops|Cannot find None in registry"
 )
 COMPILE_OPERATORS = (
-    'Compile them once, which takes about 7 minutes on two cores: bash tools/environment/setup.sh --with-mmcv-ops'
+    'Compile them once, which takes 7 to 15 minutes on two cores: bash tools/environment/setup.sh --with-mmcv-ops'
 )
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 HEAD_START = 10.0  # seconds by which the other processes delay their messages, as the first may be slow

@@ -51,7 +51,7 @@ if ! ls "$wheels/$name"-*.whl >/dev/null 2>&1; then
     fi
     if [ $ops = cuda ]; then export FORCE_CUDA=1; else export FORCE_CUDA=0 CUDA_VISIBLE_DEVICES=; fi
     say "log of mmcv's build: $MMATTN_LOG" >&2
-    step "compiling mmcv's operators ($ops) once: 7 minutes on two cores" build_wheel >&2 || exit 1
+    step "compiling mmcv's operators ($ops) once: 7 to 15 minutes on two cores" build_wheel >&2 || exit 1
     mv "$build/wheel/$name"-*.whl "$wheels/"
     rm -rf "$build"
 fi
