@@ -11,10 +11,16 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
+if int(setuptools.__version__.partition('.')[0]) < 77:
+    # With --no-build-isolation, pip does not check the version. Before 61, a package UNKNOWN would be installed.
+    raise SystemExit(
+        f"mmattn requires setuptools>=77, and finds {setuptools.__version__}: pip install 'setuptools>=77,<81'"
+    )
 ROOT = Path(__file__).parent
 WITH_OPS = {'0': False, '1': True}.get(os.environ.get('MMATTN_WITH_OPS', '1'))
 if WITH_OPS is None:
