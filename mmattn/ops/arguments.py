@@ -162,6 +162,8 @@ def expanded_window(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     if isinstance(bias, Tensor) and bias.dim() == len(shape) and bias.shape == shape and bias.is_floating_point():
         return bias
     if isinstance(bias, Tensor) and bias.dim() == 2:
+        if bias.shape[1] not in (1, shape[-1]) or bias.shape[0] not in (1, shape[1]):
+            raise ValueError(f'window_bias must be a table {(shape[1], shape[-1])}; got {tuple(bias.shape)}')
         bias = bias.view(bias.shape[0], *[1] * (len(shape) - 3), bias.shape[1])
     return expanded('window_bias', bias, shape)
 
