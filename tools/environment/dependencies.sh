@@ -5,12 +5,12 @@
 #     bash tools/environment/dependencies.sh [--with-mmcv-ops]
 #
 # --with-mmcv-ops     compile the operators of mmcv, which takes minutes. MMDetection, deformable convolution and some heads
-#                     of MMSegmentation need them. Default: without, unless a wheel with them is in MMATTN_CACHE. An
-#                     environment that has them keeps them.
+#                     of MMSegmentation need them. Default: without, but a .venv that has them keeps them.
 # PYTHON              interpreter for .venv (3.11 to 3.13); default: python3
 # MMATTN_ACCELERATOR  cpu or cuda; default: cuda if nvidia-smi lists a GPU
-# MMATTN_CACHE        where built wheels and downloads are kept; default: ~/.cache/mmattn
-# TORCH_INDEX_URL     where the CPU build of torch comes from if no local wheel folder (PIP_FIND_LINKS) has it
+# MMATTN_CACHE        where built wheels and downloads are kept; default: ~/.cache/mmattn. They save time, and change nothing else
+# TORCH_INDEX_URL     where the CPU build of torch comes from if no local wheel folder (PIP_FIND_LINKS) has it. If it is not
+#                     there either, pip's index serves, whose build is for CUDA, and larger
 #
 # uv installs the packages, with pip's settings (indexes, wheel folders, constraints, certificates); pip does where uv cannot.
 set -euo pipefail
@@ -85,16 +85,21 @@ install_torch() {
     else # a local folder of wheels comes first
         install --no-deps --no-index "torch==$torch" ||
             install --no-deps --index-url "${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}" "torch==$torch" ||
-            { echo "no CPU build of torch==$torch: set TORCH_INDEX_URL to an index that has it"; return 1; }
+            return 1
     fi
 }
-if ! $python -c "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$torch' or (torch.version.cuda is None) != ('$accelerator' == 'cpu'))" 2>/dev/null; then
-    step "installing torch $torch ($accelerator)" install_torch || exit 1
+has_torch() { $python -c "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$torch')" 2>/dev/null; }
+if ! has_torch || { [ $accelerator = cuda ] && ! is_for_cuda; }; then
+    if ! step "installing torch $torch ($accelerator)" install_torch; then
+        [ $accelerator = cpu ] || exit 1
+        say "no CPU build of torch $torch in PIP_FIND_LINKS and TORCH_INDEX_URL; pip's index has one for CUDA, which runs on CPUs, too, but is 3 GB to download and 6 GB on disk"
+        step "installing torch $torch (for CUDA)" install "torch==$torch" ||
+            fail "torch==$torch could not be installed: set TORCH_INDEX_URL or PIP_INDEX_URL to an index that has it"
+    fi
 fi
 
 export MMATTN_ACCELERATOR=$accelerator
-cached=$(bash tools/environment/mmcv_wheel.sh "$PWD/$python" onedl-mmcv $mmcv --cached)
-if [ -n "$with_ops$has_ops$cached" ]; then
+if [ -n "$with_ops$has_ops" ]; then
     wheel=$(bash tools/environment/mmcv_wheel.sh "$PWD/$python" onedl-mmcv $mmcv) || exit 1
     # pip takes mmcv without operators for the same version.
     step 'installing mmcv with its operators' $python -m pip install --no-deps --force-reinstall "$wheel" || exit 1

@@ -3,7 +3,6 @@
 #
 #     bash tools/environment/mmcv_wheel.sh PYTHON onedl-mmcv 2.3.6        the maintained continuation
 #     bash tools/environment/mmcv_wheel.sh PYTHON mmcv 2.1.0              the original
-#     bash tools/environment/mmcv_wheel.sh PYTHON onedl-mmcv 2.3.6 --cached    do not build; nothing is printed if there is none
 #
 # PYTHON's environment has torch, setuptools<82 (the original: <81), wheel, ninja, psutil and packaging. Wheels are kept
 # in MMATTN_CACHE (default: ~/.cache/mmattn); an interrupted build resumes where it stopped. MMATTN_ACCELERATOR=cpu|cuda
@@ -21,16 +20,12 @@ then accelerator=cuda; fi
 ops=cpu
 if [ "$accelerator" = cuda ]; then
     if command -v nvcc >/dev/null; then ops=cuda
-    elif [ "${4:-}" != --cached ]; then say 'no nvcc: mmcv gets its CPU operators only' >&2; fi
+    else say 'no nvcc: mmcv gets its CPU operators only' >&2; fi
 fi
 key=$("$python" -c "import platform, sys, torch; print(f'py{sys.version_info[0]}{sys.version_info[1]}-torch{torch.__version__.split(\"+\")[0]}-$ops-{platform.machine()}')")
 wheels=$cache/wheels/$key
 name=${distribution//-/_}-$version
 mkdir -p "$wheels"
-if [ "${4:-}" = --cached ]; then
-    ls "$wheels/$name"-*.whl 2>/dev/null || true
-    exit 0
-fi
 exec 9>"$wheels/lock"
 if command -v flock >/dev/null; then flock 9; fi
 build_wheel() { # without the debug information that Python's own flags request: in 0.6 of the time
