@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs the linters and the tests, in the environment that it makes first, as quickstart.sh does:
+# Runs the tests, in the environment that it makes first, as quickstart.sh does:
 #
-#     bash tools/run_tests.sh          without the tests marked slow, e2e or kernels in pyproject.toml, and with the
-#                                      combinations of parameters that tests/covering.py keeps
-#     bash tools/run_tests.sh --all    all tests; also compiles mmcv's operators, once, and installs Triton and Sphinx
+#     bash tools/run_tests.sh          does it work here? Without the tests marked slow, e2e or kernels in pyproject.toml, and
+#                                      with the combinations of parameters that tests/covering.py keeps
+#     bash tools/run_tests.sh --all    all tests and the linters; also compiles mmcv's operators, once, and installs Triton
+#                                      and Sphinx
 #
 # It prints one line per step and the slowest tests. All output is in work_dirs/tests.log, and what failed is printed.
 # Arguments after these are passed to pytest, which then prints its own output:
@@ -41,7 +42,7 @@ lint() {
         find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 |
         xargs -0 .venv/bin/clang-format --dry-run --Werror && .venv/bin/mypy
 }
-step 'linters' lint
+if [ ${#with_ops[@]} != 0 ]; then step 'linters' lint; fi
 
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE= # many processes import the same modules
 run=($python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}")
