@@ -11,7 +11,7 @@ import pytest
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
-from mmattn.utils.command import has_mmcv_operators, silence
+from mmattn.utils.command import silence
 
 from . import tiny_data as tiny_data_sets
 from .covering import left_out
@@ -30,12 +30,6 @@ def pytest_collection_modifyitems(config, items):
         rest = left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in rest])
         items[:] = [item for item in items if item not in rest]
-    if not has_mmcv_operators():
-        command = 'bash tools/environment/setup.sh --with-mmcv-ops'
-        skip = pytest.mark.skip(reason=f'requires the operators of mmcv: {command}')
-        for item in items:
-            if item.get_closest_marker('mmcv_operators'):
-                item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from mmattn.utils import config_path
 from reproduction.tiny_config import shrink_images
 
 from .covering import covering
-from .real_data import missing, real_data
+from .requirements import real_data, required_by, requires
 from .tiny_data import SIZE
 from .video import clips
 
@@ -87,13 +87,11 @@ def config(request, tiny_data, tmp_path, monkeypatch):
 
 
 def marks(name):
-    """Detectors, deformable convolutions and the stock CCHead require the operators of mmcv."""
-    required = [pytest.mark.mmcv_operators] if re.search('rcnn|dcn|deform|/cc_', name) else []
-    return required if name in TRAINED else [*required, pytest.mark.slow]
+    return required_by(name) if name in TRAINED else [*required_by(name), pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=marks(name)[:-1]) for name in CONFIGS if name not in TRAINED]
+    'name', [pytest.param(name, marks=required_by(name)) for name in CONFIGS if name not in TRAINED]
 )
 def test_config_builds(name):
     """Without memory for the weights. Each parameter of this package has a dimension, as FSDP requires."""
@@ -163,11 +161,15 @@ def test_methods_differ_in_one_line(name):
     assert ours == stock
 
 
-@pytest.mark.parametrize(('name', 'count'), [('camvid', (367, 101)), ('buildings', (8, 4)), ('fasseg', (156, 26))])
+@pytest.mark.parametrize(
+    ('name', 'count'),
+    [
+        pytest.param(name, count, marks=requires(name))
+        for name, count in dict(camvid=(367, 101), buildings=(8, 4), fasseg=(156, 26)).items()
+    ],
+)
 def test_labels_of_real_data_are_the_classes(name, count, monkeypatch):
     root = real_data(name)
-    if not root.is_dir():
-        pytest.skip(missing(name, root))
     from mmseg.registry import DATASETS
 
     monkeypatch.setenv(f'{name.upper()}_ROOT', str(root))

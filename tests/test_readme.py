@@ -20,8 +20,9 @@ from reproduction import releases
 
 from . import tiny_data
 from .forked_tools import run_command, tool
+from .requirements import requires
 
-OPERATORS = pytest.mark.mmcv_operators
+OPERATORS = requires('mmcv operators')
 ROOT = Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()
 SNIPPETS = [
@@ -45,7 +46,7 @@ def test_the_config_for_own_data_trains(tmp_path, monkeypatch):
     assert list((tmp_path / 'work_dirs/my_config').glob('*/vis_data/scalars.json'))
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_the_configs_for_own_boxes_read_the_same_from_coco_and_pascal_voc(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     classes = 'RBC', 'WBC', 'Platelets'

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from .requirements import requires
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.e2e
+@requires('sphinx')
 def test_the_site_builds_without_a_warning(tmp_path):
     """Links, anchors, pictures and docstrings; every page is in the table of contents."""
-    pytest.importorskip('sphinx')
     command = [sys.executable, '-m', 'sphinx', '-q', '-W', '--keep-going', '-c', 'docs', '-d', tmp_path / 'cache']
     done = subprocess.run([*command, '.', tmp_path / 'site'], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,14 +12,14 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
-pytest.importorskip('mmdet')
-
 from mmattn.data_check import data_sets
 from mmattn.detection import DetDataCheckHook
 from mmattn.utils import config_path
 
+from ..requirements import requires
 from .image_folders import cut
 
+pytestmark = requires('mmdet')
 SIZE = (48, 40)  # width, height
 BOX = (5, 5, 20, 20)  # left, top, right, bottom
 CLASSES = ('cell', 'plate')
@@ -317,7 +317,7 @@ def test_a_metric_compares_with_the_file_that_its_data_set_reads(check, tmp_path
     check(other, val, evaluator=dict(type='CocoMetric', ann_file=str(path)))
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkeypatch):
     """By mmdet's own hook, which the shipped schedules have on."""
     for name, value in tiny_data.items():

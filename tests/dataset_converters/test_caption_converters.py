@@ -15,7 +15,7 @@ from mmattn.language.text.vocabulary import Vocabulary
 from reproduction.language_releases import region_archive as archive
 from reproduction.releases import write_json
 
-from ..real_data import missing, real_data
+from ..requirements import real_data, requires
 from .conftest import content, places, scripts
 
 flickr8k, attributes = scripts('flickr8k', 'caption_attributes')
@@ -332,7 +332,7 @@ def test_failures_of_attributes(data, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason=missing('flickr8k_entities', REAL))
+@requires('flickr8k_entities')
 def test_attributes_of_flickr8k(command, tmp_path, capfd):
     code, said, _ = command(flickr8k, REAL)
     assert code == 0

@@ -15,7 +15,7 @@ from reproduction.language_releases import ENTITY_CAPTIONS as SENTENCES
 from reproduction.language_releases import entity_annotation as annotation
 from reproduction.language_releases import region_archive as archive
 
-from ..real_data import missing, real_data
+from ..requirements import real_data, requires
 from .conftest import content, places, scripts
 
 converter, npz = scripts('flickr_entities', 'region_npz')
@@ -128,7 +128,7 @@ def test_faults_of_lists_regions_and_archives(fails, source, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason=missing('flickr8k_entities', REAL))
+@requires('flickr8k_entities')
 def test_figures_of_flickr8k(command, tmp_path):
     """The numbers of the specification, and the recall of all regions and of the whole image by both rules."""
     code, said, _ = command(converter, REAL)

@@ -14,6 +14,7 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils import config_path
 from reproduction.releases import photo, save
 
+from ..requirements import requires
 from ..tiny_detectors import BACKBONE, PIPELINE, detector
 from .conftest import scripts
 
@@ -83,7 +84,7 @@ def mean_of_cells(x):
     return torch.stack(rows).float()
 
 
-@pytest.mark.parametrize('kind', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators), 'backbone'])
+@pytest.mark.parametrize('kind', ['mmseg', pytest.param('mmdet', marks=requires('mmcv operators')), 'backbone'])
 def test_features_are_those_of_the_backbone(run, photos, tmp_path, kind):
     """The model is built as a whole, and the image is read by the pipeline of mmcv."""
     config, checkpoint = write_model(tmp_path, kind)
@@ -215,7 +216,7 @@ def test_vgg_pools_images_of_their_own_size(run, photos, tmp_path):
         assert expected.std() > 1e-2
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     config, checkpoint = write_model(tmp_path, 'mmdet')
 

@@ -18,7 +18,7 @@ from reproduction.language_releases import ENGLISH, GERMAN, xml
 from reproduction.releases import pack, text
 from reproduction.releases import write_files as written
 
-from ..real_data import missing, real_data
+from ..requirements import real_data, requires
 from .conftest import content, places, scripts
 
 multi30k, iwslt14, wmt14, parallel_text = scripts('multi30k', 'iwslt14', 'wmt14', 'parallel_text')
@@ -160,7 +160,7 @@ def test_faults_of_multi30k(fails, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason=missing('multi30k', REAL))
+@requires('multi30k')
 def test_the_real_multi30k(command, out):
     code, said, warnings = command(multi30k, REAL, '--merges', 500)
     assert (code, warnings) == (0, [])

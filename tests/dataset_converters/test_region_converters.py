@@ -16,7 +16,7 @@ from reproduction.language_releases import random_regions as sample
 from reproduction.language_releases import region_archive as archive
 from reproduction.releases import photo, save
 
-from ..real_data import real_data
+from ..requirements import real_data, requires
 from ..tiny_detectors import PIPELINE, detector
 from .conftest import content, faults_of, places, scripts
 
@@ -242,12 +242,13 @@ def test_a_changed_archive_is_converted_from_its_beginning(command, out, tmp_pat
 
 @pytest.mark.parametrize(
     ('name', 'count', 'first'),
-    [('flickr8k_entities', 500, '1077546505'), ('coco_vqa_mini', 575, '684'), ('daquar', 327, '1118')],
+    [
+        pytest.param(*case, marks=requires(case[0]))
+        for case in (('flickr8k_entities', 500, '1077546505'), ('coco_vqa_mini', 575, '684'), ('daquar', 327, '1118'))
+    ],
 )
 def test_real_archives(command, out, name, count, first):
     source = real_data(name) / 'features_val.npz'
-    if not source.is_file():
-        pytest.skip(f'{source} is not here')
     assert command(npz, source)[0] == 0
     store = RegionStore(out)
     store.check()
@@ -269,7 +270,6 @@ def test_real_archives(command, out, name, count, first):
 @pytest.fixture
 def model(tmp_path):
     """Paths of a config and a checkpoint of a small Faster R-CNN, and of two photographs."""
-    pytest.importorskip('mmcv._ext')
     dataset = dict(type='CocoDataset', pipeline=[*PIPELINE[:2], dict(type='LoadAnnotations'), PIPELINE[2]])
     cfg = Config(dict(default_scope='mmdet', model=detector('faster'), test_dataloader=dict(dataset=dataset)))
     cfg.dump(tmp_path / 'detector.py')
@@ -284,6 +284,7 @@ def model(tmp_path):
 OPTIONS = ('--min-regions', 3, '--max-regions', 9, '--whole-image', '--device', 'cpu')
 
 
+@requires('mmcv operators')
 def test_region_features(command, out, model, tmp_path, monkeypatch):
     code, said, _ = command(extraction, *model, *OPTIONS)
     assert code == 0
@@ -312,6 +313,7 @@ def test_region_features(command, out, model, tmp_path, monkeypatch):
     assert content(out) == expected
 
 
+@requires('mmcv operators')
 def test_faults_before_region_features(fails, command, model, tmp_path, monkeypatch):
     config, checkpoint, photos = model
     whole = (photos / 'a/0.JPG').read_bytes()
@@ -331,6 +333,7 @@ def test_faults_before_region_features(fails, command, model, tmp_path, monkeypa
     assert 'mmcv' in fails(extraction, *model)[0]
 
 
+@requires('mmcv operators')
 def test_an_image_without_a_detection_is_a_fault(fails, command, out, model):
     photos = model[-1]
     options = ('--min-regions', 0, '--score-thr', 1)

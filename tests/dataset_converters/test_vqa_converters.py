@@ -19,7 +19,7 @@ from reproduction.language_releases import vqa as published
 from reproduction.language_releases import vqa_entries as entries
 from reproduction.releases import write_json as write
 
-from ..real_data import missing, real_data
+from ..requirements import real_data, requires
 from .conftest import content, places, scripts
 
 TOKENS = 'ban', 'skip-thought'
@@ -295,6 +295,10 @@ def test_a_test_set_for_a_trained_model(command, tmp_path, out, name):
     assert len(read(out, 'test')) == 2
 
 
+def source_of(name):
+    return 'coco_vqa_mini_source' if name in ('vqa', 'coco_qa') else f'{name}_source'
+
+
 # Real data: the numbers of words and answers that the specification gives.
 
 
@@ -304,13 +308,9 @@ def real(tmp_path_factory):
 
     @cache
     def get(name):
-        source = 'coco_vqa_mini' if name in ('vqa', 'coco_qa') else name
-        folder = real_data(f'{source}_source', source)
-        if not folder.is_dir():
-            pytest.skip(missing(f'{source}_source', folder))
         out = tmp_path_factory.mktemp(name) / 'out'
         options = ['--hold-out'] if name == 'vqa' else []
-        assert CONVERTERS[name].main([str(folder), '--out-dir', str(out), *options]) == 0
+        assert CONVERTERS[name].main([str(real_data(source_of(name))), '--out-dir', str(out), *options]) == 0
         return out
 
     return get
@@ -326,7 +326,10 @@ REAL = {  # words and answers by BAN's tokens and by skip-thought's; questions f
 
 @pytest.mark.every_case
 @pytest.mark.parametrize('tokens', TOKENS)
-@pytest.mark.parametrize('name', [pytest.param(n, marks=pytest.mark.slow) if n == 'easy_vqa' else n for n in REAL])
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=[requires(source_of(n)), *([pytest.mark.slow] if n == 'easy_vqa' else [])]) for n in REAL],
+)
 def test_words_and_answers_of_real_data(real, name, tokens):
     """Splits have no image in common; every image has 37 regions, or a picture."""
     folder, (words, counts) = real(name), REAL[name]

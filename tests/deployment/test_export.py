@@ -25,13 +25,12 @@ from mmattn.ops.dispatch import kernels_run
 
 from ..forked_tools import run_command
 from ..full_disk import full_disk
+from ..requirements import requires
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor
 
 if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
     pytest.skip('torch is too old to export', allow_module_level=True)
-onnx = pytest.importorskip('onnx')
-onnxruntime = pytest.importorskip('onnxruntime')
-pytest.importorskip('onnxscript')
+pytestmark = requires('onnx', 'onnxruntime', 'onnxscript')
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / 'docs/deployment.md'
@@ -47,6 +46,12 @@ OPERATORS = {
     '0110,': 'local_attention',
     'DynamicConv2d': 'dynamic_conv',
 }
+
+
+def open_session(path):
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
 
 
 @pytest.fixture(scope='module')
@@ -91,7 +96,7 @@ def assert_same_logits(network, run):
 )
 def test_the_files_have_the_logits_of_pytorch(exported, name, align_corners):
     network, folder, about = exported(name, align_corners)
-    session = onnxruntime.InferenceSession(folder / 'network.onnx', providers=['CPUExecutionProvider'])
+    session = open_session(folder / 'network.onnx')
     assert_same_logits(network, lambda image: torch.from_numpy(session.run(['logits'], {'image': image.numpy()})[0]))
     model, found = load_pt2(folder / 'network.pt2')
     assert found == json.loads(json.dumps(about))
@@ -123,7 +128,7 @@ def test_relative_encodings_of_criss_cross_attention_have_one_size(tmp_path):
     with pytest.raises(ValueError, match='its size must be fixed: export the network with --input-size'):
         export_network(network)
     write_onnx(export_network(network, (72, 101)), tmp_path / 'network.onnx', {})
-    session = onnxruntime.InferenceSession(tmp_path / 'network.onnx', providers=['CPUExecutionProvider'])
+    session = open_session(tmp_path / 'network.onnx')
     image = torch.randn(1, 3, 72, 101, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = network(image)
@@ -137,7 +142,7 @@ def test_the_example_of_an_own_network_exports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = {}
     exec(example, scope)
-    session = onnxruntime.InferenceSession('attention.onnx', providers=['CPUExecutionProvider'])
+    session = open_session('attention.onnx')
     module = torch.export.load('attention.pt2').module()
     network = scope['program'].module()
     for shape in [(1, 20, 17, 64), (4, 5, 30, 64)]:  # 4: as many images as heads
@@ -152,6 +157,8 @@ def test_the_example_of_an_own_network_exports(tmp_path, monkeypatch):
 def test_the_onnx_file_is_plain(exported):
     """Opset 18, no operator of another domain, named dynamic axes, and the metadata as JSON."""
     _, folder, about = exported('BiCCHead')
+    import onnx
+
     model = onnx.load(folder / 'network.onnx')
     onnx.checker.check_model(model, full_check=True)
     assert [(each.domain, each.version) for each in model.opset_import] == [('', 18)]

@@ -15,12 +15,12 @@ from mmattn.deployment.exporter import MIN_TORCH
 from mmattn.engine import load_config
 
 from ..forked_tools import run_command
+from ..requirements import requires
 from .networks import config, segmentor
 
 if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
     pytest.skip('torch is too old to export', allow_module_level=True)
-for package in ('onnx', 'onnxruntime', 'onnxscript'):
-    pytest.importorskip(package)
+pytestmark = requires('onnx', 'onnxruntime', 'onnxscript')
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools' / 'deployment' / 'export.py'

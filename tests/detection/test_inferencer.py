@@ -12,9 +12,10 @@ from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 from ..forked_tools import tool
+from ..requirements import requires
 from ..tiny_detectors import PIPELINE, detector
 
-pytestmark = pytest.mark.mmcv_operators
+pytestmark = requires('mmcv operators')
 META = dict(classes=('red', 'white', 'plate'), palette=[[220, 60, 60], [120, 60, 220], [60, 180, 90]])
 ORIENTATION, TURNED = 0x0112, 6  # to be shown a quarter turn to the right
 

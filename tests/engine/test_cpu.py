@@ -14,6 +14,8 @@ from torch import nn
 
 from mmattn.engine import CPUAmpOptimWrapper, cpu, prepare_for_cpu
 
+from ..requirements import requires
+
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_the_forward_pass_is_in_low_precision_and_the_weights_are_not(dtype):
@@ -109,9 +111,11 @@ def test_processes_of_mpi(monkeypatch, nodes):
         assert started == [('gloo',)]
 
 
+@requires('mmcv operators')
 def test_operators_of_mmcv_under_autocast():
     """On a CPU mmcv's kernels take no bfloat16."""
-    ops = pytest.importorskip('mmcv.ops')
+    from mmcv import ops
+
     CPUAmpOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
     torch.manual_seed(0)
     features, weight = torch.randn(1, 4, 8, 8).bfloat16().requires_grad_(), torch.randn(4, 4, 3, 3).bfloat16()

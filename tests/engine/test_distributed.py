@@ -10,12 +10,12 @@ asks for layers and losses that look at one sample at a time, or share out evenl
 * video: one object in each clip (nothing pasted in), as the loss is a mean over objects.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from ..requirements import requires
 from .hooks.test_resume import Trainer, differences, load
 
 pytestmark = pytest.mark.e2e
@@ -168,7 +168,7 @@ default_hooks = dict(checkpoint=dict(interval=2, max_keep_ckpts=1, save_best=Non
 """
 
 
-@pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
+@requires('deepspeed')
 def test_deepspeed(train, tmp_path):
     """Two CPU processes: as without it, and stopped and resumed as never stopped.
 

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from ..forked_tools import run_command, tool
+from ..requirements import requires
 from ..tiny_data import SIZE
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,7 @@ def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_the_test_of_a_detector_agrees_with_its_validation_and_draws(run, tmp_path):
     config = ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'
     small = [
@@ -204,7 +205,7 @@ def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, tmp_
     assert lines[3] == f'| majority class | {100 * share:.2f} | {50 * share:.2f} | 50.00 |'
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_get_flops_counts_the_stock_head_and_ours_alike(run):
     """They differ by the self key, which mmcv computes twice and masks once."""
     counts = {}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.ops import library
 from mmattn.utils.profiling import extra_memory
+
+from ..requirements import requires
 
 ROOT = Path(__file__).parents[2]
 RECORDS = json.loads((Path(__file__).parent / 'benchmark.json').read_text(encoding='utf-8'))
@@ -30,7 +31,7 @@ def test_every_workload_is_recorded_by_its_kernel(workloads):
     assert {record['workload'] for record in RECORDS if not record['kernel']} == {'P7 0010'}  # one product
 
 
-@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+@requires('native operators')
 @pytest.mark.parametrize('name', MEASURED)
 def test_a_forward_pass_takes_the_memory_that_it_took(workloads, name):
     recorded = next(x['ours_mib'] for x in RECORDS if x['workload'] == name and x['pass'] == 'forward')

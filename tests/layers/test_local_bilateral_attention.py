@@ -23,6 +23,7 @@ from mmattn.ops import local_attention
 from mmattn.utils.profiling import extra_memory
 
 from ..ops import literal
+from ..requirements import requires
 from .common import assert_equal_with_gradients, pointwise, randomised
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -235,7 +236,7 @@ STOCK = {
 
 
 @pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=[pytest.mark.mmcv_operators] if name == 'FPN' else []) for name in STOCK]
+    'name', [pytest.param(name, marks=[requires('mmcv operators')] if name == 'FPN' else []) for name in STOCK]
 )
 def test_stock_modules_take_it(name):
     """Every 3×3 convolution of stride 1 is replaced, nothing else; it runs, learns and can be copied."""

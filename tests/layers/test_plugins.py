@@ -9,6 +9,8 @@ from torch import nn
 
 from mmattn import layers
 
+from ..requirements import requires
+
 ARGUMENTS = dict(depth=50, base_channels=8, stem_channels=8)
 BN = dict(type='BN')
 PLUGINS = {
@@ -57,7 +59,7 @@ def test_the_table_holds_every_layer():
     assert names == set(layers.__all__)
 
 
-@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=pytest.mark.mmcv_operators)])
+@pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=requires('mmcv operators'))])
 @pytest.mark.parametrize('name', PLUGINS)
 def test_a_new_plugin_leaves_the_output_as_it_was(package, name):
     torch.manual_seed(0)

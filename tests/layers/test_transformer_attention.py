@@ -17,6 +17,7 @@ from mmattn.utils.profiling import extra_memory
 from mmattn.visualization import attention_layers
 
 from ..ops import literal
+from ..requirements import requires
 from .common import assert_equal_with_gradients, randomised
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -280,7 +281,7 @@ def test_a_new_block_is_the_identity(terms, spatial_range):
     assert [name for name, _ in layer.named_parameters() if name == 'gamma'] == ['gamma'] * (terms != '0000')
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_a_backbones_checkpoint_with_mmcvs_block_loads():
     from mmdet.models.backbones import ResNet
 

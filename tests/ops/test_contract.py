@@ -7,10 +7,11 @@ import torch
 import torch._dynamo.testing
 
 from mmattn import ops
-from mmattn.ops import dispatch, library
+from mmattn.ops import dispatch
 from mmattn.ops.dispatch import OPERATORS
 from mmattn.utils.profiling import extra_memory
 
+from ..requirements import requires
 from . import literal, zscored
 from .literal import (
     AFTER,
@@ -80,7 +81,7 @@ def test_values_and_gradients_are_those_of_the_equation(name):
         assert_same(actual, exact, **tolerance | {'atol': 4 * tolerance['atol'] * max(1, largest)})
 
 
-@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+@requires('native operators')
 @rich
 def test_kernels_run_forward_and_backward(name):
     tensors, settings = plain(name, torch.float32)
@@ -154,7 +155,7 @@ def test_only_needed_gradients_are_computed(name, dtype):
                 torch.testing.assert_close(x, expected[i])
 
 
-@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason='the reference computes all gradients')
+@requires('native operators')
 def test_a_frozen_window_costs_no_memory():
     """Its gradient would be another 4 MiB that is not needed; returned tensors do not count."""
     query, key, value = (randn(1, 1, 33, 33, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))

@@ -14,6 +14,7 @@ from torch.utils import cpp_extension
 import mmattn
 
 from ..conftest import cache_folder
+from ..requirements import requires
 
 pytestmark = pytest.mark.kernels
 
@@ -55,7 +56,7 @@ def built(command, sources, *included, name='built'):
     return target
 
 
-@pytest.mark.skipif(NVCC is None, reason='there is no nvcc')
+@requires('nvcc')
 @pytest.mark.parametrize('source', sorted((CSRC / 'cuda').glob('*.cu')), ids=lambda path: path.name)
 def test_kernels(source):
     architectures = [flag for sm in (80, 90) for flag in ('-gencode', f'arch=compute_{sm},code=sm_{sm}')]
@@ -63,7 +64,7 @@ def test_kernels(source):
     built([NVCC, '-c', '-O3', '-std=c++17', *flags, *architectures], [source], CSRC / 'cuda', name='kernels.o')
 
 
-@pytest.mark.skipif(NVCC is None, reason='there is no nvcc')
+@requires('nvcc')
 def test_calls():
     """The C++ that calls the kernels, in one piece, as most of the time goes to the headers of torch."""
     *others, last = sorted((CSRC / 'cuda').glob('*.cpp'))

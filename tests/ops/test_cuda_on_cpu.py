@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from torch.utils import cpp_extension
 
 from mmattn.ops.autograd import list_tensors
 
+from ..requirements import requires
 from . import literal
 from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, with_kernel, with_logits, with_offsets
 from .test_cuda_compiles import CSRC, OPERATOR, TORCH, built
@@ -33,7 +33,7 @@ MOST_SHARED = 163 << 10  # of cuda_on_cpu/cuda_runtime.h
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile them with'),
+    requires('g++'),
 ]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 

@@ -15,6 +15,7 @@ from mmattn import engine, ops
 from mmattn.ops import dispatch, global_attention, library, local_attention, triton
 from mmattn.ops.gpu.collect_env import collect_env
 
+from ..requirements import requires
 from . import literal
 
 
@@ -35,7 +36,7 @@ def test_what_the_cpu_kernels_take():
         assert bool(ran) == (taken and library.UNAVAILABLE_REASON is None)
 
 
-@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+@requires('native operators')
 def test_backends():
     x = torch.ones(1, 1, 3, 4, 2)
     with dispatch.backend('reference'), dispatch.kernels_run() as ran:
@@ -50,7 +51,7 @@ def test_backends():
     local_attention(*[x.double()] * 3)
 
 
-@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+@requires('native operators')
 def test_a_backend_of_one_operator_leaves_the_others():
     x, logits = torch.ones(1, 1, 3, 4, 2), torch.ones(1, 1, 3, 4, 9)
 
@@ -105,7 +106,7 @@ def test_a_variable_that_means_nothing(name, value):
     assert re.search(f'ValueError: {name} must be one of .*; got {value!r}', done.stderr)
 
 
-@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
+@requires('native operators')
 def test_the_library_can_be_imported(run_python):
     """As tools do that import every module of a package."""
     assert run_python('import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())')

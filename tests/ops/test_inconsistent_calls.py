@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from mmattn.ops import dispatch, library
+from mmattn.ops import dispatch
 
-pytestmark = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason='the checks are in the native code')
+from ..requirements import requires
+
+pytestmark = requires('native operators')
 
 
 def of(*shape):

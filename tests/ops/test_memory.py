@@ -5,14 +5,14 @@ import functools
 import pytest
 import torch
 
-from mmattn.ops import dispatch, dynamic_conv, library, local_attention, strided_attention, strided_offsets
+from mmattn.ops import dispatch, dynamic_conv, local_attention, strided_attention, strided_offsets
 from mmattn.ops.patterns import PATTERNS
 from mmattn.utils.profiling import extra_memory
 
+from ..requirements import requires
 from .zscored import global_attention
 
-needs_kernels = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
-kernel_or_not = pytest.mark.parametrize('kernel', [False, pytest.param(True, marks=needs_kernels)])
+kernel_or_not = pytest.mark.parametrize('kernel', [False, pytest.param(True, marks=requires('native operators'))])
 
 
 def measure(call, *shapes):
@@ -79,7 +79,7 @@ def test_local_attention(iterations, most, most_of_both):
         assert more < 4.5 * less
 
 
-@needs_kernels
+@requires('native operators')
 @pytest.mark.parametrize('iterations', [1, 3])
 def test_native_local_attention(iterations):
     """Some rows of keys, values and what belongs to their queries, whatever the map's height."""

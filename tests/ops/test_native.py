@@ -10,6 +10,7 @@ from mmattn.ops import dispatch, dynamic_conv, library, local_attention, strided
 from mmattn.ops.gpu.collect_env import collect_env
 from mmattn.ops.patterns import PATTERNS
 
+from ..requirements import requires
 from . import literal
 from .literal import (
     LAYOUTS,
@@ -28,7 +29,7 @@ from .zscored import grid_attention
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON)),
+    requires('native operators'),
 ]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mmattn.ops import dispatch, library
+from mmattn.ops import dispatch
 from mmattn.utils.profiling import extra_memory
 
+from ..requirements import requires
 from . import literal
 from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, evaluate, further, low_precision, operands, randn
 from .test_global_attention import with_window
@@ -18,7 +19,7 @@ from .zscored import global_attention
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(not library.has_kernel('global_attention'), reason=str(library.UNAVAILABLE_REASON)),
+    requires('native operators'),
 ]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 

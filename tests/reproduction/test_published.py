@@ -16,6 +16,8 @@ from scipy import stats
 from reproduction.results import Measured, compare, deviation, difference, pool
 from reproduction.store import Store
 
+from ..requirements import requires
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / 'docs/results'
 sys.path.insert(0, str(RESULTS))  # whose scripts are no package
@@ -497,9 +499,11 @@ def test_rows_of_faces_are_compared_on_the_people_of_the_test():
     assert high - low >= 2 * 7.64 * statistics.stdev(pairs) / 3**0.5  # Student's t, 98.3 %, two degrees of freedom
 
 
+@requires('sacrebleu')
 def test_translations_are_compared_over_languages_and_seeds(tmp_path):
     """BLEU is sacreBLEU's of the chosen sentences, also after writing and reading; a pair is a language and a seed."""
-    sacrebleu = pytest.importorskip('sacrebleu')
+    import sacrebleu
+
     rng = np.random.default_rng(0)
     words = [*'abcdefgh']
 

@@ -7,11 +7,13 @@ from mmseg.models.decode_heads import CCHead, NLHead
 from mmattn.layers import BilateralCrissCrossAttention
 from mmattn.segmentation import BiCCHead, BiNLHead
 
+from ..requirements import requires
+
 HEAD = dict(in_channels=6, channels=16, num_classes=3, in_index=1, norm_cfg=dict(type='BN'), dropout_ratio=0)
 PAIRS = [
-    pytest.param(CCHead, BiCCHead, {}, marks=pytest.mark.mmcv_operators),
-    pytest.param(CCHead, BiCCHead, dict(recurrence=1, concat_input=False), marks=pytest.mark.mmcv_operators),
-    pytest.param(CCHead, BiCCHead, dict(recurrence=3, kernel_size=1), marks=pytest.mark.mmcv_operators),
+    pytest.param(CCHead, BiCCHead, {}, marks=requires('mmcv operators')),
+    pytest.param(CCHead, BiCCHead, dict(recurrence=1, concat_input=False), marks=requires('mmcv operators')),
+    pytest.param(CCHead, BiCCHead, dict(recurrence=3, kernel_size=1), marks=requires('mmcv operators')),
     (NLHead, BiNLHead, {}),
     (NLHead, BiNLHead, dict(reduction=4, use_scale=False)),
     (NLHead, BiNLHead, dict(mode='gaussian', reduction=1)),
@@ -55,7 +57,7 @@ def test_head_without_position_is_the_stock_head(stock_class, head_class, option
         )
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_checkpoints_load_in_both_directions():
     from mmcv.ops import CrissCrossAttention
 

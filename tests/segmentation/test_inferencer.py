@@ -21,6 +21,7 @@ from mmattn.utils.paths import config_path
 
 from ..forked_tools import tool
 from ..full_disk import full_disk
+from ..requirements import requires
 
 CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
 MEAN, STD = [120.0, 110.0, 100.0], [60.0, 55.0, 50.0]
@@ -394,7 +395,7 @@ VIDEO = config_path('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py')
         (None, dict(META, palette=[[0, 0, 300]] * 4), '0 to 255'),
         ('one class', dict(classes=['face'], palette=[[9, 9, 9]]), 'num_classes=2 and out_channels=1'),
         ('renamed', META, r'(?s)decode_head\.other\.weight.*decode_head\.conv_seg\.weight'),
-        pytest.param(DETECTOR, META, 'FasterRCNN', marks=pytest.mark.mmcv_operators),
+        pytest.param(DETECTOR, META, 'FasterRCNN', marks=requires('mmcv operators')),
         (VIDEO, META, r'mmattn\.SST'),
         ('missing.py', META, r'missing\.py'),
     ],

@@ -13,6 +13,8 @@ from mmengine.registry import MODELS, init_default_scope
 
 from mmattn.utils import config_path
 
+from ..requirements import requires
+
 ZOO = Path(find_spec('mmseg').origin).parent / '.mim'
 OURS = {
     model['Name']: model
@@ -22,7 +24,7 @@ OURS = {
 }
 NAMES = [
     'nl_r101-d8_4xb2-80k_cityscapes-769x769',
-    pytest.param('cc_r101-d8_4xb2-80k_cityscapes-769x769', marks=pytest.mark.mmcv_operators),
+    pytest.param('cc_r101-d8_4xb2-80k_cityscapes-769x769', marks=requires('mmcv operators')),
 ]
 
 

@@ -5,6 +5,7 @@ from mmengine.config import Config
 
 from mmattn.utils.complexity import count, input_size
 
+from ..requirements import requires
 from ..tiny_detectors import detector
 
 RESIZE = dict(type='RandomResize', scale=(2048, 1024))
@@ -25,7 +26,7 @@ def test_the_crop_decides_then_the_scale(pipeline, expected):
     assert input_size(Config(dict(train_dataloader=dict(dataset=dict(pipeline=pipeline))))) == expected
 
 
-@pytest.mark.mmcv_operators
+@requires('mmcv operators')
 def test_each_stage_of_a_cascade_counts():
     """60 proposals, two layers of 16 features; boxes are regressed once per class (3), or once in a cascade."""
     layers, classes = 16 * 7 * 7 * 16 + 16 * 16, 16 * 4

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.real_data import missing, real_data
-
+from ...requirements import real_data
 from ..files import write_json, write_noise
 from .tiny_models import ETA, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
@@ -25,11 +24,8 @@ class Store(dict):
 
 @pytest.fixture(scope='session')
 def flickr8k():
-    """The folder of Flickr8k."""
-    folder = real_data('flickr8k', 'flickr8k_entities')
-    if not folder.is_dir():
-        pytest.skip(missing('flickr8k', folder))
-    return folder
+    """The folder of Flickr8k, for tests that require it."""
+    return real_data('flickr8k')
 
 
 @pytest.fixture(scope='session')

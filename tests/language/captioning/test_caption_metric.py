@@ -21,6 +21,7 @@ from pycocoevalcap.rouge.rouge import Rouge
 from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metric, caption_words, rouge_l
 from mmattn.language.captioning.caption_metric import meteor, ptb_words
 
+from ...requirements import requires
 from ..failing import failing
 from ..files import read_json
 from .test_cider import HYPOTHESES, REFERENCES
@@ -29,7 +30,6 @@ SYMBOLS = sorted({word for text in HYPOTHESES for word in text.split()})
 META = dict(symbols=SYMBOLS)
 IDS = ['42', '7', 'x_9']
 FIGURES = {'BLEU-1': 100, 'BLEU-2': 85.2803, 'BLEU-3': 64.8499, 'ROUGE-L': 89.3766, 'CIDEr-D': 348.1955}
-needs_java = pytest.mark.skipif(shutil.which('java') is None, reason='java is not on the PATH')
 
 
 def sample(image_id, text, captions):
@@ -56,7 +56,7 @@ def messages(logged):
     return logged(caption_metric)
 
 
-@pytest.mark.parametrize('tokenizer', ['simple', pytest.param('PTB', marks=needs_java)])
+@pytest.mark.parametrize('tokenizer', ['simple', pytest.param('PTB', marks=requires('java'))])
 def test_figures_and_files(tokenizer, tmp_path, messages):
     """In any order; an image that a sampler repeats counts once."""
     shuffled = random.Random(0).sample(SAMPLES, 3)
@@ -102,7 +102,7 @@ def test_without_references_there_are_captions_but_no_figures(tmp_path, messages
     assert messages == ['no figures: 3 images without references, such as 42']
 
 
-@needs_java
+@requires('java')
 def test_words_are_those_of_pycocoevalcap():
     """Also of captions with line breaks, without a word and with letters outside ASCII, in both forms of Unicode."""
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
@@ -130,7 +130,7 @@ def test_our_own_words(text, words):
     assert caption_words(text) == words.split()
 
 
-@needs_java
+@requires('java')
 @pytest.mark.slow
 def test_meteor():
     """By METEOR's own program; its separator may be in a caption."""
@@ -142,7 +142,8 @@ def test_meteor():
     assert evaluate(tokenizer='PTB', use_meteor=True)['METEOR'] == pytest.approx(100 * score, abs=1e-9)
 
 
-@needs_java
+@requires('java')
+@requires('flickr8k')
 def test_published_figures(flickr8k):
     """BLEU-1, BLEU-4, ROUGE-L and CIDEr-D of a random training caption for each of the 500 validation images.
 
@@ -191,7 +192,7 @@ def test_equal_to_pycocoevalcap(pairs):
     np.testing.assert_allclose(rouge, theirs(Rouge(), hypotheses, references)[1], rtol=1e-12, atol=1e-12)
 
 
-@needs_java
+@requires('java')
 def test_spice_is_the_mean_over_images_of_the_package(tmp_path, monkeypatch):
     """The scorer of pycocoevalcap runs; its program, whose models are a large download, is replaced by recall."""
     package = tmp_path / 'pycocoevalcap'

@@ -17,6 +17,7 @@ from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
 from mmattn.language.captioning import annotations as attributes
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
+from ...requirements import requires
 from ...tiny_data import FEATURES, captions
 from ..files import edit, write_json
 from .conftest import Store
@@ -265,6 +266,7 @@ def test_vatex(tmp_path):
 
 
 @pytest.mark.slow
+@requires('flickr8k')
 def test_flickr8k(flickr8k):
     """The published file: 6,000 and 500 images; the vocabulary by a count of our own."""
     path = flickr8k / 'dataset_flickr8k.json.gz'

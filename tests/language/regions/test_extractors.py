@@ -12,10 +12,10 @@ from PIL import Image
 
 from mmattn.language.regions.extractors import RegionExtractor, prepare_config
 
+from ...requirements import requires
 from ...tiny_detectors import PIPELINE, detector
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmcv._ext')
+pytestmark = requires('mmcv operators')
 
 
 def build(name, **options):

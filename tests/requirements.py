@@ -1,0 +1,66 @@
+"""What a test requires that not every environment has: an optional package or program, or a real data set.
+
+A test, a module or a case says so by one mark: ``@requires('mmcv operators')``, ``pytestmark = requires('triton')``,
+and for the model of a shipped config ``pytest.param(name, marks=required_by(name))``. Where a part is missing, the test
+is skipped, and the reason says how to get the part. The part is imported in tests, so that all can be collected.
+"""
+
+import os
+import re
+import shutil
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from mmattn.ops import library
+from mmattn.utils import config_path
+from mmattn.utils.command import has_mmcv_operators
+
+ROOT = Path(__file__).parents[1]
+# Data sets, and their folders in `shared/data` beside the checkout. Configs read $NAME_ROOT, or data/NAME.
+DATA = {
+    **{
+        name: name
+        for name in ('buildings', 'camvid', 'coco_vqa_mini', 'daquar', 'fasseg', 'flickr8k_entities', 'multi30k')
+    },
+    **{f'{name}_source': name for name in ('coco_vqa_mini', 'daquar', 'easy_vqa')},
+    'davis_240p': 'davis',
+    'flickr8k': 'flickr8k_entities',
+}
+
+
+def real_data(name):
+    """The folder of a data set, which is there if the test has the mark ``requires(name)``."""
+    places = ROOT / 'data' / name, ROOT.parent / 'shared/data' / DATA[name]
+    given = os.environ.get(f'{name.upper()}_ROOT')
+    return Path(given) if given else next(filter(Path.is_dir, places), places[0])
+
+
+PARTS = {  # whether it is here, and what to do otherwise
+    'mmcv operators': (has_mmcv_operators(), 'bash tools/environment/setup.sh --with-mmcv-ops'),
+    'native operators': (library.UNAVAILABLE_REASON is None, library.UNAVAILABLE_REASON),
+    **{
+        name: (find_spec(name) is not None, f'pip install {name}')
+        for name in ('deepspeed', 'mmdet', 'onnx', 'onnxruntime', 'onnxscript', 'sacrebleu', 'sphinx', 'triton')
+    },
+    **{name: (shutil.which(name) is not None, 'it is not on the PATH') for name in ('g++', 'java', 'nvcc')},
+    **{name: (real_data(name).is_dir(), f'{name.upper()}_ROOT names its folder') for name in DATA},
+}
+
+
+def requires(*parts):
+    """The mark of a test that requires some of PARTS."""
+    gone = [f'{part}: {remedy}' for part in parts for is_here, remedy in [PARTS[part]] if not is_here]
+    return pytest.mark.skipif(bool(gone), reason=f'requires {"; ".join(gone)}')
+
+
+@cache
+def required_by(name):
+    """The marks of a test that builds the model of a shipped config."""
+    cfg = Config.fromfile(config_path(name))
+    needs_operators = r"type='(CCHead|DCN(v2)?)'"  # and all of mmdet
+    is_detector = cfg.get('default_scope') == 'mmdet'
+    return [requires('mmcv operators')] if is_detector or re.search(needs_operators, cfg.pretty_text) else []
