@@ -16,6 +16,7 @@ from mmattn.utils.command import silence
 from . import tiny_data as tiny_data_sets
 from .covering import left_out
 from .forked_tools import run_command
+from .requirements import missing_for
 
 silence()
 
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(config, items):
         rest = left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in rest])
         items[:] = [item for item in items if item not in rest]
+
+
+def pytest_runtest_setup(item):
+    for mark in item.iter_markers('required_by'):
+        if missing := missing_for(*mark.args):
+            pytest.skip(missing)
 
 
 @pytest.fixture(autouse=True)

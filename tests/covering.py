@@ -1,7 +1,7 @@
 """Which combinations of the parameters of a test run by default.
 
-A test with two parameters runs with each value of both; a test with more, with each pair of values. ``--all-cases``
-runs every combination, and so does a test marked ``every_case``.
+A test with two parameters runs with each value of both; a test with more, with each pair of values. A test marked
+``every_case`` runs with every combination, one marked ``one_case`` with the first. ``--all-cases`` runs all.
 """
 
 from collections import defaultdict
@@ -43,7 +43,9 @@ def left_out(items):
     rest = set()
     for cases in tests.values():
         rows = [parameters(case) for case in cases]
-        if len(rows[0]) > 1:
+        if cases[0].get_closest_marker('one_case'):
+            rest.update(cases[1:])
+        elif len(rows[0]) > 1:
             taken = {cases[position] for position in covering(rows, min(len(rows[0]) - 1, 2))}
             rest.update(case for case in cases if case not in taken)
     return rest

@@ -30,6 +30,7 @@ def work_dir(tmp_path):
     return tmp_path, states
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_last(work_dir):
     folder, states = work_dir
     code, out, said = average(folder, '--last', '3', '--out', folder / 'mean.pth')

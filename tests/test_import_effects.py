@@ -6,6 +6,8 @@ entries in the tables of mmengine's packages and file backends.
 
 import json
 
+import pytest
+
 # Imports every module of mmattn, and prints the other modules that this imports.
 LIST_OTHERS = """
 import json, pkgutil, sys
@@ -141,6 +143,7 @@ print(json.dumps(dict(changed=changed, compared=len(before['callables']), late=[
 )
 
 
+@pytest.mark.slow
 def test_importing_everything_changes_nothing_of_another_package(run_python):
     others = json.loads(run_python(LIST_OTHERS).splitlines()[-1])
     found = json.loads(run_python(COMPARE.format(others=others)).splitlines()[-1])

@@ -135,6 +135,7 @@ def described(installed, run_python):
     return json.loads(run_python(DESCRIBE.format(config=CONFIG), python=installed[0], PYTHONPATH=''))
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
     """It is pure without native operators, whose sources are in it."""
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -158,6 +159,7 @@ def test_the_archive_holds_what_the_wheel_and_the_tests_are_made_from(archive):
     assert not [name for name in names if name.endswith(('.so', '.o', '.pyc'))]
 
 
+@pytest.mark.slow
 def test_the_archive_makes_the_same_wheel(archive, wheel, tmp_path):
     this, other = (zipfile.ZipFile(path) for path in (wheel, make_wheel(archive, tmp_path)))
     assert set(this.namelist()) == set(other.namelist())
@@ -193,6 +195,7 @@ def test_the_model_index_names_every_metafile(wheel):
     assert {f'mmattn/.mim/{name}' for name in named} <= set(archive.namelist())
 
 
+@pytest.mark.one_case
 def test_config_path_finds_the_shipped_configs(installed, described):
     assert installed[1] in Path(described['file']).parents
     assert described['version'] == described['metadata']
@@ -232,6 +235,7 @@ def loaded(installed, run_python, tmp_path):
     return load
 
 
+@pytest.mark.slow
 def test_mmengine_finds_the_configs(loaded):
     assert loaded()
 

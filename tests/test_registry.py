@@ -98,6 +98,7 @@ def ask(run_python):
     return ask
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('code', 'module', 'mmengine_path'),
     [
@@ -117,6 +118,7 @@ def test_a_name_is_enough(run_python, mmengine_path, code, module):
     assert 'mmengine-' not in mmengine_path or f'mmengine-{version}' in mmengine_path
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('hidden', [('mmcv',), ('mmcv', 'mmengine')], ids='-'.join)
 def test_a_layer_without_mmcv_says_what_to_install(run_python, hidden):
     """In a program of plain PyTorch, which imports no registry."""
@@ -142,6 +144,7 @@ HIDDEN = [
 ]
 
 
+@pytest.mark.one_case
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ('hidden', 'missing', 'mmengine_path'),
@@ -163,6 +166,7 @@ def test_without_a_package_only_its_components_are_missing(ask, mmengine_path, h
             assert part in said[name]
 
 
+@pytest.mark.slow
 def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
     shutil.copytree(PACKAGE, tmp_path / 'mmattn', ignore=shutil.ignore_patterns('.mim', '__pycache__'))
     broken = tmp_path / 'mmattn' / 'segmentation' / '__init__.py'
@@ -172,6 +176,7 @@ def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
     assert {said[name] for name in HEADS} == {'ImportError: cannot import name cause_xyz'}
 
 
+@pytest.mark.slow
 def test_a_name_imports_its_own_folder_alone(run_python):
     """mmseg is imported first: one of its modules imports mmdet where that is installed."""
     code = """
@@ -209,6 +214,7 @@ print('built in', *(type(x).__module__.partition('.')[0] for x in built))
     assert 'built in mmseg mmattn mmseg mmseg mmseg mmseg\n' in run_python(code, PYTHONPATH=mmengine_path)
 
 
+@pytest.mark.slow
 def test_folders_name_all_that_is_registered(run_python):
     said = json.loads(run_python(REGISTERED).splitlines()[-1])  # mmseg.datasets prints
     unlisted, gone = {*said['imported']} - {*said['listed']}, {*said['listed']} - {*said['imported']}
@@ -219,6 +225,7 @@ def test_folders_name_all_that_is_registered(run_python):
     assert NEEDS.keys() == {*ENGINE, *MMCV, *HEADS, *DETECTION}
 
 
+@pytest.mark.slow
 def test_subpackages_by_attribute(run_python):
     assert run_python('import mmattn; print(mmattn.ops.global_attention.__name__)') == 'global_attention\n'
     with pytest.raises(AttributeError, match=f'BiCCHead.* {", ".join(mmattn.SUBPACKAGES)}'):

@@ -30,6 +30,7 @@ def seen_by_training(dataset, label):
     return loaded == 255 or loaded < len(dataset.metainfo['classes'])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     'options',
     [

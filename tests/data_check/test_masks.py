@@ -349,6 +349,7 @@ def test_train_stops_before_training_and_names_all(attempt, root, tmp_path, name
     assert 'Iter(train)' not in done.stdout
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('enabled', 'error', 'said'), [(True, ValueError, 'labels 9'), (False, InterruptedError, 'trains')]
 )

@@ -123,6 +123,7 @@ def test_a_resumed_schedule_ends_where_its_checkpoint_says(warned):
         check_schedules(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [pytest.param(name, marks=required_by(name)) for name in CONFIGS])
 def test_shipped_configs_have_schedules_metrics_and_batches_that_fit(name, warned):
     cfg = Config.fromfile(config_path(name))

@@ -186,6 +186,7 @@ def test_the_shipped_backbone_reads_a_published_classifier(run, photos, tmp_path
     assert RegionStore(tmp_path / 'out')['0'].features.shape == (4, 320)
 
 
+@pytest.mark.slow
 def test_vgg_pools_images_of_their_own_size(run, photos, tmp_path):
     """With the names of torchvision's classifier; the map is the last convolution's, 13 layers written out."""
     generator = torch.Generator().manual_seed(0)

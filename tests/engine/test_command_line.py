@@ -195,6 +195,7 @@ def test_a_number_of_processes_that_is_none(capsys, count):
     assert re.search(rf'GPUS.* {count}\n', capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_a_port_in_use(attempt):
     with socket.socket() as taken:
         taken.bind(('', 0))
@@ -412,6 +413,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_work(attempt, tra
 # --- the tools' own
 
 
+@pytest.mark.slow
 def test_attention_maps_are_of_the_format_of_the_suffix(attempt, trained, tiny_data, tmp_path):
     """Another format, other weights and a device that is not there are refused."""
     good = trained[0] / 'iter_2.pth'

@@ -48,6 +48,7 @@ print(_product_time(torch.bfloat16) > SLOW * _product_time(torch.float32))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='the variables are those of x86')
 def test_products_without_instructions_are_measured_as_slow():
     environment = {**os.environ, 'ONEDNN_MAX_CPU_ISA': 'AVX2', 'ATEN_CPU_CAPABILITY': 'avx2'}

@@ -131,6 +131,7 @@ def test_two_processes_train_on_cpus(run, tmp_path):
 SLURM = dict(SLURM_PROCID='0', SLURM_LOCALID='0', SLURM_NTASKS='1', SLURM_NODELIST='localhost')  # a task of srun
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('name', 'options', 'env'),
     [

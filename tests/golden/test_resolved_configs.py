@@ -47,6 +47,7 @@ def shipped_folders_of_data(monkeypatch):
         monkeypatch.delenv(name)
 
 
+@pytest.mark.slow
 def test_resolved_configs(same_lines):
     configs = numbered([path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py')])
     having = defaultdict(list)

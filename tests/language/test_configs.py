@@ -31,7 +31,7 @@ from .files import read_json, write_json
 
 IWSLT = 'bi_sa/{}_iwslt_1xb4000-50k_iwslt14-de-en.py'
 TERMS = 'attention_terms_nmt/{}_base_8xb3750-100k_wmt14-en-de.py'
-# One per method, data set, size, schedule and stage; the first three on text, and on questions, are not slow.
+# One per method, data set, size, schedule and stage; the first of each task runs by default.
 TEXT = [
     'bi_sa/bi-sa_big_8xb3584-80k_wmt14-en-fr.py',
     IWSLT.format('sa-rpe'),
@@ -76,10 +76,12 @@ QUESTIONS = [
     'ng_san/mcan_1xb64-13e_vqa2.py',
 ]
 TRAINED = [
-    *(TEXT[:3] + QUESTIONS[:3]),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in TEXT[3:] + QUESTIONS[3:]),
-    *CAPTIONS,
-    *GROUNDING,
+    *(names[0] for names in (TEXT, QUESTIONS, CAPTIONS, GROUNDING)),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for names in (TEXT, QUESTIONS, CAPTIONS, GROUNDING)
+        for name in names[1:]
+    ),
 ]
 SMALL = dict(num_features=FEATURES, num_layers=1, embed_dim=16, num_heads=2, feedforward_dim=24)
 
@@ -255,6 +257,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('row', PUBLISHED)
 def test_published_operations(row):
     """With 50 + 50 tokens and without the output layer, within the 0.1 G to which the paper prints; as on the page."""
@@ -269,6 +272,7 @@ def test_published_operations(row):
     assert f'{ours:.2f}' == (deformable if 'deformable' in row else regular).strip()
 
 
+@pytest.mark.slow
 def test_operations_of_translation():
     """Of source length M and target length L; a causal layer counts all pairs, as torch's layers do."""
     m, n, d, f, v = 25, 20, 128, 256, 5036
@@ -312,6 +316,7 @@ def test_vatex_has_ten_captions_of_up_to_30_words(tiny_data, tmp_path, monkeypat
     assert cfg.model.test_cfg == dict(beam=3, max_length=30)
 
 
+@pytest.mark.slow
 def test_operations_of_captioning():
     """Of N regions, M attributes and T words; a causal layer counts all pairs, as torch's layers do."""
     n, m, t, d, f, v, channels, heads, geometry = 36, 20, 16, 128, 256, 2269, 128, 4, 64
@@ -436,6 +441,7 @@ def literal_words(text):
     return re.sub(r"""([.,'!?"()*#:;])""", '', text.lower()).replace('-', ' ').replace('/', ' ').split()
 
 
+@pytest.mark.slow
 def test_operations_of_visual_questions():
     """Of 36 regions and 14 words; weights of one row are not products."""
     k, w, n, m, a = 36, 14, 256, 128, 346

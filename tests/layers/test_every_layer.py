@@ -140,6 +140,7 @@ def made(name):
     return layer, inputs, lambda layer: layer(*inputs)[0] if len(inputs) > 1 else layer(*inputs)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('dynamic', [False, True])
 @pytest.mark.parametrize('name', COMPILED)
 def test_compiled(name, dynamic):
@@ -150,6 +151,7 @@ def test_compiled(name, dynamic):
     torch.testing.assert_close(call(compiled), call(layer))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('name', COMPILED)
 def test_exported(name):
     layer, inputs, call = made(name)

@@ -146,6 +146,7 @@ def test_weights_by_content_and_by_position():
     torch.testing.assert_close(position[:, :, 0, 0:3, 1:4], expected, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('options', [OPTIONS['e'], OPTIONS['i'], OPTIONS['b']], ids=['e', 'i', 'b'])
 def test_exported_for_any_size_and_in_half(options):
     layer, x = build(**options).float(), torch.randn(2, 4, 5, 6)

@@ -305,6 +305,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
 def test_compiled_and_exported(options):
     layer, x = build(TransformerAttention2d, 8, 2, **options), literal.randn(2, 8, 4, 5).requires_grad_()

@@ -246,6 +246,7 @@ def test_saved_tensors_are_unpacked_once(name):
     assert sorted(unpacked) == list(range(len(packed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', OPERATORS)
 def test_torch_compile_at_several_sizes(name):
     """Forward and backward, each size another, as torch then makes sizes symbolic."""

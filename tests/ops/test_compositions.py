@@ -33,6 +33,7 @@ def path(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize('name', CALLS)
 def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
@@ -99,6 +100,7 @@ def test_pytorchs_attention_runs_without_cudnn(monkeypatch):
     assert torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CALLS)
 def test_slices_do_not_change_the_result(monkeypatch, path, name):
     """Slices of a few rows, heads or batch items each."""

@@ -228,6 +228,7 @@ SLICES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('several', [False, True], ids=['of one', 'of several'])
 @every_variant
 def test_slices_do_not_change_the_result(monkeypatch, variant, several):
@@ -362,6 +363,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('variant', CHECKED)
 def test_opcheck(variant):
     name, tensors, settings = make(variant, dtype=torch.float32)
@@ -370,6 +372,7 @@ def test_opcheck(variant):
     check_operator(zscored.operator(name), tensors, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize('variant', ['local-refined', 'dynamic_conv'])
 def test_opcheck_of_layouts(variant, layout):
@@ -379,6 +382,7 @@ def test_opcheck_of_layouts(variant, layout):
     check_operator(zscored.operator(name), each(tensors, layout), settings)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('variant', CHECKED)
 def test_compile(variant):
     torch.compiler.reset()
@@ -388,6 +392,7 @@ def test_compile(variant):
     assert_same(evaluate(compiled, tensors, **settings), evaluate(operator, tensors, **settings), 0, 0)
 
 
+@pytest.mark.slow
 @every_variant
 def test_gradcheck(variant):
     name, tensors, settings = make(variant, (2, 1, 3) if variant in (*PATTERNS, 'one group') else (2, 3))

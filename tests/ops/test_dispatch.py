@@ -88,6 +88,7 @@ print(local_attention(x, x, x).sum())
 """
 
 
+@pytest.mark.slow
 def test_without_native_operators(run_python):
     assert run_python(CALL, MMATTN_BACKEND='reference') == 'tensor(24.)\n'
     collect_env = 'import runpy; runpy.run_module("mmattn.utils.collect_env", run_name="__main__")'
@@ -96,6 +97,7 @@ def test_without_native_operators(run_python):
     assert re.search('^local_attention: reference$', said, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'value'), [('MMATTN_BACKEND', 'off'), ('MMATTN_CPU_CAPABILITY', 'AVX2'), ('MMATTN_CPU_CAPABILITY', '')]
 )
@@ -106,6 +108,7 @@ def test_a_variable_that_means_nothing(name, value):
     assert re.search(f'ValueError: {name} must be one of .*; got {value!r}', done.stderr)
 
 
+@pytest.mark.slow
 @requires('native operators')
 def test_the_library_can_be_imported(run_python):
     """As tools do that import every module of a package."""

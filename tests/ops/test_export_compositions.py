@@ -37,6 +37,7 @@ def check(name, *arguments):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in CALLS if name != 'strided_attention'])
 def test_random_calls(name):
     """Two hundred, with all options of the operator."""

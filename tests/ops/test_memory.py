@@ -12,6 +12,7 @@ from mmattn.utils.profiling import extra_memory
 from ..requirements import requires
 from .zscored import global_attention
 
+pytestmark = pytest.mark.slow  # each in a process of its own
 kernel_or_not = pytest.mark.parametrize('kernel', [False, pytest.param(True, marks=requires('native operators'))])
 
 

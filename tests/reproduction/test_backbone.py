@@ -14,6 +14,8 @@ from reproduction.task import ProtocolError
 
 from .conftest import NAME
 
+pytestmark = pytest.mark.slow
+
 TABLES = read_tables()
 
 

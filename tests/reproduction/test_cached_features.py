@@ -16,6 +16,8 @@ from reproduction.frozen_backbone import FrozenBackbone
 from .conftest import NAME
 from .test_backbone import adapted
 
+pytestmark = pytest.mark.slow
+
 CROPS = 5
 
 

@@ -19,6 +19,8 @@ from reproduction.tables import read_tables
 from reproduction.task import ProtocolError
 from reproduction.untrained import check_untrained, label_propagation
 
+pytestmark = pytest.mark.slow
+
 FOLDS = ('bear',), ('goat',)
 ROWS = read_tables()['5.1']
 

@@ -20,6 +20,8 @@ from reproduction.report import find_contrasts
 from reproduction.tables import add_variant, read_tables
 from reproduction.task import ProtocolError, find_task, has_own_test
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TABLES = read_tables()
 # Data sets, and the tables that are planned on them: one for each of the rows' tasks.

@@ -26,6 +26,7 @@ import score_faces  # noqa: E402
 import score_translations as scorer  # noqa: E402
 
 del sys.path[0]
+pytestmark = pytest.mark.slow
 NUMBER = r'[+−-]?\d+\.\d+'
 INTERVAL = re.compile(rf'({NUMBER}) \[({NUMBER}), ({NUMBER})\]')
 # One interval; the primary contrasts, the follow-up and question (h) of docs/evidence.md.

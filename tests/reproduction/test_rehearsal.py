@@ -15,6 +15,8 @@ from reproduction.rehearsal import choose_rows, rehearse_table
 from reproduction.reproduce import make_run, member_runs
 from reproduction.tables import read_tables
 
+pytestmark = pytest.mark.slow
+
 TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
 TABLES = read_tables()
 

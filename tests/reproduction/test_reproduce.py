@@ -202,6 +202,7 @@ def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, mon
     assert ['--out' in command for command in called] == [False, True]
 
 
+@pytest.mark.slow
 def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, monkeypatch):
     """The counts are those of the whole network; another number of crops requires another work dir."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)

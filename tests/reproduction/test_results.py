@@ -28,6 +28,8 @@ from reproduction.store import Store
 from reproduction.tables import read_tables
 from reproduction.task import ProtocolError
 
+pytestmark = pytest.mark.slow
+
 
 def test_difference_is_the_paired_t_interval():
     ours, baseline = [30.1, 28.2, 33.3, 29.0], [29.0, 27.5, 30.0, 29.4]

@@ -51,6 +51,7 @@ PARAMETERS = dict(
 )
 
 
+@pytest.mark.slow
 def test_the_configs_are_the_rows_of_table_4_2():
     models = load(config_path('deeplabv3plus_ba/metafile.yml'))['Models']
     found = {}
@@ -67,6 +68,7 @@ def test_the_configs_are_the_rows_of_table_4_2():
     assert found == PARAMETERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('options', 'row'), [(None, 'e'), ({'num_heads': 16}, 'f'), ({'num_heads': 2}, None)])
 def test_figures_of_the_paper_for_a_config_with_options(options, row):
     name = 'deeplabv3plus-ba_r101-d8_4xb2-40k_cityscapes-769x769'

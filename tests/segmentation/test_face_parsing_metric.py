@@ -214,6 +214,7 @@ if rank == 0:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_pool_their_counts_and_count_no_image_twice(run_python, tmp_path):
     pairs = list(images(5))
     columns = ('brows', 'mouth', 'left_brow', 'overall', 'accuracy')
@@ -268,6 +269,7 @@ def trained(tmp_path_factory):
     return folder / 'best_overall_iter_1.pth', folder / 'data'
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('path', [ROOT / 'tools/test.py', Path(mmseg.__file__).parent / '.mim/tools/test.py'])
 def test_tools_write_index_maps_and_metrics(trained, tmp_path, monkeypatch, path):
     checkpoint, data = trained

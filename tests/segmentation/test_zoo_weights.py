@@ -71,6 +71,7 @@ def test_figures_and_test_are_those_of_the_zoo(name):
     assert zoo.tta_pipeline[1].transforms[:2] == ours.tta_pipeline[1].transforms[:2]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize('name', NAMES)
 def test_a_checkpoint_of_the_zoo_computes_the_same_in_our_config(name, tmp_path):

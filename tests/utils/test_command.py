@@ -38,6 +38,7 @@ def fail(tmp_path):
 HINT = '(MMATTN_DEBUG=1 shows the traceback)\n'
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('body', 'code', 'said'),
     [
@@ -55,6 +56,7 @@ def test_an_error_is_one_message_and_a_code(fail, body, code, said):
     assert fail(body) == (code, '', said)
 
 
+@pytest.mark.slow
 def test_the_variable_and_errors_that_no_user_causes_show_the_traceback(fail):
     for body, env, last in (
         ('raise ValueError("too small")', dict(MMATTN_DEBUG='1'), 'ValueError: too small$'),
@@ -67,6 +69,7 @@ def test_the_variable_and_errors_that_no_user_causes_show_the_traceback(fail):
     assert 'Traceback' not in fail('raise ValueError("too small")', MMATTN_DEBUG='0')[2]
 
 
+@pytest.mark.slow
 def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
     log = tmp_path / 'x.log'
     logger = f'from mmengine.logging import MMLogger; MMLogger.get_instance("x", log_file={str(log)!r})'
@@ -79,6 +82,7 @@ def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
         assert f'tool.py", line 4, in main\n    {body}' in log.read_text('utf-8')
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('lines', 'names'),
     [
@@ -170,6 +174,7 @@ from mmengine.logging import MMLogger, print_log
 """
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('call', 'silent', 'said'),
     [
@@ -186,6 +191,7 @@ def test_a_message_is_silent_and_one_of_its_kind_is_not(call, silent, said):
     assert said[:30] in ''.join(output)
 
 
+@pytest.mark.slow
 def test_importing_the_open_mmlab_packages_says_nothing():
     imports = 'import mmseg.datasets, mmseg.apis, mmattn.segmentation, mmattn.video, mmattn.engine'
     assert run('-c', f'from mmattn.utils.command import silence\nsilence()\n{imports}') == (0, '', '')

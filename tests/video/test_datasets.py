@@ -255,6 +255,7 @@ def test_a_training_item_is_the_reference_and_a_frame_of_each_segment(tmp_path):
     assert item['inputs'].shape == (6, 3, *clips.SIZE)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('length', 'expected'), [(1, [[0, 0, 0, 0]]), (2, [[0, 1, 1, 1]]), (3, [[0, 1, 1, 2]]), (4, [[0, 1, 2, 3]])]
 )

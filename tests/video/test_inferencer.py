@@ -100,6 +100,7 @@ def write_video(path, images, rate=12.5, codec='mp4v'):
 # results
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('references', REFERENCES)
 def test_a_later_mask_corrects_and_with_nearest_and_all_also_earlier_frames(
     loaded, root, folder, masks, tmp_path, references
@@ -120,6 +121,7 @@ def test_a_later_mask_corrects_and_with_nearest_and_all_also_earlier_frames(
     assert any((ids == 9).any() for ids in found[:LATE]) == (references != 'last')
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('max_frames', [5, LENGTH, None])
 def test_the_same_as_the_model_in_a_test(loaded, root, folder, masks, tmp_path, monkeypatch, max_frames):
     monkeypatch.setitem(loaded.model.test_cfg, 'max_frames', max_frames)
@@ -318,6 +320,7 @@ def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path
     assert inferencer.summary == 'no frame left to segment'
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('changed', 'names'),
     [
@@ -372,6 +375,7 @@ def test_the_input_is_never_overwritten(idle, folder, masks, tmp_path):
 # memory
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_clip(loaded, folder, masks, tmp_path, monkeypatch):
     """No more frames are held than a part and the next one's first, nor more tensors late than early."""
     held, most, tensors = [], [], {}

@@ -288,6 +288,7 @@ if rank == 0:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_score_every_clip_once(run_python, tmp_path):
     objects = {name: {1: ('cat', 0), **({6: ('yak', 1)} if i % 2 else {})} for i, name in enumerate('abcde')}
     lengths = dict(zip('abcde', (4, 6, 5, 7, 8)))

@@ -164,6 +164,7 @@ def smooth_circle(value):
 FAULT, WARNING, NEITHER = 'fault', 'warning', ''
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('mask', 'kind', 'said'),
     [

@@ -179,6 +179,7 @@ def test_soft_aggregation_sums_to_one_whatever_the_probabilities():
 # Whole clips and their parts
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('options', SWITCHES, ids=lambda o: '-'.join(map(str, o)) or 'default')
 def test_training_and_prediction_agree(options, root):
     """Frame by frame, the logits of a training clip's frames and what a session makes of the same clip."""
@@ -203,6 +204,7 @@ def test_training_and_prediction_agree(options, root):
     assert len(np.unique(expected)) > 1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('options', SWITCHES, ids=lambda o: '-'.join(map(str, o)) or 'default')
 def test_every_parameter_learns(options, root):
     model = build(**options).train()
@@ -238,6 +240,7 @@ def test_the_losses_are_the_means_over_objects(root):
     assert float(only['loss_mask']) > 0  # of its reference
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('options', SWITCHES[:6], ids=lambda o: '-'.join(map(str, o)) or 'default')
 def test_a_part_that_covers_the_clip_is_the_whole_clip(options, sample):
     model = build(**options)
@@ -254,6 +257,7 @@ def test_a_part_that_covers_the_clip_is_the_whole_clip(options, sample):
     assert len(np.unique(whole[4:])) > 2
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize('max_frames', [2, 3, 4, 7])
 @pytest.mark.parametrize('sampling', ['dense', 'sparse'])
 def test_parts_are_seen_with_a_reference(max_frames, sampling, sample, monkeypatch):
@@ -349,6 +353,7 @@ def test_frames_before_any_object_are_background():
     np.testing.assert_array_equal(found[2], squares(2, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sampling', ['dense', 'sparse'])
 def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, sampling):
     """The frames alive at once are those of a part, and those read ahead, in a clip of 54 frames and of 504.

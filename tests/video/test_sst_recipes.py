@@ -49,6 +49,7 @@ def rows_read(name, size):
     return {key: {i - len(rows) // 2 for i in rows.nonzero().flatten().tolist()} for key, rows in tables.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stages', STAGES, ids=lambda stages: stages[-1])
 def test_a_stage_reads_the_relative_vectors_that_the_stage_before_trained(stages):
     """A larger map adds offsets; among those of the smaller map, it reads exactly the trained ones."""
@@ -69,6 +70,7 @@ def test_stages_have_one_network_and_the_thesis_s_frames(stages):
     assert {steps(name, 'num_frames') for name in stages} == {8}  # "T ≈ 8", section 5.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CONFIGS)
 def test_a_test_reads_the_relative_vectors_that_training_trained(name):
     trained, read = rows_read(name, training_map(name)), rows_read(name, map_in_a_test(name))

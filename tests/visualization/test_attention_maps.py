@@ -102,6 +102,7 @@ def test_padding_is_not_the_image(data_root):
     assert nonzero.sum(1).argmax(1).tolist() == [0, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('options', 'kinds'),
     [

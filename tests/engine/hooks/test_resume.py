@@ -299,6 +299,7 @@ def interrupted_copy(folder, work_dir, name):
     return work_dir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('workers', 'kill'), [(0, 'validation 4'), pytest.param(3, 'step 5', marks=pytest.mark.e2e)])
 def test_killed_and_resumed(train, uninterrupted, tmp_path, workers, kill):
     """The checkpoint is at 4, no multiple of the workers; with none, the samples are those behind it and no others."""
@@ -599,6 +600,7 @@ def test_seed_augmentation():
     assert len({*expected, *replacement, *others[0], *others[1]}) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('index', [3, None])
 def test_without_one_of_our_samplers(index):
     """An index of the user's own seeds nothing; a worker tells the sampler that it needs."""

@@ -63,6 +63,7 @@ def run(cfg):
     return runner.model.seen, warnings
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('by_epoch', 'settings', 'said', 'goes_on'),
     [

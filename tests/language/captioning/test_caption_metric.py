@@ -179,6 +179,7 @@ def theirs(metric, hypotheses, references, **options):
 captions = st.lists(st.sampled_from('abcd'), max_size=7)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(captions, st.lists(captions, min_size=1, max_size=3)), min_size=1, max_size=5))
 @settings(max_examples=200, derandomize=True, deadline=None, database=None)
 def test_equal_to_pycocoevalcap(pairs):

@@ -33,6 +33,7 @@ captions = st.lists(st.sampled_from('abcd'), max_size=7)
 images = st.tuples(captions, st.lists(captions, min_size=1, max_size=3))
 
 
+@pytest.mark.slow
 @given(st.lists(images, min_size=1, max_size=6))
 @settings(max_examples=200, derandomize=True, deadline=None, database=None)
 def test_equal_to_pycocoevalcap(pairs):

@@ -91,6 +91,7 @@ def test_without_a_pair_the_output_is_0_and_so_are_the_gradients(fault):
         assert not x.any(), name
 
 
+@pytest.mark.slow
 @both
 def test_opcheck(name):
     tensors = {key: x.float() for key, x in TENSORS[name].items()}

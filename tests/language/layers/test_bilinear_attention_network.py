@@ -150,6 +150,7 @@ def test_recomputation_keeps_no_projection_of_a_glimpse(masked):
     assert growth[True] < 0.3
 
 
+@pytest.mark.slow
 def test_autocast_and_compile():
     """Under autocast, projections are bfloat16, and maps float32; a call without masks compiles into one graph."""
     net, x = network(counter=dict(type='mmattn.ObjectCounter')).float(), [y.detach().float() for y in inputs()]

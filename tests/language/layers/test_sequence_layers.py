@@ -99,6 +99,7 @@ def assert_same(actual, expected):
         )
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning', 'ignore:.*torch.jit.trace:DeprecationWarning')
 @pytest.mark.every_case
 @pytest.mark.parametrize('wrapper', WRAPPERS)

@@ -81,6 +81,7 @@ PENALTIES = [LengthPenalty(alpha) for alpha in (0, 0.5, 1, 1.5)] + [LengthPenalt
 TIES = (-0.5, -1.0, -1.5)  # their sums are exact
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     vocabulary=st.integers(4, 8),

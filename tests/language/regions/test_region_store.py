@@ -340,6 +340,7 @@ def killed_after(limit, path):
     write(path, source='x')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('start', [5, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_writer_continues_where_it_stopped(tmp_path, start):
     """Killed at each point of a run, from the first file to the new name of the folder."""

@@ -50,6 +50,7 @@ def corpus(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_an_embedding_of_another_size_is_a_fault(build, corpus, tmp_path):
     root = corpus('a')
     for start in ('train', 'test'):
@@ -67,6 +68,7 @@ def test_an_unreadable_vocabulary_is_a_fault_with_its_line(build, corpus):
         runner.call_hook('before_loops')
 
 
+@pytest.mark.slow
 def test_validation_with_another_vocabulary_is_a_fault(build, corpus):
     train, val = corpus('a'), corpus('b', (*SYMBOLS[:4], 'e@@', 'f', 'g'))
     with pytest.raises(ValueError, match=r"(?s)1 fault .*b/vocabulary.txt: .*symbol 10 is 'g'"):
@@ -133,6 +135,7 @@ def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
     build(root, load_from=path, **exchanged('train', 'val', 'test')).test()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_attention_is_a_warning(build, corpus, tmp_path, monkeypatch):
     """All names and shapes of its weights fit."""
     root, kind = corpus('a'), 'mmattn.BilateralMultiheadAttention'

@@ -60,6 +60,7 @@ def mean_of(folder, number):
     }
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_scores_are_of_the_averages_with_each_penalty(trained, tmp_path):
     folder, model, pairs, lines = trained
