@@ -191,6 +191,7 @@ def test_a_deformable_network_is_the_regular_one_but_for_its_convolutions(name):
     assert ours.to_dict() == regular.to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in CONFIGS if '/bi-nl_' in name or '/bi-cc_' in name])
 def test_methods_differ_in_one_line(name):
     """Bi-NL and Bi-CC are the stock configs with another head type."""
@@ -200,6 +201,7 @@ def test_methods_differ_in_one_line(name):
     assert ours == stock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'count'),
     [
@@ -224,6 +226,7 @@ def test_labels_of_real_data_are_the_classes(name, count, monkeypatch):
             assert set(sample['gt_seg_map'].ravel()) <= {*range(len(dataset.metainfo['classes'])), 255}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('folder', sorted({Path(name).parent.as_posix() for name in CONFIGS}))
 def test_metafile_names_the_configs(folder):
     """The metafile lists every config, with what the config says."""

@@ -151,6 +151,7 @@ def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
     assert wheel.name.endswith('-py3-none-any.whl')
 
 
+@pytest.mark.slow
 def test_the_archive_holds_what_the_wheel_and_the_tests_are_made_from(archive):
     with tarfile.open(archive) as opened:
         names = {name.partition('/')[2] for name in opened.getnames()}
@@ -188,6 +189,7 @@ def test_a_build_that_fails_says_what_is_missing(checkout, tmp_path, python, env
     assert all(name in done.stderr.splitlines()[-1] for name in names)
 
 
+@pytest.mark.slow
 def test_the_model_index_names_every_metafile(wheel):
     archive = zipfile.ZipFile(wheel)
     named = json.loads(archive.read('mmattn/.mim/model-index.yml').decode().partition('Import: ')[2].replace("'", '"'))
@@ -204,6 +206,7 @@ def test_config_path_finds_the_shipped_configs(installed, described):
     assert 'bi_cc/no_such_config.py' in described['missing']
 
 
+@pytest.mark.slow
 def test_only_an_extra_requires_openmmlab(described):
     """pip cannot tell that mmengine or onedl-mmengine will do, so the user names the family."""
     wanted = defaultdict(set)

@@ -193,6 +193,7 @@ print('mmattn.segmentation.bi_cc_head' in loaded, [name for name in loaded if na
     assert run_python(code).splitlines()[-1] == 'True []'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mmengine_path', ['', ORIGINAL], indirect=True)
 def test_a_config_inherits_ours_by_package(run_python, mmengine_path, tmp_path):
     """mmengine builds it in the scope mmattn, where mmseg's names, as the config's default scope, still count."""

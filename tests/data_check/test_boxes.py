@@ -13,7 +13,6 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmattn.data_check import data_sets
-from mmattn.detection import DetDataCheckHook
 from mmattn.utils import config_path
 
 from ..requirements import requires
@@ -105,6 +104,8 @@ def check(tmp_path, monkeypatch):
             cfg=Config(dict(default_scope='mmdet', val_evaluator=evaluator, default_hooks=hooks, **loaders)),
             work_dir=str(tmp_path / 'work'),
         )
+        from mmattn.detection import DetDataCheckHook
+
         DetDataCheckHook(**options).before_loops(runner)
         return warnings
 

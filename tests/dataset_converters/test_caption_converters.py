@@ -279,6 +279,7 @@ def run(ann_file, regions, out, *options):
     attributes.main([*map(str, (ann_file, regions, '--out', out, *options))])
 
 
+@pytest.mark.slow
 def test_attributes_that_can_be_learned(data, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(attributes, 'BATCH', 16)
     monkeypatch.setattr(attributes, 'EPOCHS', 12)

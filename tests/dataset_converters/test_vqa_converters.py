@@ -324,6 +324,7 @@ REAL = {  # words and answers by BAN's tokens and by skip-thought's; questions f
 }
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 @pytest.mark.parametrize('tokens', TOKENS)
 @pytest.mark.parametrize(

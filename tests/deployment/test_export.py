@@ -154,6 +154,7 @@ def test_the_example_of_an_own_network_exports(tmp_path, monkeypatch):
         torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_onnx_file_is_plain(exported):
     """Opset 18, no operator of another domain, named dynamic axes, and the metadata as JSON."""
     _, folder, about = exported('BiCCHead')
@@ -246,6 +247,7 @@ def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_
         assert np.abs(np.asarray(overlay) - mixed).max() <= 0.5
 
 
+@pytest.mark.slow
 def test_a_broken_image_does_not_stop_the_others(exported, image, tmp_path):
     half = tmp_path / 'half.png'
     half.write_bytes(image.read_bytes()[:200])

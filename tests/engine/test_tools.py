@@ -58,6 +58,7 @@ def weights(path):
     return torch.load(path, weights_only=False)['state_dict']
 
 
+@pytest.mark.slow
 def test_a_log_has_the_losses_and_what_runs_the_operators(trained):
     assert len(losses(trained[1])) == 2
     assert trained[1].count('Operators on the CPU: ') == 1
@@ -77,6 +78,7 @@ def test_another_model_and_other_classes_than_trained_are_named(run, trained, tm
     assert re.search(r"\['building', 'background'\]; .*\['background', 'building'\]", log)
 
 
+@pytest.mark.slow
 def test_a_new_run_names_checkpoints_that_it_may_replace(run, trained, tmp_path):
     shutil.copy(trained[0] / 'iter_2.pth', tmp_path)
     command = tool('train.py', CONFIG, '--work-dir', tmp_path)

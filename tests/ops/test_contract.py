@@ -622,6 +622,7 @@ def test_the_argument_lists_of_public_functions_end_in_those_of_the_schema():
         assert backward[-1 - len(schema) : -1] == schema
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('support', ['global', 'grid', 'causal', 'masked'])
 def test_window_zscore(support):
     """Mean 0 and variance 1 over the keys of each query, those outside the window included; gradients; opcheck."""

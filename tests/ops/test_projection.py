@@ -44,6 +44,7 @@ def test_values_and_gradients(shape, out, layout, bias):
         torch.testing.assert_close(a.double(), b, rtol=2e-6, atol=2e-6 * max(1, b.abs().max().item()))
 
 
+@pytest.mark.slow
 def test_second_derivatives_and_dispatcher():
     x, weight, bias = (a.float().requires_grad_() for a in operands((2, 3), 4, True))
     torch.library.opcheck(torch.ops.mmattn.projection, (x, weight, bias))

@@ -68,6 +68,7 @@ def test_list_names_tables_rows_and_data_sets(call):
         assert not {*data} & {'coco_detection', 'vqa2'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('arguments', 'names'),
     [

@@ -9,6 +9,8 @@ from reproduction.protocol import shipped
 from reproduction.source import READERS, differences, settings
 from reproduction.tables import read_tables
 
+pytestmark = pytest.mark.slow
+
 TABLES = read_tables()
 ROWS = [row for rows in TABLES.values() for row in rows]
 

@@ -7,6 +7,8 @@ import pytest
 from reproduction.results import Result
 from reproduction.store import Store
 
+pytestmark = pytest.mark.slow
+
 FIRST = Result(dict(F1=50.0, skin=1 / 3), 0.5, 100.0, [(5, 40.123456), (10, 50.0)], dict(a=100.0, b=0.0, c=12.3456))
 FOLD = Result({'J&F': 30.0}, None, None, (), dict(c=[60.0, 2]), 'mIoU')
 

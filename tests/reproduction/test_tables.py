@@ -9,6 +9,8 @@ from reproduction.tables import read_tables
 
 from .test_plan import DATA
 
+pytestmark = pytest.mark.slow
+
 TABLES = read_tables()
 
 

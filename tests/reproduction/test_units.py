@@ -12,6 +12,8 @@ from reproduction.results import STATISTICS
 from reproduction.task import ProtocolError
 from reproduction.units import STATISTIC_NAMES, ByUnit, check_units, score_by_unit
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ('background', 'skin', 'eyes')
 WORDS = ['ein', 'hund', 'läuft', 'im', 'park', 'und', 'bellt']
 

@@ -14,6 +14,7 @@ from mmattn.utils import config_path
 
 from ..requirements import real_data, requires
 
+FASSEG = real_data('fasseg')
 SETS = {'helen': (12, 11), 'lfw_pl': (12, 3), 'fasseg': (8, 6)}  # batch size, classes
 
 
@@ -92,9 +93,10 @@ def test_a_mirrored_face_has_left_and_right_exchanged(config, name):
     assert ('RandomFlip' in str(config(name).tta_pipeline)) == (name == 'lfw_pl')
 
 
+@pytest.mark.slow
 @requires('fasseg')
 def test_real_data_are_as_the_config_says(config, monkeypatch):
-    monkeypatch.setenv('FASSEG_ROOT', str(real_data('fasseg')))
+    monkeypatch.setenv('FASSEG_ROOT', str(FASSEG))
     cfg = config('fasseg')
     seen = set()
     for loader, count in ((cfg.train_dataloader, 156), (cfg.val_dataloader, 26)):

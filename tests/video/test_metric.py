@@ -329,6 +329,7 @@ print(json.dumps([[score[0] for score in scores], clips[0]]))
 """
 
 
+@pytest.mark.slow
 @clips.needs_davis
 def test_agrees_with_vos_benchmark_on_real_clips(vos_benchmark, tmp_path):
     """The first mask repeated, and the truth shifted and worn; objects 1 and 5 of two clips laid over one another."""

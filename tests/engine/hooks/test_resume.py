@@ -410,6 +410,7 @@ def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
     train.close()
 
 
+@pytest.mark.slow
 def test_safe_globals(uninterrupted):
     """What the original mmengine's loading of a checkpoint, a plain `torch.load`, lacks."""
     path = uninterrupted[0] / 'iter_6.pth'

@@ -142,6 +142,7 @@ def test_meteor():
     assert evaluate(tokenizer='PTB', use_meteor=True)['METEOR'] == pytest.approx(100 * score, abs=1e-9)
 
 
+@pytest.mark.slow
 @requires('java')
 @requires('flickr8k')
 def test_published_figures(flickr8k):

@@ -99,9 +99,7 @@ def assert_same(actual, expected):
         )
 
 
-@pytest.mark.one_case
 @pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning', 'ignore:.*torch.jit.trace:DeprecationWarning')
-@pytest.mark.every_case
 @pytest.mark.parametrize('wrapper', WRAPPERS)
 def test_copies_of_the_query_change_nothing(layer, wrapper):
     x = literal.randn(2, 4, 8)

@@ -121,6 +121,7 @@ def exchanged(*loaders):
     }
 
 
+@pytest.mark.slow
 def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
     """Of a validation, and of a checkpoint; all files are the same."""
     root = corpus('a')

@@ -15,6 +15,7 @@ from ..files import write_json
 CODES = ['#version: 0.2', 't h', 'th e</w>', 'a b', 'ab a', 'a b</w>', 'e r', 'b a</w>']
 
 
+@pytest.mark.slow
 @given(st.text())
 @settings(deadline=None)
 def test_undone_bpe_returns_the_tokens_of_any_text(line):

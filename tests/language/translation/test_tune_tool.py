@@ -88,6 +88,7 @@ def test_scores_are_of_the_averages_with_each_penalty(trained, tmp_path):
         torch.testing.assert_close(written[name], x, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_too_few_checkpoints(trained, tmp_path):
     words = [TOOL, trained[0] / 'config.py', trained[0], '--out', tmp_path / 'tuned.pth', '--work-dir', tmp_path]
     done = run_command([sys.executable, *words, '--last', '4'])
