@@ -5,6 +5,7 @@ import json
 import re
 import statistics
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -435,6 +436,50 @@ def test_the_table_of_the_gpu():
                 assert abs(float(x) - y) <= 0.501 * 10 ** -len(x.partition('.')[2]), (cells[:2], title)
             compared += len(numbers)
     assert compared > 60
+
+
+def test_the_text_on_values_of_the_gpu():
+    """The number of unusual calls that were right by kernel, and every operator whose comparison did not end well."""
+    record = json.loads((RESULTS / 'gpu_h200.json').read_text(encoding='utf-8'))
+    page = (RESULTS.parent / 'performance.md').read_text(encoding='utf-8')
+    text = ' '.join(page.partition('* **Values**')[2].partition('\n* ')[0].split())
+    right = Counter(case['group'] for case in record['edge'] if 'group' in case and case.get('ok'))
+    of_kernel = {
+        kernel: sum(right[f'{kernel}:{x}'] for x in ('float32', 'float16', 'bfloat16'))
+        for kernel in ('composition', 'native')
+    }
+    for count in (*of_kernel.values(), right['triton:float16']):
+        assert f'in {count} unusual calls' in text
+    assert f'in {right["triton:bfloat16"]} in bfloat16' in text
+    for failed in record['compare']:
+        if not failed.get('ok'):
+            operator = failed.get('operator') or re.search(r'\w+', failed['task']).group()
+            assert f'`{operator}`' in text, failed
+    codes = {x['error'].removeprefix('exit code ') for x in record['compare'] if 'exit code' in x.get('error', '')}
+    assert codes == {code.replace('−', '-') for code in re.findall(r'exit code ([−-]?\d+)', text)}
+
+
+def test_the_table_of_training_on_a_gpu():
+    """Every run with AMP of the record is on the page, in the column of its kernels: ms and MiB."""
+    record = json.loads((RESULTS / 'gpu_h200.json').read_text(encoding='utf-8'))
+    page = (RESULTS.parent / 'performance.md').read_text(encoding='utf-8').partition('Training with AMP')[2]
+    printed = {}
+    for heads, cells in rows_of(page.partition('On a CPU')[0]):
+        stock, ours = cells[0].partition(',')[0].split(' → ')
+        printed[stock, 'composition'] = cells[1]
+        printed |= {(ours, head.partition(' ')[0]): cell for head, cell in zip(heads[2:], cells[2:])}
+    printed['Bi-NL', 'formulas'] = page.partition('\n⁴ ')[2].partition(' with formulas')[0]
+    columns = {'native': 'CUDA', 'triton': 'Triton'}
+    measured = {
+        (run['title'], columns.get(run['kernels'], run['kernels'])): (run['ms'], run['peak_mib'])
+        for run in record['train']
+        if run['amp']
+    }
+    assert measured.keys() == {key for key, cell in printed.items() if cell}
+    for key, (ms, mib) in measured.items():
+        first, second = re.sub('[*⁴⁵]', '', printed[key]).split(', ')
+        assert is_printed(first, ms), key
+        assert int(second) == mib, key
 
 
 def test_a_wrong_figure_would_be_seen():
