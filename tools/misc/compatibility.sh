@@ -25,6 +25,7 @@ esac
 cd "$(dirname "$0")/../.."
 version=$("$interpreter" -c 'import platform; print(platform.python_version())')
 venv=${MMATTN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mmattn}/compatibility/$family-torch$torch-py$version
+commit=$(git describe --always --dirty --abbrev=8 --exclude='*')
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf '\033[1m[mmattn]\033[0m %s\n' "$*"; }
@@ -62,7 +63,7 @@ fi
 
 say "testing ${*:-everything}"
 "$python" -m pytest "$@" 2>&1 | tee "$venv/tests.log" || status=$?
-"$python" - "${*:-all}" "$kernels" "$venv"/{compile,tests}.log <<'END'
+"$python" - "${*:-all}" "$kernels" "$commit" "$venv"/{compile,tests}.log <<'END'
 import re
 import sys
 from importlib.metadata import distributions
@@ -70,9 +71,9 @@ from pathlib import Path
 found = {each.metadata['Name'].lower(): each.version for each in distributions()}
 names = [name for name in found if re.fullmatch(r'(onedl-)?(mmengine|mmcv(-lite)?|mmsegmentation|mmdet|mmdetection)', name)]
 family = ', '.join(f'{name} {found[name]}' for name in sorted(names))
-tests, kernels, *logs = sys.argv[1:]
+tests, kernels, commit, *logs = sys.argv[1:]
 outcomes = [re.findall(r'^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?) in ', Path(log).read_text(), re.M) for log in logs]
 compiled, tested = (re.sub(r', \d+ (deselected|warnings?)', '', outcome[-1]) if outcome else 'broken off' for outcome in outcomes)
-print(f"| {family} | {found['torch']} | {sys.version.split()[0]} | {compiled} | {kernels} | {tests} | {tested} |")
+print(f"| {family} | {found['torch']} | {sys.version.split()[0]} | {compiled} | {kernels} | `{commit}` | {tests} | {tested} |")
 END
 exit $status
