@@ -37,6 +37,7 @@ class TranslationInferencer(SentenceInferencer):
     Args:
         model, weights, device, show_progress: as in :class:`mmattn.language.inferencer.LanguageInferencer`. The
             model is a :class:`TranslationTransformer`, trained with :class:`ParallelTextDataset`.
+        amp (bool): as in :class:`mmattn.language.inferencer.LanguageInferencer`. Defaults to False.
         batch_tokens (int): most pieces of a batch, with ``</s>`` and padding. Defaults to 4096.
 
     Example::
