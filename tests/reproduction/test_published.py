@@ -358,6 +358,76 @@ def test_a_section_has_the_figures_of_its_runs(section):
     assert checked  # a table of one contrast has one figure
 
 
+def test_the_prose_of_the_evidence():
+    """Its sentences with figures are recomputed, and it has no other decimals but those of intervals."""
+
+    def gap(file, ours, baseline):
+        source = Runs(file)
+        return next(source.differences(ours, baseline))  # of common seeds, 95 %
+
+    def means(file):
+        methods = Runs(file).methods
+        return {name: statistics.mean(method.values(method.metrics[0])) for name, method in methods.items()}
+
+    def turned(name, angle, file='evidence_e'):
+        return statistics.mean(Faces(file).f1(name, NEW_PEOPLE, angle))
+
+    def bleu(test, name, chosen):
+        return statistics.mean(x.metrics['BLEU'] for x in scorer.results(tests[test], name, chosen).values())
+
+    def ahead(test, baseline, chosen):
+        return bleu(test, 'Bi-SA', chosen) - bleu(test, baseline, chosen)
+
+    translations = Translations('evidence_g')
+    tests, ours, alone = translations.tests, 'U-Net-BA, 1/√d', 'evidence_e_one-person'
+    sinusoids = next(translations.pairs('Bi-SA', scorer.BASELINES[0]))
+    pairs = next(translations.pairs('Bi-SA', scorer.BASELINES[1]))
+    student = difference(pairs, [0.0] * len(pairs), translations.level)
+    millions = {name: method.parameters / 1e6 for name, method in Runs('evidence_c').methods.items()}
+    clips, pictures, first = map(means, ('evidence_d', 'evidence_h', 'evidence_d_first-recipe'))
+    person, context = means('evidence_c'), means('evidence_f')
+    above = gap('evidence_a', 'CC', 'no attention')
+    vqa = gap('easy-vqa', 'BAN-2, 2,410 questions', 'Concat, 2,410 questions')
+    copied = means('evidence_i_cc')
+    assert all(abs(ahead(test, 'SA-RPE', lambda n: n <= 16)) < 0.5 for test in scorer.BOTH)
+    sentences = [
+        f'Bi-SA is {statistics.mean(sinusoids):.1f} BLEU ahead of sinusoids',
+        'On longer sentences, it is '
+        + ' and '.join(f'{ahead("long", row, scorer.is_longer):.1f}' for row in scorer.BASELINES),
+        f'it is {turned(ours, 30) - turned("U-Net", 30):.1f} points ahead of U-Net on eight new people, and '
+        f'{person[SCALED] - person["U-Net"]:.1f} on another person',
+        f'about {turned("U-Net", 0) - turned(ours, 0):.1f} points behind on the eight people',
+        f'Bi-CC gains {copied["Bi-CC, default"] - copied["CC"]:.1f} points',
+        f'label propagation {clips["label propagation"]:.1f}, SST (Grid) {first["SST (Grid)"]:.1f} on six clips, and '
+        f'{pictures["SST (Grid)"]:.1f} with photographs',
+        f'U-Net-BA has {millions["U-Net-BA"]:.2f} million parameters, U-Net {millions["U-Net"]:.2f} million',
+        'behind on upright faces, too (by '
+        + ' and '.join(f'{turned(ours, 0) - turned(name, 0):.1f}' for name in ('narrow U-Net', 'equal weights')),
+        f'{turned(ours, 30, alone) - turned("U-Net", 30, alone):.1f} points ahead of U-Net on the same eight people',
+        f'CC is only {above.mean:.2f} points above the same head without attention (three seeds, 95 % interval '
+        f'{above.low:.2f} to {above.high:+.2f})',
+        f'attention adds {context["CC"] - context["no attention"]:.2f} points (CC) and '
+        f'{context["NL"] - context["no attention"]:.2f} (NL)',
+        'the means differ by less than 0.5',
+        'the means differ by '
+        + ' and '.join(f'{ahead("long", row, lambda n: n <= 12):.1f} ({row})' for row in scorer.BASELINES),
+        f"Student's t over the pairs alone is [{student.low:+.2f}, {student.high:+.2f}]",
+        f'({clips["SST (Grid)"]:.1f} and {clips["SST (Strided)"]:.1f}) than two methods without training: label '
+        f'propagation ({clips["label propagation"]:.1f}), and the first mask repeated ({clips["first mask"]:.1f})',
+        f'SST (Grid) has {pictures["SST (Grid)"]:.1f}, and SST (Strided) {pictures["SST (Strided)"]:.1f}',
+        f'above label propagation, by {clips["label propagation"] - pictures["SST (Grid)"]:.1f} points',
+        f'accuracy {vqa.mean:+.2f} [{vqa.low:+.2f}, {vqa.high:+.2f}]',
+    ]
+    lines = (ROOT / 'docs/evidence.md').read_text(encoding='utf-8').splitlines()
+    text = ' '.join(
+        line.strip() for line in lines if not INTERVAL.search(line) or not line.startswith('|') or 'VQA' in line
+    )
+    assert not [sentence for sentence in sentences if sentence not in text]
+    for sentence in sentences:
+        text = text.replace(sentence, '')
+    assert not re.findall(rf'{NUMBER}(?! (?:%|seconds))(?!\d)', INTERVAL.sub('', text))
+
+
 def test_the_results_are_small():
     """Each run is in one file, and together they are less than 1 MB."""
     assert sum(path.stat().st_size for path in RESULTS.glob('*.[jn][sp]*')) < 1_000_000
