@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = (
     *('setup.py', 'pyproject.toml', 'MANIFEST.in', 'LICENSE', 'CITATION.cff'),
     *('README.md', 'CHANGELOG.md', 'CONTRIBUTING.md'),
-    *('docs', 'mmattn', 'configs', 'tools', 'tests'),
+    *('.clang-format', '.dockerignore', '.gitignore', '.pre-commit-config.yaml'),
+    *('.github', 'docker', 'docs', 'mmattn', 'configs', 'tools', 'tests'),
 )
 # What a checkout holds beside its tracked files, and must not be shipped.
 LEFTOVERS = (
