@@ -7,7 +7,7 @@ names one (``type='mmattn.BiCCHead'``).
 from importlib import import_module
 from types import ModuleType
 
-__version__ = '0.3.0'
+__version__ = '0.4.0.dev0'
 SUBPACKAGES = (
     'data_check',
     'deployment',

@@ -16,10 +16,22 @@ def read(name):
     return yaml.safe_load((ROOT / name).read_text(encoding='utf-8'))
 
 
-def test_the_citation_has_the_version_and_every_source():
+def test_what_is_built_has_the_version_of_the_newest_section():
+    """A section without a date is under way, those with a date name their commit, and the newest release is cited."""
+    changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
+    first, *_ = re.findall(r'^## (.+)$', changelog, re.MULTILINE)
+    coming = re.fullmatch(r'Unreleased \((.+)\)', first)
+    released = re.findall(r'^## ([\d.]+) \((.+)\)\n\n(.*)$', changelog, re.MULTILINE)
+    assert mmattn.__version__ == (f'{coming.group(1)}.dev0' if coming else released[0][0])
+    citation = read('CITATION.cff')
+    assert (citation['version'], str(citation['date-released'])) == released[0][:2]
+    if coming:
+        assert re.fullmatch('Commit `[0-9a-f]{8}`.', released[0][2])
+
+
+def test_the_citation_has_every_source():
     citation = read('CITATION.cff')
     assert {'cff-version', 'message', 'title', 'authors'} <= set(citation)  # the schema requires these
-    assert citation['version'] == mmattn.__version__
     sources = (ROOT / 'docs/methods.md').read_text(encoding='utf-8').partition('## Sources')[2]
     titles = [' '.join(title.split()) for title in re.findall(r'\. \*(.+?)\*\.', sources, re.DOTALL)]
     assert sorted(reference['title'] for reference in citation['references']) == sorted(titles)
