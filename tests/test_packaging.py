@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -250,11 +251,11 @@ def test_the_original_mmengine_finds_the_configs(loaded, original_mmengine):
 
 
 @pytest.fixture
-def architectures(monkeypatch):
-    """That function of ``setup.py``."""
+def setup(monkeypatch):
+    """The functions of ``setup.py``."""
     monkeypatch.setenv('MMATTN_WITH_OPS', '0')
     monkeypatch.setattr('setuptools.setup', lambda **_: None)
-    return runpy.run_path(str(ROOT / 'setup.py'))['architectures']
+    return SimpleNamespace(**runpy.run_path(str(ROOT / 'setup.py')))
 
 
 @pytest.mark.parametrize(
@@ -267,15 +268,86 @@ def architectures(monkeypatch):
         *((none, None, '') for none in ('7.0 7.5+PTX', 'Turing', ' ; ')),
     ],
 )
-def test_architectures_before_ampere_are_left_out(architectures, capsys, given, built, left_out):
+def test_architectures_before_ampere_are_left_out(setup, capsys, given, built, left_out):
     if built is None:
         with pytest.raises(SystemExit, match=rf'8\.0 .*{re.escape(given)}'):
-            architectures(given)
+            setup.architectures(given)
         return
-    assert architectures(given) == built
+    assert setup.architectures(given) == built
     said = capsys.readouterr().out
     assert said.count('\n') == bool(left_out)
     assert left_out in said
+
+
+@pytest.mark.parametrize(
+    ('nvcc', 'torch_cuda', 'named'),
+    [
+        ('release 13.0, V13.0.88', '13.0', None),
+        ('release 13.1, V13.1.10', '13.0', None),  # as torch: the major version counts
+        ('release 12.4, V12.4.131', '13.0', ('CUDA 12.4', '13.0', 'CUDA_HOME')),
+        ('release 14.0, V14.0.1', '13.0', ('CUDA 14.0', '13.0', 'CUDA_HOME')),
+        (None, '13.0', ('nvcc', '13.0', 'CUDA_HOME')),
+        ('release 13.0, V13.0.88', None, ('without CUDA',)),
+    ],
+)
+def test_cuda_that_does_not_fit_torch_is_explained(setup, tmp_path, nvcc, torch_cuda, named):
+    (tmp_path / 'bin').mkdir()
+    if nvcc:
+        (tmp_path / 'bin/nvcc').write_text(f'#!/bin/sh\necho "Cuda compilation tools, {nvcc}"\n')
+        (tmp_path / 'bin/nvcc').chmod(0o755)
+    reason = setup.why_without_cuda(torch_cuda, str(tmp_path))
+    assert (reason is None) == (named is None)
+    assert all(name in reason for name in named or ())
+
+
+def test_no_toolkit_is_no_nvcc(setup):
+    assert 'CUDA_HOME' in setup.why_without_cuda('13.0', None)
+
+
+def test_a_torch_that_pip_would_replace_is_refused(setup):
+    """Pre-releases of the oldest, too, as in NVIDIA's images: pip replaces them."""
+    for version in (None, '2.4.0', '2.4.1+cpu', '2.13.0a0+git1', '3.0'):
+        setup.check_torch(version)
+    for version in ('2.3.1', '2.4.0a0+f70bd71', '1.13.1+cu117'):
+        with pytest.raises(SystemExit, match=re.escape(version)):
+            setup.check_torch(version)
+
+
+def test_an_isolated_build_sees_the_torch_of_the_environment(setup, monkeypatch):
+    version = setup.installed_torch()
+    assert version
+    monkeypatch.setattr(sys, 'path', [])
+    assert setup.installed_torch() == version
+
+
+def test_a_failed_build_is_explained_by_what_is_missing(setup, monkeypatch, tmp_path):
+    """The compiler is blamed if it is the cause, and only then."""
+    old = tmp_path / 'g++-8'
+    old.write_text('#!/bin/sh\nexit 1\n')
+    old.chmod(0o755)
+    monkeypatch.setenv('CXX', str(old))
+    said = setup.why_it_failed(tmp_path, 'c++20', True)
+    assert all(name in said for name in ('c++20', str(old)))
+    monkeypatch.setenv('CXX', 'true --as a-compiler')  # accepts everything
+    said = setup.why_it_failed(tmp_path, 'c++20', True)
+    assert 'FORCE_CUDA=0' in said
+    assert 'CXX' not in said + setup.why_it_failed(tmp_path, 'c++20', False)
+    monkeypatch.setattr(shutil, 'disk_usage', lambda _: SimpleNamespace(free=2**20))
+    assert str(tmp_path) in setup.why_it_failed(tmp_path, 'c++20', False)
+
+
+def test_force_cuda_is_an_error_without_cuda(monkeypatch, tmp_path):
+    monkeypatch.setattr('torch.version.cuda', '13.0')
+    monkeypatch.setattr('torch.utils.cpp_extension.CUDA_HOME', str(tmp_path))
+    monkeypatch.setattr('setuptools.setup', lambda **_: None)
+    monkeypatch.setenv('MMATTN_WITH_OPS', '1')
+    for value, said in (('1', 'CUDA_HOME'), ('yes', "'yes'")):
+        monkeypatch.setenv('FORCE_CUDA', value)
+        with pytest.raises(SystemExit, match=said):
+            runpy.run_path(str(ROOT / 'setup.py'))
+    monkeypatch.delenv('FORCE_CUDA')
+    extension = runpy.run_path(str(ROOT / 'setup.py'))['built']['ext_modules'][0]
+    assert not [source for source in extension.sources if source.endswith('.cu')]
 
 
 def test_importing_imports_nothing_heavy(run_python):
