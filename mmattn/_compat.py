@@ -5,6 +5,7 @@ mmattn.registry imports this module, so it imports only mmengine's registry.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from mmengine.runner import BaseLoop, Runner
     from torch import nn
     from torch.utils.data import DataLoader
+
+# The public unpickler, in C, allocates and fills as much memory as a pickle says.
+PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
 
 
 def default_scopes() -> list[str]:
@@ -60,6 +64,20 @@ def load_weights(model: nn.Module, checkpoint: dict) -> None:
     from mmengine.runner.checkpoint import _load_checkpoint_to_model  # lazy: it imports the Runner
 
     _load_checkpoint_to_model(model, checkpoint, strict=True)
+
+
+def mmengine_home() -> str:
+    """Get the folder in which mmengine looks for files of ``open-mmlab://``."""
+    from mmengine.runner.checkpoint import _get_mmengine_home  # lazy: it imports the Runner
+
+    return _get_mmengine_home()
+
+
+def weights_only_names() -> set[str]:
+    """Get the full names of what ``torch.load(weights_only=True)`` creates. torch has no public list."""
+    from torch._weights_only_unpickler import _get_allowed_globals  # lazy: it imports torch
+
+    return set(_get_allowed_globals())
 
 
 def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:

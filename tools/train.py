@@ -10,7 +10,6 @@ from mmattn.engine import (
     add_amp,
     add_channels_last,
     add_common_arguments,
-    add_safe_globals,
     check_checkpoint,
     config_from,
     enable_amp,
@@ -62,7 +61,6 @@ def main() -> None:
         cfg.resume, cfg.load_from = True, None
     if cfg.get('load_from'):
         check_checkpoint(cfg.load_from)
-    add_safe_globals()  # for a checkpoint that --resume finds
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)

@@ -6,12 +6,13 @@ from mmattn.utils.lazy import lazy_names
 __getattr__, __all__ = lazy_names(
     __name__,
     {
+        'checkpoint_files': 'check_checkpoint guard_checkpoints read_checkpoint',
         'command_line': 'add_amp add_channels_last add_common_arguments add_config_options add_device add_models '
         'config_from data_paths leave_process_group load_config trained_models',
         'cpu': 'CPUAmpOptimWrapper prepare_for_cpu',
         'data_sampling': 'DefaultSampler InfiniteSampler SeedAugmentation',
         'flop_handles': 'add_flop_handles',
-        'hooks.checkpoint': 'CheckpointHook check_checkpoint has_checkpoint latest_checkpoint',
+        'hooks.checkpoint': 'CheckpointHook has_checkpoint latest_checkpoint',
         'hooks.checkpoint_keys': 'CheckpointKeysHook',
         'hooks.cpu_convolutions': 'CPUConvolutionsHook fold_norms prepare_for_inference',
         'hooks.invalid_loss': 'InvalidLossHook',

@@ -23,6 +23,7 @@ from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
+from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.utils.component_type import type_name
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import check_not_input, check_writable, config_files
@@ -310,6 +311,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         >>> load_config('my.py', {'train_cfg.max_iters': 20}).train_cfg
         {'max_iters': 20}
     """
+    guard_checkpoints()  # the config may name checkpoints anywhere
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, 'there is no such config', str(path))

@@ -24,7 +24,12 @@ from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
-from mmattn.engine import check_checkpoint, inference_precision, prepare_for_inference  # registers 'mmattn::…'
+from mmattn.engine import (  # registers 'mmattn::…'
+    check_checkpoint,
+    guard_checkpoints,
+    inference_precision,
+    prepare_for_inference,
+)
 from mmattn.utils.checks import check_count, check_counts, check_number
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
@@ -79,6 +84,7 @@ class SegmentationInferencer(MMSegInferencer):
         amp: bool = False,
     ) -> None:
         device = str(check_device(device))
+        guard_checkpoints()
         if weights is not None:
             check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)

@@ -7,10 +7,9 @@ from urllib.parse import urlparse
 
 import torch
 from mmengine.logging import print_log
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
-from mmattn.engine import check_checkpoint
+from mmattn.engine import read_checkpoint
 from mmattn.utils.component_type import type_name
 
 
@@ -57,9 +56,8 @@ def _read(address: str) -> dict[str, torch.Tensor]:
     is_url = urlparse(address).scheme in ('http', 'https')
     if '://' not in address and not Path(address).is_file():
         raise FileNotFoundError(f'no such file of weights: {address}')
-    check_checkpoint(address)
     try:
-        checkpoint = CheckpointLoader.load_checkpoint(address, map_location='cpu')
+        checkpoint = read_checkpoint(address)
     except URLError as error:
         if not is_url:
             raise
@@ -68,8 +66,6 @@ def _read(address: str) -> dict[str, torch.Tensor]:
             f'{address} cannot be downloaded ({error.reason}). Download it elsewhere and copy it to {cached}, or name '
             'your file: backbone_weights (--backbone-weights FILE)'
         ) from error
-    except Exception as error:  # torch.load raises exceptions of many types
-        raise ValueError(f'{address}: no checkpoint of PyTorch: {" ".join(str(error).split())}') from error
     weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
     if not isinstance(weights, dict):
         raise ValueError(f'{address}: no checkpoint of PyTorch: it contains {type(weights).__name__}')

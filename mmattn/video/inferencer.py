@@ -15,10 +15,15 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
-from mmengine.runner import load_checkpoint
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mmattn.engine import check_checkpoint, inference_precision, prepare_for_inference  # registers 'mmattn::…'
+from mmattn._compat import load_weights
+from mmattn.engine import (  # registers 'mmattn::…'
+    guard_checkpoints,
+    inference_precision,
+    prepare_for_inference,
+    read_checkpoint,
+)
 from mmattn.registry import MODELS
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
@@ -79,6 +84,7 @@ class VOSInferencer:
         backbone_weights: str | Path | None = None,
         amp: bool = False,
     ) -> None:
+        guard_checkpoints()
         self.device = check_device(device)
         self.cfg = model if isinstance(model, Config) else Config.fromfile(model or config_path(DEFAULT_CONFIG))
         self.show_progress = show_progress
@@ -88,8 +94,8 @@ class VOSInferencer:
         if backbone_weights is not None and not (weights is None and isinstance(self.model, LabelPropagation)):
             raise ValueError('backbone_weights are for label propagation; a checkpoint contains the backbone')
         if weights is not None:
-            check_checkpoint(weights)
-            checkpoint = load_checkpoint(self.model, str(weights), map_location='cpu', strict=True)
+            checkpoint = read_checkpoint(weights)
+            load_weights(self.model, checkpoint)
             warn_of_differences(str(weights), checkpoint.get('meta') or {}, self.cfg.model)
         elif isinstance(self.model, LabelPropagation):
             load_backbone(self.model.backbone, self.cfg.model.backbone, backbone_weights)

@@ -6,7 +6,6 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from mmengine import runner
 from mmengine.config import Config
 from torch.nn import functional as F
 
@@ -138,7 +137,8 @@ def test_weights_that_cannot_be_loaded(default, tmp_path, monkeypatch, content, 
     def load_url(*args, **kwargs):
         raise URLError('no internet')
 
-    monkeypatch.setattr(runner.checkpoint, 'load_url', load_url)
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', load_url)
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
     path = tmp_path / 'w.pth'
     if isinstance(content, bytes):
         path.write_bytes(content)

@@ -20,11 +20,11 @@ import torch
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import load_checkpoint
 from torch import nn
 
 import mmattn.utils.command
-from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
+from mmattn._compat import load_weights
+from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config, read_checkpoint
 from mmattn.language.regions.conversion import (
     add_image_arguments,
     checked_images,
@@ -43,7 +43,7 @@ def load_detector(cfg: Config, checkpoint: str, device: torch.device, max_region
     init_default_scope(cfg.get('default_scope', 'mmdet'))
     prepare_config(cfg.model, max_regions)
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
-    load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
+    load_weights(model, read_checkpoint(checkpoint))
     return model.to(device).eval()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from mmattn.engine import check_checkpoint
+from mmattn import engine
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.trained_model import model_differences, trained_model
@@ -39,8 +39,7 @@ def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
 
 def read_checkpoint(path: Path) -> dict:
     """Return a checkpoint, on the CPU."""
-    check_checkpoint(path)
-    checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    checkpoint = engine.read_checkpoint(path)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         raise ValueError(f"{path} has no 'state_dict'")
     return checkpoint

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from average_checkpoints import read_checkpoint, write_checkpoint
 
-import mmattn.engine  # noqa: F401  (registers the types in checkpoints)
 from mmattn.utils.command import run
 
 

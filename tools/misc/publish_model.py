@@ -13,16 +13,15 @@ from pathlib import Path
 
 import torch
 
-from mmattn.engine import check_checkpoint
+from mmattn.engine import read_checkpoint
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 
 
 def publish(source: Path, target: Path) -> Path:
     """Write the reduced checkpoint to the folder of ``target``. Return its path."""
-    check_checkpoint(source)
     check_writable(target.parent)
-    checkpoint = torch.load(source, map_location='cpu', weights_only=True)
+    checkpoint = read_checkpoint(source)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         content = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
         raise ValueError(f"{source} has no 'state_dict'; it contains {content}")

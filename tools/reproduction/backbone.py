@@ -8,7 +8,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
-from mmattn.engine import check_checkpoint
+from mmattn.engine import read_checkpoint
 from mmattn.utils import config_path
 from mmattn.utils.faults import shorten
 
@@ -132,16 +132,12 @@ def _is_one(channels: object) -> bool:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    check_checkpoint(file)
     return _tensors(file.resolve(), file.stat().st_mtime_ns)
 
 
 @cache
 def _tensors(file: Path, modified: int) -> dict[str, Tensor]:
-    try:
-        weights = torch.load(file, map_location='meta', weights_only=True)
-    except Exception as error:  # the unpickler may raise any
-        raise ValueError(f'{file} cannot be read as weights alone: {str(error).splitlines()[0]}') from error
+    weights = read_checkpoint(file, 'meta')
     weights = weights.get('state_dict', weights) if isinstance(weights, dict) else weights
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise ValueError(f'{file} is not a state dict')

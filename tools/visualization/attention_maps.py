@@ -22,11 +22,11 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import load_checkpoint
 from PIL import Image
 from torch import nn
 
-from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
+from mmattn._compat import load_weights
+from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config, read_checkpoint
 from mmattn.utils.command import run
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
@@ -95,7 +95,7 @@ def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
     """Build the config's model for inference, with the weights of a checkpoint, which must fit."""
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model = MODELS.build(cfg.model)
-    load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
+    load_weights(model, read_checkpoint(checkpoint))
     return model.to(device).eval()
 
 

@@ -1,6 +1,5 @@
 """Checkpoints from which a killed run resumes as if it had not been interrupted."""
 
-import errno
 import logging
 import os
 import random
@@ -8,7 +7,6 @@ import re
 import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import mmengine.hooks
@@ -20,17 +18,14 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
+from mmattn.engine.checkpoint_files import check_checkpoint, guard_checkpoints
 from mmattn.engine.data_sampling import continue_data, find_sampler
 from mmattn.engine.hooks.resumed_state import check_resumed_state
-from mmattn.engine.safe_globals import add_safe_globals
 from mmattn.registry import HOOKS
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
-TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
-CHUNK = 2**24  # bytes read at once
 NUMBER = r'\d+(_iter_\d+)?'  # in the name of a checkpoint
-LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
 
 @HOOKS.register_module()
@@ -75,7 +70,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        add_safe_globals()  # here, because a FlexibleRunner loads its checkpoint before it calls a hook
+        guard_checkpoints()  # here, because a FlexibleRunner loads its checkpoint before it calls a hook
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
         self._position: dict[str, int] = {}
@@ -86,7 +81,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     def before_loops(self, runner: Runner) -> None:
         """Choose the checkpoint to resume from. mmengine would use the last one even if it is incomplete."""
         if resumes_without_path(runner):
-            set_checkpoint_path(runner, latest_checkpoint(runner.work_dir, self.filename_tmpl))
+            path = latest_checkpoint(runner.work_dir, self.filename_tmpl)
+            if path is not None and Path(path).is_dir():  # DeepSpeed reads it by itself
+                check_checkpoint(path)
+            set_checkpoint_path(runner, path)
 
     def before_run(self, runner: Runner) -> None:
         """Choose the checkpoint in tools that do not call ``before_loops``."""
@@ -325,89 +323,6 @@ def has_checkpoint(work_dir: str | Path) -> bool:
 def _is_complete(path: Path) -> bool:
     # DeepSpeed writes folders. A zip file ends with its directory.
     return path.is_dir() or zipfile.is_zipfile(path)
-
-
-def check_checkpoint(path: str | Path) -> None:
-    """Check that a checkpoint is complete and has finite weights, and that loading it runs no code.
-
-    The continued mmengine would also load other files. A folder is accepted if it holds the parts that DeepSpeed or
-    PyTorch writes for several processes. URLs are not checked. With ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`` in the
-    environment, the objects in the file are not checked, as in ``torch.load``. The types that mmengine stores in its
-    checkpoints are registered as safe, see :func:`add_safe_globals`.
-
-    Raises:
-        OSError: the file does not exist (FileNotFoundError) or cannot be read.
-        ValueError: the file is not a checkpoint, contains objects that may run code, or has weights that are NaN or
-            infinite. The message gives the reason.
-
-    Example:
-        >>> _ = Path('notes.txt').write_text('no weights', encoding='utf-8')
-        >>> check_checkpoint('notes.txt')
-        Traceback (most recent call last):
-        ValueError: notes.txt is not a checkpoint (torch.save did not write it)
-    """
-    add_safe_globals()  # also for a URL, which is loaded next
-    if '://' in str(path):
-        return
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, 'there is no such checkpoint', str(path))
-    reason = _why_no_checkpoint(path)
-    if reason:
-        raise ValueError(f'{path} is not a checkpoint ({reason})')
-    if path.is_file() and os.environ.get(TRUST, '0').lower() not in ('1', 'y', 'yes', 'true'):
-        _check_content(path)
-
-
-def _check_content(path: Path) -> None:
-    try:
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
-    except UnpicklingError as error:
-        named = re.search(r'GLOBAL (\S+)', str(error))
-        raise ValueError(
-            f'{path} contains {named[1] if named else "an object"}, which may run code when it is loaded. If you trust '
-            f'its source, set the environment variable {TRUST}=1'
-        ) from error
-    except Exception as error:  # the unpickler may raise any
-        raise ValueError(f'{path} is not a checkpoint (it is damaged: {str(error).splitlines()[0]})') from error
-    weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else {}
-    if not isinstance(weights, dict):
-        raise ValueError(f'{path} is not a checkpoint (its state_dict is of type {type(weights).__name__})')
-    invalid = [name for name, x in weights.items() if isinstance(x, torch.Tensor) and not _is_finite(x)]
-    if invalid:
-        raise ValueError(f'{path} has NaN or infinite weights: {", ".join(shorten(invalid, 3))}')
-
-
-def _is_finite(x: torch.Tensor) -> bool:
-    # a buffer may be an attention mask, with −∞
-    return not x.is_floating_point() or bool(x.isfinite().all()) or not bool((x.isnan() | (x == torch.inf)).any())
-
-
-def _why_no_checkpoint(path: Path) -> str:
-    if path.is_dir():
-        parts = [part for part in path.iterdir() if part.suffix in ('.pt', '.bin', '.distcp')]
-        return '' if parts else 'it is a folder'
-    with path.open('rb') as file:
-        start = file.read(len(LEGACY))
-    if not start:
-        return 'it is empty'
-    if start == LEGACY:
-        return ''
-    if not zipfile.is_zipfile(path):
-        return 'it is truncated' if start.startswith(b'PK') else 'torch.save did not write it'
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = {name.partition('/')[2] for name in archive.namelist()}
-            for record in archive.infolist():
-                if record.CRC:  # torch.serialization.set_crc32_options(False) leaves it 0
-                    with archive.open(record) as content:
-                        while content.read(CHUNK):  # raises at the end if the checksum differs; torch does not check it
-                            pass
-    except zipfile.BadZipFile as error:
-        return f'it is damaged: {error}'
-    if 'constants.pkl' in names:
-        return 'it is a TorchScript program'
-    return '' if 'data.pkl' in names else 'it is another zip file'
 
 
 def get_rng_state() -> dict[str, Any]:

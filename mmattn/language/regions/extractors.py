@@ -13,12 +13,11 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dataset import pseudo_collate
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn._compat import load_weights
-from mmattn.engine import check_checkpoint
+from mmattn.engine import read_checkpoint
 from mmattn.utils.checks import check_count, check_number
 
 from .region_store import Regions, clip_boxes, grid_boxes
@@ -178,8 +177,7 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
     if not preprocessor:
         raise ValueError('the config must have data_preprocessor, with the mean and std of the pixels; it has none')
     backbone = revert_sync_batchnorm(MODELS.build(cfg.model.get('backbone', cfg.model)))
-    check_checkpoint(checkpoint)
-    content = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
+    content = read_checkpoint(checkpoint)
     state = content.get('state_dict', content)
     prefix = 'backbone.' if any(name.startswith('backbone.') for name in state) else ''
     weights = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}

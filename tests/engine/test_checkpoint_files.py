@@ -1,0 +1,481 @@
+"""Every way to name a checkpoint leads through one door, and honest files of all kinds pass it."""
+
+import argparse
+import ast
+import collections
+import functools
+import hashlib
+import http.server
+import importlib
+import io
+import json
+import re
+import runpy
+import sys
+import threading
+import types
+from pathlib import Path
+
+import addict
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel, BaseModule
+from mmengine.runner import CheckpointLoader, Runner, checkpoint, load_checkpoint
+from torch import distributed, nn
+from torch.utils.data import DataLoader
+
+from mmattn.engine import check_checkpoint, checkpoint_files, guard_checkpoints, load_config, read_checkpoint
+from mmattn.language.captioning import CaptionInferencer
+from mmattn.language.regions.extractors import load_backbone as load_grid_backbone
+from mmattn.segmentation.inferencer import SegmentationInferencer
+from mmattn.video.backbone_weights import load_backbone
+from mmattn.video.inferencer import VOSInferencer
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
+DETECTOR = next((ROOT / 'configs/attended_residual').glob('faster*bccd*.py'))
+VIDEO = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
+CAPTIONS = ROOT / 'configs/eta/eta_small_1xb10-10e_flickr8k.py'
+TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+RESNET = dict(type='mmseg.ResNet', depth=18, base_channels=8)
+PREPROCESSOR = dict(type='mmseg.SegDataPreProcessor')
+
+# What names a checkpoint, by the file that reads it. EVIL is a file whose pickle runs code, and OUT a new path.
+WAYS = {
+    'tools/train.py': f'{CONFIG} --resume EVIL --work-dir OUT',
+    'tools/test.py': f'{CONFIG} EVIL --work-dir OUT',
+    'tools/image_demo.py': f'IMAGE {CONFIG} EVIL --out-dir OUT',
+    'tools/video_demo.py': f'CLIP MASK --out OUT --config {VIDEO} --checkpoint EVIL',
+    'tools/caption_demo.py': f'{CAPTIONS} EVIL --regions STORE --out OUT',
+    'tools/grounding_demo.py': f'{CONFIG} EVIL --regions STORE 1 [a] --out OUT',
+    'tools/vqa_demo.py': f'{CONFIG} EVIL --regions STORE 1 what --out OUT',
+    'tools/translation_demo.py': f'{CONFIG} EVIL --out OUT',
+    'tools/deployment/export.py': f'{CONFIG} EVIL --out OUT.onnx',
+    'tools/visualization/attention_explorer.py': f'{CONFIG} EVIL IMAGE --out OUT.html',
+    'tools/visualization/attention_maps.py': f'{CONFIG} EVIL --out OUT.png',
+    'tools/dataset_converters/grid_features.py': f'{CONFIG} EVIL IMAGE --out-dir OUT',
+    'tools/dataset_converters/region_features.py': f'{CONFIG} EVIL IMAGE --out-dir OUT',
+    'tools/misc/publish_model.py': 'EVIL OUT',
+    'tools/misc/average_checkpoints.py': 'EVIL --out OUT',
+    'tools/misc/ensemble_checkpoints.py': 'EVIL --out OUT',
+    'tools/misc/tune_translation.py': None,  # average_checkpoints.average
+    'tools/benchmarks/end_to_end.py': None,  # weights that it writes itself
+    'tools/reproduction/backbone.py': lambda evil: importlib.import_module('reproduction.backbone')._read(evil),
+    'mmattn/engine/command_line.py': lambda evil: load_config(CONFIG) and load_checkpoint(nn.Linear(1, 1), str(evil)),
+    'mmattn/engine/hooks/checkpoint.py': lambda evil: run_with(dict(load_from=str(evil))),
+    'mmattn/segmentation/inferencer.py': lambda evil: SegmentationInferencer(CONFIG, str(evil)),
+    'mmattn/detection/inferencer.py': lambda evil: importlib.import_module(
+        'mmattn.detection.inferencer'
+    ).DetectionInferencer(DETECTOR, str(evil)),
+    'mmattn/language/inferencer.py': lambda evil: CaptionInferencer(CAPTIONS, evil),
+    'mmattn/video/inferencer.py': lambda evil: VOSInferencer(VIDEO, evil, device='cpu'),
+    'mmattn/video/backbone_weights.py': lambda evil: load_backbone(nn.Linear(1, 1), {}, evil),
+    'mmattn/language/regions/extractors.py': lambda evil: load_grid_backbone(
+        Config(dict(model=dict(data_preprocessor=PREPROCESSOR, backbone=RESNET))), str(evil)
+    ),
+    'mmattn/deployment/network.py': None,  # SegmentationInferencer
+}
+
+
+class Code:
+    """Its pickle creates a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+@pytest.fixture
+def ran(tmp_path):
+    path = tmp_path / 'ran'
+    yield path
+    assert not path.exists()
+
+
+@pytest.fixture
+def evil(ran, tmp_path):
+    path = tmp_path / 'iter_1.pth'
+    torch.save(dict(state_dict=nn.Linear(1, 1).state_dict(), meta=Code(ran)), path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _unguarded():
+    """As in a new process: mmengine's own loaders, which run the code in a file."""
+    own = [getattr(checkpoint, name) for name in dir(checkpoint) if name.startswith('load_from_')]
+    for prefixes, name in ((checkpoint_files.PREFIXES, 'local'), (('http://', 'https://'), 'http')):
+        CheckpointLoader.register_scheme(prefixes, next(f for f in own if f.__name__ == f'load_from_{name}'), True)
+    yield
+    guard_checkpoints()
+
+
+@functools.cache
+def calls():
+    """Calls in the package and the tools whose function's name has to do with loading, by file."""
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for folder in ('mmattn', 'tools')
+        for path in sorted((ROOT / folder).rglob('*.py'))
+        if re.search(r'load\w*\(|pickler|checkpoints?\(|Inferencer\(|load_segmentor', text := path.read_text('utf-8'))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+    ]
+
+
+def is_set(call, keyword, value):
+    return any(k.arg == keyword and getattr(k.value, 'value', None) is value for k in call.keywords)
+
+
+def test_nothing_else_unpickles():
+    """``torch.load`` and ``np.load`` elsewhere say that they create no objects."""
+    unsafe = re.compile(
+        r'(torch\.(hub|jit|utils\.model_zoo)\.\w*load\w*|\w*pickle\.loads?|(\w+\.)*_?load_checkpoint|load_url|joblib\.load'
+        r'|load_state_dict_from_url|(\w+\.)*Unpickler|torch\.load|np\.load|numpy\.load)$'
+    )
+    found = {
+        f'{path}: {ast.unparse(call.func)}'
+        for path, call in calls()
+        if unsafe.match(ast.unparse(call.func))
+        and not is_set(call, 'weights_only', True)
+        and not is_set(call, 'allow_pickle', False)
+    }
+    # the door, and the loading of tools/deployment's own files, of which docs/deployment.md warns
+    assert found == {
+        'mmattn/engine/checkpoint_files.py: torch.hub.download_url_to_file',
+        'mmattn/engine/checkpoint_files.py: torch.load',
+    }
+
+
+def test_all_ways_are_tried_here():
+    door = re.compile(r'(\w+\.)?((check|read|guard)_checkpoints?|load_segmentor|\w+Inferencer)$')
+    users = {path for path, call in calls() if door.match(ast.unparse(call.func))}
+    assert users - {'mmattn/engine/checkpoint_files.py'} == {*WAYS} - {'tools/misc/tune_translation.py'}
+
+
+def program(monkeypatch, path, words):
+    monkeypatch.setattr(sys, 'argv', [path, *words])
+    monkeypatch.syspath_prepend(str((ROOT / path).parent))
+    main = runpy.run_path(str(ROOT / path))['main']
+    return main()
+
+
+OPERATORS = 'mmattn/detection/inferencer.py', 'tools/dataset_converters/region_features.py'  # they need those of mmcv
+
+
+@pytest.mark.parametrize(
+    'way',
+    [
+        pytest.param(way, marks=pytest.mark.mmcv_operators if way in OPERATORS else ())
+        for way in WAYS
+        if WAYS[way] is not None
+    ],
+)
+def test_a_pickle_that_runs_code_is_refused(way, evil, tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    for name in ('IMAGE.png', 'MASK.png', 'CLIP/00000.png'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    call = WAYS[way]
+    if callable(call):
+        monkeypatch.syspath_prepend(str(ROOT / 'tools'))
+        call = functools.partial(call, evil)
+    else:
+        words = re.sub('IMAGE|MASK', r'\g<0>.png', call).replace('EVIL', str(evil)).split()
+        call = functools.partial(program, monkeypatch, way, words)
+    with pytest.raises((ValueError, SystemExit)) as raised:
+        call()
+    text = f'{raised.value} {raised.value.__cause__} {capsys.readouterr()}'
+    assert re.search(rf'{re.escape(str(evil))} contains \S*Path\S*.*{TRUST}=1', text, re.S), text
+
+
+# --- in a run
+
+
+class Part(BaseModule):
+    def __init__(self, init_cfg=None):
+        super().__init__(init_cfg)
+        self.layer = nn.Linear(1, 1)
+
+
+class Model(BaseModel):
+    def __init__(self, init_cfg=None, part=None):
+        super().__init__(init_cfg=init_cfg)
+        self.part = Part(part)
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        return dict(loss=self.part.layer(inputs).sum())
+
+
+def run_with(options, model=None, work_dir=None):
+    data = [dict(inputs=torch.ones(1))] * 2
+    hook = dict(type='mmattn.CheckpointHook', by_epoch=False, interval=1)
+    runner = Runner(
+        Model(**model or {}),
+        work_dir or str(Path(options.get('load_from') or '.').parent),
+        DataLoader(data, collate_fn=lambda items: dict(inputs=torch.stack([item['inputs'] for item in items]))),
+        train_cfg=dict(by_epoch=False, max_iters=1),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        default_hooks=dict(checkpoint=hook, logger=None, runtime_info=None, sampler_seed=None),
+        experiment_name=f'door{torch.rand(()).item()}',
+        log_level='ERROR',
+        **options,
+    )
+    runner.train()
+    return runner
+
+
+PRETRAINED = dict(type='Pretrained', checkpoint='EVIL')
+
+
+@pytest.mark.parametrize(
+    ('options', 'model'),
+    [
+        (dict(resume=True), {}),
+        (dict(resume=True, load_from='EVIL'), {}),
+        ({}, dict(init_cfg=PRETRAINED)),
+        ({}, dict(part=PRETRAINED)),
+        ({}, dict(part=dict(PRETRAINED, prefix='part'))),
+        ({}, dict(init_cfg=dict(type='Normal', layer='Linear', override=dict(PRETRAINED, name='part')))),
+        ({}, dict(part=dict(type='Pretrained', checkpoint='URL'))),
+    ],
+    ids=['auto-resume', 'resume', 'init_cfg', 'of a part', 'with prefix', 'override', 'URL of a part'],
+)
+def test_a_run_refuses_it_wherever_it_is_named(options, model, evil, server, tmp_path):
+    """``last_checkpoint`` may name another folder."""
+    work_dir = tmp_path / 'elsewhere'
+    work_dir.mkdir(exist_ok=True)
+    if 'resume' in options:
+        (work_dir / 'last_checkpoint').write_text(str(evil), encoding='utf-8')
+
+    def fill(value):
+        if isinstance(value, dict):
+            return {key: fill(item) for key, item in value.items()}
+        return {'EVIL': str(evil), 'URL': f'{server}/{evil.name}'}.get(value, value) if value is not True else True
+
+    with pytest.raises(ValueError, match=rf'iter_1\.pth contains \S*Path\S*.*{TRUST}=1'):
+        run_with(fill(options), fill(model), str(work_dir))
+
+
+# --- addresses
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """The files of ``tmp_path`` by HTTP, and caches that are empty."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
+    monkeypatch.setenv('MMENGINE_HOME', str(tmp_path / 'mmengine'))
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            requests.append(self.path)
+
+    requests = []
+    handler = functools.partial(Handler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
+        yield f'http://127.0.0.1:{httpd.server_port}'
+        httpd.shutdown()
+
+
+ADDRESSES = 'local', 'URL', 'torchvision://net', 'modelzoo://net', 'open-mmlab://net', 'openmmlab://file', 'mmcls://net'
+ADDRESSES += 's3://bucket/net.pth', 'petrel:s3://bucket/net.pth'
+
+
+@pytest.fixture
+def places(server, tmp_path, monkeypatch):
+    """Let mmengine's names lead to a file."""
+
+    def place(path):
+        url = f'{server}/{path.name}'
+        (tmp_path / 'mmengine').mkdir(exist_ok=True)
+        names = dict(net=url, file=str(path))  # names of open-mmlab:// may be files
+        (tmp_path / 'mmengine/open_mmlab.json').write_text(json.dumps(names), encoding='utf-8')
+        monkeypatch.setattr(checkpoint_files, 'get_torchvision_models', lambda: dict(net=url))
+        monkeypatch.setattr(checkpoint_files, 'get_mmcls_models', lambda: dict(net=url))
+        backend = types.SimpleNamespace(get=lambda address: path.read_bytes())
+        monkeypatch.setattr(checkpoint_files, 'get_file_backend', lambda address, backend_args: backend)
+        return dict(local=str(path), URL=url)
+
+    return place
+
+
+@pytest.mark.parametrize('address', ADDRESSES)
+def test_addresses_lead_to_a_file_that_is_checked(address, evil, places, tmp_path):
+    """Tried as mmengine loads: by its CheckpointLoader, which every model and Runner uses."""
+    guard_checkpoints()
+    given = places(evil)
+    for read in (check_checkpoint, read_checkpoint, CheckpointLoader.load_checkpoint):
+        with pytest.raises(ValueError, match=rf'contains \S*Path\S*, .*{TRUST}=1'):
+            read(given.get(address, address))
+    weights = {'backbone.w': torch.rand(3), 'head.w': torch.rand(2)}
+    torch.save(dict(state_dict=weights), tmp_path / 'good.pth')
+    given = places(tmp_path / 'good.pth')
+    (tmp_path / 'torch/hub/checkpoints/iter_1.pth').unlink(missing_ok=True)
+    loaded = CheckpointLoader.load_checkpoint(given.get(address, address), 'cpu')['state_dict']
+    expected = {'w': weights['backbone.w']} if address.startswith('mmcls') else weights
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def test_names_and_schemes_that_nobody_knows(places, tmp_path):
+    places(tmp_path / 'none.pth')
+    for address in ('torchvision://x', 'open-mmlab://x', 'mmcls://x', 'pavi://x', 'ftp://x/y.pth'):
+        with pytest.raises(ValueError, match=f'^{address}: '):
+            check_checkpoint(address)
+
+
+def test_a_download_must_have_the_hash_in_its_name(server, tmp_path):
+    content = io.BytesIO()
+    torch.save(dict(state_dict={}), content)
+    digest = hashlib.sha256(content.getvalue()).hexdigest()[:8]
+    for name in (f'net-{digest}.pth', 'net-20200604.pth', 'net-abc.pth'):  # a date; too short
+        (tmp_path / name).write_bytes(content.getvalue())
+        check_checkpoint(f'{server}/{name}')
+    (tmp_path / 'net-0123abcd.pth').write_bytes(content.getvalue())
+    with pytest.raises(ValueError, match=r'net-0123abcd\.pth: .*hash'):
+        check_checkpoint(f'{server}/net-0123abcd.pth')
+    folder = tmp_path / 'torch/hub/checkpoints'
+    assert sorted(path.name for path in folder.glob('net*')) == sorted(
+        (f'net-{digest}.pth', 'net-20200604.pth', 'net-abc.pth')
+    )
+
+
+# --- honest files
+
+
+def mmcv_config(**items):
+    """A ConfigDict of mmcv 1.x, whose module is gone."""
+    module = types.ModuleType('mmcv.utils.config')
+    module.ConfigDict = type('ConfigDict', (addict.Dict,), dict(__module__='mmcv.utils.config'))
+    sys.modules[module.__name__] = module
+    return module.ConfigDict(items)
+
+
+HONEST = {
+    'NumPy scalars': lambda: [np.float32(3), np.float64(2), np.int64(1), np.bool_(True)],
+    'NumPy arrays': lambda: [np.arange(3.0), np.array(['road', 'sky']), np.zeros((2, 0), np.uint8)],
+    'HistoryBuffer': lambda: HistoryBuffer([1.0, 3.0], [1, 1]),
+    'ConfigDict': lambda: ConfigDict(a=dict(b=[1, dict(c=2)])),
+    'ConfigDict of mmcv 1.x': lambda: mmcv_config(a=dict(b=1)),
+    'Namespace': lambda: argparse.Namespace(lr=0.1),
+    'OrderedDict of buffers': lambda: collections.OrderedDict(running_mean=torch.zeros(2)),
+}
+
+
+def plain(value):
+    """Lists and dicts in place of their subclasses."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return value.dtype, value.shape, value.tolist()
+    if isinstance(value, list):
+        return [*map(plain, value)]
+    return (type(value), value)
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+@pytest.mark.parametrize('kind', HONEST)
+def test_what_openmmlab_stores_beside_weights_is_loaded(kind, zipped, tmp_path):
+    path = tmp_path / 'model.pth'
+    state = collections.OrderedDict(w=torch.rand(2))
+    state._metadata = dict(version=1)
+    content = dict(state_dict=state, meta=HONEST[kind]())
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    if kind == 'HistoryBuffer':
+        assert read_checkpoint(path)['meta'].mean() == 2.0
+    else:
+        found = read_checkpoint(path)['meta']
+        assert plain(found) == plain(content['meta'])
+
+
+ODD = {
+    'sparse': lambda: torch.eye(3).to_sparse(),
+    'csr': lambda: torch.eye(3).to_sparse_csr(),
+    'meta': lambda: torch.ones(2, device='meta'),
+    'float8': lambda: torch.ones(2).to(torch.float8_e4m3fn),
+    'quantized': lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    'nested': lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+}
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('kind', ODD)
+def test_weights_that_no_model_loads_are_named_with_the_file(kind, tmp_path):
+    torch.save(dict(state_dict=dict(weight=ODD[kind]())), tmp_path / 'model.pth')
+    with pytest.raises(ValueError, match=r'model\.pth .*weight \('):
+        check_checkpoint(tmp_path / 'model.pth')
+
+
+class LossScaler:
+    """As DeepSpeed stores it."""
+
+
+LossScaler.__module__ = 'deepspeed.runtime.fp16.loss_scaler'
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """A checkpoint of DeepSpeed in two parts, one of them as torch < 1.6 wrote it."""
+    module = types.ModuleType(LossScaler.__module__)
+    module.LossScaler = LossScaler
+    for name in ('deepspeed', 'deepspeed.runtime', 'deepspeed.runtime.fp16'):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    folder = tmp_path / 'parts'
+    folder.mkdir()
+    log = dict(loss=HistoryBuffer([1.0], [1]), best=np.float32(3))
+    model = dict(module=nn.Linear(1, 1).state_dict(), param_shapes=[torch.Size([1])], names={'w'}, message_hub=log)
+    torch.save(model, folder / 'mp_rank_00_model_states.pt')
+    optimizer = dict(optimizer_state_dict=dict(loss_scaler=LossScaler(), state=torch.ones(2)))
+    torch.save(optimizer, folder / 'zero_pp_rank_0_optim_states.pt', _use_new_zipfile_serialization=False)
+    return folder
+
+
+def test_checkpoints_in_parts(parts, ran):
+    check_checkpoint(parts)
+    for zipped in (True, False):
+        torch.save(dict(module=[Code(ran)]), parts / 'evil.pt', _use_new_zipfile_serialization=zipped)
+        with pytest.raises(ValueError, match=rf'evil\.pt contains \S*Path\S*, .*{TRUST}=1'):
+            check_checkpoint(parts)
+    torch.save(dict(a=getattr), parts / 'evil.pt')
+    check_checkpoint(parts)  # nothing is reached by it
+
+    class Attribute:
+        def __reduce__(self):
+            return getattr, (np.ndarray, 'tofile')
+
+    torch.save(dict(a=Attribute()), parts / 'evil.pt')
+    with pytest.raises(ValueError, match=r'evil\.pt contains getattr'):
+        check_checkpoint(parts)
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_parts_of_fsdp(tmp_path, monkeypatch):
+    """mmengine writes one file per process, with ShardedTensors, and reads it in a process group."""
+    from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        shard = Shard.from_tensor_and_offsets(torch.arange(4.0), [0], 0)
+        weights = ShardedTensor._init_from_local_shards([shard], 4)
+        torch.save(dict(state_dict=dict(w=weights)), tmp_path / 'rank0.pth')
+        check_checkpoint(tmp_path)
+        loaded = read_checkpoint(tmp_path / 'rank0.pth')['state_dict']['w']
+        assert loaded.local_shards()[0].tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
+    finally:
+        distributed.destroy_process_group()
+    torch.serialization.clear_safe_globals()
+    check_checkpoint(tmp_path)  # before the processes have met
+
+
+def test_a_trusted_file_is_loaded(tmp_path, monkeypatch):
+    torch.save(dict(state_dict={}, meta=Path('a')), tmp_path / 'model.pth')
+    monkeypatch.setenv(TRUST, '1')
+    assert read_checkpoint(tmp_path / 'model.pth')['meta'] == Path('a')
