@@ -16,23 +16,27 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 KEY = 'mmattn'  # of the metadata that export.py writes
+FORMATS = 'JPEG', 'PNG', 'WEBP', 'BMP', 'TIFF'  # Pillow would open 40 others
 
 
-def read(image, channel_order='RGB'):
+def read(image, channel_order='RGB', max_pixels=None):
     """Read the pixels of an image, uint8 ``(H, W, 3)``, turned as its EXIF orientation says.
 
     Args:
         image (str, Path or bytes): a file, or the content of one.
         channel_order (str): 'RGB' or 'BGR'.
+        max_pixels (int, optional): larger images are refused before they are decoded.
     """
     name, file = ('the image', io.BytesIO(image)) if isinstance(image, bytes) else (image, image)
     try:
-        with Image.open(file) as opened:
+        with Image.open(file, formats=FORMATS) as opened:
+            if max_pixels is not None and opened.width * opened.height > max_pixels:
+                raise ValueError(f'{name}: {opened.width} × {opened.height} is more than {max_pixels} pixels')
             if opened.mode.startswith(('I', 'F')):
                 raise ValueError(f'{name}: images must have 8 bits per channel; this one is of mode {opened.mode}')
             pixels = np.asarray(ImageOps.exif_transpose(opened).convert('RGB'))
     except UnidentifiedImageError as error:  # whose message names an object in memory, not a file
-        raise OSError(f'{name}: not an image that Pillow can read') from error
+        raise OSError(f'{name}: not an image of the formats {", ".join(FORMATS)} that Pillow can read') from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors of broken or huge files
         raise OSError(f'{name}: {error}') from error
     return pixels if channel_order == 'RGB' else pixels[..., ::-1]
