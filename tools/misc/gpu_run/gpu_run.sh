@@ -7,7 +7,8 @@
 #
 # PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order); on demand: tune
 # (configurations of Triton kernels), sanitize (tests under compute-sanitizer). A part that fails stops no other part.
-# Parts for which BUDGET=530 seconds were too short can follow in a second call. Results are in OUT=/tmp/gpu_run_out:
+# Parts for which BUDGET=530 seconds were too short can follow in a second call. Results are in OUT, by default
+# ~/.cache/mmattn/gpu_run/out, not in a temporary directory, where others could put code for SITE:
 #
 #     results.jsonl   a line for each time, each comparison and each failure, written when it is found
 #     run.log         what you see on the screen: the seconds of each part, and a summary of results.jsonl
@@ -17,12 +18,13 @@
 # folder also works as a copy, .gpu_run at the root of a checkout, which git ignores.
 set -uo pipefail
 source "$(dirname "$0")/checkout.sh"
-python=${PYTHON:-python3} budget=${BUDGET:-530} cores=$(nproc) site=${SITE:-/tmp/gpu_run_site}
+python=${PYTHON:-python3} budget=${BUDGET:-530} cores=$(nproc) own=${XDG_CACHE_HOME:-$HOME/.cache}/mmattn/gpu_run
+site=${SITE:-$own/site}
 parts=("$@")
 [ $# -gt 0 ] || parts=(env tests edge compare layers ops train shapes capture time flex)
-export OUT=${OUT:-/tmp/gpu_run_out} SMALL=${SMALL:-} WORKERS=$cores PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export OUT=${OUT:-$own/out} SMALL=${SMALL:-} WORKERS=$cores PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$site:$root:$root/tools/benchmarks:$here${PYTHONPATH:+:$PYTHONPATH}
-export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/gpu_run_triton}
+export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$own/triton}
 mkdir -p "$OUT"
 say() { echo "[$SECONDS s] $*" | tee -a "$OUT/run.log"; }
 nvidia-smi --query-gpu=name,driver_version,memory.used,clocks.sm,temperature.gpu --format=csv,noheader 2>/dev/null |
