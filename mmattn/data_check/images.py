@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import cv2
 import mmcv
@@ -64,8 +64,9 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
         tuple: facts by file, and the number of files that were inspected.
     """
     cached = {}
-    with suppress(OSError, ValueError):
-        cached = json.loads(cache.read_text(encoding='utf-8'))
+    with suppress(OSError, ValueError, RecursionError, AttributeError):  # another content is dropped
+        content = json.loads(cache.read_text(encoding='utf-8'))
+        cached = {key: entry for key, entry in content.items() if _is_entry(entry)}
 
     def inspect(file: ImageFile) -> list:
         try:
@@ -95,6 +96,13 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
         write_text(cache, json.dumps(kept))
     facts = {file: Facts(*entry[1]) for file, entry in entries.items()}
     return facts, sum(cached.get(_key(file)) is not entry for file, entry in entries.items())
+
+
+def _is_entry(entry: Any) -> bool:
+    match entry:
+        case [[int(), int()], [[*size], [*labels], str()]]:
+            return all(isinstance(x, int) for x in size) and all(isinstance(x, int | float) for x in labels)
+    return False
 
 
 def look(file: ImageFile) -> Facts:

@@ -112,6 +112,10 @@ def _slices(a: ZscoreArguments) -> Iterator[_Slice]:
     batch, heads, *size, entries = window.shape
     positions = math.prod(size)
     on_grid = a.support == 'grid'
+    # Not only in the public function: tables have as many entries as window_size says.
+    expected = sum(a.window_size) - len(size) + 1 if on_grid else math.prod(a.window_size)
+    if len(a.window_size) != len(size) or expected != entries or min(a.window_size) < 1:
+        raise ValueError(f'window_size {list(a.window_size)} does not fit window_bias {tuple(window.shape)}')
     row = size[1:] if on_grid else []  # a slice for 'grid' consists of whole rows of the map
     # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.
     budget = CACHE_BYTES if window.device.type == 'cpu' else chunk_bytes(window.device) // 4

@@ -116,8 +116,8 @@ def files_below(folder: Path) -> list[Path]:
 def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     """Unpack a zip or tar archive to a new folder in ``scratch``, and return the folder. Return a folder as it is.
 
-    Nothing is extracted from an archive that is damaged, has links, devices or entries outside of its folder, or lacks
-    a file of ``names``, which may be ``.gz``. This is a fault.
+    Nothing is extracted from an archive that is damaged, unpacks to far more than its size, has links, devices or
+    entries outside of its folder, or lacks a file of ``names``, which may be ``.gz``. This is a fault.
     """
     if source.is_dir():
         return source
@@ -128,12 +128,14 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     try:
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
+                check_unpacked_size(source, sum(entry.file_size for entry in archive.infolist()))
                 modes = ((entry.filename, S_IFMT(entry.external_attr >> 16)) for entry in archive.infolist())
                 # writers on other systems set no type
                 check_entries(source, ((name, mode in (0, S_IFREG, S_IFDIR)) for name, mode in modes), names)
                 archive.extractall(target)
         else:
             with tarfile.open(source) as archive:
+                check_unpacked_size(source, sum(entry.size for entry in archive))
                 check_entries(source, ((entry.name, entry.isfile() or entry.isdir()) for entry in archive), names)
                 archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
@@ -141,6 +143,16 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
         raise Fault(f'{source}: cannot be unpacked here: {error}; unpack it, and give the folder') from error
     return target
+
+
+def check_unpacked_size(archive: Path, size: int) -> None:
+    """Raise a fault if an archive unpacks to more than 100 times its size, which data does not, plus 100 MB."""
+    packed = archive.stat().st_size
+    if size > 100 * (packed + 10**6):
+        raise Fault(
+            f'{archive}: {packed / 1e6:.1f} MB would unpack to {size / 1e6:.0f} MB, more than 100 times its size; if '
+            'you trust it, unpack it yourself, and give the folder'
+        )
 
 
 def check_entries(archive: Path, entries: Iterable[tuple[str, bool]], names: Iterable[str]) -> None:

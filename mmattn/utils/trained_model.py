@@ -43,7 +43,8 @@ def trained_model(meta: Mapping[str, Any]) -> dict | None:
 def trained_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Parse those settings of the config in a checkpoint's ``meta`` that are constants. The text is read, not run."""
     settings: dict[str, Any] = {}
-    with suppress(SyntaxError):
+    # Of a text that is no config, or a nested one that exceeds the parser, the settings before the fault remain.
+    with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
         for statement in ast.parse(str(meta.get('cfg', ''))).body:
             if isinstance(statement, ast.Assign):
                 with suppress(ValueError):

@@ -286,10 +286,13 @@ class _Folder:
     def _load(self, name: str, faults: list[str], mmap_mode: Any = None) -> Any:
         path = self.path / f'{name}.npy'
         try:
-            return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+            array = np.load(path, mmap_mode='r', allow_pickle=False)  # a header may claim more than the file has
+            if not isinstance(array, np.ndarray):
+                raise ValueError('it is an archive')
+            return array if mmap_mode else np.array(array)
         except FileNotFoundError:
             faults.append(f'{path}: no such file')
-        except (ValueError, EOFError) as error:
+        except Exception as error:  # NumPy raises many types for a header, the zip module for an archive
             faults.append(f'{path}: truncated, or not a NumPy array: {error}')
 
 
