@@ -85,6 +85,7 @@ def make_server(model, address, max_pixels=2**22, max_bytes=2**25, seconds=10, c
 
     class Handler(BaseHTTPRequestHandler):
         default_request_version = 'HTTP/1.0'  # 0.9 has no status
+        command = 'GET'  # of a client that sends nothing
 
         def setup(self):
             super().setup()
@@ -108,7 +109,7 @@ def make_server(model, address, max_pixels=2**22, max_bytes=2**25, seconds=10, c
             super().send_response(code, message)
 
         def send_error(self, code, message=None, explain=None):
-            self.command = self.command or 'GET'
+            self.command = self.command or 'GET'  # a line without a method
             super().send_error(405 if code == 501 else code, message, explain)
 
         def do_GET(self):
