@@ -33,10 +33,7 @@ ARCHITECTURES = '8.0;9.0+PTX'
 # Of configs and tools: what only a checkout needs, and the pictures of the pages.
 CHECKOUT_ONLY = 'environment', 'benchmarks', 'gpu_run', 'quickstart.sh', 'run_tests.sh', '*.png', '*.jpg'
 # For somebody who must make a new environment.
-TOGETHER = (
-    'torch 2.13.0 with onedl-mmcv 2.3.6 and onedl-mmsegmentation 1.4.2, or with mmcv 2.1.0, compiled for it, and '
-    'mmsegmentation 1.2.2'
-)
+TOGETHER = 'torch 2.13.0 with onedl-mmcv 2.3.6 and onedl-mmsegmentation 1.4.2'
 
 
 def switch(name: str) -> bool | None:

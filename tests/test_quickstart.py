@@ -79,30 +79,35 @@ def test_another_python_or_accelerator_is_an_error(scripts, tmp_path):
         assert value in done.stderr
 
 
-@pytest.mark.e2e
-def test_a_build_of_torch_for_cpus_does_not_hide_the_one_for_cuda(tmp_path):
-    """pip installs from a folder of wheels: torch for CPUs, which it prefers, then beside torch for CUDA."""
+def add_wheel(folder, name, version, cuda=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    with ZipFile(folder / f'{name}-{version}-py3-none-any.whl', 'w') as wheel:
+        code = f'class version:\n    cuda = {cuda!r}\n__version__ = {version!r}\n'
+        wheel.writestr(f'{name}.py', code)
+        info = f'{name}-{version}.dist-info'
+        wheel.writestr(f'{info}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
+        wheel.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        wheel.writestr(f'{info}/RECORD', '')
 
-    def add_wheel(folder, name, version, cuda=None):
-        folder.mkdir(parents=True, exist_ok=True)
-        with ZipFile(folder / f'{name}-{version}-py3-none-any.whl', 'w') as wheel:
-            code = f'class version:\n    cuda = {cuda!r}\n__version__ = {version!r}\n'
-            wheel.writestr(f'{name}.py', code)
-            info = f'{name}-{version}.dist-info'
-            wheel.writestr(f'{info}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
-            wheel.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-            wheel.writestr(f'{info}/RECORD', '')
 
+@pytest.fixture
+def environment(tmp_path):
+    """``environment(*options, **env)`` runs dependencies.sh where pip knows a folder of wheels alone, and nothing is locked.
+
+    mmcv with operators is in the cache. ``versions`` are those of the script.
+    """
     copytree(ROOT / 'tools/environment', tmp_path / 'tools/environment')
     (tmp_path / 'tools/environment/lock.txt').write_text('')
     script = (tmp_path / 'tools/environment/dependencies.sh').read_text()
     versions = dict(re.findall(r'^(torch|mmcv)=(\S+)$', script, re.MULTILINE))
-    add_wheel(tmp_path / 'wheels', 'torch', f'{versions["torch"]}+cpu')
+    for accelerator in ('cpu', 'cuda'):
+        wheels = (
+            f'py{sys.version_info[0]}{sys.version_info[1]}-torch{versions["torch"]}-{accelerator}-{os.uname().machine}'
+        )
+        add_wheel(tmp_path / 'cache/wheels' / wheels, 'onedl_mmcv', versions['mmcv'])
     (tmp_path / 'nvcc').touch(mode=0o755)
-    wheels = f'py{sys.version_info[0]}{sys.version_info[1]}-torch{versions["torch"]}-cuda-{os.uname().machine}'
-    add_wheel(tmp_path / 'cache/wheels' / wheels, 'onedl_mmcv', versions['mmcv'])
-    env = {key: value for key, value in os.environ.items() if not key.startswith(('PIP_', 'UV_', 'PYTHONPATH'))} | {
-        'MMATTN_ACCELERATOR': 'cuda',
+    outside = {key: value for key, value in os.environ.items() if not key.startswith(('PIP_', 'UV_', 'PYTHONPATH'))}
+    settings = {
         'MMATTN_CACHE': str(tmp_path / 'cache'),
         'PATH': f'{tmp_path}:{os.environ["PATH"]}',
         'PIP_CONFIG_FILE': os.devnull,
@@ -110,17 +115,51 @@ def test_a_build_of_torch_for_cpus_does_not_hide_the_one_for_cuda(tmp_path):
         'PIP_NO_INDEX': '1',
         'PYTHON': sys.executable,
     }
-    command = ['bash', tmp_path / 'tools/environment/dependencies.sh']
-    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=300)
+
+    def run(*options, **env):
+        command = ['bash', tmp_path / 'tools/environment/dependencies.sh', *options]
+        env = {key: value for key, value in (outside | settings | env).items() if value}
+        return subprocess.run(command, env=env, text=True, capture_output=True, timeout=300)
+
+    def torch():
+        code = 'import torch; print(torch.__version__, torch.version.cuda)'
+        return subprocess.check_output([tmp_path / '.venv/bin/python', '-c', code], env=outside, text=True).strip()
+
+    run.versions, run.torch = versions, torch
+    return run
+
+
+@pytest.mark.e2e
+def test_a_build_of_torch_for_cpus_does_not_hide_the_one_for_cuda(environment, tmp_path):
+    """pip installs from a folder of wheels: torch for CPUs, which it prefers, then beside torch for CUDA."""
+    version = environment.versions['torch']
+    add_wheel(tmp_path / 'wheels', 'torch', f'{version}+cpu')
+    done = environment('--with-mmcv-ops', MMATTN_ACCELERATOR='cuda')
     assert done.returncode == 1
     assert 'is a build for CPUs: set PIP_INDEX_URL to an index with the CUDA build, or MMATTN_ACCEL' in done.stderr
 
-    add_wheel(tmp_path / 'wheels', 'torch', versions['torch'], cuda='13.0')
-    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=300)
+    add_wheel(tmp_path / 'wheels', 'torch', version, cuda='13.0')
+    done = environment('--with-mmcv-ops', MMATTN_ACCELERATOR='cuda')
     assert done.returncode == 0, done.stderr
-    code = 'import torch; print(torch.__version__, torch.version.cuda)'
-    python = tmp_path / '.venv/bin/python'
-    assert subprocess.check_output([python, '-c', code], env=env, text=True) == f'{versions["torch"]} 13.0\n'
+    assert environment.torch() == f'{version} 13.0'
+
+
+@pytest.mark.e2e
+def test_without_an_index_of_pytorch_the_build_for_cuda_serves_and_a_cache_changes_nothing(environment, tmp_path):
+    """The index of pip has torch for CUDA alone. mmcv with operators, which the cache has, is for those who ask for it."""
+    version = environment.versions['torch']
+    add_wheel(tmp_path / 'index/torch', 'torch', version, cuda='13.0')
+    no_folder = dict(PIP_FIND_LINKS='', PIP_NO_INDEX='', PIP_INDEX_URL=f'file://{tmp_path}/index')
+    no_folder.update(TORCH_INDEX_URL=f'file://{tmp_path}/nothing', MMATTN_ACCELERATOR='cpu')
+    done = environment(**no_folder)
+    assert 'for CUDA, which runs on CPUs' in done.stdout
+    assert environment.torch() == f'{version} 13.0'
+    assert done.returncode == 1  # mmcv without operators is on no index here
+    assert 'installing mmcv without its operators' in done.stderr
+
+    done = environment('--with-mmcv-ops', **no_folder)
+    assert done.returncode == 0, done.stderr
+    assert 'torch' not in done.stdout  # it is kept
 
 
 def test_the_quick_start_compiles_the_cuda_kernels():
