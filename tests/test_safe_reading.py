@@ -17,12 +17,15 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import load_checkpoint
 from torch import nn
 
+from mmattn.data_check.boxes import load_json
+from mmattn.data_check.images import inspect_files
 from mmattn.engine import add_safe_globals, check_checkpoint
 from mmattn.language.regions.region_archives import REQUIRED, read_archive
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.conversion import Fault, unpack
+from mmattn.utils.trained_model import trained_settings
 from mmattn.video.backbone_weights import load_backbone
 
 ROOT = Path(__file__).parents[1]
@@ -214,3 +217,82 @@ def test_numbers_and_arrays_of_both_versions_of_numpy_are_accepted(package, tmp_
     found = torch.load(tmp_path / 'other.pth', weights_only=True)
     assert found['best'] == 3.0
     assert found['history'].tolist() == [0.0, 1.0, 2.0]
+
+
+# --- files that claim too much
+
+
+@pytest.mark.parametrize('kind', WRITE)
+def test_archives_that_unpack_to_far_more_are_refused(kind, tmp_path, scratch):
+    archive = tmp_path / f'x.{kind}'
+    if kind == 'tar':
+        write_tar(archive, {'zeros': bytes(20_000_000)})
+    else:
+        with zipfile.ZipFile(archive, 'w', zipfile.ZIP_DEFLATED) as file:
+            file.writestr('zeros', bytes(20_000_000))
+    with pytest.raises(Fault, match=r'would unpack to 20 MB'):
+        unpack(archive, scratch)
+    assert not files(scratch)
+
+
+def test_stores_whose_headers_claim_too_much_are_named(tmp_path):
+    def header(rows):
+        return np.lib.format.header_data_from_array_1_0(np.zeros(1, np.int64)) | dict(shape=(rows,))
+
+    (tmp_path / 'image_ids.txt').write_text('a\n', encoding='utf-8')
+    store = dict(version=1, arrays=['features', 'boxes'], num_features=1, dtype='float32')
+    (tmp_path / 'store.json').write_text(json.dumps(store), encoding='utf-8')
+    for name, shape, dtype in (('features', (1, 1), 'f4'), ('boxes', (1, 4), 'f4'), ('sizes', (1, 2), 'i4')):
+        np.save(tmp_path / f'{name}.npy', np.ones(shape, dtype))
+    np.save(tmp_path / 'offsets.npy', np.array([0, 1]))
+    assert len(RegionStore(tmp_path)) == 1
+    with (tmp_path / 'offsets.npy').open('wb') as file:
+        np.lib.format.write_array_header_1_0(file, header(10**12))
+    np.savez(tmp_path / 'boxes.npz', boxes=np.ones((1, 4)))
+    (tmp_path / 'boxes.npz').replace(tmp_path / 'boxes.npy')
+    with pytest.raises(ValueError, match=r'offsets\.npy: truncated.*(.|\n)*boxes\.npy: truncated'):
+        RegionStore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'content',
+    ['[]', 'null', '5', '"x"', '{"x": 1}', '{"x": [[1, 2], [3]]}', '{"x": [[1, 2], [["a"], [], ""]]}', '[' * 10**5],
+)
+def test_a_cache_of_another_content_is_dropped(content, tmp_path):
+    cache = tmp_path / 'data_check.json'
+    cache.write_text(content, encoding='utf-8')
+    assert inspect_files([], cache) == ({}, 0)
+    assert not cache.exists() or cache.read_text(encoding='utf-8') in (content, '{}')
+
+
+@pytest.mark.parametrize(
+    'text', ['a = ' + '-' * 10**5 + '1', 'a = ' + '1+' * 50_000 + '1', "a = '\ud800'", '\0', 'a b']
+)
+def test_settings_of_a_checkpoint_that_are_no_config(text):
+    assert isinstance(trained_settings(dict(cfg=text)), dict)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'entry', 'named'),
+    [
+        ('images', None, r'images\[0\]'),
+        ('images', 'text', r'images\[0\]'),
+        ('images', dict(id=1, file_name=None), r'images\[0\]\.file_name'),
+        ('images', dict(id=1, file_name='a', width='9'), r'images\[0\]\.width'),
+        ('annotations', dict(image_id=1, category_id='1'), r'annotations\[0\]\.category_id'),
+        ('annotations', dict(image_id=1, category_id=1, iscrowd='0'), r'annotations\[0\]\.iscrowd'),
+        ('annotations', dict(image_id=1, category_id=1, area=None), r'annotations\[0\]\.area'),
+        ('categories', dict(id=1, name=None), r'categories\[0\]\.name'),
+    ],
+)
+def test_entries_of_coco_files_are_named(kind, entry, named, tmp_path):
+    path = tmp_path / 'coco.json'
+    path.write_text(json.dumps(dict(images=[], annotations=[], categories=[]) | {kind: [entry]}), encoding='utf-8')
+    with pytest.raises(ValueError, match=rf'coco\.json: {named} must be'):
+        load_json(str(path))
+
+
+def test_a_raw_call_refuses_a_window_that_does_not_fit():
+    importlib.import_module('mmattn.ops')
+    with pytest.raises(ValueError, match='window_size'):
+        torch.ops.mmattn.window_zscore(torch.ones(1, 1, 2, 2, 16), None, None, [2**31 - 1] * 2, 0.0, False, 'global')

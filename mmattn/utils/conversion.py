@@ -146,9 +146,9 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
 
 
 def check_unpacked_size(archive: Path, size: int) -> None:
-    """Raise a fault if an archive unpacks to more than 100 times its size, which data does not, plus 100 MB."""
+    """Raise a fault if an archive unpacks to more than 100 times its size, which data does not, plus 10 MB."""
     packed = archive.stat().st_size
-    if size > 100 * (packed + 10**6):
+    if size > 100 * (packed + 10**5):
         raise Fault(
             f'{archive}: {packed / 1e6:.1f} MB would unpack to {size / 1e6:.0f} MB, more than 100 times its size; if '
             'you trust it, unpack it yourself, and give the folder'
