@@ -26,11 +26,13 @@ def read(folder):
 def test_the_run_is_rehearsed_without_a_gpu(tmp_path):
     paths = {'OUT': str(tmp_path), 'SITE': str(tmp_path / 'site'), 'PYTHON': sys.executable}
     env = {**os.environ, **paths, 'SMALL': '--small', 'OMP_NUM_THREADS': '1'}
-    command = ['bash', GPU_RUN / 'gpu_run.sh', 'env', 'compare', 'layers', 'ops']
+    command = ['bash', GPU_RUN / 'gpu_run.sh', 'env', 'compare', 'layers', 'ops', 'sanitize']
     done = subprocess.run(command, env=env, text=True, capture_output=True)
     lines = read(tmp_path)
     assert [line for line in lines if 'error' in line or line.get('ok') is False] == [], done.stdout
     assert [line['part'] for line in lines if 'seconds' in line] == ['env', 'compare', 'layers', 'ops']
+    assert done.stdout.count('exit code 0') == 5, done.stdout
+    assert next(line['passed'] for line in reversed(lines) if 'passed' in line) > 0  # the selection of `sanitize`
     assert {line.get('torch') for line in lines} >= {torch.__version__}
 
     kernels = {name: kernels_of(name, torch.device('cpu')) for name in library.KERNELS}

@@ -7,7 +7,7 @@ On a CPU, the dispatcher of PyTorch calls a native kernel at once where it suppo
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -54,6 +54,9 @@ TABLE = (
     Row('global_attention',  'cuda', HALF,    'triton', 'triton',      'P1: times 1.00 and 0.31; 0.11 of the memory'),
 )
 # fmt: on
+
+# Arguments that the CUDA kernels of an operator do not have: the composition runs calls with them.
+LACKING = {'local_attention': ('key_mask', 'return_lse')}
 
 # Operator name → its declaration.
 OPERATORS: dict[str, Any] = {}
@@ -271,8 +274,12 @@ def describe(operator: str, device: torch.device) -> str:
     return ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
 
 
-def _until_running(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
+def _until_running(
+    name: str, device: torch.device, dtype: torch.dtype, lacking: Sequence[str] = ()
+) -> list[tuple[str, str]]:
     listed = candidates(name, device, dtype)
+    if lacking:
+        listed = [(x, reason or (f'no {lacking[0]}' if x == 'native' else '')) for x, reason in listed]
     return listed[: 1 + next((i for i, (_, reason) in enumerate(listed) if not reason), len(listed) - 1)]
 
 
@@ -294,9 +301,11 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     check = OPERATORS[name].check if name in OPERATORS else None
     if check is None:
         raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
-    device, dtype = _device_and_dtype(check(*args, **kwargs))
+    arguments = check(*args, **kwargs)
+    device, dtype = _device_and_dtype(arguments)
+    lacking = [x for x in LACKING.get(name, ()) if device.type == 'cuda' and getattr(arguments, x) not in (None, False)]
     lines = [f'{name}, {dtype} on {device}']
     for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
-        *against, (chosen, _) = _until_running(full_name, device, dtype)
+        *against, (chosen, _) = _until_running(full_name, device, dtype, lacking)
         lines += [f'{pass_}: {chosen}', *(f'    not {x}: {reason}' for x, reason in against)]
     return '\n'.join(lines)

@@ -56,9 +56,19 @@ def attend_backward(
     mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
     if grad_lse is not None:  # the derivative of the log-sum-exp is the weights
         mean -= grad_lse
-    d_logits = (grad @ value.transpose(-1, -2)).to(weights.dtype).sub_(mean).mul_(weights)
+    d_logits = _subtracted(grad, value, mean).mul_(weights)
     d_pairs = d_logits.to(query.dtype)
     return (d_pairs @ key).mul_(scale), d_pairs.transpose(-1, -2) @ (query * scale), d_value, d_logits
+
+
+def _subtracted(grad: Tensor, value: Tensor, mean: Tensor) -> Tensor:
+    """Compute grad · valueᵀ − mean in the dtype of ``mean``, without rounding the product, as the two may cancel."""
+    if grad.dtype != mean.dtype:  # in 16 bit: two more channels hold the mean and its rounding error
+        high = mean.to(grad.dtype)
+        more = torch.cat([high, (mean - high).to(grad.dtype)], -1)
+        grad, value = torch.cat([grad, F.pad(more, (0, MULTIPLE - 2))], -1), F.pad(value, (0, MULTIPLE), value=-1.0)
+        return (grad @ value.transpose(-1, -2)).to(mean.dtype)
+    return (grad @ value.transpose(-1, -2)).sub_(mean)
 
 
 def log_sum_exp(query: Tensor, key: Tensor, table: Tensor | None, scale: float) -> Tensor:

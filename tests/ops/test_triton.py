@@ -157,6 +157,22 @@ def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, ope
         assert torch.equal(alone, expected)
 
 
+@pytest.mark.slow
+def test_the_tests_for_gpus_pass_in_the_interpreter():
+    """Some of them: the interpreter takes seconds for a call."""
+    if tuple(map(int, triton.version().split('.')[:2])) < (3, 7):
+        pytest.skip('before 3.7, the interpreter fails with this numpy')
+    tests, some = Path(__file__).with_name('test_gpu.py'), 'triton and (everything or odd) and (float16 or float32)'
+    done = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-n', '0', '-p', 'no:cacheprovider', '--all-cases', '-k', some, tests],
+        env={**os.environ, 'TRITON_INTERPRET': '1', 'OMP_NUM_THREADS': '1'},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 KERNELS = {'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients']}
 
 

@@ -18,15 +18,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.benchmark import Timer
 
 import mmattn.utils.command
 from mmattn.ops import dispatch, library, triton
+from mmattn.ops.autograd import list_tensors
 from mmattn.ops.dispatch import HALF, PASSES
 
 from . import cases
 from .cases import Case
 
+# How many roundings of all inputs a result may be off: more where sums have no more digits than their terms.
+ROUNDINGS = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64}
 DTYPE_CLASSES = {'16 bit': HALF, 'float32': (torch.float32,)}
 
 
@@ -70,7 +74,8 @@ def main() -> int:
 def kernels_of(operator: str, device: torch.device) -> list[str]:
     """List the kernels that this installation has for an operator on a device: 'native', 'triton'."""
     found = ['native'] if library.has_kernel(operator, device.type) else []
-    with_triton = operator in triton.OPERATORS and device.type == 'cuda' and not triton.unavailable_reason()
+    runs = device.type == 'cuda' or triton.interpreted()
+    with_triton = operator in triton.OPERATORS and runs and not triton.unavailable_reason()
     return [*found, 'triton'] if with_triton else found
 
 
@@ -136,50 +141,80 @@ def compare(operator: str, case: Case, dtype: torch.dtype, kernel: str = 'native
         raise
     if not {operator, f'{operator}_backward'} <= set(kernels):
         return False, []
-    with dispatch.backend('reference'):
-        expected = evaluate(operator, case, dtype, torch.float64)
-    errors = errors_in_tolerances(actual, expected, dtype)
+    errors = errors_in_tolerances(actual, *reference(operator, case, dtype))
     return True, [f'{name} differs by {off:.3g} times the tolerance' for name, off in errors.items() if off > 1]
 
 
-def errors_in_tolerances(
-    actual: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dtype
-) -> dict[str, float]:
-    """Compute the largest error of each result in units of its tolerance, infinite for NaN.
+def reference(operator: str, case: Case, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Compute in float64 what inputs rounded to ``dtype`` give. Also returns by how much each number may differ.
 
-    The tolerance of a number x is eps · abs(x) plus 2 · eps (1e-5 for float32) times the largest absolute value of its
-    tensor: a result is rounded once, the backward pass starts from the rounded output, and sums are accumulated in
-    float32. For a tensor that nearly vanishes, 1e-3 of the largest value of all tensors replaces its own largest value.
+    A kernel rounds what it stores and what it multiplies, which changes its results about as rounding the inputs does,
+    and the output from which the backward pass starts. So they are all moved by half a unit in the last place, up or
+    down, and the tolerance of a tensor is its largest change, times :data:`ROUNDINGS`, and one rounding of each number.
     """
     eps = torch.finfo(dtype).eps
-    least = 1e-3 * max(x.abs().max().item() for x in expected.values())
+    with dispatch.backend('reference'):
+        expected = evaluate(operator, case, dtype, torch.float64)
+        moved = evaluate(operator, case, dtype, torch.float64, shift=eps / 2)
+    tolerances = {}
+    for name, x in expected.items():
+        change = torch.where(x == moved[name], 0, moved[name] - x).abs().max()  # also where both are −∞
+        tolerances[name] = eps * torch.where(x.isfinite(), x, 0).abs() + ROUNDINGS[dtype] * change
+    return expected, tolerances
+
+
+def errors_in_tolerances(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], tolerances: dict[str, Tensor]
+) -> dict[str, float]:
+    """Compute the largest error of each result in units of its tolerance, infinite for NaN."""
     errors = {}
     for name, x in expected.items():
-        scale = max(x.abs().max().item(), least, 1e-30)
-        allowed = eps * x.abs() + (1e-5 if dtype == torch.float32 else 2 * eps) * scale
-        difference = (actual[name].to(x.device).double() - x.double()).abs()
-        errors[name] = (difference / allowed).nan_to_num(nan=math.inf).max().item()
+        y = actual[name].to(x.device).double()
+        error = torch.where(x == y, 0, (y - x).abs() / tolerances[name])
+        errors[name] = error.nan_to_num(nan=math.inf).max().item() if error.numel() else 0.0
     return errors
 
 
-def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtype) -> dict[str, Tensor]:
-    """Compute the output and all gradients in dtype ``computed``, for inputs rounded to ``dtype``."""
-    arguments, leaves = _prepare(case, dtype, computed)
-    output = getattr(mmattn.ops, operator)(**arguments)
-    # Generated on the CPU, so that it is the same for every device.
-    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
-    grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output.device, computed))
-    return {'output': output.detach(), **dict(zip(leaves, grads))}
+def evaluate(
+    operator: str, case: Case, dtype: torch.dtype, computed: torch.dtype, shift: float = 0.0
+) -> dict[str, Tensor]:
+    """Compute the outputs and all gradients in dtype ``computed``, for inputs rounded to ``dtype``.
+
+    With ``shift``, inputs, gradients of outputs, and the output that the backward pass keeps, are multiplied by
+    1 ± ``shift``.
+    """
+    # Generated on the CPU, so that they are the same for every device.
+    generator = torch.Generator().manual_seed(1)
+
+    def moved(x: Tensor) -> Tensor:
+        return x * (1 + shift * (2 * torch.randint(2, x.shape, generator=generator) - 1).to(x)) if shift else x
+
+    def rounded(x: Tensor) -> Tensor:
+        return moved(x.to(dtype).to(computed))
+
+    arguments, leaves = _prepare(case, rounded)
+    inputs, axes = {x.data_ptr() for x in list_tensors(list(arguments.values()))}, case.tensors['value'].dim()
+
+    def keep(x: Tensor) -> Tensor:  # the log-sum-exp has fewer axes than the output, and is not rounded
+        return moved(x) if x.dim() == axes and x.data_ptr() not in inputs else x
+
+    with saved_tensors_hooks(keep, lambda x: x):
+        outputs = getattr(mmattn.ops, operator)(**arguments)
+    outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+    draws = [torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) for x in outputs]
+    cotangents = [rounded(x.to(y.device)).to(y.dtype) for x, y in zip(draws, outputs)]
+    grads = torch.autograd.grad(outputs, list(leaves.values()), cotangents)
+    return {**dict(zip(('output', 'log-sum-exp'), (x.detach() for x in outputs))), **dict(zip(leaves, grads))}
 
 
-def _prepare(case: Case, dtype: torch.dtype, computed: torch.dtype) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the arguments of a case, and those among them that have gradients, by name."""
+def _prepare(case: Case, convert: Callable[[Tensor], Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the arguments of a case, converted, and those among them that have gradients, by name."""
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:
         if not x.is_floating_point():
             return x
-        leaves[f'gradient of {name}'] = x.to(dtype).to(computed).requires_grad_()
+        leaves[f'gradient of {name}'] = convert(x).detach().requires_grad_()
         return leaves[f'gradient of {name}']
 
     arguments = {
@@ -197,7 +232,7 @@ def time_all(operator: str, kernel: str, dtypes: str, device: str, quick: bool) 
     worst: dict[str, float] = {}
     dtype = _dtypes(dtypes, device)[0]
     for case in (x for x in cases.cases(operator, device, quick) if x.is_timed):
-        arguments, leaves = _prepare(case, dtype, dtype)
+        arguments, leaves = _prepare(case, lambda x: x.to(dtype))
         call = partial(getattr(mmattn.ops, operator), **arguments)
         seconds: dict[str, list[float]] = {}
         for name in (kernel, 'composition'):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-OUT = Path(os.environ.get('OUT') or '/tmp/gpu_run_out')
+OUT = Path(os.environ.get('OUT') or 'gpu_run_out')
 SMALL = bool(os.environ.get('SMALL'))  # small shapes, also without a GPU
 WORKERS = int(os.environ.get('WORKERS') or 1)
 GPU = torch.cuda.is_available()

@@ -14,7 +14,7 @@ import mmattn.utils.command
 MODULES = {
     'environment': ('env',),
     'correctness': ('edge', 'compare'),
-    'times': ('layers', 'ops', 'shapes', 'time', 'flex'),
+    'times': ('layers', 'ops', 'flex'),
     'tuning': ('tune',),
     'training': ('train', 'capture'),
 }

@@ -5,7 +5,7 @@
 # pytest-timeout. MMSegmentation, if that Python lacks it, and the compiled kernels can also come from another machine:
 # run prepare.sh in the checkout there, and take this folder along with what it made.
 #
-# PART: env tests edge compare layers ops train shapes capture time flex (default: all, in this order); on demand: tune
+# PART: env tests edge compare layers ops train capture flex (default: all, in this order); on demand: tune
 # (configurations of Triton kernels), sanitize (tests under compute-sanitizer). A part that fails stops no other part.
 # Parts for which BUDGET=530 seconds were too short can follow in a second call. Results are in OUT, by default
 # ~/.cache/mmattn/gpu_run/out, not in a temporary directory, where others could put code for SITE:
@@ -21,7 +21,7 @@ source "$(dirname "$0")/checkout.sh"
 python=${PYTHON:-python3} budget=${BUDGET:-530} cores=$(nproc) own=${XDG_CACHE_HOME:-$HOME/.cache}/mmattn/gpu_run
 site=${SITE:-$own/site}
 parts=("$@")
-[ $# -gt 0 ] || parts=(env tests edge compare layers ops train shapes capture time flex)
+[ $# -gt 0 ] || parts=(env tests edge compare layers ops train capture flex)
 export OUT=${OUT:-$own/out} SMALL=${SMALL:-} WORKERS=$cores PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$site:$root:$root/tools/benchmarks:$here${PYTHONPATH:+:$PYTHONPATH}
 export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$own/triton}
@@ -74,13 +74,13 @@ for name in "${parts[@]}"; do
         edge)
             WORKERS=$(((cores + 1) / 2)) CUBLAS_WORKSPACE_CONFIG=:4096:8 gpu_part edge 110
             [ -z "$running" ] || { wait "$running"; running=; } ;;
-        sanitize) python="compute-sanitizer --error-exitcode 9 $python" pytest 200 -x -n 0 -k "${SANITIZE:-check_finds}" ;;
+        sanitize) # a rehearsal runs the tests that are selected
+            [ -n "$SMALL" ] || python="compute-sanitizer --error-exitcode 9 $python"
+            pytest 200 -x -n 0 -k "${SANITIZE:-the_report_finds}" ;;
         env) gpu_part env 60 ;;
         compare) gpu_part compare 80 ;;
         layers) gpu_part layers 80 ;;
         ops) gpu_part ops 110 ;;
-        shapes) gpu_part shapes 40 ;;
-        time) gpu_part time 60 ;;
         train) gpu_part train 120 ;;
         capture) gpu_part capture 60 ;;
         flex) gpu_part flex 60 ;;

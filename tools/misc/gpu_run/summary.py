@@ -30,6 +30,6 @@ for part, *keys in (('layers', 'comparison', 'mode'), ('ops', 'workload', 'dtype
         print('  ', ', '.join(group), '|', '; '.join(cells))
 print('== other times')
 for line in lines:
-    part = line['part'] in ('shapes', 'time', 'train', 'capture', 'flex', 'tune')
+    part = line['part'] in ('train', 'capture', 'flex', 'tune')
     if part and line not in failures and 'seconds' not in line:
         print('  ', short(line))

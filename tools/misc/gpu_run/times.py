@@ -1,6 +1,5 @@
-"""The parts layers, ops, shapes, time and flex: times and memory beside alternatives."""
+"""The parts layers, ops and flex: times and memory beside alternatives."""
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -10,14 +9,13 @@ from unittest import mock
 
 import layers as benchmark  # tools/benchmarks
 import torch
-from findings import DEVICE, GPU, SMALL, guarded, launches, mebibytes, milliseconds, record, run_groups, synchronize
+from findings import DEVICE, GPU, SMALL, guarded, launches, mebibytes, milliseconds, record, run_groups
 from mmcv.cnn.bricks import GeneralizedAttention
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend
 from workloads import BOTH, WORKLOADS, Call, Workload, bi_nl_calls, with_positions
 
 from mmattn import layers, ops
-from mmattn.ops import dispatch, library, table_attention
+from mmattn.ops import dispatch, table_attention
 from mmattn.ops.gpu import check_gpu
 
 HALF_OR_FLOAT = (torch.bfloat16, torch.float32)
@@ -186,50 +184,6 @@ def _time_call(fields: dict[str, Any], backend: str, call: Call) -> None:
             if pass_ in call.passes:
                 ms, mib = milliseconds(function, most=0.5), mebibytes(function)
                 record('ops', **fields, kernels=sorted({*kernels}), **{'pass': pass_}, ms=ms, mib=mib)
-
-
-def run_time(seconds: float) -> None:
-    device = torch.device(DEVICE)
-    groups = [
-        (operator, kernel, dtypes)
-        for operator in library.KERNELS
-        for kernel in check_gpu.kernels_of(operator, device)
-        for dtypes in check_gpu.DTYPE_CLASSES
-    ]
-    run_groups('time', _time, groups, seconds)
-
-
-def _time(group: tuple[str, str, str]) -> None:
-    fields = dict(zip(('operator', 'kernel', 'dtypes'), group))
-    with guarded('time', **fields):
-        if times := check_gpu.time_all(*group, DEVICE, SMALL):
-            record('time', **fields, ratios={pass_: round(ratio, 3) for pass_, ratio in times.items()})
-
-
-def run_shapes(seconds: float) -> None:
-    """The first call of each new length, with and without cuDNN, which plans for each anew."""
-    groups = [(positions, cudnn) for positions in (False, True) for cudnn in (True, False)]
-    run_groups('shapes', _shapes, groups, seconds)
-
-
-def _shapes(group: tuple[bool, bool]) -> None:
-    positions, cudnn = group
-    fields = {'positions': positions, 'cudnn': cudnn}
-    backends = [*table_attention.BACKENDS, *([SDPBackend.CUDNN_ATTENTION] if cudnn else [])]
-    chosen = mock.patch.object(table_attention, 'BACKENDS', backends)
-    with guarded('shapes', **fields), dispatch.backend('composition'), chosen:
-        times = []
-        for length in range(40, 44) if SMALL else (40, *range(67, 90, 2)):
-            shapes = [(64,)] * 3 + [(9,)] * positions
-            maps = [torch.randn(8, 8, length, *x, device=DEVICE, dtype=torch.bfloat16) for x in shapes]
-            inputs = [x.requires_grad_() for x in maps]
-            window = {'window_bias': inputs[3], 'window_size': 9} if positions else {}
-            synchronize()
-            start = time.perf_counter()
-            torch.autograd.grad(ops.global_attention(*inputs[:3], **window).float().sum(), inputs)
-            synchronize()
-            times.append(round(1e3 * (time.perf_counter() - start), 2))
-        record('shapes', **fields, median_ms=statistics.median(times[1:]), times=times)
 
 
 def run_flex(seconds: float) -> None:
