@@ -64,7 +64,8 @@ OPERATORS: dict[str, Any] = {}
 FUNCTIONS: dict[str, dict[str, Callable]] = {}
 
 _backends: dict[str, str] = {}  # operator → what the environment variable or `backend` selects instead of the table
-_failures: dict[str, str] = {}  # operator → why its Triton kernels failed in this process
+# (operator, dtype, sizes up to powers of 2) → why its Triton kernels failed for such calls in this process
+_failures: dict[tuple[str, torch.dtype, tuple[int, ...]], str] = {}
 _traced: list[str] | None = None  # names of the operators whose Triton kernels ran
 
 
@@ -141,7 +142,7 @@ def _against_kernel(kernel: str, operator: str, device: torch.device, dtype: tor
         return 'Triton runs on GPUs only'
     if device.type == 'cuda' and dtype not in HALF:
         return f'no kernel for {dtype}'
-    return triton.unavailable_reason() or _failures.get(operator, '')
+    return triton.unavailable_reason()
 
 
 def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
@@ -152,14 +153,15 @@ def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
         except NotImplementedError:
             return NotImplemented
     operator = name.removesuffix('_backward')
+    if _failures and _call_class(name, arguments) in _failures:
+        return NotImplemented
     try:
         outputs = triton.run(name, arguments, always=_backends.get(operator) == 'triton')
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
         message = str(error).strip().partition('\n')[0] or type(error).__name__
-        _failures[operator] = f'the kernel failed: {message}'
-        running.cache_clear()
+        _failures[_call_class(name, arguments)] = f'the kernel failed: {message}'
         warnings.warn(f'mmattn: the Triton kernel of {name} failed, PyTorch runs instead: {message}', stacklevel=2)
         return NotImplemented
     if outputs is not NotImplemented and _traced is not None:
@@ -167,9 +169,25 @@ def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
     return outputs
 
 
+def _call_class(name: str, arguments: tuple) -> tuple[str, torch.dtype, tuple[int, ...]]:
+    """Which calls fail alike, in both passes: by operator, dtype, and sizes of operands up to powers of 2."""
+    if name.endswith('_backward'):
+        name = name.removesuffix('_backward')
+        arguments = arguments[OPERATORS[name].leading : -1]
+    sizes = tuple(n.bit_length() for x in list_tensors(arguments) for n in (*x.shape, 0))
+    return name, _device_and_dtype(arguments)[1], sizes
+
+
+def failure(operator: str) -> str:
+    """Say why the Triton kernels of an operator failed in this process, at first, or return ''."""
+    return next((reason for (name, *_), reason in _failures.items() if name == operator), '')
+
+
 def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
     """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
     if not OPERATORS[name].keeps_lse or running(f'{name}_backward', device, dtype)[0] == 'composition':
+        return arguments
+    if _failures and _call_class(name, arguments) in _failures:
         return arguments
     return (*arguments[: len(OPERATORS[name].Arguments._fields) - 1], True)
 
@@ -263,6 +281,7 @@ def kernels_run() -> Iterator[list[str]]:
 
 def describe(operator: str, device: torch.device) -> str:
     """Name what runs an operator on a device, in 16 bit and float32, forward and backward, with the reasons."""
+    failed = f'; for some calls, {reason}' if (reason := failure(operator)) else ''
     texts: dict[str, list[str]] = {}
     for dtype, dtypes in ((torch.bfloat16, '16 bit'), (torch.float32, 'float32')):
         for pass_, name in zip(PASSES, (operator, f'{operator}_backward')):
@@ -270,8 +289,9 @@ def describe(operator: str, device: torch.device) -> str:
             reasons = '; '.join(f'{x}: {reason}' for x, reason in against)
             texts.setdefault(f'{chosen}{f" ({reasons})" if reasons else ""}', []).append(f'{dtypes} {pass_}')
     if len(texts) == 1:
-        return next(iter(texts))
-    return ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
+        return next(iter(texts)) + failed
+    listed = ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
+    return listed + failed
 
 
 def _until_running(

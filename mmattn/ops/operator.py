@@ -71,7 +71,7 @@ class Operator(Generic[Arguments]):
         self.Arguments, self.check = arguments, check
         self._forward, self._backward, self._fake, self._flops = forward, backward, fake, flops
         self._layout = layout
-        self._leading = len(differentiable) + len(kept)  # arguments of the backward operator that come first
+        self.leading = len(differentiable) + len(kept)  # arguments of the backward operator that come first
         leading = ['Tensor grad', *(f'Tensor? grad_{x}' for x in differentiable[1:]), *(f'Tensor {x}' for x in kept)]
         self.keeps_lse = 'lse' in kept
         operands = signature.partition(') -> ')[0].replace('=True', '')
@@ -88,7 +88,7 @@ class Operator(Generic[Arguments]):
         self.run = getattr(torch.ops.mmattn, self.name).default
         autograd.register(self.name, len(differentiable))
         count_flops(self.name, lambda *operands: flops(arguments(*operands), False))
-        count_flops(f'{self.name}_backward', lambda *x: flops(arguments(*x[self._leading : -1]), True))
+        count_flops(f'{self.name}_backward', lambda *x: flops(arguments(*x[self.leading : -1]), True))
 
     def reference(self, *operands: Any) -> Any:
         """Evaluate the operator in float32 or float64."""
@@ -112,14 +112,14 @@ class Operator(Generic[Arguments]):
 
     def fake_backward(self, *given: Any) -> list[Tensor]:
         """Allocate gradients without data."""
-        tensors = list_tensors(given[self._leading : -1])
+        tensors = list_tensors(given[self.leading : -1])
         return [torch.empty_like(x, memory_format=self._layout) for x, needed in zip(tensors, given[-1]) if needed]
 
     def _of_backward(self, given: tuple) -> tuple:
-        return *given[: self._leading], self.Arguments(*given[self._leading : -1])
+        return *given[: self.leading], self.Arguments(*given[self.leading : -1])
 
     def _needed(self, given: tuple, grads: Sequence[Tensor]) -> list[Tensor]:
-        tensors = list_tensors(given[self._leading : -1])
+        tensors = list_tensors(given[self.leading : -1])
         return [grad.to(x.dtype) for grad, x, needed in zip(grads, tensors, given[-1], strict=True) if needed]
 
     def _run(self, *operands: Any) -> Any:

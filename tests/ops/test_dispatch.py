@@ -254,7 +254,9 @@ def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu
 
 
 def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, monkeypatch):
-    """As one that the compiler refuses, or for which the cache's disk is full. The training goes on."""
+    """As one that the compiler refuses, or for which the cache's disk is full. The training goes on, and calls of other
+    sizes try the kernel."""
+    run = triton.run
     monkeypatch.setattr(triton, 'run', failing(OSError(28, 'No space left on device')))
     with pytest.warns(UserWarning, match=r'Triton kernel of global_attention failed.*No space left on device'):
         dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
@@ -263,6 +265,11 @@ def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, mo
         dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
     assert calls == [('composition', False)] * 2  # its own backward pass does not need the log-sum-exp
     assert 'No space left' in dispatch.describe('global_attention', GPU)
+    monkeypatch.setattr(triton, 'run', run)
+    dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
+    assert calls[2:] == [('composition', False)]
+    dispatch.run('global_attention', (*[on_gpu(40)] * 12, False))
+    assert calls[3:] == [('triton', False)]
 
 
 def test_a_composition_computes_the_log_sum_exp_for_a_kernels_backward_pass(gpu, calls, monkeypatch):
