@@ -209,23 +209,28 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
     from triton.compiler import make_backend
 
     backend = type(make_backend(GPUTarget('cuda', 90, 32)))
-    keys = []
+    keys, compiled = [], {}
 
     def record(kernel, programs, *arguments, **constants):
-        seen = [native_specialize_impl(backend, launch.encode(x), False, True, True) for x in arguments]
-        keys[-1].append((kernel.__name__, str(seen), str(constants)))
+        encoded, kind = launch.encode(arguments)
+        seen = [native_specialize_impl(backend, x, False, True, True) for x in encoded]
+        keys[-1].append((kernel.__name__, str(seen), kind, str(constants)))
+        # The launch keeps one compiled kernel by this kind, so Triton would compile the same.
+        assert compiled.setdefault((kernel.__name__, kind), str(seen)) == str(seen)
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     monkeypatch.setattr(launch, 'launch', record)
     monkeypatch.setattr(module, 'supports', lambda args: True)
-    for height, width in ((20, 17), (32, 48), (97, 64)):
+    for height, width, start in ((20, 17, 0), (32, 48, 0), (97, 64, 0), (1, 17, 0), (20, 1, 1), (33, 16, 1), (1, 1, 0)):
         keys.append([])
-        x = torch.empty(2, 3, height, width, 32, dtype=torch.float16, device='meta')
+        storage = torch.empty(start + 2 * 3 * height * width * 32, dtype=torch.float16)
+        x = storage[start:].view(2, 3, height, width, 32)
         window = dict(window_bias=x.new_empty(2, 3, height, width, 25), window_size=5)
         arguments = literal.arguments('global_attention', x, x, x, **window, outside_bias=x[..., 0])
         out, lse = module.forward(*arguments)
         module.backward(out, lse, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]
+    assert len({str(key) for key in keys}) > 2  # others are compiled again
 
 
 OLDEST = cache_folder() / 'triton-3.6.0'  # run_tests.sh --all installs it

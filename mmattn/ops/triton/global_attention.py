@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from .launch import Config, width
 
 AXES = 3
 MOST_CHANNELS = 256  # the sums of a row stay in registers
-FEWEST_PAIRS = 2**22  # batch · heads · N · M: a launch takes a millisecond of the CPU, as long as a composition
+FEWEST_PAIRS = 2**22  # batch · heads · N · M: found when a launch took a millisecond of the CPU, as a composition
 
 
 class Operands:
@@ -72,8 +71,8 @@ class Operands:
         """Run a kernel whose programs own ``owned`` rows of each map. If ``parts`` > 0, programs share a tile."""
 
         def programs(config: Config) -> int:
-            shares = triton.cdiv(parts, config.stream) if parts else 1
-            return self.maps * triton.cdiv(owned, config.owned) * shares
+            shares = -(-parts // config.stream) if parts else 1
+            return self.maps * -(-owned // config.owned) * shares
 
         with torch.cuda.device_of(self.call.query):  # no effect on CPUs
             launch.launch(kernel, programs, self.call, *arguments, **self.constants)

@@ -22,56 +22,104 @@ class Config(NamedTuple):
     stages: int  # of the software pipeline
 
 
-# (most channels, configuration of the forward pass, of the gradients), for GPUs whose blocks have much shared memory
-# (compute capability 9.0 and 10.0) or less. None spills registers up to 128 channels. All fit into the 99 KiB of the
-# smallest GPUs: see tools/benchmarks/compile_triton.py.
-CONFIGS = {
-    True: (
-        (64, Config(128, 64, 8, 3), Config(64, 32, 8, 3)),
-        (128, Config(64, 32, 8, 3), Config(64, 32, 8, 3)),
-        (256, Config(32, 32, 8, 2), Config(32, 32, 8, 2)),
-    ),
-    False: (
-        (64, Config(128, 64, 8, 3), Config(64, 16, 8, 3)),
-        (128, Config(64, 32, 8, 2), Config(64, 16, 8, 3)),
-        (256, Config(32, 32, 8, 2), Config(32, 32, 8, 2)),
-    ),
-}
-MUCH = 200 * 1024  # bytes of shared memory
+class Choice(NamedTuple):
+    """The configurations up to a number of channels."""
+
+    channels: int
+    forward: Config
+    query: Config
+    key: Config
+
+
+# Measured: the fastest of the configurations that ran on an NVIDIA H200, for 97×97 positions and a window of 31×31
+# (docs/results/gpu_h200.json, tune). Times below 1.1 ms may be of the host. Compiled: without a time, and none of these
+# kernels spills a register. tools/benchmarks/compile_triton.py shows spills, wgmma and shared memory.
+MUCH = 200 * 1024  # bytes of shared memory of a block: compute capability 9.0 and 10.0
+WITH_MUCH = (
+    # measured: 0.58, 0.91 and 0.62 ms
+    Choice(64, Config(128, 64, 8, 2), Config(64, 32, 4, 2), Config(64, 64, 4, 2)),
+    # compiled
+    Choice(128, Config(64, 32, 8, 3), Config(64, 32, 8, 3), Config(64, 32, 8, 3)),
+    # measured: 0.79, 1.05 and 1.90 ms, although they spill. 32 rows and 8 warps for all took 1.50, 2.16 and 2.56 ms
+    Choice(256, Config(64, 32, 4, 2), Config(128, 32, 8, 2), Config(32, 32, 4, 2)),
+)
+# Not measured. They fit into the 99 KiB of compute capability 8.6 and 12.0.
+WITH_LITTLE = (
+    Choice(64, Config(128, 64, 8, 3), Config(64, 16, 8, 3), Config(64, 16, 8, 3)),  # compiled
+    Choice(128, Config(64, 32, 8, 2), Config(64, 16, 8, 3), Config(64, 16, 8, 3)),  # compiled
+    Choice(256, Config(32, 32, 8, 2), Config(32, 32, 8, 2), Config(32, 32, 8, 2)),  # 99 KiB; spill up to 244 bytes
+)
+AXES = (  # fewer products, so fewer registers and less shared memory: on all GPUs, compiled
+    (128, Config(64, 32, 8, 3)),
+    (256, Config(32, 32, 8, 2)),
+)
 
 
 def select_config(kernel: Any, shared: int, D: int, DV: int, **_: Any) -> Config:
     """Select the configuration of a kernel for the shared memory of a block, and channels."""
-    owns_pairs = kernel.__name__ == 'axis_gradients'  # fewer products: it needs fewer registers
-    forward, gradients = next(config for most, *config in CONFIGS[owns_pairs or shared >= MUCH] if max(D, DV) <= most)
-    return forward if kernel.__name__ == 'forward_kernel' else gradients
+    channels = max(D, DV)
+    if kernel.__name__ == 'axis_gradients':
+        return next(config for most, config in AXES if channels <= most)
+    choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)
+    return {'forward_kernel': choice.forward, 'query_gradients': choice.query}.get(kernel.__name__, choice.key)
 
 
 @functools.cache
 def shared_memory(device: int) -> int:
-    """Query the bytes of shared memory of a block, 0 in Triton's interpreter."""
-    if interpreted():
-        return 0
+    """Query the bytes of shared memory of a block."""
     properties = torch.cuda.get_device_properties(device)
     return getattr(properties, 'shared_memory_per_block_optin', properties.shared_memory_per_block)
 
 
+INTERPRETED = interpreted()  # Triton reads the variable when it is imported, too
+ONE = tl.constexpr(1)
+# The compiled kernels by all that Triton compiles them for. Its own search takes 500 calls of Python for our operands.
+_compiled: dict[tuple, tuple[Any, Config, tuple]] = {}
+
+
 def launch(kernel: Any, programs: Callable[[Config], int], *arguments: Any, **constants: Any) -> None:
     """Run a kernel with as many programs as ``programs`` computes for its configuration."""
-    config = select_config(kernel, shared_memory(0 if interpreted() else torch.cuda.current_device()), **constants)
-    kernel[programs(config),](*map(encode, arguments), **constants, **options(config))
+    if INTERPRETED:
+        config = select_config(kernel, 0, **constants)
+        kernel[programs(config),](*arguments, **constants, **options(config))
+        return
+    device = torch.cuda.current_device()
+    encoded, kind = encode(arguments)
+    key = kernel.__name__, device, kind, *constants.values()
+    if key in _compiled:
+        compiled, config, more = _compiled[key]
+        compiled[programs(config), 1, 1](*encoded, *more)
+        return
+    config = select_config(kernel, shared_memory(device), **constants)
+    compiled = kernel[programs(config),](*encoded, **constants, **options(config))
+    _compiled[key] = compiled, config, (*constants.values(), config.owned, config.stream)  # in the kernels' order
 
 
-def encode(x: Any) -> Any:
-    """Encode the numbers of an argument, also in tuples, so that sizes do not cause new compilations."""
+def encode(arguments: tuple) -> tuple[tuple, tuple]:
+    """Encode the numbers among arguments, also in tuples, so that sizes do not cause new compilations.
+
+    Also returns what Triton compiles a kernel for.
+    """
     # Triton compiles a kernel again where a number becomes 1 or divisible by 16, or ceases to be. 2n + 1 is neither.
     # `blocks.decode` is the inverse. 1 is a stride or an axis without positions: it remains, and the compiler uses it.
-    if isinstance(x, tuple):
-        parts = map(encode, x)
-        return type(x)(*parts) if hasattr(x, '_fields') else tuple(parts)
-    if isinstance(x, bool) or not isinstance(x, int) or x == 0 or interpreted():
-        return x
-    return tl.constexpr(1) if x == 1 else 2 * x + 1
+    # No function is called for an element, except for a tensor or a tuple: this runs at each launch.
+    encoded, kinds = [*arguments], [*arguments]
+    for i, x in enumerate(arguments):
+        kind: Any = type(x)
+        if kind is int:
+            encoded[i] = 0 if x == 0 else ONE if x == 1 else 2 * x + 1
+            kinds[i] = x if x == 0 or x == 1 else 2 if x < 2**30 else 3  # 32 or 64 bits
+        elif x is None:
+            pass
+        elif kind is torch.Tensor or isinstance(x, torch.Tensor):  # also a parameter
+            kinds[i] = x.dtype, x.data_ptr() % 16
+        elif kind is tl.constexpr:
+            kinds[i] = kind, x.value
+        elif kind is float:
+            kinds[i] = kind
+        else:
+            encoded[i], kinds[i] = encode(x)
+    return tuple.__new__(type(arguments), encoded), tuple(kinds)  # also of a NamedTuple
 
 
 def options(config: Config) -> dict[str, int]:
