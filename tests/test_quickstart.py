@@ -92,7 +92,7 @@ def add_wheel(folder, name, version, cuda=None):
 
 @pytest.fixture
 def environment(tmp_path):
-    """``environment(*options, **env)`` runs dependencies.sh where pip knows a folder of wheels alone, and nothing is locked.
+    """``environment(*options, **env)`` runs dependencies.sh, with nothing locked, where pip knows a folder of wheels alone.
 
     mmcv with operators is in the cache. ``versions`` are those of the script.
     """
@@ -146,9 +146,11 @@ def test_a_build_of_torch_for_cpus_does_not_hide_the_one_for_cuda(environment, t
 
 @pytest.mark.e2e
 def test_without_an_index_of_pytorch_the_build_for_cuda_serves_and_a_cache_changes_nothing(environment, tmp_path):
-    """The index of pip has torch for CUDA alone. mmcv with operators, which the cache has, is for those who ask for it."""
+    """The index of pip has torch for CUDA alone. The cache has mmcv with operators, for those who ask for it."""
     version = environment.versions['torch']
     add_wheel(tmp_path / 'index/torch', 'torch', version, cuda='13.0')
+    wheel = next((tmp_path / 'index/torch').iterdir()).name
+    (tmp_path / 'index/torch/index.html').write_text(f'<!DOCTYPE html><a href="{wheel}">{wheel}</a>')
     no_folder = dict(PIP_FIND_LINKS='', PIP_NO_INDEX='', PIP_INDEX_URL=f'file://{tmp_path}/index')
     no_folder.update(TORCH_INDEX_URL=f'file://{tmp_path}/nothing', MMATTN_ACCELERATOR='cpu')
     done = environment(**no_folder)
