@@ -92,7 +92,7 @@ def add_wheel(folder, name, version, cuda=None):
 
 @pytest.fixture
 def environment(tmp_path):
-    """``environment(*options, **env)`` runs dependencies.sh, with nothing locked, where pip knows a folder of wheels alone.
+    """``environment(*options, **env)`` runs dependencies.sh where pip knows a folder of wheels alone.
 
     mmcv with operators is in the cache. ``versions`` are those of the script.
     """
