@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .arguments import check_device, check_mask, check_window
+from .arguments import check_device, check_mask, check_window, window_entries
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .operator import Operator
@@ -113,8 +113,8 @@ def _slices(a: ZscoreArguments) -> Iterator[_Slice]:
     positions = math.prod(size)
     on_grid = a.support == 'grid'
     # Not only in the public function: tables have as many entries as window_size says.
-    expected = sum(a.window_size) - len(size) + 1 if on_grid else math.prod(a.window_size)
-    if len(a.window_size) != len(size) or expected != entries or min(a.window_size) < 1:
+    fits = len(a.window_size) == len(size) and min(a.window_size) > 0
+    if not fits or window_entries(tuple(a.window_size), a.is_causal, on_grid) != entries:
         raise ValueError(f'window_size {list(a.window_size)} does not fit window_bias {tuple(window.shape)}')
     row = size[1:] if on_grid else []  # a slice for 'grid' consists of whole rows of the map
     # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.

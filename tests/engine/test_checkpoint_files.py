@@ -34,6 +34,8 @@ from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.video.backbone_weights import load_backbone
 from mmattn.video.inferencer import VOSInferencer
 
+from ..requirements import requires
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
 DETECTOR = next((ROOT / 'configs/attended_residual').glob('faster*bccd*.py'))
@@ -170,7 +172,7 @@ OPERATORS = 'mmattn/detection/inferencer.py', 'tools/dataset_converters/region_f
 @pytest.mark.parametrize(
     'way',
     [
-        pytest.param(way, marks=pytest.mark.mmcv_operators if way in OPERATORS else ())
+        pytest.param(way, marks=requires('mmcv operators') if way in OPERATORS else ())
         for way in WAYS
         if WAYS[way] is not None
     ],
