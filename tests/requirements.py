@@ -51,7 +51,7 @@ PARTS = {  # whether it is here, and what to do otherwise
 }
 
 
-OPTIONAL = 'deepspeed', 'mmcv.ops', 'mmdet', 'onnx', 'onnxruntime', 'onnxscript', 'sphinx', 'triton'
+OPTIONAL = 'deepspeed', 'mmcv.ops', 'onnx', 'onnxruntime', 'onnxscript', 'sphinx', 'triton'
 IMPORTED = pytest.StashKey[set]()  # those of them that were imported when tests were collected
 
 

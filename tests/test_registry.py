@@ -145,7 +145,6 @@ HIDDEN = [
 
 
 @pytest.mark.one_case
-@pytest.mark.every_case
 @pytest.mark.parametrize(
     ('hidden', 'missing', 'mmengine_path'),
     [

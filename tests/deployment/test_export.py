@@ -214,6 +214,7 @@ def image(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_path):
     """The whole way of an image: scaled, normalised, padded, segmented, cropped and scaled back."""
     from mmseg.apis import inference_model

@@ -84,6 +84,7 @@ def ends(*_):
     os._exit(3)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_ends_its_process_is_reported(monkeypatch):
     monkeypatch.setattr(check_gpu, 'check', ends)
     finding = isolated(*ARGUMENTS)
@@ -124,6 +125,7 @@ def test_the_last_line_selects_fast_correct_kernels(findings, expected):
     assert selected(found) == expected
 
 
+@pytest.mark.slow
 def test_the_whole_report_on_a_cpu(monkeypatch, capsys):
     """Its last line is a value of MMATTN_BACKEND."""
     arguments = ['--device', 'cpu', '--quick', '--operators', 'dynamic_conv', '--dtypes', 'float32']
