@@ -259,6 +259,7 @@ def test_a_broken_image_does_not_stop_the_others(exported, image, tmp_path):
     assert [path.name for path in (tmp_path / 'pred').iterdir()] == ['image.png']
 
 
+@pytest.mark.slow
 def test_the_service_answers_with_the_index_map(exported, image, monkeypatch):
     """Of a posted file, as for its path and its pixels; what is no image is the client's error."""
     monkeypatch.syspath_prepend(TOOLS)
@@ -285,6 +286,7 @@ def test_the_service_answers_with_the_index_map(exported, image, monkeypatch):
             server.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('options', 'error', 'names'),
     [
