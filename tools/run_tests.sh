@@ -24,7 +24,8 @@ if [ "${1:-}" = --all ]; then
     shift
 fi
 export MMATTN_LOG=$PWD/work_dirs/tests.log
-rm -f "$MMATTN_LOG"
+mkdir -p work_dirs
+: >"$MMATTN_LOG"
 bash tools/environment/setup.sh "${with_ops[@]}"
 python=.venv/bin/python
 if [ ${#with_ops[@]} != 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
