@@ -364,6 +364,8 @@ def mean(values):
     return 100 * fmean(values)
 
 
+@pytest.mark.slow
+@requires('coco_vqa_mini_source')
 def test_baselines_of_coco_vqa_mini(real):
     """On the source's val: always "no", the majority answers of the humans, and the best with the answers of train."""
     folder = real('vqa')
@@ -384,7 +386,11 @@ def test_baselines_of_coco_vqa_mini(real):
     assert Counter(each.answer_type for each in train).keys() == {'yes/no', 'number', 'other'}
 
 
-@pytest.mark.parametrize(('name', 'best'), [('coco_qa', 95.9), ('daquar', 90.3)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'best'),
+    [pytest.param(name, best, marks=requires(source_of(name))) for name, best in (('coco_qa', 95.9), ('daquar', 90.3))],
+)
 def test_best_possible_accuracies(real, name, best):
     folder = real(name)
     index = AnswerIndex(frequent_answers(read(folder, 'train')))

@@ -307,7 +307,8 @@ def test_launches(meta, dtype):
     size, k, half = (2, 1, 97, 97), 31, functools.partial(meta, dtype=dtype)
     window, outside = meta(*size, k * k), meta(*size)
     normalised = window, outside, None, (k, k), 0.0, False, 'global'
-    for channels, most in ((128, 400), (256, 550)):  # 256: the formulas of the backward pass are faster than one kernel
+    # 256: the formulas of the backward pass are faster than one kernel. In 16 bit, they also hold the mean in channels.
+    for channels, most in ((128, 400), (256, 550 if dtype == torch.float32 else 580)):
         x = half(*size, channels)
         call = literal.arguments('global_attention', x, x, x, window_bias=window, window_size=k, outside_bias=outside)
         assert launches('global_attention', call, [False]) + zscore(normalised) <= most
