@@ -6,7 +6,8 @@
 #     bash tools/run_tests.sh --all    all tests and the linters; also compiles mmcv's operators, once, and installs Triton
 #                                      and Sphinx
 #
-# It prints one line per step and the slowest tests. All output is in work_dirs/tests.log, and what failed is printed.
+# It prints one line per step, the slowest tests, and why others were skipped. All output is in work_dirs/tests.log, and what
+# failed is printed.
 # Arguments after these are passed to pytest, which then prints its own output:
 #
 #     bash tools/run_tests.sh tests/ops -k causal -n 0
@@ -50,10 +51,13 @@ run=($python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}")
 if [ $# -gt 0 ]; then exec "${run[@]}" "$@"; fi
 from=$(wc -c <"$MMATTN_LOG")
 code=0
-step 'tests' "${run[@]}" -o console_output_style=count --durations 10 --disable-warnings 2>/dev/null || code=$?
+step 'tests' "${run[@]}" -o console_output_style=count -rs --durations 10 --disable-warnings 2>/dev/null || code=$?
 output() { tail -c +$((from + 1)) "$MMATTN_LOG"; }
 if [ $code != 0 ]; then
     { output | sed -n '/^=* \(ERRORS\|FAILURES\) =*$/,$p' | grep . || output | tail -n 40; } >&2
     fail "tests failed; all output: $MMATTN_LOG"
 fi
-output | sed -n '/slowest 10 durations/,$p'
+output | sed -n '/slowest 10 durations/,/short test summary/{/short test summary/!p}'
+output | sed -nE 's/^SKIPPED \[([0-9]+)\] [^ ]+ (.*)/\1 \2/p' | # why, and how many tests
+    awk '{ n = $1; $1 = ""; sum[$0] += n } END { for (why in sum) printf "skipped %d:%s\n", sum[why], why }' | sort -t ' ' -k 2nr
+output | tail -n 1
