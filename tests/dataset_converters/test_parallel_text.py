@@ -163,7 +163,8 @@ def test_faults_of_multi30k(fails, tmp_path):
 @requires('multi30k')
 def test_the_real_multi30k(command, out):
     code, said, warnings = command(multi30k, REAL, '--merges', 500)
-    assert (code, warnings) == (0, [])
+    on_the_way = 'tokenizing:', 'learning BPE:', 'segmenting:'  # printed where the machine is slow
+    assert (code, [line for line in warnings if not line.startswith(on_the_way)]) == (0, [])
     assert said[-1].startswith(f'{out}: 29,000 train, 1,014 val, 1,000 test pairs, 500 merges, ')
     vocabulary = Vocabulary.from_file(out / 'vocabulary.txt')
     for language in ('en', 'de'):
