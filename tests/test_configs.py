@@ -93,7 +93,9 @@ OTHERS = [
     'unet_ba/unet-ba_r18-d8_1xb12-100e_lfw-pl-aligned-224x224.py',
     'unet_ba/unet_r18-d8_1xb12-100e_helen-aligned-448x448.py',
 ]
-BUILT_BY_DEFAULT = {name.partition('/')[0]: name for name in CONFIGS}.values()  # one of each method
+BUILT_BY_DEFAULT = {
+    name.partition('/')[0]: name for name in CONFIGS if name not in TRAINED + OTHERS
+}.values()  # one of each method
 
 
 @pytest.mark.slow
@@ -131,7 +133,9 @@ def case(name, by_default):
     return pytest.param(name, marks=[required_by(name), *([] if by_default else [pytest.mark.slow])])
 
 
-@pytest.mark.parametrize('name', [case(name, name in BUILT_BY_DEFAULT) for name in CONFIGS if name not in TRAINED])
+@pytest.mark.parametrize(
+    'name', [case(name, name in BUILT_BY_DEFAULT) for name in CONFIGS if name not in TRAINED + OTHERS]
+)
 def test_config_builds(name):
     """Without memory for the weights. Each parameter of this package has a dimension, as FSDP requires."""
     cfg = read(name)
