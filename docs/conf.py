@@ -35,6 +35,7 @@ include_patterns = [  # the pages lie where they are read in the repository
     'README.md',
     'CHANGELOG.md',
     'CONTRIBUTING.md',
+    'SECURITY.md',
     'docs/**',
     'configs/*/README.md',
     'docker/README.md',

@@ -16,7 +16,7 @@ from mmattn.utils.command import silence
 from . import tiny_data as tiny_data_sets
 from .covering import left_out
 from .forked_tools import run_command
-from .requirements import IMPORTED, OPTIONAL, missing_for
+from .requirements import missing_for
 
 silence()
 
@@ -31,10 +31,6 @@ def pytest_collection_modifyitems(config, items):
         rest = left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in rest])
         items[:] = [item for item in items if item not in rest]
-
-
-def pytest_collection_finish(session):
-    session.config.stash[IMPORTED] = {name for name in OPTIONAL if name in sys.modules}
 
 
 def pytest_runtest_setup(item):

@@ -51,10 +51,6 @@ PARTS = {  # whether it is here, and what to do otherwise
 }
 
 
-OPTIONAL = 'deepspeed', 'mmcv.ops', 'onnx', 'onnxruntime', 'onnxscript', 'sphinx', 'triton'
-IMPORTED = pytest.StashKey[set]()  # those of them that were imported when tests were collected
-
-
 def requires(*parts):
     """The mark of a test that requires some of PARTS."""
     gone = [f'{part}: {remedy}' for part in parts for is_here, remedy in [PARTS[part]] if not is_here]

@@ -1,11 +1,7 @@
 """A part that is missing leaves out the tests that require it, and no other."""
 
 from . import requirements
-from .requirements import IMPORTED, missing_for, requires
-
-
-def test_nothing_optional_is_imported_when_tests_are_collected(pytestconfig):
-    assert pytestconfig.stash[IMPORTED] == set()
+from .requirements import missing_for, requires
 
 
 def test_the_reason_says_how_to_get_the_part(monkeypatch):
