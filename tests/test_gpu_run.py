@@ -25,7 +25,7 @@ def read(folder):
 @pytest.mark.e2e
 def test_the_run_is_rehearsed_without_a_gpu(tmp_path):
     paths = {'OUT': str(tmp_path), 'SITE': str(tmp_path / 'site'), 'PYTHON': sys.executable}
-    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}  # this is a worker
+    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}
     env = {**outside, **paths, 'SMALL': '--small', 'OMP_NUM_THREADS': '1'}
     command = ['bash', GPU_RUN / 'gpu_run.sh', 'env', 'compare', 'layers', 'ops', 'sanitize']
     done = subprocess.run(command, env=env, text=True, capture_output=True)
@@ -99,7 +99,7 @@ if __name__ == '__main__':
 @pytest.mark.e2e
 def test_a_group_that_ends_its_process_ends_no_other_group(tmp_path):
     (tmp_path / 'groups.py').write_text(GROUPS)
-    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}  # this is a worker
+    outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}
     env = {**outside, 'OUT': str(tmp_path), 'PYTHONPATH': str(GPU_RUN)}
     done = subprocess.run([sys.executable, tmp_path / 'groups.py'], env=env, text=True, capture_output=True)
     assert "['first', 'wrong', 'last']" in done.stdout, done.stderr
