@@ -172,7 +172,7 @@ def main():
         '--max-pixels',
         type=int,
         default=2**22,
-        help='of an image; larger ones are refused. Memory grows with pixels, classes and workers; default: %(default)s',
+        help='of an image; larger ones are refused. Memory grows with pixels, classes, workers; default: %(default)s',
     )
     parser.add_argument('--workers', type=int, default=1, help='images that are segmented at a time; default: 1')
     run_onnx.add_session_options(parser)
