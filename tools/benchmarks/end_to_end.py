@@ -14,7 +14,6 @@ propagation and SST, with random weights.
 import argparse
 import copy
 import multiprocessing
-import re
 from ast import literal_eval
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -96,11 +95,6 @@ def load(line: str) -> Config:
     cfg.model.backbone.init_cfg = None
     cfg.model.pop('pretrained', None)
     return cfg
-
-
-def needs_mmcv_operators(cfg: Config) -> bool:
-    """Return whether a network is a detector, or has mmseg's ``CCHead`` or deformable convolution."""
-    return cfg.get('default_scope') == 'mmdet' or bool(re.search(r"type='(CCHead|DCN(v2)?)'", cfg.pretty_text))
 
 
 def steps(line: str, options: Options) -> dict[str, tuple[Callable[[], Tensor], int]]:
@@ -203,7 +197,9 @@ def main() -> None:
         parser.error(f'configs must be pairs, a stock one and ours; got {len(args.configs)}')
     pairs = [*zip(args.configs[::2], args.configs[1::2])]
     if not mmattn.utils.command.has_mmcv_operators():
-        left_out = [pair for pair in pairs if any(needs_mmcv_operators(load(line)) for line in pair)]
+        left_out = [
+            pair for pair in pairs if any(mmattn.utils.command.needs_mmcv_operators(load(line)) for line in pair)
+        ]
         if left_out:
             names = ', '.join(line for pair in left_out for line in pair)
             print(f'Left out, without operators of mmcv: {names}. {mmattn.utils.command.COMPILE_OPERATORS}')

@@ -1,6 +1,6 @@
 """Put load on a service of serve_onnx.py: honest images beside hostile requests. Prints answers, times and memory.
 
-    python tools/deployment/load_test.py http://127.0.0.1:8000 [--pid PID] [--clients 40] [--requests 10000] …
+    python tools/benchmarks/service.py http://127.0.0.1:8000 [--pid PID] [--clients 40] [--requests 10000] …
 
 It exits with code 1 if an honest request gets another answer than its index map, if a hostile one gets none or none of
 4xx, or if the service has gone.
