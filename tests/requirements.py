@@ -6,7 +6,6 @@ is skipped, and the reason says how to get the part. The part is imported in tes
 """
 
 import os
-import re
 import shutil
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from mmengine.config import Config
 
 from mmattn.ops import library
 from mmattn.utils import config_path
-from mmattn.utils.command import has_mmcv_operators
+from mmattn.utils.command import has_mmcv_operators, needs_mmcv_operators
 
 ROOT = Path(__file__).parents[1]
 # Data sets, and their folders in `shared/data` beside the checkout. Configs read $NAME_ROOT, or data/NAME.
@@ -65,9 +64,7 @@ def required_by(name):
 @cache
 def missing_for(name):
     """Say what is missing to build the model of a shipped config, if anything is."""
-    cfg = Config.fromfile(config_path(name))
-    needs_operators = cfg.get('default_scope') == 'mmdet' or re.search(
-        "'type': '(CCHead|DCN(v2)?)'", str(cfg.to_dict())
-    )
     is_here, remedy = PARTS['mmcv operators']
-    return None if is_here or not needs_operators else f'requires mmcv operators: {remedy}'
+    if is_here or not needs_mmcv_operators(Config.fromfile(config_path(name))):
+        return None
+    return f'requires mmcv operators: {remedy}'

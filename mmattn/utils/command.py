@@ -131,6 +131,12 @@ def has_mmcv_operators() -> bool:
     return mmcv is not None and any(Path(mmcv.origin or '').parent.glob('_ext.*'))
 
 
+def needs_mmcv_operators(cfg: Any) -> bool:
+    """Check whether an mmengine config has a detector, mmseg's ``CCHead``, or deformable convolution."""
+    stock = re.search(r"'type': '(CCHead|DCN(v2)?)'", str(cfg.to_dict()))
+    return cfg.get('default_scope') == 'mmdet' or stock is not None
+
+
 def _is_expected(error: BaseException) -> bool:
     of_config = isinstance(error, AttributeError | KeyError) and "'ConfigDict' object" in str(error)
     return isinstance(error, EXPECTED) or of_config or (_component(error) is not None and bool(str(error)))
