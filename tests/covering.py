@@ -34,6 +34,12 @@ def parameters(case):
     return [*values, *params.values()]
 
 
+def first(cases):
+    """Return the first case that runs by default."""
+    marked = lambda case: any(case.get_closest_marker(mark) for mark in ('slow', 'e2e', 'kernels'))  # noqa: E731
+    return next((case for case in cases if not marked(case)), cases[0])
+
+
 def left_out(items):
     """Return those of the collected cases that do not run by default."""
     tests = defaultdict(list)
@@ -44,7 +50,7 @@ def left_out(items):
     for cases in tests.values():
         rows = [parameters(case) for case in cases]
         if cases[0].get_closest_marker('one_case'):
-            rest.update(cases[1:])
+            rest.update(case for case in cases if case is not first(cases))
         elif len(rows[0]) > 1:
             taken = {cases[position] for position in covering(rows, min(len(rows[0]) - 1, 2))}
             rest.update(case for case in cases if case not in taken)

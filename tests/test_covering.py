@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from .covering import covering
+from .covering import covering, left_out
 
 
 @pytest.mark.every_case
@@ -20,3 +20,43 @@ def test_all_that_occurs_occurs_in_the_cases_taken(sizes, strength):
     assert occurring(taken) == occurring(rows)
     largest = sorted(sizes)[-strength:]
     assert len(taken) <= 1.4 * (largest[0] * largest[-1] if strength == 2 else largest[0])
+
+
+CASES = """
+import pytest
+
+product = pytest.mark.parametrize('a', [1, 2, 3]), pytest.mark.parametrize('b', [4, 5])
+
+
+def three(test):
+    return product[0](product[1](pytest.mark.parametrize('c', [6, 7])(test)))
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+@product[1]
+@pytest.mark.parametrize('c', [6, 7])
+def test_one(a, b, c): ...
+
+
+@pytest.mark.every_case
+@three
+def test_every(a, b, c): ...
+
+
+@three
+def test_pairs(a, b, c): ...
+"""
+
+
+def test_a_mark_says_how_many_cases_run(pytester):
+    items = pytester.getitems(CASES)
+    kept = [item for item in items if item not in left_out(items)]
+    values = {
+        name: [tuple(x.callspec.params[name] for name in 'abc') for x in kept if x.originalname == name]
+        for name in ('test_one', 'test_every', 'test_pairs')
+    }
+    ((a, *_),) = values['test_one']  # not the one marked slow
+    assert a == 2
+    assert len(values['test_every']) == 12
+    assert 6 <= len(values['test_pairs']) < 12
