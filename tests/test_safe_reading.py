@@ -27,6 +27,7 @@ from mmattn.utils.conversion import Fault, unpack
 from mmattn.utils.trained_model import trained_settings
 from mmattn.video.backbone_weights import load_backbone
 
+from .hostile_pickle import Code
 from .requirements import requires
 
 ROOT = Path(__file__).parents[1]
@@ -104,16 +105,6 @@ def test_unsafe_entries_are_all_reported_before_anything_is_extracted(kind, tmp_
 
 
 # --- objects in arrays and checkpoints
-
-
-class Code:
-    """Its pickle creates a file when it is loaded."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 @pytest.fixture

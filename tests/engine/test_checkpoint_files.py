@@ -34,6 +34,7 @@ from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.video.backbone_weights import load_backbone
 from mmattn.video.inferencer import VOSInferencer
 
+from ..hostile_pickle import Code
 from ..requirements import requires
 
 ROOT = Path(__file__).parents[2]
@@ -80,16 +81,6 @@ WAYS = {
     ),
     'mmattn/deployment/network.py': None,  # SegmentationInferencer
 }
-
-
-class Code:
-    """Its pickle creates a file when it is loaded."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 @pytest.fixture

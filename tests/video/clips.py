@@ -5,10 +5,9 @@ from mmattn.video.loading import LoadGivenMasks, PackClip
 from reproduction.releases import CLIP_SIZE as SIZE  # noqa: F401
 from reproduction.releases import clip, davis, frame, squares, youtube_vos  # noqa: F401
 
-from ..requirements import real_data, requires
+from ..requirements import real_data
 
 DAVIS = real_data('davis_240p')
-needs_davis = requires('davis_240p')
 TEST = [LoadGivenMasks(), PackClip()]
 
 

@@ -15,6 +15,7 @@ from mmattn.video.frame_files import read_frame
 from mmattn.video.loading import LoadClipFrames, LoadClipMasks, PackClip, SampleClip
 from mmattn.video.masks import write_mask
 
+from ..requirements import requires
 from . import clips
 from .clips import TEST, packed, squares
 
@@ -317,7 +318,7 @@ def test_a_frame_keeps_the_pixels_of_the_file_despite_its_orientation(tmp_path):
     assert read_frame(tmp_path / 'a.jpg')[0, 0, 2] > 250
 
 
-@clips.needs_davis
+@requires('davis_240p')
 def test_real_clips():
     sizes = {}
     for part, number in (('train', 6), ('val', 2)):

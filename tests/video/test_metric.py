@@ -24,6 +24,7 @@ from mmattn.video.metric import VOSMetric
 from mmattn.video.similarity import _disk, boundary_similarity, region_similarity, summarize
 
 from ..conftest import installed
+from ..requirements import requires
 from . import clips
 from .clips import TEST, squares
 
@@ -330,7 +331,7 @@ print(json.dumps([[score[0] for score in scores], clips[0]]))
 
 
 @pytest.mark.slow
-@clips.needs_davis
+@requires('davis_240p')
 def test_agrees_with_vos_benchmark_on_real_clips(vos_benchmark, tmp_path):
     """The first mask repeated, and the truth shifted and worn; objects 1 and 5 of two clips laid over one another."""
     dataset = DAVISDataset('ImageSets/val.txt', '240p', data_root=str(clips.DAVIS), pipeline=TEST)
