@@ -8,6 +8,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
 from mmengine.config import Config
 
 from mmattn.engine import add_config_options
@@ -114,6 +115,7 @@ def load(path):
     return Config.fromfile(config_path(path))
 
 
+@pytest.mark.slow
 def test_former_configs_are_options():
     recorded = dict(line.split()[::-1] for line in (FOLDER / 'former_configs.txt').read_text().splitlines())
     parser = ArgumentParser()
