@@ -157,16 +157,16 @@ def program(monkeypatch, path, words):
     return main()
 
 
-OPERATORS = 'mmattn/detection/inferencer.py', 'tools/dataset_converters/region_features.py'  # they need those of mmcv
+NEEDS = {
+    'mmattn/detection/inferencer.py': ['mmcv operators'],
+    'tools/dataset_converters/region_features.py': ['mmcv operators'],
+    'tools/deployment/export.py': ['onnx', 'onnxscript'],
+}
 
 
 @pytest.mark.parametrize(
     'way',
-    [
-        pytest.param(way, marks=requires('mmcv operators') if way in OPERATORS else ())
-        for way in WAYS
-        if WAYS[way] is not None
-    ],
+    [pytest.param(way, marks=requires(*NEEDS.get(way, ()))) for way in WAYS if WAYS[way] is not None],
 )
 def test_a_pickle_that_runs_code_is_refused(way, evil, tmp_path, monkeypatch, capsys):
     from PIL import Image

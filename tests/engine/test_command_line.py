@@ -22,6 +22,7 @@ from mmattn.engine.command_line import data_paths
 from mmattn.utils.launch import launch
 
 from ..forked_tools import tool
+from ..requirements import requires
 from .test_tools import CONFIG, ROOT, SMALL, free_port
 
 
@@ -178,7 +179,12 @@ def test_forms_of_a_config(tmp_path, name, text):
         (['analysis_tools/get_flops.py', ROOT / 'configs/sst'], 1, r'sst/metafile\.yml'),
         (['analysis_tools/get_flops.py', ROOT / 'configs/_base_/schedules/adamw_160.py', '--shape', 64], 1, 'model'),
         (['analysis_tools/get_flops.py', CONFIG, '--shape', 0, 64], 2, 'shape.*0'),
-        (['deployment/export.py', CONFIG, 'absent.pth', '--out', 'm.onnx'], 1, r'absent\.pth'),
+        pytest.param(
+            ['deployment/export.py', CONFIG, 'absent.pth', '--out', 'm.onnx'],
+            1,
+            r'absent\.pth',
+            marks=requires('onnx', 'onnxscript'),
+        ),
         (['misc/publish_model.py', 'absent.pth', 'out.pth'], 1, r'absent\.pth'),
         (['translation_demo.py', CONFIG, 'absent.pth', 'absent.en', '--out', 'out.de'], 1, 'absent'),
         (['visualization/attention_maps.py', CONFIG, 'absent.pth', 'absent.jpg', '--query', '1,1'], 1, 'absent'),
