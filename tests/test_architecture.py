@@ -12,7 +12,7 @@ FLOORS = (
     {'_compat', '__init__'},
     {'utils'},
     {'registry'},
-    {'ops', 'data_check'},
+    {'ops', 'data_check', 'annotations'},
     {'layers', 'engine', 'visualization'},
     {'segmentation', 'detection', 'video', 'language'},
     {'deployment'},

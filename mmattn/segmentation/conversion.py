@@ -20,7 +20,7 @@ WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
 IGNORED = 255
 CONFIG = """\
-# Written by tools/dataset_converters/color_labels.py; train with tools/train.py. The model is small and starts from
+# Written by a tool in tools/dataset_converters; train with tools/train.py. The model is small and starts from
 # scratch, for a first try on a CPU. For a full training, use another config as _base_, such as
 # 'mmattn::bi_cc/bi-cc_r50-d8_1xb8-4k_camvid-360x360.py'.
 _base_ = ['mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py']

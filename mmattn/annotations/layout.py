@@ -1,0 +1,186 @@
+"""Where an export keeps its images, which split they belong to, and which of them belong together."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath, PurePosixPath
+
+from PIL import Image, ImageOps
+
+from mmattn.utils.conversion import Fault, check_folder, files_below
+from mmattn.utils.image_files import SUFFIXES
+from mmattn.utils.images import unreadable
+
+from .shapes import Picture, Size
+
+SPLITS = {
+    **dict.fromkeys(('train', 'training', 'trainset'), 'train'),
+    **dict.fromkeys(('val', 'valid', 'validation', 'valset', 'dev'), 'val'),
+    **dict.fromkeys(('test', 'testing', 'testset'), 'test'),
+}
+TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
+ORIENTATION = 0x0112
+
+
+class Images:
+    """The images below a folder, found by the paths that tools write."""
+
+    def __init__(self, folder: Path) -> None:
+        check_folder(folder)
+        self.folder = folder
+        self.paths = [path for path in files_below(folder) if path.suffix.lower() in SUFFIXES]
+        self.by_name, self.by_stem = defaultdict(list), defaultdict(list)
+        for path in self.paths:
+            self.by_name[path.name].append(path)
+            self.by_stem[path.stem].append(path)
+
+    def find(self, picture: Picture) -> Path:
+        """Return the image of a picture: beside its annotations, or the one whose path ends most like its name."""
+        name = PurePosixPath(picture.name)
+        beside = Path(picture.source).parent / name
+        if beside.is_file():
+            return beside.resolve() if '..' in name.parts else beside
+        paths = self.by_name[name.name] or self.by_stem[name.stem]
+        if not paths:
+            raise Fault(f'{picture.source}: no image {picture.name} below {self.folder} (--images)')
+        shared = [_common_end(path.with_suffix('').parts, name.with_suffix('').parts) for path in paths]
+        best = [path for path, count in zip(paths, shared) if count == max(shared)]
+        if len(best) > 1:
+            raise Fault(f'{picture.source}: {picture.name} may be {best[0]} or {best[1]}; give --images')
+        return best[0]
+
+    def beside(self, labels: Path) -> Path | None:
+        """Return the image of a YOLO file: in the same folder, or in ``images`` where the file is in ``labels``."""
+        folders = [labels.parent]
+        for number, part in enumerate(labels.parts):
+            if part == 'labels':
+                folders.append(Path(*labels.parts[:number], 'images', *labels.parts[number + 1 : -1]))
+        paths = self.by_stem[labels.stem]
+        for folder in folders:
+            if same := [path for path in paths if path.parent == folder]:
+                return same[0]
+        return paths[0] if len(paths) == 1 and self.folder not in labels.parents else None
+
+    def size(self, image: Path) -> Size:
+        """Return width and height of the upright image, as EXIF orients it."""
+        stored, orientation = _header(image)
+        return stored[::-1] if orientation in TURNED else stored
+
+    def assign(self, pictures: Iterable[Picture], faults: list[str]) -> dict[Path, Picture]:
+        """Find the image of each picture, and set its size. Add to ``faults`` what is missing or does not fit."""
+        found: dict[Path, Picture] = {}
+        for picture in pictures:
+            try:
+                image = self.find(picture)
+                size = self.size(image)
+            except Fault as fault:
+                faults += fault.args
+                continue
+            if image in found:
+                faults.append(f'{picture.source}: {image} also has annotations in {found[image].source}')
+            elif picture.size not in (None, size):
+                faults.append(_size_fault(picture, image, size))
+            picture.size = size
+            try:
+                for shape in picture.shapes:
+                    shape.check(size)
+            except (TypeError, ValueError) as error:
+                faults.append(f'{picture.source}: {picture.name}: {error}')
+            found.setdefault(image, picture)
+        return found
+
+    def others(self, found: Iterable[Path]) -> list[Path]:
+        """Return the images that are not in ``found``."""
+        known = {path.resolve() for path in found}
+        return [path for path in self.paths if path.resolve() not in known]
+
+
+def upright(image: Path) -> Image.Image:
+    """Read an image, and turn it as its EXIF orientation says."""
+    try:
+        with Image.open(image) as opened:
+            return ImageOps.exif_transpose(opened)
+    except Exception as error:  # decoders raise many types
+        raise Fault(f'{image}: {unreadable(error)}') from error
+
+
+def _header(image: Path) -> tuple[Size, int]:
+    try:
+        with Image.open(image) as opened:
+            return opened.size, opened.getexif().get(ORIENTATION, 1)
+    except Exception as error:  # decoders raise many types
+        raise Fault(f'{image}: {unreadable(error)}') from error
+
+
+def _size_fault(picture: Picture, image: Path, size: Size) -> str:
+    seen = picture.size or size
+    reason = ''
+    if size == seen[::-1] and _header(image)[1] in TURNED:
+        reason = '; the tool has not turned it as EXIF says, and shapes would be at other places'
+    return f'{picture.source}: {seen[0]}×{seen[1]} in the annotations, but {image} has {size[0]}×{size[1]}{reason}'
+
+
+def _common_end(path: Sequence[str], name: Sequence[str]) -> int:
+    count = 0
+    while count < min(len(path), len(name)) and path[-1 - count] == name[-1 - count]:
+        count += 1
+    return count
+
+
+def split_named(text: str) -> str:
+    """Return the split that a folder or a file is named after, such as ``valid`` or ``instances_val2017.json``.
+
+    Example:
+        >>> split_named('valid'), split_named('instances_val2017.json'), split_named('trains'), split_named('default')
+        ('val', 'val', '', '')
+    """
+    words = re.split(r'[^a-z]+', text.lower())
+    named = {SPLITS[word] for word in words if word in SPLITS}
+    return named.pop() if len(named) == 1 else ''
+
+
+def splits_of_lists(files: Iterable[Path]) -> dict[str, str]:
+    """Read lists of images, one per line: Pascal VOC's ``ImageSets/Main/val.txt``, and ``val.txt`` of CVAT's YOLO.
+
+    Their paths begin in other folders than the images, so that the keys are all ends of the paths, without suffix. An
+    end that two splits have says nothing.
+    """
+    splits: dict[str, str] = {}
+    for path in files:
+        if path.suffix == '.txt' and path.stem in SPLITS and 'labels' not in path.parts:
+            for line in path.read_text(encoding='utf-8-sig').splitlines():
+                for end in ends(PurePosixPath(line.strip())):
+                    splits[end] = SPLITS[path.stem] if splits.get(end, SPLITS[path.stem]) == SPLITS[path.stem] else ''
+    return splits
+
+
+def ends(path: PurePath) -> Iterator[str]:
+    """Yield the ends of a path without suffix, the longest first.
+
+    Example:
+        >>> [*ends(PurePosixPath('a/b/c.png'))]
+        ['a/b/c', 'b/c', 'c']
+    """
+    parts = path.with_suffix('').parts if path.name else ()
+    yield from ('/'.join(parts[first:]) for first in range(len(parts)))
+
+
+def groups(names: Iterable[Path]) -> dict[Path, str]:
+    """Give each image the name of its group: its folder and its name without Roboflow's suffix and the last number.
+
+    Frames of a clip share it, and copies that Roboflow has altered. Where this gives fewer than four groups, or one
+    with more than half of the images, the numbers only count images: each is a group of its own, with its copies.
+
+    Example:
+        >>> groups([Path(f'{clip}_{i}.png') for clip in 'abcd' for i in range(2)])[Path('c_1.png')]
+        'c'
+        >>> groups([Path('IMG_0001.jpg'), Path('IMG_0002.jpg')])[Path('IMG_0002.jpg')]
+        'IMG_0002'
+    """
+    sources = {name: str(name.parent / re.sub(r'(_[a-z]+)?\.rf\.[0-9a-zA-Z]+$', '', name.stem)) for name in names}
+    stems = {name: re.sub(r'[ _.\-(]*\d+\)?$', '', source) for name, source in sources.items()}
+    counts = Counter(stems.values())
+    together = len(counts) >= 4 and max(counts.values()) <= len(sources) / 2
+    return stems if together else sources

@@ -1,0 +1,23 @@
+"""Pascal VOC: an XML file per image, with boxes."""
+
+from xml.etree.ElementTree import Element
+
+from .shapes import Picture, Shape
+
+
+def pictures(root: Element, source: str) -> list[Picture]:
+    """Read one file. Boxes are taken as they are written, as mmdet does."""
+    width, height = (int(float(root.findtext(f'size/{side}') or 0)) for side in ('width', 'height'))
+    shapes = []
+    for element in root.iter('object'):
+        left, top, right, bottom = (
+            float(element.findtext(f'bndbox/{side}', '')) for side in ('xmin', 'ymin', 'xmax', 'ymax')
+        )
+        if not (left < right and top < bottom):
+            raise ValueError(f'a box of {element.findtext("name")} is empty: {left:g}, {top:g}, {right:g}, {bottom:g}')
+        shapes.append(Shape(element.findtext('name', '').strip(), box=(left, top, right, bottom)))
+    folder = (root.findtext('folder') or '').strip()
+    name = (root.findtext('filename') or '').strip()
+    return [
+        Picture(f'{folder}/{name}' if folder else name, shapes, source, (width, height) if width and height else None)
+    ]

@@ -1,0 +1,45 @@
+"""YOLO: a text file per image, with boxes or polygons in fractions of the image, and a file of names."""
+
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from .shapes import Shape, Size, polygons
+
+NAMES = ('data.yaml', 'obj.names', 'classes.txt')  # Ultralytics and Roboflow, CVAT's YOLO 1.1, Label Studio
+
+
+def classes(path: Path) -> list[str]:
+    """Read the names of the classes, in the order of their numbers."""
+    text = path.read_text(encoding='utf-8-sig')
+    if path.suffix != '.yaml':
+        return text.split('\n') if text[-1:] != '\n' else text.splitlines()
+    names = yaml.safe_load(text)['names']
+    if isinstance(names, dict):
+        if sorted(names) != list(range(len(names))):
+            raise ValueError(f'names must be numbered from 0; got {sorted(names)}')
+        names = [names[number] for number in range(len(names))]
+    return [str(name) for name in names]
+
+
+def shapes(path: Path, names: list[str], size: Size) -> list[Shape]:
+    """Read the shapes of an image of ``size``: a class and four numbers are a box, more are a polygon."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding='utf-8-sig').splitlines(), 1):
+        if not line.strip():
+            continue
+        label, *rest = map(float, line.split())
+        if not label.is_integer() or not 0 <= label < len(names):
+            raise ValueError(f'line {number}: class {label:g}, but there are {len(names)} names')
+        if len(rest) < 4 or (len(rest) % 2 and len(rest) != 5):
+            raise ValueError(f'line {number}: {len(rest)} numbers after the class; a box has 4, a polygon 6, 8, …')
+        if not all(-0.5 <= value <= 1.5 for value in rest[:4] if len(rest) <= 5) or not np.isfinite(rest).all():
+            raise ValueError(f'line {number}: numbers must be fractions of the image; got {line!r:.60}')
+        name = names[int(label)]
+        if len(rest) <= 5:  # the fifth is a confidence
+            x, y, width, height = (float(part) for part in np.array(rest[:4]) * (*size, *size))
+            found.append(Shape(name, box=(x - width / 2, y - height / 2, x + width / 2, y + height / 2)))
+        else:
+            found.append(Shape(name, [points * size for points in polygons([rest])]))
+    return found

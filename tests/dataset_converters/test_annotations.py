@@ -1,0 +1,339 @@
+"""Exports of annotation tools, as the tools' own code has written them (``annotation_exports/README.md``)."""
+
+import json
+import random
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from PIL import Image
+
+from mmattn.annotations import read
+from mmattn.annotations.layout import groups
+from mmattn.annotations.shapes import Shape
+from mmattn.utils.conversion import Fault
+
+from .conftest import pixels, scripts
+
+[annotations] = scripts('annotations')
+EXPORTS = Path(__file__).parent / 'annotation_exports'
+WIDTH, HEIGHT = 64, 48
+NAMES = [f'clip{clip}/f_{number}' for clip in 'ab' for number in range(2)]
+# Where the images of an export lie. Clip a is for validation where the export has splits.
+PLACES = {
+    'labelme': '{name}.png',
+    'coco': 'images/{split}/{name}.png',
+    'cvat': 'images/{name}.png',
+    'label_studio': 'images/{flat}.png',
+    'label_studio_yolo': 'images/{flat}.png',
+    'cvat_yolo': 'obj_{split}_data/{name}.png',
+    'ultralytics': 'images/{split}/{name}.png',
+    'voc': 'JPEGImages/{name}.png',
+}
+BOXES_ALONE = {'cvat_yolo', 'ultralytics', 'voc'}
+WITH_SPLITS = {'coco', 'cvat', 'cvat_yolo', 'ultralytics', 'voc'}
+
+
+def noise(path, seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (HEIGHT, WIDTH, 3), dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Copy an export, and put its images into it."""
+
+    def copy(name):
+        folder = tmp_path / name
+        shutil.copytree(EXPORTS / name, folder)
+        for seed, image in enumerate(NAMES):
+            split = 'val' if 'clipa' in image else 'train'
+            noise(folder / PLACES[name].format(name=image, flat=image.replace('/', '_'), split=split), seed)
+        return folder
+
+    return copy
+
+
+def drawn(name, image):
+    """What was drawn in an image of an export: the class of each pixel, as its tool shows it."""
+    truth = np.full((HEIGHT, WIDTH), 'background', dtype='<U10')
+    truth[30:] = 'road'
+    truth[4:20, 4:30] = 'car'
+    if (name, image) == ('labelme', NAMES[0]):
+        truth[7:13, 43:50] = 'sign'
+        y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
+        truth[np.hypot(x - 50, y - 25) < 5] = 'car'  # painted after the road
+    if (name, image) == ('label_studio', NAMES[0]):
+        truth[5:15, 40:60] = 'sign'
+    return truth
+
+
+def written(path, config):
+    return np.array([*config.metainfo.classes])[pixels(path)]
+
+
+@pytest.mark.parametrize('name', sorted({*PLACES} - BOXES_ALONE))
+def test_label_maps_are_what_was_drawn(command, export, out, name):
+    code, said, _ = command(annotations, export(name), '--task', 'segmentation', '--val-fraction', 0.5)
+    assert code == 0
+    config = Config.fromfile(out / 'config.py')
+    paths = sorted((out / 'ann_dir').rglob('*.png'))
+    assert len(paths) == len(NAMES)
+    for path in paths:
+        image = next(image for image in NAMES if path.stem in (Path(image).name, image.replace('/', '_')))
+        image = image if path.parent.name not in ('clipa', 'clipb') else f'{path.parent.name}/{path.stem}'
+        truth = drawn(name, image)
+        # the outline of a circle runs through pixels; all else is exact
+        wrong = written(path, config) != truth
+        assert wrong.sum() <= (4 if (name, image) == ('labelme', NAMES[0]) else 0)
+        split = path.relative_to(out / 'ann_dir').parts[0]
+        if name in WITH_SPLITS:
+            assert (split == 'val') == ('clipa' in image)
+        assert (out / 'img_dir' / path.relative_to(out / 'ann_dir')).is_file()
+    by_class = {line.split()[0]: line.split() for line in said if line.startswith(('car', 'road'))}
+    assert by_class['road'][1] == '4'
+
+
+@pytest.mark.parametrize('name', sorted(PLACES))
+def test_boxes_are_those_that_were_drawn(command, export, out, name):
+    assert command(annotations, export(name), '--task', 'detection', '--val-fraction', 0.5)[0] == 0
+    seen = 0
+    for split in ('train', 'val'):
+        content = json.loads((out / f'{split}.json').read_text())
+        names = {each['id']: each['name'] for each in content['categories']}
+        for image in content['images']:
+            assert (image['width'], image['height']) == (WIDTH, HEIGHT)
+            assert (out / 'images' / image['file_name']).is_file()
+            if name in WITH_SPLITS:
+                assert (split == 'val') == ('clipa' in image['file_name'])
+            boxes = [each for each in content['annotations'] if each['image_id'] == image['id']]
+            boxes = {(names[each['category_id']], *np.round(each['bbox'], 3)): each['area'] for each in boxes}
+            # YOLO's fractions have six decimals
+            assert boxes['car', 4, 4, 26, 16] == pytest.approx(416, rel=1e-5)
+            assert boxes['road', 0, 30, 64, 18] == pytest.approx(1152, rel=1e-5)
+            seen += 1
+    assert seen == len(NAMES)
+
+
+def labelme(folder, name, shapes, size=(WIDTH, HEIGHT)):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    content = dict(shapes=shapes, imagePath=f'{Path(name).name}.png', imageWidth=size[0], imageHeight=size[1])
+    (folder / f'{name}.json').write_text(json.dumps(content))
+
+
+def polygon(label, *points, **more):
+    return dict(label=label, points=points, shape_type='polygon', **more)
+
+
+SQUARE = (10, 10), (30, 10), (30, 30), (10, 30)
+
+
+def test_holes_parts_and_run_lengths():
+    """Of one polygon with a bridge to its hole, of two parts, and of both forms of COCO's run lengths."""
+    ring = [*SQUARE, (10, 10), (15, 15), (15, 25), (25, 25), (25, 15), (15, 15)]
+    expected = np.zeros((HEIGHT, WIDTH), bool)
+    expected[10:30, 10:30] = True
+    expected[15:25, 15:25] = False
+    ringed = Shape('a', [np.array(ring, float)])
+    assert (ringed.mask((WIDTH, HEIGHT)) == expected).all()
+    lengths = np.diff(np.flatnonzero(np.diff(np.concatenate([[False], expected.T.ravel(), [False]]).astype(int))))
+    first = int(np.flatnonzero(expected.T.ravel())[0])
+    counts = [first, *lengths.tolist()]
+    counts.append(WIDTH * HEIGHT - sum(counts))
+    for form in (dict(size=[HEIGHT, WIDTH], counts=counts), ringed.encoded((WIDTH, HEIGHT))):
+        shape = Shape('a', run_lengths=form)
+        assert (shape.mask((WIDTH, HEIGHT)) == expected).all()
+        assert shape.bounds((WIDTH, HEIGHT)) == (10, 10, 30, 30)
+    parts = Shape('a', [np.array(SQUARE, float), np.array(SQUARE, float) + (30, 10)])
+    assert parts.mask((WIDTH, HEIGHT)).sum() == 800
+    assert parts.bounds((WIDTH, HEIGHT)) == (10, 10, 60, 40)
+
+
+def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tmp_path, command, out):
+    folder = tmp_path / 'export'
+    far = [(x + 30, y + 10) for x, y in SQUARE]
+    shapes = [
+        polygon('b', *SQUARE),
+        polygon('a', (20, 20), (40, 20), (40, 40), (20, 40), group_id=1),
+        polygon('a', *far, group_id=1),
+        polygon('b', *far, group_id=1),
+    ]
+    for name in ('one', 'two'):
+        labelme(folder, name, shapes)
+        noise(folder / f'{name}.png')
+    assert command(annotations, folder, '--task', 'detection', '--val-fraction', 0.5, '--ungrouped')[0] == 0
+    content = json.loads((out / 'train.json').read_text())
+    assert [(each['category_id'], each['bbox']) for each in content['annotations']] == [
+        (2, [10, 10, 20, 20]),
+        (1, [20, 20, 40, 20]),
+        (2, [40, 20, 20, 20]),
+    ]
+    labels = read(folder).pictures[folder / 'one.png']
+    painted = annotations.paint(labels, ['a', 'b'], (), 255, fill_boxes=False)
+    assert (painted[25, 25], painted[15, 15], painted[30, 50], painted[0, 0]) == (0, 1, 1, 255)
+
+
+def test_cvat_orders_shapes_by_depth(export):
+    folder = export('cvat')
+    path = folder / 'val.xml'
+    tree = ElementTree.parse(path)
+    for image in tree.getroot().iter('image'):
+        for shape, depth in zip(image, (5, -1)):
+            shape.set('z_order', str(depth))
+    tree.write(path)
+    depths = {image.name: [shape.label for shape in picture.shapes] for image, picture in read(folder).pictures.items()}
+    assert depths['f_0.png'] in (['car', 'road'], ['road', 'car'])
+    flipped = [picture for picture in read(folder).pictures.values() if picture.split == 'val']
+    assert [[shape.label for shape in picture.shapes] for picture in flipped] == [['car', 'road']] * 2
+
+
+def test_categories_with_gaps_and_a_root_that_only_groups(export):
+    folder = export('coco')
+    for path in (folder / 'annotations').glob('*.json'):
+        content = json.loads(path.read_text())
+        new = {each['id']: 7 * each['id'] + 3 for each in content['categories']}
+        for each in content['categories']:
+            each.update(id=new[each['id']], supercategory='things')
+        for each in content['annotations']:
+            each['category_id'] = new[each['category_id']]
+        content['categories'].append(dict(id=0, name='things', supercategory='none'))
+        path.write_text(json.dumps(content))
+    export = read(folder)
+    assert export.classes == ['road', 'car']
+    assert {shape.label for picture in export.pictures.values() for shape in picture.shapes} == {'road', 'car'}
+
+
+@pytest.mark.parametrize('orientation', [1, 3, 6])
+def test_shapes_are_of_the_upright_image(tmp_path, orientation):
+    folder = tmp_path / 'export'
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    folder.mkdir()
+    Image.new('RGB', (WIDTH, HEIGHT)).save(folder / 'a.jpg', exif=exif)
+    upright = (HEIGHT, WIDTH) if orientation == 6 else (WIDTH, HEIGHT)
+    labelme(folder, 'a', [polygon('a', *SQUARE)], upright)
+    path = folder / 'a.json'
+    path.write_text(path.read_text().replace('a.png', 'a.jpg'))
+    [(_, picture)] = read(folder).pictures.items()
+    assert picture.size == upright
+    if orientation == 6:
+        path.write_text(path.read_text().replace('"imageWidth": 48', '"imageWidth": 64').replace('ht": 64', 'ht": 48'))
+        with pytest.raises(Fault, match=r'a\.json: 64×48 .*a\.jpg has 48×64.*EXIF'):
+            read(folder)
+
+
+def test_groups_are_clips_or_single_images():
+    frames = [Path(f'{clip}/frame_{i:03}.png') for clip in 'wxyz' for i in range(3)]
+    assert len({*groups(frames).values()}) == 4
+    photographs = [Path(f'IMG_{i:04}.jpg') for i in range(9)]
+    assert len({*groups(photographs).values()}) == 9
+    altered = [Path(f'IMG_{i:04}_jpg.rf.{h * 8}.jpg') for i in range(9) for h in 'ab']
+    assert len({*groups(altered).values()}) == 9
+
+
+def test_clips_are_never_parted(tmp_path, command, out):
+    folder = tmp_path / 'export'
+    for clip in 'abcdefgh':
+        for number in range(4):
+            labelme(folder, f'{clip}_{number}', [polygon('thing', *SQUARE)])
+            noise(folder / f'{clip}_{number}.png')
+    for seed in range(3):
+        assert command(annotations, folder, '--task', 'detection', '--seed', seed, '--overwrite')[0] == 0
+        clips = {
+            split: {
+                Path(image['file_name']).name[0] for image in json.loads((out / f'{split}.json').read_text())['images']
+            }
+            for split in ('train', 'val')
+        }
+        assert not clips['train'] & clips['val']
+        assert len(clips['val']) == 2
+
+
+def test_the_config_reads_what_was_written(command, export, out):
+    from mmseg.registry import DATASETS
+    from mmseg.utils import register_all_modules
+
+    assert command(annotations, export('cvat'), '--task', 'segmentation', '--classes', 'car', 'road')[0] == 0
+    register_all_modules(init_default_scope=False)
+    config = Config.fromfile(out / 'config.py')
+    assert config.model.decode_head.num_classes == 3
+    dataset = DATASETS.build(dict(config.val_dataloader.dataset, _scope_='mmseg'))
+    assert dataset.metainfo['classes'] == ('background', 'car', 'road')
+    for sample in (dataset[0], dataset[1]):
+        labels = sample['data_samples'].gt_sem_seg.data
+        assert {*labels.unique().tolist()} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'names'),
+    [
+        ('voc', ['--task', 'segmentation'], '--fill-boxes'),
+        ('coco', ['--task', 'detection', '--classes', 'car'], '--classes.*road'),
+        ('coco', ['--task', 'detection', '--classes', 'cars', 'road'], 'cars.*road, car'),
+        ('coco', ['--task', 'detection', '--val-fraction', 1], '--val-fraction.*1'),
+    ],
+)
+def test_options_that_do_not_fit(fails, export, name, options, names):
+    assert re.search(names, ' '.join(fails(annotations, export(name), *options)))
+
+
+def test_ignored_labels_and_filled_boxes(command, export, out):
+    options = '--task', 'segmentation', '--fill-boxes', '--ignore', 'car', '--no-background'
+    assert command(annotations, export('ultralytics'), *options)[0] == 0
+    [path] = (out / 'ann_dir/val/clipa').glob('f_0.png')
+    labels = pixels(path)
+    assert {*np.unique(labels)} == {0, 255}
+    assert (labels == 0).sum() == 1152
+
+
+def spoilt(path, rng):
+    """Change one place of an export's file: a value of another type, or what is missing."""
+    text = path.read_text()
+    if path.suffix == '.json':
+        content = json.loads(text)
+        spots = []
+
+        def walk(node):
+            for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+                spots.append((node, key))
+                walk(node[key])
+
+        walk(content)
+        node, key = rng.choice(spots)
+        if rng.random() < 0.5 and isinstance(node, dict):
+            del node[key]
+        else:
+            node[key] = rng.choice([None, 'text', [], {}, 1e300, -5, [[1]], True])
+        path.write_text(json.dumps(content))
+    else:
+        words = [*re.finditer(r'[\w.]+', text)]
+        word = rng.choice(words)
+        path.write_text(text[: word.start()] + rng.choice(['', 'x', '-7', '1e999', '<', '"']) + text[word.end() :])
+
+
+@pytest.mark.parametrize('name', sorted(PLACES))
+def test_a_spoilt_export_is_read_or_is_a_fault_of_its_file(export, tmp_path, name):
+    """No other exception, whatever place of whatever file is spoilt."""
+    folder, rng = export(name), random.Random(name)
+    files = [path for path in sorted(folder.rglob('*')) if path.is_file() and path.suffix != '.png']
+    unnamed = []
+    for _ in range(30):
+        path = rng.choice(files)
+        text = path.read_text()
+        spoilt(path, rng)
+        with suppress(Fault):
+            try:
+                found = read(folder)
+                for picture in found.pictures.values():
+                    annotations.paint(picture, found.classes, (), 0, fill_boxes=True)
+                    annotations.coco_content({'a': picture}, found.classes, ())
+            except Fault as fault:
+                unnamed += [line for line in fault.args if str(folder) not in line]
+                raise
+        path.write_text(text)
+    assert not unnamed
