@@ -5,45 +5,29 @@ import atexit
 import difflib
 import errno
 import gc
-import inspect
 import logging
 import os
 import re
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
-from mmengine.hub import get_config
 from mmengine.logging import print_log
-from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.engine.checkpoint_files import guard_checkpoints
+from mmattn.engine.config_helpers import SETTINGS, EvaluatedConfig
 from mmattn.utils.component_type import type_name
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_not_input, check_writable, config_files
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
-# The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.
-SETTINGS = {
-    *inspect.signature(Runner.__init__).parameters,
-    *inspect.signature(FlexibleRunner.__init__).parameters,
-    'activation_checkpointing',
-    'custom_imports',
-    'efficient_conv_bn_eval',
-    'find_unused_parameters',
-    'model_wrapper_cfg',
-    'runner_type',
-    'sync_bn',
-    'tta_model',
-    'tta_pipeline',
-} - {'self', 'cfg'}
-
 # Settings that may be a number or a truth value, or text.
 NUMBER_OR_TEXT = {
     'add_extra_convs',
@@ -320,16 +304,21 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     if path.suffix not in SUFFIXES:
         raise ValueError(f'{path} is not a config: its suffix must be one of {", ".join(SUFFIXES)}')
     try:
-        cfg = Config.fromfile(path)
+        evaluated = EvaluatedConfig(path)
     except Exception as error:  # the code in a config may raise any exception
         raise ValueError(_fault(path, error)) from error
-    _check_names(path, cfg)
+    _check_names(path, evaluated)
+    cfg = evaluated.config.copy()
     for key, value in (options or {}).items():
         _look_up(cfg, key, value)
     try:
-        cfg.merge_from_dict(dict(options or {}))
+        cfg.merge_from_dict(deepcopy(dict(options or {})))
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
+    stale = [*evaluated.stale_helpers(cfg, options or {})]
+    raise_faults(path, (text for file, text in stale if not _is_shipped(file)))
+    for _, text in stale:
+        print_log(text, 'current', logging.WARNING)
     _check_lengths(cfg)
     _check_plugins(cfg)
     for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):
@@ -357,81 +346,20 @@ def _parses(path: Path) -> bool:
     return True
 
 
-def _check_names(path: Path, cfg: Config) -> None:
-    plain = _without_scopes(cfg.to_dict())
-    settings = [value for name, value in plain.items() if name in SETTINGS]
-    for name, value in plain.items():
+def _is_shipped(file: str | None) -> bool:
+    return file is not None and '.mim' in Path(file).parts  # its user cannot change it
+
+
+def _check_names(path: Path, evaluated: EvaluatedConfig) -> None:
+    for name in evaluated.config.keys() - SETTINGS:
         # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
-        nearest = [] if name in SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
-        nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else nearest
-        # a variable whose value is part of a setting is a helper of the config, whatever its name
-        if nearest and not any(_contains(setting, value) for setting in settings):
+        nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
+        if nearest and not evaluated.reads(name):
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
-    for name, inherited in _changed_helpers(path, plain).items():
-        if not any(_contains(setting, plain[name]) for setting in settings):
-            _refuse_helper(f'{path}: {name}', plain, name, inherited)
-
-
-def _without_scopes(value: Any) -> Any:
-    """Remove the scope that mmengine adds to a dict of another package's config, to a helper and to a setting alone."""
-    if isinstance(value, dict):
-        return {key: _without_scopes(item) for key, item in value.items() if key != '_scope_'}
-    return type(value)(map(_without_scopes, value)) if type(value) in (list, tuple) else value
-
-
-def _changed_helpers(path: Path, cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inherited values of names that the file itself changes, and that are no settings."""
-    if path.suffix != '.py':
-        return {}
-    assigned: dict[str, ast.expr] = {}
-    for node in ast.parse(path.read_text(encoding='utf-8')).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            assigned[node.targets[0].id] = node.value
-    helpers = [name for name in assigned if name in cfg and name not in SETTINGS]
-    try:
-        bases = ast.literal_eval(assigned['_base_']) if helpers else []
-    except (KeyError, ValueError):  # no base, or one whose name is computed
-        return {}
-    inherited: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        config = get_config(base) if '::' in base else Config.fromfile(path.parent / base)
-        inherited |= _without_scopes(config.to_dict())
-    return {name: inherited[name] for name in helpers if name in inherited and inherited[name] != cfg[name]}
-
-
-def _refuse_helper(what: str, cfg: Mapping[str, Any], key: str, value: Any) -> None:
-    """Raise an error if settings of a config have the former value of a helper, because they do not read it again."""
-    name, _, rest = key.partition('.')
-    holders = [x for setting in cfg if setting in SETTINGS for x in _find(cfg[setting], value, setting)]
-    if isinstance(value, int | float):  # many settings have the same number
-        holders = [holder for holder in holders if holder.rpartition('.')[2] == name]
-    if holders and value is not None:
-        keys = [f'{holder}.{rest}' if rest else holder for holder in holders]
-        raise ValueError(
-            f"{what} has no effect: '{name}' is a helper, whose value the settings have already taken; set "
-            f'{", ".join(shorten(keys, 4))}'
-        )
-
-
-def _find(setting: Any, value: Any, path: str) -> Iterator[str]:
-    """Yield the keys below ``path`` where a setting has a value."""
-    if isinstance(setting, type(value)) and setting == value:
-        yield path
-        return
-    indexed = enumerate(setting) if isinstance(setting, list | tuple) else ()
-    for key, item in setting.items() if isinstance(setting, dict) else indexed:
-        yield from _find(item, value, f'{path}.{key}')
-
-
-def _contains(setting: Any, value: Any) -> bool:
-    return next(_find(setting, value, ''), None) is not None
 
 
 def _look_up(cfg: Config, key: str, new: Any) -> None:
     value, parts = cfg.to_dict(), key.split('.')
-    if parts[0] not in SETTINGS and parts[0] in value:
-        plain = _without_scopes(value)
-        _refuse_helper(f'--cfg-options {key}', plain, key, plain[parts[0]])
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]

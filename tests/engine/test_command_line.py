@@ -36,20 +36,6 @@ def fails(done, code=1):
 # --- configs
 
 
-HELPERS = """
-data_root = 'old'
-size = (64, 64)
-flip = True
-unread = 3.5
-heads = 8
-num_frames = 8
-optimizer = dict(type='SGD', lr=0.1)
-pipeline = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=size, keep_ratio=flip)]
-model = dict(heads=heads, wide=8)
-optim_wrapper = dict(type='OptimWrapper', optimizer=optimizer)
-train_dataloader = dict(batch_size=2, dataset=dict(data_root=data_root, pipeline=pipeline, num_frames=num_frames))
-val_dataloader = dict(batch_size=1, dataset=dict(data_root=data_root, pipeline=pipeline))
-"""
 PLUGINS = "model = dict(backbone=dict(type='{}', depth=34, plugins=[dict(cfg=1)]))"
 FILES = {  # name: text, and what the error names, if it is one
     'none.py': (None, r'none\.py'),
@@ -97,29 +83,6 @@ OPTIONS = [  # of a shipped config, and what the error names
     ({CROP: dict(type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5))}, None),
     ({'randomness': dict(seed='abc')}, 'seed'),
 ]
-CHANGES = [  # of HELPERS, and what the error names
-    ('', {'data_root': 'new'}, 'data_root .*train_dataloader.dataset.data_root, val_dataloader.dataset.data_root$'),
-    ('', {'optimizer.lr': 0.5}, 'optimizer.lr .*optim_wrapper.optimizer.lr$'),
-    ('', {'num_frames': 4}, 'num_frames .*train_dataloader.dataset.num_frames$'),
-    ('', {'heads': 4}, 'heads .*model.heads$'),
-    ('', {'size': (32, 32)}, 'size .*train_dataloader.*1.scale, val_dataloader.dataset.pipeline.1.scale$'),
-    ('', {'pipeline.1.scale': (32, 32)}, 'pipeline.1.scale .*val_dataloader.dataset.pipeline.1.scale$'),
-    # names that may be changed: a setting has the value, it is new, perhaps for a hook, or nothing reads it
-    ("data_root = 'new'\ntrain_dataloader = dict(dataset=dict(data_root=data_root))", {}, None),
-    ('threshold = 0.5', {'threshold': 0.6}, None),
-    ('unread = 4.5', {}, None),
-    ('', {'unread': 4.5}, None),
-    ('', {'flip': False}, None),
-    ('', {'train_dataloader.dataset.data_root': 'new'}, None),
-    ("data_root = 'old'", {}, None),
-]
-SHIPPED = "_base_ = 'mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py'\n"
-SCOPED = [  # the same of helpers with the scope that mmengine adds, but to a setting only at its outermost dict
-    ('', {'optimizer.lr': 0.5}, 'optimizer.lr .*optim_wrapper.optimizer.lr$'),
-    ('optimizer = dict(lr=0.5)', {}, 'optimizer .*optim_wrapper.optimizer$'),
-    ('norm_cfg = dict(momentum=0.5)', {}, 'norm_cfg .*model.decode_head.norm_cfg'),
-    ('optimizer = dict(lr=0.5)\noptim_wrapper = dict(optimizer=optimizer)', {}, None),
-]
 
 
 @pytest.mark.parametrize(
@@ -127,14 +90,12 @@ SCOPED = [  # the same of helpers with the scope that mmengine adds, but to a se
     [
         *((name, text, {}, names) for name, (text, names) in FILES.items()),
         *((CONFIG, None, options, names) for options, names in OPTIONS),
-        *(('child.py', f"_base_ = './helpers.py'\n{text}\n", options, names) for text, options, names in CHANGES),
-        *(('child.py', f'{SHIPPED}{text}\n', options, names) for text, options, names in SCOPED),
     ],
 )
 def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, names):
     (tmp_path / 'broken.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
     for helper in ('helpers.py', 'stem.py'):
-        (tmp_path / helper).write_text(HELPERS, encoding='utf-8')
+        (tmp_path / helper).write_text("model = dict(type='X')", encoding='utf-8')
     if text is not None:
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with nullcontext() if names is None else pytest.raises((ValueError, OSError), match=names):
