@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.logging import MessageHub
     from mmengine.runner import BaseLoop, Runner
-    from torch import nn
+    from torch import Tensor, nn
     from torch.utils.data import DataLoader
 
 # The public unpickler, in C, allocates and fills as much memory as a pickle says.
@@ -145,6 +145,14 @@ def copy_versions(source: dict, target: dict) -> None:
 def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
     """Call ``hook(state_dict, prefix, …)`` before weights are loaded. torch 2.4 has no public function for it."""
     module._register_load_state_dict_pre_hook(hook)
+
+
+def persistent_buffers(model: nn.Module) -> Iterator[Tensor]:
+    """List the buffers that a state dict has, without collecting one. torch has no public function for it."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield buffer
 
 
 def process_store(distributed: Any) -> Any:

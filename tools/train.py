@@ -7,6 +7,7 @@ from mmengine.runner import Runner
 
 from mmattn.engine import (
     CPUConvolutionsHook,
+    SharedBuffersHook,
     add_amp,
     add_channels_last,
     add_common_arguments,
@@ -65,6 +66,7 @@ def main() -> None:
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
         runner.register_hook(CPUConvolutionsHook(args.channels_last))
+        runner.register_hook(SharedBuffersHook())
         log_operators()
         runner.call_hook('before_loops')  # a stage that mmattn adds: before data sets are built
         runner.train()

@@ -17,6 +17,7 @@ __getattr__, __all__ = lazy_names(
         'hooks.cpu_convolutions': 'CPUConvolutionsHook fold_norms prepare_for_inference',
         'hooks.invalid_loss': 'InvalidLossHook',
         'hooks.preemption': 'PreemptionHook',
+        'hooks.shared_buffers': 'SharedBuffersHook',
         'mixed_precision': 'enable_amp enable_test_amp inference_precision',
         'operators': 'log_operators',
         'pipelines': 'inference_pipeline',

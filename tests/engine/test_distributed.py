@@ -10,17 +10,19 @@ asks for layers and losses that look at one sample at a time, or share out evenl
 * video: one object in each clip (nothing pasted in), as the loss is a mean over objects.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from ..requirements import requires
-from .hooks.test_resume import Trainer, differences, load
+from .hooks.test_resume import TRAIN, Trainer, differences, load
 
 pytestmark = pytest.mark.e2e
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
+TEST = TRAIN.with_name('test.py')
 MODULE = """
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -128,6 +130,38 @@ def test_two_processes_train_as_one(train, tmp_path, task, config, imports):
     assert list(weights[0]) == list(weights[1])
     for name, tensor in weights[0].items():
         assert torch.allclose(weights[1][name], tensor, rtol=1e-5, atol=1e-6), name
+
+
+VALIDATED = """
+_base_ = './config.py'
+custom_hooks = {hooks}
+optim_wrapper = dict(optimizer=dict(lr=0.1))  # an accuracy that differs by norms
+train_cfg = dict(max_iters=4, val_interval=2)
+default_hooks = dict(checkpoint=dict(interval=2))
+"""
+AVERAGE = "dict(type='EMAHook', begin_iter=1, "
+
+
+@pytest.mark.parametrize(
+    'hooks',
+    ['', AVERAGE + 'momentum=0.3)', AVERAGE + "ema_type='StochasticWeightAverage', update_buffers=True)"],
+    ids=['plain', 'ema', 'average of norms'],
+)
+def test_two_processes_validate_what_the_checkpoint_holds(train, tmp_path, hooks):
+    """The processes train on different images, so that the statistics of their norms differ."""
+    (train.folder / 'validated.py').write_text(VALIDATED.format(hooks=f'[{hooks}]'))
+    assert train(tmp_path, config='validated.py', processes=2) == [0, 0], train.log
+    (log,) = tmp_path.glob('*/vis_data/scalars.json')
+    logged = [line for line in map(json.loads, log.read_text().splitlines()) if 'mIoU' in line]
+    assert [line['step'] for line in logged] == [2, 4]
+    for line in logged:
+        test = tmp_path / f'test_{line["step"]}'
+        checkpoint = tmp_path / f'iter_{line["step"]}.pth'
+        assert train(test, tool=TEST, config='validated.py', checkpoint=checkpoint) == [0], train.log
+        (metrics,) = test.glob('*/*.json')
+        tested = json.loads(metrics.read_text())
+        names = 'aAcc', 'mIoU', 'mAcc'
+        assert [tested[name] for name in names] == [line[name] for name in names]
 
 
 @pytest.fixture(scope='module')

@@ -202,6 +202,7 @@ class Trainer:
         *options,
         tool=TRAIN,
         config='config.py',
+        checkpoint=None,
         resume=False,
         workers=0,
         processes=1,
@@ -215,6 +216,7 @@ class Trainer:
         command = [
             tool,
             self.folder / config,
+            *([checkpoint] if checkpoint else []),  # to test
             '--work-dir',
             work_dir,
             *(['--resume'] if resume else []),
