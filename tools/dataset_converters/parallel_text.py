@@ -95,6 +95,7 @@ def convert(args: argparse.Namespace) -> None:
             *map(choose, ('train', 'test', 'val')),
             merges=args.merges or 5000,
             lowercase=bool(args.lowercase),
+            moses=dict(joins=True),
             total=counts['train'],
         )
         size, name = record['vocabulary'] + len(SPECIALS), args.out_dir.resolve().name

@@ -32,6 +32,7 @@ from mmattn.utils.optional import import_optional
 from mmattn.utils.progress import progress_stream, track
 
 from .published_text import Pair, iter_pairs
+from .raw_text import RawTextCheck, restoring_warnings
 from .subwords import TextProcessor
 from .text_files import read_record, split_symbols
 from .vocabulary import SPECIALS, Vocabulary
@@ -288,12 +289,14 @@ def prepare_corpus(
     for split, pairs in published.items():
         check_sources(split, (tokens for _, tokens in pairs))
     held_out: list[tuple[Pair, Pair]] = []
+    check = RawTextCheck(languages)
     words: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     dropped = number = equal = 0
     with TemporaryDirectory(prefix='tokenized-', dir=folder.parent) as scratch:
         paths = Path(scratch, 'source'), Path(scratch, 'target')
         with pair_files(*paths) as write_tokens:
             for raw, tokens in map_pairs(tokenize, train, workers, 'tokenizing', total):
+                check(raw)
                 if token_limits is not None and not token_limits.allow(tokens):
                     dropped += 1
                     continue
@@ -311,6 +314,10 @@ def prepare_corpus(
             )
         if 2 * equal > number:
             writer.warnings.append(f'train: source and target are equal in {equal:,} of {number:,} pairs')
+        writer.warnings += check.warnings('train')
+        for split, pairs in published.items():
+            writer.warnings += raw_warnings(split, first, pairs, check.frequent())
+        writer.warnings += restoring_warnings('val', first, held_out)
         codes = learn_codes(words[0] + words[1], merges)
         del words
         if len(codes) - 1 < merges:
@@ -328,6 +335,19 @@ def prepare_corpus(
     for split, pairs in published.items():
         writer.write_evaluation(split, _segmented(segment, pairs))
     return writer.finish(codes, lowercase, moses), writer.warnings
+
+
+def raw_warnings(
+    split: str, texts: Sequence[TextProcessor], pairs: list[tuple[Pair, Pair]], said: Iterable[tuple[int, str]] = ()
+) -> list[str]:
+    """Describe the lines of an evaluation set that are not raw text, except kinds ``said``, or that are not restored.
+
+    ``pairs`` are raw text and tokens.
+    """
+    check = RawTextCheck((texts[0].language, texts[1].language))
+    for raw, _ in pairs:
+        check(raw)
+    return [*check.warnings(split, said), *restoring_warnings(split, texts, pairs)]
 
 
 def _segmented(segment: Functions, pairs: Iterable[tuple[Pair, Pair]]) -> Iterator[tuple[Pair, Pair]]:
@@ -357,6 +377,7 @@ def prepare_test(
     segmented = [*_segmented((texts[0].segment, texts[1].segment), pairs)]
     writer = CorpusWriter(folder, languages)
     writer.write_evaluation('test', segmented)
+    writer.warnings += raw_warnings('test', texts, pairs)
     pieces = [piece for _, both in segmented for line in both for piece in split_symbols(line)]
     if unknown := sum(piece not in vocabulary for piece in pieces):
         writer.warnings.append(f'test: {unknown:,} of {len(pieces):,} symbols are not in the vocabulary of {prepared}')

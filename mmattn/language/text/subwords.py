@@ -2,6 +2,7 @@
 
 import io
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +11,21 @@ from mmattn.utils.optional import import_optional
 from .text_files import read_lines, read_record, split_symbols
 from .words import normalize_unicode
 
+JOIN = '￭'  # before a token that follows the one before without a space
+SPACES = re.compile(r'\s+')
+CONTROL = re.compile('[\x00-\x1f\x7f]')
+JOINERS = '\u200c\u200d'  # zero-width, within words and emoji
+
 
 def languages() -> list[str]:
     """List the codes of the languages that the tokenizer supports."""
     return sorted(set(import_optional('sacremoses.corpus').NonbreakingPrefixes().available_langs.values()))
+
+
+def language_names(code: str) -> set[str]:
+    """Return the code of a language, and its English name."""
+    names = import_optional('sacremoses.corpus').NonbreakingPrefixes().available_langs
+    return {code, *(name for name, other in names.items() if other == code)}
 
 
 def undo_bpe(text: str) -> str:
@@ -21,11 +33,20 @@ def undo_bpe(text: str) -> str:
     return re.sub(r'(@@ )|(@@ ?$)', '', text)
 
 
+def unmark(tokenized: str) -> str:
+    """Remove the marks of ``joins`` from a line of tokens, see :class:`TextProcessor`."""
+    return ' '.join(filter(None, (token.removeprefix(JOIN).lstrip() for token in split_symbols(tokenized))))
+
+
 class TextProcessor:
     """Tokenizes, lower-cases and segments the lines of one language, and detokenizes them.
 
-    Tokens contain no white space. By default, special characters are not escaped, so tokens stay readable, and text
+    Tokens contain no spaces. By default, special characters are not escaped, so tokens stay readable, and text
     that contains ``&quot;`` is restored as it was.
+
+    The rules of Moses for detokenizing restore plain text. They do not restore typographic quotes and apostrophes,
+    dashes, or the marks of most scripts. With ``joins``, tokens say where spaces were, so any text is restored, up to
+    the number of spaces in a row.
 
     Args:
         language (str): code of the language, such as ``'en'``. :func:`languages` lists all codes.
@@ -36,6 +57,14 @@ class TextProcessor:
         aggressive_dashes (bool): split ``a-b`` into ``a @-@ b``, as ``tokenizer.perl -a`` does. Defaults to False.
         escape (bool): replace ``& | < > ' " [ ]`` by entities, as ``tokenizer.perl`` does by default. Use it for models
             that were trained on such text. Defaults to False.
+        joins (bool): begin a token with ``￭`` if no space is before it, or with the space before it if it is another
+            than U+0020, such as the no-break space in French. Combining marks stay with their letter. Excludes the
+            three options before. Defaults to False.
+
+    Example:
+        >>> text = TextProcessor('en', None, lowercase=False, joins=True)
+        >>> text.tokenize('“Don’t,” he said.'), text.detokenize('“ ￭Don ￭’t ￭, ￭” he said ￭.')
+        ('“ ￭Don ￭’t ￭, ￭” he said ￭.', '“Don’t,” he said.')
     """
 
     def __init__(
@@ -46,10 +75,14 @@ class TextProcessor:
         normalize: bool = False,
         aggressive_dashes: bool = False,
         escape: bool = False,
+        joins: bool = False,
     ) -> None:
         sacremoses = import_optional('sacremoses')
         if language not in languages():  # sacremoses would take it for English
             raise ValueError(f'language must be one of {", ".join(languages())}; got {language!r}')
+        if joins and (normalize or aggressive_dashes or escape):
+            raise ValueError('joins excludes normalize, aggressive_dashes and escape, which change the text')
+        self.joins = joins
         self.language = language
         self.lowercase = lowercase
         self.aggressive_dashes = aggressive_dashes
@@ -86,11 +119,26 @@ class TextProcessor:
             line = self._normalizer.normalize(line)
             if not line.isprintable():
                 line = ''.join(character if character.isprintable() else ' ' for character in line)
-        tokens = self._tokenizer.tokenize(
+        if self.joins:
+            text = self._mark_joins(line)
+        else:
+            text = ' '.join(self._split(line))
+        return text.lower() if self.lowercase else text
+
+    def _split(self, line: str) -> list[str]:
+        return self._tokenizer.tokenize(
             line, aggressive_dash_splits=self.aggressive_dashes, return_str=False, escape=self.escape
         )
-        text = ' '.join(tokens)
-        return text.lower() if self.lowercase else text
+
+    def _mark_joins(self, line: str) -> str:
+        line = CONTROL.sub('', SPACES.sub(_one_space, line)).strip().replace(JOIN, '■')
+        plain = line.replace('’', "'")  # Moses knows the apostrophe of typewriters alone
+        starts = find_starts(plain, self._split(plain)) or find_starts(plain, re.findall(r'\w+|[^\w\s]', plain)) or []
+        starts = [i for i in starts if not _within_word(line, i)]
+        tokens = [line[start:end].rstrip() for start, end in zip(starts, [*starts[1:], None])]
+        before = (line[i - 1] for i in starts[1:])
+        marks = ['', *('' if x == ' ' else x if x.isspace() else JOIN for x in before)]
+        return ' '.join(mark + token for mark, token in zip(marks, tokens))
 
     def segment(self, tokenized: str) -> str:
         """Split the tokens of a line into pieces. Every piece of a token except the last ends in ``@@``."""
@@ -102,7 +150,43 @@ class TextProcessor:
 
     def detokenize(self, tokenized: str) -> str:
         """Join tokens to text."""
+        if self.joins:
+            tokens = split_symbols(tokenized)
+            return ''.join(
+                token[1:] if token[0] == JOIN else token if token[0].isspace() else f' {token}' for token in tokens
+            ).strip()
         return self._detokenizer.detokenize(tokenized.split(), unescape=self.escape)
+
+    def restores(self, line: str, tokenized: str) -> bool:
+        """Check whether :meth:`detokenize` makes a line from its tokens, up to the kind and the number of spaces."""
+        line = normalize_unicode(line)
+        return self.detokenize(tokenized).split() == (line.lower() if self.lowercase else line).split()
+
+
+def _one_space(run: re.Match[str]) -> str:
+    """Choose a special space, such as the no-break space, or else a plain one."""
+    return next((x for x in run[0] if x != ' ' and unicodedata.category(x) == 'Zs'), ' ')
+
+
+def find_starts(line: str, tokens: Sequence[str]) -> list[int] | None:
+    """Find where the tokens of a line start. None if the line is not made of the tokens and single spaces."""
+    starts, end = [], 0
+    for token in tokens:
+        end += line[end : end + 1].isspace()
+        if not line.startswith(token, end):
+            return None
+        starts.append(end)
+        end += len(token)
+    return starts if end == len(line) else None
+
+
+def _within_word(line: str, i: int) -> bool:
+    """Check whether a combining mark or a joiner ties character ``i`` to the one before."""
+    before, after = line[i - 1 : i], line[i]
+    if not before or before.isspace():
+        return False
+    is_mark = [x in JOINERS or unicodedata.category(x)[0] == 'M' for x in (before, after)]
+    return is_mark[1] or before in JOINERS or (is_mark[0] and after.isalnum())
 
 
 def check_codes(codes: Sequence[str]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.subwords import TextProcessor, undo_bpe, unmark
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.language.text.words import normalize_unicode
 from mmattn.language.unique_metric import UniqueMetric
@@ -17,6 +19,7 @@ from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write
 from mmattn.utils.optional import import_optional
 
+UNSPACED = {'HIRAGANA', 'KATAKANA', 'THAI', 'LAO', 'KHMER', 'MYANMAR', 'TIBETAN', 'JAVANESE', 'BALINESE', 'TAI', 'CJK'}
 UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in references: as in fairseq, <unk> in a translation never matches it
 
 
@@ -37,14 +40,34 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
     return corpus_bleu(list(hypotheses), [list(references)], tokenize='none', smooth_method='none', force=True)
 
 
+def build_sacrebleu(target: str, references: Sequence[str], lowercase: bool) -> Any:
+    """Build sacreBLEU with the tokenizer of the target language, or of the script in which the references are written.
+
+    The tokenizer 13a, and so the words of :func:`tokenized_bleu`, needs spaces between words. Text of another script
+    is compared character by character.
+    """
+    sacrebleu = import_optional('sacrebleu')
+    metric = sacrebleu.BLEU(lowercase=lowercase, trg_lang=target)
+    scripts = Counter(
+        unicodedata.name(x, '').partition(' ')[0] for line in references for x in line if x.isalpha() and x > '\u0e00'
+    )
+    letters = sum(map(str.isalpha, ''.join(references)))
+    if metric.tokenizer_signature == '13a' and 2 * sum(scripts[name] for name in UNSPACED) > letters:
+        tokenizer = 'zh' if 2 * scripts['CJK'] > letters else 'char'
+        return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
+    return metric
+
+
 @METRICS.register_module()
 class BLEU(UniqueMetric):
     """Corpus BLEU of translations, as two figures that are not comparable with each other.
 
     * 'BLEU' is computed on tokenized text, as in the papers and by ``multi-bleu.perl``: subwords are joined, and there
-      is no smoothing. It depends on the tokenizer and on the case of the data.
+      is no smoothing. It depends on the tokenizer and on the case of the data. Text that is written without spaces
+      between words, such as Chinese, is divided by sacreBLEU's tokenizer.
     * 'sacreBLEU' is computed on detokenized text against the published reference ``<split>.raw.<language>``, if there
-      is one, with tokenization 13a. The log gives its signature. If the data are lower-cased, case is ignored.
+      is one, with sacreBLEU's tokenizer for the target language: 13a, or for Chinese and Cantonese zh. The log gives
+      its signature. If the data are lower-cased, case is ignored.
 
     Args:
         compound_split (bool): for 'BLEU', separate the parts of hyphenated words on both sides, as in the literature on
@@ -94,13 +117,18 @@ class BLEU(UniqueMetric):
         """Collect the translations and references for 'BLEU', one per result."""
         hypotheses = [result['n_best'][0][0] for result in results]
         references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]
+        meta: dict = self.dataset_meta or {}
+        if meta.get('moses', {}).get('joins'):
+            hypotheses, references = ([unmark(line) for line in lines] for lines in (hypotheses, references))
+        metric = build_sacrebleu(meta['target'], references, meta['lowercase'])
+        if metric.tokenizer_signature != '13a':
+            hypotheses, references = ([*map(metric.tokenizer, lines)] for lines in (hypotheses, references))
         if self.compound_split:
             hypotheses, references = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
         return hypotheses, references
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
         """Compute 'BLEU' and, with a published reference, 'sacreBLEU', from 0 to 100. Write the requested files."""
-        sacrebleu = import_optional('sacrebleu')
         score = tokenized_bleu(*self.tokenized_pairs(results))
         print_log(f'tokenized: {score}', 'current')
         metrics = dict(BLEU=score.score)
@@ -110,7 +138,7 @@ class BLEU(UniqueMetric):
             meta: dict = self.dataset_meta or {}
             processor = TextProcessor(meta['target'], None, meta['lowercase'], **meta.get('moses', {}))
             texts = [processor.detokenize(line) for line in texts]
-            metric = sacrebleu.BLEU(lowercase=meta['lowercase'])
+            metric = build_sacrebleu(meta['target'], raw, meta['lowercase'])
             score = metric.corpus_score(texts, [raw])
             print_log(f'detokenized: {score}; signature {metric.get_signature()}', 'current')
             metrics['sacreBLEU'] = score.score

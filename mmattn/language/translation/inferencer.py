@@ -18,7 +18,7 @@ from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.generation import Hypothesis
 from mmattn.language.progress_file import digest
 from mmattn.language.text.batching import token_batches
-from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.subwords import TextProcessor, undo_bpe, unmark
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
@@ -104,7 +104,7 @@ class TranslationInferencer(SentenceInferencer):
         settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
         sources = {index: pieces for batch in batches for index, pieces in zip(batch.indices, batch.inputs)}
         unknown = {
-            index: [piece.removesuffix('@@') for piece in sources[index] if piece not in self.vocabulary]
+            index: [unmark(piece.removesuffix('@@')) for piece in sources[index] if piece not in self.vocabulary]
             for index in sorted(sources)
         }
         named = [f'line {i + 1} ({" ".join(dict.fromkeys(pieces))})' for i, pieces in unknown.items() if pieces]

@@ -145,7 +145,8 @@ def test_a_corpus_with_a_validation_set(tmp_path):
     codes = learn_codes(Counter(word for pair in tokens_of(PAIRS) for line in pair for word in line.split()), 20)
     train, held_out, test = (segments_of(each, codes) for each in (tokens, tokens_of(val), tokens_of(TEST)))
     check_corpus(tmp_path / 'new', train, held_out, test, codes, dict(val=val, test=TEST))
-    assert warnings == ['test: empty lines are kept: 2']
+    assert warnings[-1] == 'test: empty lines are kept: 2'
+    assert [line.split()[0] for line in warnings[:-1]] == ['test.en:', 'test.de:']  # '…' is not restored
     assert record == read_json(tmp_path / 'new/corpus.json')
     assert record['counts'] == dict(train=18, val=1, test=2)
     assert [record[key] for key in ('source', 'target', 'lowercase', 'merges', 'dropped')] == ['en', 'de', True, 20, 3]

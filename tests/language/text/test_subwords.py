@@ -1,13 +1,15 @@
 """Tokenization and BPE: tokens and pieces written by hand, and text that is restored."""
 
 import pickle
+import re
 import sys
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.subwords import TextProcessor, languages, undo_bpe, unmark
 
 from ..failing import failing
 from ..files import write_json
@@ -25,6 +27,54 @@ def test_undone_bpe_returns_the_tokens_of_any_text(line):
         assert tokens.split() == [token for token in tokens.split(' ') if token]  # no white space but spaces
         assert undo_bpe(text.segment(tokens)) == tokens
         assert text.pieces(line) == text.segment(tokens).split()
+
+
+@pytest.mark.slow
+@given(st.text())
+@settings(deadline=None)
+def test_joins_restore_any_text(line):
+    text = TextProcessor('en', CODES, lowercase=False, joins=True)
+    tokens = text.tokenize(line)
+    assert undo_bpe(text.segment(tokens)) == tokens
+    expected = re.sub('[\\x00-\\x1f\\x7f]', '', re.sub(r'\s+', ' ', unicodedata.normalize('NFC', line))).replace(
+        '￭', '■'
+    )
+    assert re.sub(r'\s+', ' ', text.detokenize(tokens)) == ' '.join(expected.split())
+
+
+WEB = [
+    '“Don’t,” he said—twice…',
+    '„Tak” — ‚ja‘, »nein« ’s avonds',
+    'L’élève dit\u00a0: «\u00a0oui\u00a0»\u202f; 1\u202f250,50\u00a0€ ? non !',
+    '3,5 % von 10 m², 25 °C; 5′ 3″ ±½ ≥ 1–2',
+    'यह है। ৫০% “ছাড়”। क्\u200dया॥',
+    '他说：“今天（很好）！”——《书》、10%。',
+    'قَالَ: «أَهْلًا»، ٥٠٪؟ می\u200cخواهم 👩\u200d👧 👍🏽 ☎️!',
+    """'n' "x" ``y'' 10:30 a@b.c http://x.y/z?q=1#t &amp; @-@ @@ a@@ x\\y DOTMULTI """.strip(),
+]
+
+
+@pytest.mark.parametrize('codes', [('en', 'fr', 'zh'), pytest.param(None, marks=pytest.mark.slow)])
+def test_joins_restore_the_typography_of_the_web_in_every_language(codes):
+    for language in codes or languages():
+        text = TextProcessor(language, None, lowercase=False, joins=True)
+        assert text.detokenize(text.tokenize(' '.join(WEB))) == ' '.join(WEB)
+
+
+@pytest.mark.parametrize(
+    ('line', 'tokens'),
+    [
+        ('“Don’t,” he said.', '“ ￭Don ￭’t ￭, ￭” he said ￭.'),
+        ('non\u00a0! cafe\u0301', 'non \u00a0! caf\u00e9'),
+        ('क्\u200dया है।', 'क्\u200dया है ￭।'),
+        ('a ￭b \t c', 'a ■ ￭b c'),
+        ('', ''),
+    ],
+)
+def test_joins(line, tokens):
+    text = TextProcessor('en', None, lowercase=False, joins=True)
+    assert text.tokenize(line) == tokens
+    assert unmark(tokens).split(' ') == [token.strip('￭\u00a0') for token in tokens.split(' ')]
 
 
 @pytest.mark.parametrize('ending', ['', '@@', '@@ '])
@@ -108,6 +158,7 @@ test_failures = failing(
     (lambda corpus: with_file(corpus, 'bpe.codes', 'a b c\n'), 'line 1'),
     (lambda corpus: with_file(corpus, 'corpus.json', '{}'), 'corpus.json'),
     (lambda: segmenter(None, 'xx'), 'language'),
+    (lambda: TextProcessor('en', None, False, escape=True, joins=True), 'joins'),
     (lambda: segmenter(['#version: 0.2']), 'at least one merge'),
     (lambda: segmenter(['#version: 0.3', 'a b']), 'line 1'),
     (lambda: segmenter(['a b', '']), 'line 2'),  # the first version has no header

@@ -152,6 +152,40 @@ def test_without_a_published_reference(tmp_path):
         assert len(lines) == len(options['samples']) + 1
 
 
+@pytest.mark.parametrize(
+    ('target', 'lines', 'tokenize'),
+    [
+        ('zh', ['我喜欢机器翻译。', '今天天气很好，我们去公园。'], 'zh'),
+        ('yue', ['佢話：我唔知喎！', '你食咗飯未呀？未，佢答。'], 'zh'),
+        ('en', ['これはテストです。', 'あしたはいいてんきです。'], 'char'),  # whatever the text is called
+        ('de', ['Das ist ein Test.', 'Morgen wird es schön 好.'], '13a'),
+    ],
+)
+def test_text_without_spaces_is_divided_by_sacrebleu(target, lines, tokenize):
+    """A translation that differs in one character has a figure, and the perfect one has 100."""
+    symbols = [*lines, lines[0].replace(lines[0][3], 'x')]
+
+    def scores(numbers):
+        metric = BLEU()
+        metric.dataset_meta = dict(target=target, lowercase=False, moses=dict(joins=True), symbols=symbols)
+        for i, number in enumerate(numbers):
+            metric.process({}, [dict(line=i, pred_tokens=[4 + number], target=lines[i], raw_target=lines[i])])
+        return metric.evaluate(2)
+
+    assert scores([0, 1]) == dict(BLEU=pytest.approx(100), sacreBLEU=pytest.approx(100))
+    expected = sacrebleu.corpus_bleu([symbols[2], lines[1]], [lines], tokenize=tokenize).score
+    assert scores([2, 1])['sacreBLEU'] == pytest.approx(expected)
+    assert 20 < expected < 100
+
+
+def test_marks_of_joins_do_not_count():
+    meta = dict(META, moses=dict(joins=True), symbols=['ein', '\u00a0!', '￭!', 'und', 'der', 'hund'])
+    target = 'ein hund und der ￭!'
+    sample = dict(line=1, pred_tokens=[4, 9, 7, 8, 5], target=target, raw_target='ein hund und der!')
+    found = evaluate([BaseDataElement(**sample)], meta)
+    assert found['BLEU'] == pytest.approx(100)
+
+
 def test_compounds_are_split_on_both_sides_of_the_tokenized_figure():
     meta = dict(META, symbols=['a-b', 'c', 'd-e-f', 'x-b', 'g'])
     targets = ['a-b c d-e-f g', 'c c g']
