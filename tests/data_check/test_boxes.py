@@ -223,6 +223,8 @@ def edited(root):
     ('changes', 'names'),
     [
         (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 1]), '4 of 4 boxes .* corners'),
+        (dict(bbox=lambda box: [3, 20, 9, SIZE[1] + 1]), '4 of 4 boxes .* corners'),  # beyond one side alone
+        (dict(bbox=lambda box: [30, 2, SIZE[0] + 1, 9]), '4 of 4 boxes .* corners'),
         (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes .*area'),
         (dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']), '1 of 4 boxes .*finite'),
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),

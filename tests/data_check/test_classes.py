@@ -194,6 +194,13 @@ AUXILIARY = dict(auxiliary_head=dict(TWO, ignore_index=7))
             decoder(loss_decode=[dict(type='DiceLoss'), dict(class_weight=[1.0])]),
             {'model.decode_head.loss_decode.class_weight': '2 classes'},
         ),
+        ({}, {}, decoder(out_channels=1, loss_decode=dict(SIGMOID, class_weight=[3.0])), {}),
+        (
+            {},
+            {},
+            decoder(out_channels=1, loss_decode=dict(SIGMOID, class_weight=[1.0, 3.0])),
+            {'model.decode_head.loss_decode.class_weight': '2 weights.* 1 '},
+        ),
         # labels that are ignored
         (SEVEN, SEVEN, heads(dict(TWO, ignore_index=7), **AUXILIARY), {}),
         ({}, {}, heads(TWO, **AUXILIARY), {'model.auxiliary_head.ignore_index': '255'}),

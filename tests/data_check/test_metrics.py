@@ -14,6 +14,11 @@ IOU, PLATEAU = dict(type='IoUMetric'), dict(type='ReduceOnPlateauLR')
     ('evaluator', 'save_best', 'settings', 'names'),
     [
         (dict(type='CocoMetric', metric='bbox'), 'pascal_voc/AP50', {}, "'pascal_voc/AP50' .*coco/bbox_mAP, "),
+        (dict(type='CocoMetric', prefix='cells'), 'coco/bbox_mAP', {}, "'coco/bbox_mAP' .*cells/bbox_mAP, "),
+        (dict(type='CocoMetric', prefix='cells'), 'cells/bbox_mAP', {}, None),
+        (dict(IOU, prefix='roofs'), 'mIoU', {}, "'mIoU' .*'roofs/mIoU'"),
+        (dict(IOU, prefix='roofs'), 'roofs/mIoU', {}, None),
+        (dict(type='mmattn.FaceParsingMetric', prefix='faces'), 'faces/overall', {}, None),
         (dict(type='VOCMetric'), 'pascal_voc/AP5', {}, "'pascal_voc/AP5' .*'pascal_voc/AP50'"),
         (dict(type='mmseg.IoUMetric'), 'mIOU', {}, "'mIOU' .*'mIoU'.* aAcc, mAcc, mIoU"),
         (dict(IOU, iou_metrics=['mFscore']), 'mIoU', {}, "'mIoU' .*aAcc, mFscore"),

@@ -50,6 +50,7 @@ def poly(**options):
         (ITERATIONS, [poly(end=40)], r'param_scheduler.0.end: PolyLR .* 40 iterations, .* 100'),
         (ITERATIONS, [dict(type='CosineAnnealingLR', begin=10, end=40, by_epoch=False)], 'param_scheduler.0.end: Cos'),
         (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, total_steps=50, by_epoch=False)], '(total_steps|end).*50'),
+        (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, begin=20, total_steps=79, by_epoch=False)], '79, .* 80 '),
         (ITERATIONS, [dict(type='ExponentialLR', gamma=0.9, begin=200, by_epoch=False)], 'begin=200'),
         (ITERATIONS, [poly(by_epoch=True)], 'param_scheduler.0.by_epoch: .* lr'),
         (ITERATIONS, [poly(), dict(type='LinearMomentum', end=5)], 'param_scheduler.1.by_epoch: .* momentum'),
@@ -101,6 +102,7 @@ def test_what_the_training_is_too_short_for_is_a_warning(train_cfg, schedule, ho
         (ITERATIONS, [poly(end=100)]),
         (ITERATIONS, [poly(end=50, eta_min=1e-4)]),  # the rest has a rate
         (ITERATIONS, [dict(type='CosineAnnealingLR', end=50, by_epoch=False), poly(begin=50)]),
+        (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, begin=20, total_steps=80, by_epoch=False)]),
         (ITERATIONS, [dict(type='ReduceOnPlateauLR', monitor='mIoU')]),  # acts after validation
         (EPOCHS, [dict(type='LinearLR', end=20, by_epoch=False), dict(type='MultiStepLR', milestones=[2, 4])]),
         (EPOCHS, [dict(type='CosineAnnealingLR', begin=1, T_max=4, convert_to_iter_based=True)]),

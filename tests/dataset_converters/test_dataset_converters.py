@@ -70,6 +70,7 @@ def written_labels(path, palette):
     with Image.open(path) as image:
         assert image.mode == 'P'
         assert image.getpalette()[: 3 * len(palette)] == [*chain(*palette)]
+        assert image.getpalette()[3 * 254 :] == [0, 0, 0, 255, 255, 255]  # 255 is white
     return pixels(path)
 
 

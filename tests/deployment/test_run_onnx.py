@@ -89,6 +89,8 @@ def test_logits_are_resized_as_in_torch(align_corners, size):
     expected = F.interpolate(x[None], size=size, mode='bilinear', align_corners=align_corners)[0]
     found = runner.resize(x.numpy(), *size, align_corners)
     torch.testing.assert_close(torch.from_numpy(found).float(), expected, atol=1e-5, rtol=0)
+    about = dict(align_corners=align_corners, threshold=None)
+    assert (runner.to_labels(x.numpy(), (7, 9), *size, about) == expected.argmax(0).numpy()).all()
 
 
 @pytest.mark.parametrize(

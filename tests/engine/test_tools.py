@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import mmseg
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -193,12 +194,17 @@ def test_the_test_of_a_detector_agrees_with_its_validation_and_draws(run, tmp_pa
 
 
 def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, tmp_path):
+    """Most pixels are void, which is no class."""
+    root = shutil.copytree(tiny_data['BUILDINGS_ROOT'], tmp_path / 'data')
+    for path in (root / 'ann_dir/train').iterdir():
+        labels = np.array(Image.open(path))
+        labels[:, : labels.shape[1] * 3 // 4] = 255
+        Image.fromarray(labels).save(path)
     (tmp_path / 'ours.json').write_text('{"aAcc": 1, "mIoU": 2, "mAcc": 3}')
     options = '--result', f'Bi-CC={tmp_path / "ours.json"}', '--out', tmp_path / 'table.md'
-    run(*tool('analysis_tools/majority_baseline.py', CONFIG, *options))
-    folder = Path(tiny_data['BUILDINGS_ROOT'], 'ann_dir')
+    run(*tool('analysis_tools/majority_baseline.py', CONFIG, *options), BUILDINGS_ROOT=str(root))
     labels = {
-        part: b''.join(Image.open(path).tobytes() for path in sorted((folder / part).iterdir()))
+        part: b''.join(Image.open(path).tobytes() for path in sorted((root / 'ann_dir' / part).iterdir()))
         for part in ('train', 'val')
     }
     majority = max((0, 1), key=labels['train'].count)
@@ -347,6 +353,18 @@ def test_a_file_that_is_read_is_not_replaced(tmp_path, monkeypatch, name, flags,
     assert done.returncode == 1
     assert 'would replace an input, a.png' in done.stderr
     assert Path('a.png').read_bytes() == b'content'
+
+
+def test_a_published_model_has_weights_and_what_describes_it(tmp_path):
+    content = dict(
+        meta=dict(dataset_meta=dict(classes=('a', 'b')), cfg='a = 1', epoch=3, iter=7),
+        state_dict=dict(weight=torch.arange(6.0)),
+    )
+    more = dict(content, meta=dict(content['meta'], time='now', seed=1), optimizer=dict(step=1), message_hub={})
+    torch.save(more, tmp_path / 'iter_7.pth')
+    done = run_command(tool('misc/publish_model.py', tmp_path / 'iter_7.pth', tmp_path / 'model.pth'))
+    published = torch.load(done.stdout.split()[-1])
+    assert str(published) == str(content)
 
 
 @pytest.mark.e2e

@@ -180,7 +180,7 @@ def macs(layer, x):
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize('spatial_range', [None, 7, 13])
+@pytest.mark.parametrize('spatial_range', [None, 7, 13, 39])  # the last has all keys of the map
 @pytest.mark.parametrize('terms', TERMS)
 def test_complexity(terms, spatial_range):
     """Of the published formulas, all but these: an encoding has C/2 numbers an axis, so projecting it takes half as
@@ -191,17 +191,18 @@ def test_complexity(terms, spatial_range):
     c, h, w, heads = 64, 12, 20, 4
     n = h * w
     keys, lines, offsets, tables = n, h + w, 2 * h - 1 + 2 * w - 1, h * h + w * w
-    if spatial_range:
+    is_local = spatial_range in (7, 13)
+    if is_local:
         keys, tables = spatial_range**2, 2 * spatial_range
         lines = offsets = tables
-    outputs = 1 if terms == '0010' and not spatial_range else n
+    outputs = 1 if terms == '0010' and not is_local else n
     expected = n * c * c * ((b1 or b2) + (b1 or b3) + 1) + outputs * c * c  # projections: query, key, value; output
     expected += n * keys * c * b1  # E1
-    expected += n * c if terms == '0010' and not spatial_range else n * keys * c  # aggregation
+    expected += n * c if terms == '0010' and not is_local else n * keys * c  # aggregation
     expected += offsets * c * c // 2 * (b2 or b4)  # R
     expected += n * lines * c * b2  # E2
     if b3 and not b1:
-        expected += n * c + (n * keys * heads if spatial_range else 0)  # E3: uᵀ(V^C x), and in a range its copies
+        expected += n * c + (n * keys * heads if is_local else 0)  # E3: uᵀ(V^C x), and in a range its copies
     if b4 and not b2:
         expected += tables * c  # E4
     layer = TransformerAttention2d(c, heads, terms, spatial_range).to('meta')

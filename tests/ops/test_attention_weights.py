@@ -133,7 +133,10 @@ def test_patterns(size, key_size, step, pattern, logits):
 
 
 def test_removed_neighbours():
+    """By −∞, and by a mask of each sample."""
     tensors, settings = call(LOCAL, (3, 5), 3, iterations=2)
+    masked = {**tensors, 'key_mask': randn(2, 3, 5, seed=8) > 0}
+    assert_rows(LOCAL, masked, [(0, 0), (1, 2), (2, 4)], **settings)
     removed = randn(2, 2, 3, 5, 9, seed=9) > 0
     removed[..., 4] = False
     tensors['window_bias'] = tensors['window_bias'].masked_fill(removed, -math.inf)

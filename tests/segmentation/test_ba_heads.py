@@ -32,8 +32,8 @@ def randn(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def resize(x, like):
-    return F.interpolate(x, like.shape[2:], mode='bilinear', align_corners=False)
+def resize(x, like, align_corners):
+    return F.interpolate(x, like.shape[2:], mode='bilinear', align_corners=align_corners)
 
 
 # Rows of Table 4.2, thousands of parameters as printed; g is printed "1.3184", a misplaced point.
@@ -77,10 +77,10 @@ def test_figures_of_the_paper_for_a_config_with_options(options, row):
     assert (table and [line[:3] for line in table.rows]) == (row and [[row, PARAMETERS[row], float(PARAMETERS[row])]])
 
 
-@pytest.mark.parametrize('block', [CONV, BA], ids=['convolution', 'attention'])
-def test_deeplab_decoder(block):
+@pytest.mark.parametrize(('block', 'align_corners'), [(CONV, True), (BA, False)], ids=['convolution', 'attention'])
+def test_deeplab_decoder(block, align_corners):
     """Low-level map and ASPP map to one 1×1, one block, the classes; the rest is stock."""
-    head = DeepLabV3PlusBAHead(block=block, **DEEPLAB).double().eval()
+    head = DeepLabV3PlusBAHead(block=block, **DEEPLAB | dict(align_corners=align_corners)).double().eval()
     randomise(head)
     inputs = [randn(2, 6, 9, 7), randn(2, 10, 5, 4)]
     pooled = head.image_pool(inputs[1]).expand(-1, -1, 5, 4)
@@ -88,20 +88,24 @@ def test_deeplab_decoder(block):
     low = head.c1_bottleneck(inputs[0])
     fuse, last = head.sep_bottleneck
     assert fuse.conv.kernel_size == (1, 1)
-    expected = head.conv_seg(last(fuse(torch.cat([resize(aspp, low), low], 1))))
+    expected = head.conv_seg(last(fuse(torch.cat([resize(aspp, low, align_corners), low], 1))))
     torch.testing.assert_close(head(inputs), expected, atol=1e-12, rtol=1e-12)
     assert [m.kernel_size for m in head.sep_bottleneck.modules() if isinstance(m, nn.Conv2d)].count((3, 3)) == (
         block is CONV
     )
 
 
-@pytest.mark.parametrize('block', [CONV, BA, [BA, CONV]], ids=['convolution', 'attention', 'both'])
-def test_unet_decoder(block):
-    head = UNetBAHead(block=block, **UNET).double().eval()
+@pytest.mark.parametrize(
+    ('block', 'align_corners'),
+    [(CONV, True), (BA, False), ([BA, CONV], True)],
+    ids=['convolution', 'attention', 'both'],
+)
+def test_unet_decoder(block, align_corners):
+    head = UNetBAHead(block=block, **UNET | dict(align_corners=align_corners)).double().eval()
     randomise(head)
     low, middle, high = inputs = [randn(2, 4, 9, 7), randn(2, 6, 5, 4), randn(2, 8, 5, 4)]
     x = head.up_blocks[0](torch.cat([middle, high], 1))  # they have one size
-    x = head.up_blocks[1](torch.cat([low, resize(x, low)], 1))
+    x = head.up_blocks[1](torch.cat([low, resize(x, low, align_corners)], 1))
     torch.testing.assert_close(head(inputs), head.conv_seg(x), atol=1e-12, rtol=1e-12)
     head.train()
     head(inputs).square().sum().backward()

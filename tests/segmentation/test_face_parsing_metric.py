@@ -171,17 +171,19 @@ def test_what_cannot_be_scored_is_named(truth, predicted, names):
         metric().process(None, [sample(truth, predicted)])
 
 
-def test_predictions_without_ground_truth(tmp_path):
+@pytest.mark.parametrize('reduce_zero_label', [False, True])
+def test_predictions_without_ground_truth(tmp_path, reduce_zero_label):
+    """Labels are those of the files."""
     written = FaceParsingMetric(output_dir=str(tmp_path / 'a/b'), format_only=True)
     written.dataset_meta = {}
     predicted = next(images())[1]
-    only = sample(predicted, predicted)
+    only = dict(sample(predicted, predicted), reduce_zero_label=reduce_zero_label)
     del only['gt_sem_seg']
     written.process(None, [only])
     assert written.evaluate(1) == {}
     with Image.open(tmp_path / 'a/b/face.png') as image:
         assert image.mode == 'L'
-        np.testing.assert_array_equal(np.array(image), predicted)
+        np.testing.assert_array_equal(np.array(image), predicted + reduce_zero_label)
 
 
 # Scores five images with two processes, batches of two; the sampler gives the first image to the second process, too.

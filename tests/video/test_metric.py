@@ -175,12 +175,14 @@ def test_means_are_over_objects_and_the_table_says_of_which(tmp_path, printed):
 
 
 def test_objects_count_behind_the_frame_that_gives_them(tmp_path):
-    """Object 5 is given at frame 3: what is predicted up to there is no matter, nor are others at 3."""
+    """Object 5 is given at frame 3: what is predicted up to there is no matter, nor are others at 3, right or not."""
     masks = [squares(p, *((1, 5) if p > 2 else (1,))) for p in range(8)]
     clips.clip(tmp_path, 'walk', masks)
     write_mask(tmp_path / 'Annotations/walk/00003.png', squares(3, 5))  # as YouTube-VOS gives it
     predicted = [squares(p, 1, 5) for p in range(8)]
-    predicted[0] = predicted[3] = 0 * predicted[0]
+    predicted[0] = 0 * predicted[0]
+    assert score(samples(tmp_path, dict(walk=predicted)))['JF'] == 100
+    predicted[3] = predicted[0]
     assert score(samples(tmp_path, dict(walk=predicted)))['JF'] == 100
     predicted[5] = squares(5, 1)
     found = score(samples(tmp_path, dict(walk=predicted)), csv_file=str(tmp_path / 'a.csv'))

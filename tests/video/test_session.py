@@ -86,6 +86,19 @@ def test_all_masks_together_are_the_weighted_mean_of_their_probabilities():
         np.testing.assert_array_equal(found[number][sure] == 1, (mean > 0.5)[sure])
 
 
+def test_a_cell_of_a_mask_has_the_share_of_its_pixels():
+    """Of a frame that is halved; masks without a pattern, and a cell of each object alone."""
+    mask = np.random.default_rng(0).choice(np.uint8([0, 1, 5]), (48, 64))
+    mask[:8, 8:16], mask[40:, :8] = 1, 5
+    session = ClipSession(build(), scale=(32, 24))
+    session.add(Frame(0, frame(mask, 0), mask))
+    (kept,) = session._references.values()
+    h, w = kept.masks.shape[1:]
+    assert (h, w) == (6, 8)
+    cells = torch.from_numpy(np.stack([mask == 1, mask == 5])).float().unflatten(1, (h, -1)).unflatten(3, (w, -1))
+    torch.testing.assert_close(kept.masks, cells.mean((2, 4)))
+
+
 def test_a_second_mask_of_a_frame_replaces_the_first(session):
     corrected, plain = (follow(session(), FRAMES, *masks) for masks in ([given(0, 5), given(0, 1)], [given(0, 1)]))
     np.testing.assert_array_equal([*corrected.values()], [*plain.values()])

@@ -343,23 +343,31 @@ def test_interrupted_between_batches_and_resumed(tiny, arguments, tmp_path, call
 def members(tmp_path_factory):
     """Three models of one vocabulary, two of them of the same kind."""
     folder = tmp_path_factory.mktemp('members')
-    configs = dict(a=SAN, b=dict(ETA, sources='visual'), c=SAN)
-    return [write_model(folder, name, config, seed=seed) for seed, (name, config) in enumerate(configs.items())]
+    configs = dict(a=SAN, b=SAN, c=dict(ETA, sources='visual'))
+    written = [write_model(folder, name, config, seed=seed) for seed, (name, config) in enumerate(configs.items())]
+    for epoch, each in enumerate(written):
+        content = torch.load(each.checkpoint)
+        content['meta']['epoch'] = epoch
+        torch.save(content, each.checkpoint)
+    return written
 
 
 @torch.no_grad()
 def test_an_ensemble_captions_with_the_mean_of_the_three_models(tiny, members, tmp_path, call):
-    """Its checkpoint has all weights, and the meta of the first."""
+    """Its checkpoint has all weights in this order, and the meta of the first."""
     paths, configs = zip(*((each.checkpoint, Config.fromfile(each.config).model.to_dict()) for each in members))
     call(*paths, '--out', tmp_path / 'ensemble.pth', tool=ENSEMBLE)
-    assert torch.load(tmp_path / 'ensemble.pth')['meta'] == torch.load(paths[0])['meta']
+    merged, states = torch.load(tmp_path / 'ensemble.pth'), [torch.load(path)['state_dict'] for path in paths]
+    assert merged['meta'] == torch.load(paths[0])['meta'] != torch.load(paths[-1])['meta']
+    expected = {f'members.{i}.{name}': x for i, state in enumerate(states) for name, x in state.items()}
+    torch.testing.assert_close(merged['state_dict'], expected, rtol=0, atol=0)
     options = dict(members=[*configs], test_cfg=dict(beam=3, max_length=7))
     Config(dict(model=dict(options, type='mmattn.CaptionEnsemble'))).dump(str(tmp_path / 'ensemble.py'))
     arguments = [tmp_path / 'ensemble.py', tmp_path / 'ensemble.pth', '--regions', tiny.store, '--device', 'cpu']
     call(*arguments, '--out', tmp_path / 'out', '--images', tiny.pictures, '--batch-size', 1)
     ensemble, store = CaptionEnsemble(**options).eval(), RegionStore(tiny.store)
-    for model, path in zip(ensemble.members, paths, strict=True):
-        model.load_state_dict(torch.load(path)['state_dict'])
+    for model, state in zip(ensemble.members, states, strict=True):
+        model.load_state_dict(state)
     expected = []
     for image_id in IDS:
         ((best, *_),) = ensemble.describe(
