@@ -45,12 +45,13 @@ def sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outsid
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, size: int) -> Tensor:
     """Global attention on a map with windows of size×size, by FlexAttention, compiled."""
     width = q.shape[3]
-    biases = torch.cat([window_bias, outside.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
+    window, outside = window_bias[0, 0].flatten(0, 1), outside[0, 0].flatten()
 
     def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
         inside = (dy >= 0) & (dy < size) & (dx >= 0) & (dx < size)
-        return score + biases[i, torch.where(inside, dy * size + dx, size * size)]
+        entry = dy % size * size + dx % size  # outside: any, not the same one, as each pair adds 0 to its gradient
+        return score + torch.where(inside, window[i, entry], outside[i])
 
     return _compiled_flex_attention()(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
 

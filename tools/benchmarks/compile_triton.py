@@ -85,15 +85,27 @@ def compile_call(
     Yields:
         Compiled: each kernel.
     """
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-
     from mmattn.ops.triton import launch
 
-    launches: dict[str, tuple] = {}
+    for name, (kernel, arguments, constants) in launches(operator, dtype, channels, positions).items():
+        selected = config or launch.select_config(kernel, SHARED[capability] * 1024, **constants)
+        with as_if_on(capability), ptxas_log() as log:
+            built = kernel.warmup(*arguments, **constants, **launch.options(selected), grid=(1,))
+        stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
+        registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
+        title = f'{selected.owned} × {selected.stream}, {selected.warps}, {selected.stages}'
+        products = ', '.join(sorted({*re.findall(r'\b(?:wgmma|tcgen05|mma)\b', built.asm['ptx'])}))
+        yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared, products)
+
+
+def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool = True) -> dict[str, tuple]:
+    """List the launches of an operator and its backward pass: by name of a kernel, kernel, arguments and constants."""
+    from mmattn.ops.triton import launch
+
+    found: dict[str, tuple] = {}
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        launches[kernel.__name__] = kernel, launch.encode(arguments)[0], constants
+        found[kernel.__name__] = kernel, launch.encode(arguments)[0], constants
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
@@ -101,20 +113,22 @@ def compile_call(
             arguments = OPERATORS[operator].check(*tensors, **settings)
             out, lse = module.forward(*arguments)
             module.backward(out, lse, out, lse, *arguments, [True] * len(list_tensors(arguments)))
+    return found
+
+
+@contextmanager
+def as_if_on(capability: int) -> Iterator[None]:
+    """Let Triton compile for a GPU of this capability."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
     target = SimpleNamespace(
         get_current_device=lambda: capability,  # Triton keeps the first target of a device, and its kernels
         get_current_stream=lambda device: 0,
         get_current_target=lambda: GPUTarget('cuda', capability, 32),
     )
-    for name, (kernel, arguments, constants) in launches.items():
-        selected = config or launch.select_config(kernel, SHARED[capability] * 1024, **constants)
-        with mock.patch.object(driver, '_active', target), ptxas_log() as log:
-            built = kernel.warmup(*arguments, **constants, **launch.options(selected), grid=(1,))
-        stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
-        registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
-        title = f'{selected.owned} × {selected.stream}, {selected.warps}, {selected.stages}'
-        products = ', '.join(sorted({*re.findall(r'\b(?:wgmma|tcgen05|mma)\b', built.asm['ptx'])}))
-        yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared, products)
+    with mock.patch.object(driver, '_active', target):
+        yield
 
 
 def calls(dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:

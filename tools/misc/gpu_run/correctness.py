@@ -1,4 +1,4 @@
-"""The parts edge and compare: values and gradients beside float64. tests/ops/test_gpu.py has further cases."""
+"""The part edge: values and gradients beside float64. tests/ops/test_gpu.py has further cases."""
 
 import itertools
 import threading
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from findings import DEVICE, GPU, SMALL, WORKERS, guarded, record, run_groups
+from findings import DEVICE, SMALL, WORKERS, guarded, record, run_groups
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,7 +16,7 @@ from mmattn.ops import dispatch, library
 from mmattn.ops.gpu import cases, check_gpu
 from mmattn.ops.gpu.cases import Case
 
-DTYPES = (torch.bfloat16, torch.float32, *((torch.float16,) if GPU else ()))
+DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32, torch.float16)
 
 
 def run_edge(seconds: float) -> None:
@@ -32,26 +32,6 @@ def _edge(group: tuple[str, str, torch.dtype]) -> None:
         _calls(operator, dtype)
     else:
         {'layouts': _layouts, 'layers': _layers, 'modes': _modes}[kind](dtype)
-
-
-def run_compare(seconds: float) -> None:
-    """The comparison of check_gpu, of all kernels at once: Triton compiles on all cores, and its cache fills."""
-    groups = [
-        (operator, kernel, dtypes)
-        for operator in library.KERNELS
-        for kernel in check_gpu.kernels_of(operator, torch.device(DEVICE))
-        for dtypes in check_gpu.DTYPE_CLASSES
-        if (kernel, dtypes) != ('triton', 'float32')
-    ]
-    groups.sort(key=lambda group: group[1] != 'triton')  # the longest first
-    run_groups('compare', _compare, groups, seconds, WORKERS)
-
-
-def _compare(group: tuple[str, str, str]) -> None:
-    fields = dict(zip(('operator', 'kernel', 'dtypes'), group))
-    with guarded('compare', **fields):
-        supported, errors = check_gpu.compare_all(*group, DEVICE, SMALL)
-        record('compare', **fields, ok=supported and not errors, errors=errors[:5])
 
 
 def each(function: Callable[[Tensor], Tensor], tensors: cases.Tensors) -> cases.Tensors:
@@ -97,11 +77,13 @@ def rare_cases(operator: str) -> Iterator[Case]:
         yield Case('dilation beyond the map', draw.operands((1, 2), (5, 4), (16, 16)), settings)
 
 
+def all_cases(operator: str) -> list[Case]:
+    return [*rare_cases(operator), *cases.cases(operator, 'cpu', True)][-1 if SMALL else 0 :]
+
+
 def _calls(operator: str, dtype: torch.dtype) -> None:
-    rare = list(rare_cases(operator))
     for implementation in ('composition', *check_gpu.kernels_of(operator, torch.device(DEVICE))):
-        common = cases.cases(operator, 'cpu', True) if implementation == 'composition' else ()
-        for case in (*rare, *common):
+        for case in all_cases(operator):
             fields = {'operator': operator, 'implementation': implementation, 'dtype': dtype, 'case': case.title}
             with guarded('edge', **fields):
                 try:
@@ -124,7 +106,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _layouts(dtype: torch.dtype) -> None:
     for operator in library.KERNELS:
-        for case in (*rare_cases(operator), *cases.cases(operator, 'cpu', True)):
+        for case in all_cases(operator):
             fields = {'operator': operator, 'case': case.title, 'dtype': dtype}
             for layout, change in LAYOUTS.items():
                 with guarded('edge', **fields, layout=layout), dispatch.backend('composition'):

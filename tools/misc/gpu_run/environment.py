@@ -3,7 +3,7 @@
 import itertools
 
 import torch
-from findings import GPU, guarded, milliseconds, record
+from findings import GPU, guarded, milliseconds, record, run_groups
 from torch.backends import cuda
 
 from mmattn.ops import library, triton
@@ -11,6 +11,10 @@ from mmattn.ops.gpu.collect_env import collect_env
 
 
 def run_env(seconds: float) -> None:
+    run_groups('env', _env, ['environment'], seconds)
+
+
+def _env(_: str) -> None:
     record('env', what='collect_env', **collect_env())
     kernels = {name: library.has_kernel(name, 'cuda') for name in library.KERNELS}
     triton_missing = triton.unavailable_reason()

@@ -1,5 +1,6 @@
 """What the parts share: findings, written as they come, times, memory, and processes that may end."""
 
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,33 @@ SMALL = bool(os.environ.get('SMALL'))  # small shapes, also without a GPU
 WORKERS = int(os.environ.get('WORKERS') or 1)
 GPU = torch.cuda.is_available()
 DEVICE = 'cuda' if GPU else 'cpu'
+START = 'spawn' if GPU else 'fork'  # CUDA does not survive a fork, and a rehearsal shall be short
+WITH_INDUCTOR = ('capture', 'flex')  # parts that call torch.compile
 UNUSABLE = 3  # exit code of a process that can use the GPU no longer
 
 
 def record(part: str, **fields: Any) -> None:
-    """Append a line to results.jsonl, and print it."""
+    """Append a line to results.jsonl, and print it in brief."""
     line = json.dumps({'part': part, **fields}, ensure_ascii=False, default=lambda x: str(x).removeprefix('torch.'))
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / 'results.jsonl').open('a', encoding='utf-8') as file:
         file.write(line + '\n')
-    print(line[:600], flush=True)
+    print(brief(json.loads(line)), flush=True)
+
+
+def brief(line: dict[str, Any]) -> str:
+    """Shorten a line: the end of what a lent machine prints, 12,000 characters, may be all that it gives back."""
+    words = []
+    for name, value in line.items():
+        if name not in ('ok', 'trace') and value not in (None, ''):
+            words.append(value if isinstance(value, str) and name != 'error' else f'{name} {value}')
+    return ' '.join([*words, *(['WRONG'] if line.get('ok') is False else [])])[:200]
+
+
+def use_carried_cache() -> None:
+    """Let Triton find the kernels that prepare.sh compiled. Not with Inductor, whose processes have their own keys."""
+    if importlib.util.find_spec('triton'):
+        importlib.import_module('carried_cache').install()
 
 
 @contextmanager
@@ -61,7 +80,8 @@ def run_groups(
 
     A process runs one group after the other. When a group ends its process, a new process runs the next ones.
     """
-    context = multiprocessing.get_context('spawn')
+    ForkingPickler.dumps((function, groups))  # a rehearsal, which forks, fails where 'spawn' would
+    context = multiprocessing.get_context(START)
     end = time.monotonic() + seconds
     complete = []
 
@@ -69,7 +89,7 @@ def run_groups(
         position = context.Value('i', 0)
         while position.value < len(mine):
             first = position.value
-            process = context.Process(target=_run, args=(function, mine, position))
+            process = context.Process(target=_run, args=(part, function, mine, position))
             process.start()
             process.join(max(0.0, end - time.monotonic()))
             code = process.exitcode
@@ -94,7 +114,9 @@ def run_groups(
     return complete
 
 
-def _run(function: Callable[[Any], None], groups: Sequence[Any], position: Synchronized) -> None:
+def _run(part: str, function: Callable[[Any], None], groups: Sequence[Any], position: Synchronized) -> None:
+    if part not in WITH_INDUCTOR:
+        use_carried_cache()
     while position.value < len(groups):
         function(groups[position.value])
         position.value += 1
@@ -133,14 +155,16 @@ def mebibytes(call: Callable[[], Any]) -> float:
     return round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)
 
 
-def launches(call: Callable[[], Any]) -> int:
-    """Count the kernels that a call launches, after a first call."""
-    if not GPU:
-        return 0
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+def times(call: Callable[[], Any], most: float = 0.5) -> dict[str, float]:
+    """Measure a call: ms that it takes, ms that the device works for it, kernels that it launches, and peak MiB."""
+    ms, mib = milliseconds(call, most=most), mebibytes(call)
+    activities = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activities.CUDA if GPU else activities.CPU]) as profiler:
         call()
-        torch.cuda.synchronize()
-    return sum(event.count for event in profiler.key_averages() if event.device_type.name == 'CUDA')
+        synchronize()
+    events = [event for event in profiler.key_averages() if event.device_type.name == DEVICE.upper()]
+    spent = sum(event.self_device_time_total if GPU else event.self_cpu_time_total for event in events)
+    return {'ms': ms, 'device_ms': round(spent / 1e3, 4), 'launches': sum(event.count for event in events), 'mib': mib}
 
 
 def synchronize() -> None:

@@ -11,28 +11,28 @@ import alternatives  # tools/benchmarks
 import mmseg.models.decode_heads.cc_head as cc_head
 import numpy as np
 import torch
-from findings import DEVICE, GPU, SMALL, guarded, launches, milliseconds, record, run_groups, synchronize
+from findings import DEVICE, GPU, SMALL, guarded, record, run_groups, synchronize, times
 from mmengine.config import Config
 from mmengine.dataset import InfiniteSampler, pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
-from times import selected
 from torch import Tensor, nn
 
 from mmattn import layers
 from mmattn.engine import enable_amp, log_operators, prepare_for_cpu
+from mmattn.ops import dispatch
 from mmattn.utils import config_path
 
 SEGMENTATION = ((769, 769), 2)  # size of the images, and of a batch
 FACES = ((224, 224), 12)
-NETWORKS = {  # config, images, backends (see `times.selected`)
+NETWORKS = {  # config, images, backends
     'NL': ('bi_nl/nl_r50-d8_4xb2-80k_cityscapes-769x769.py', SEGMENTATION, ('composition',)),
     'Bi-NL': (
         'bi_nl/bi-nl_r50-d8_4xb2-80k_cityscapes-769x769.py',
         SEGMENTATION,
-        ('composition', 'composition, formulas', 'global_attention=triton'),
+        ('composition', 'global_attention=triton'),
     ),
     'CC': ('bi_cc/cc_r50-d8_4xb2-80k_cityscapes-769x769.py', SEGMENTATION, ('composition',)),
     'Bi-CC': (
@@ -43,7 +43,7 @@ NETWORKS = {  # config, images, backends (see `times.selected`)
     'U-Net': ('unet_ba/unet_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition',)),
     'U-Net-BA': ('unet_ba/unet-ba_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition', 'auto')),
 }
-ITERATIONS = 3 if SMALL else 24
+ITERATIONS = 2 if SMALL else 12
 
 
 def run_train(seconds: float) -> None:
@@ -92,7 +92,7 @@ class Watch(Hook):
     def after_train_iter(self, *_: Any, outputs: Any = None, **__: Any) -> None:
         synchronize()
         self.times.append(1e3 * (time.perf_counter() - self.start))
-        self.losses.append(float(outputs['loss']))
+        self.losses.append(outputs['loss'].item())
 
 
 def config(title: str) -> Config:
@@ -105,6 +105,9 @@ def config(title: str) -> Config:
         cfg.model.backbone.update(base_channels=8, stem_channels=8)
         cfg.model.decode_head.update(in_channels=256, channels=16)
         cfg.model.auxiliary_head.update(in_channels=128, channels=16)
+    elif SMALL:
+        cfg.model.backbone.update(base_channels=8, stem_channels=8)
+        cfg.model.decode_head.update(in_channels=(8, 8, 16, 32, 64), up_channels=(64, 32, 16, 16))
     cfg.model.data_preprocessor.size = (65, 65) if SMALL else size  # smaller images would be padded
     enable_amp(cfg.optim_wrapper)
     if not GPU:
@@ -154,7 +157,7 @@ def _train(group: tuple[str, str]) -> None:
         log_operators()
         if GPU:
             torch.cuda.reset_peak_memory_stats()
-        with selected(backend):
+        with dispatch.backend(backend):
             runner.train()
         record(
             'train',
@@ -163,7 +166,7 @@ def _train(group: tuple[str, str]) -> None:
             ok=bool(np.isfinite(watch.losses).all()),
             ms=round(statistics.median(watch.times[len(watch.times) // 3 :]), 2),
             first_ms=round(watch.times[0], 1),
-            losses=[round(x, 3) for x in watch.losses[:: max(1, ITERATIONS // 6)]],
+            losses=[round(x, 3) for x in watch.losses[:: max(1, ITERATIONS // 3)]],
             peak_mib=round(torch.cuda.max_memory_allocated() / 2**20) if GPU else None,
         )
     if GPU:
@@ -199,7 +202,7 @@ def _capture(name: str) -> None:
 
     with guarded('capture', layer=name, how='eager'):
         expected = step()
-        record('capture', layer=name, how='eager', ms=milliseconds(step), launches=launches(step))
+        record('capture', layer=name, how='eager', **times(step))
     if GPU:
         with guarded('capture', layer=name, how='graph'):
             stream = torch.cuda.Stream()
@@ -213,12 +216,13 @@ def _capture(name: str) -> None:
             graph.replay()
             torch.cuda.synchronize()
             error = difference(actual, expected)
-            record('capture', layer=name, how='graph', ok=error < 1e-3, off=error, ms=milliseconds(graph.replay))
+            record('capture', layer=name, how='graph', ok=error < 1e-3, off=error, **times(graph.replay))
     with guarded('capture', layer=name, how='compile'):
         start = time.monotonic()
-        compiled = torch.compile(layer, dynamic=False)
+        # A rehearsal traces the graphs, but generates no code of them.
+        compiled = torch.compile(layer, dynamic=False, fullgraph=True, backend='eager' if SMALL else 'inductor')
         error = difference(step(compiled), expected)
-        fields = {'compile_s': round(time.monotonic() - start, 1), 'ms': milliseconds(lambda: step(compiled))}
+        fields = {'compile_s': round(time.monotonic() - start, 1), **times(lambda: step(compiled))}
         record('capture', layer=name, how='compile', ok=error < 1e-2, off=error, **fields)
 
 
