@@ -4,19 +4,16 @@
 # GRACE seconds (default 120) before the time limit, and when it is preempted, the run saves and exits with code 75; then
 # the job is requeued and resumes by itself. Its output is in slurm-JOB_ID.out.
 set -euo pipefail
-if [ $# -lt 3 ]; then sed -n '2,5s/^# //p' "$0" >&2; exit 2; fi
 tools=$(cd "$(dirname "$0")" && pwd)
+source "$tools/misc/slurm.sh" 3 "$@"
 case " $* " in *' --resume '* | *' --resume='*)
     echo 'slurm_submit.sh resumes by itself; to start from a checkpoint: --cfg-options load_from=… resume=True' >&2
     exit 2 ;;
 esac
-gpus_per_node=${GPUS_PER_NODE:-4}
-placement=(--ntasks="${GPUS:-4}")
-if [ "$gpus_per_node" != 0 ]; then placement+=(--ntasks-per-node="$gpus_per_node" --gres="gpu:$gpus_per_node"); fi
 # One task leaves a little before the other: a minute for that, where slurm_train.sh kills at once.
 export SRUN_ARGS="--kill-on-bad-exit=0 --wait=60 ${SRUN_ARGS:-}"
 # shellcheck disable=SC2086  # SBATCH_ARGS holds several arguments
-exec sbatch -p "$1" --job-name="$2" "${placement[@]}" --cpus-per-task="${CPUS_PER_TASK:-5}" \
+exec sbatch -p "$1" --job-name="$2" "${placement[@]}" \
     --requeue --open-mode=append --signal="USR1@${GRACE:-120}" ${SBATCH_ARGS:-} <<JOB
 #!/usr/bin/env bash
 trap : TERM USR1  # they are for the tasks; this shell has to stay

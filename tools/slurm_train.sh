@@ -1,13 +1,9 @@
 #!/usr/bin/env bash
 # Train through Slurm: slurm_train.sh PARTITION JOB_NAME CONFIG [arguments of train.py].
-# GPUS (default 4; processes), GPUS_PER_NODE (4; 0 for CPUs), CPUS_PER_TASK (5) and SRUN_ARGS as in every OpenMMLab project.
+# GPUS (default 4; processes), GPUS_PER_NODE (at most 4; 0 for CPUs), CPUS_PER_TASK (5) and SRUN_ARGS as in every OpenMMLab project.
 set -euo pipefail
-if [ $# -lt 3 ]; then sed -n '2,3s/^# //p' "$0" >&2; exit 2; fi
 tools=$(dirname "$0")
-gpus=${GPUS:-4}
-gpus_per_node=${GPUS_PER_NODE:-4}
-placement=(--ntasks="$gpus")
-if [ "$gpus_per_node" != 0 ]; then placement+=(--ntasks-per-node="$gpus_per_node" --gres="gpu:$gpus_per_node"); fi
+source "$tools/misc/slurm.sh" 3 "$@"
 # shellcheck disable=SC2086  # SRUN_ARGS holds several arguments
-exec srun -p "$1" --job-name="$2" "${placement[@]}" --cpus-per-task="${CPUS_PER_TASK:-5}" --kill-on-bad-exit=1 \
+exec srun -p "$1" --job-name="$2" "${placement[@]}" --kill-on-bad-exit=1 \
     ${SRUN_ARGS:-} python -u "$tools/train.py" "$3" --launcher slurm "${@:4}"

@@ -1,0 +1,14 @@
+# What the scripts for Slurm share; source it with the number of arguments that the script requires, and its arguments.
+# It prints the comment at the beginning of the script, as help, and sets `placement` from GPUS, GPUS_PER_NODE and
+# CPUS_PER_TASK.
+required=$1
+shift
+case ${1-} in -h | --help) code=0 ;; *) code=2 ;; esac
+if [ $code = 0 ] || [ $# -lt "$required" ]; then
+    sed -n '1d; /^#/!q; s/^# //p' "$0" >&$((code ? 2 : 1))
+    exit $code
+fi
+gpus=${GPUS:-4}
+gpus_per_node=${GPUS_PER_NODE:-$((gpus < 4 ? gpus : 4))}
+placement=(--ntasks="$gpus" --cpus-per-task="${CPUS_PER_TASK:-5}")
+if [ "$gpus_per_node" != 0 ]; then placement+=(--ntasks-per-node="$gpus_per_node" --gres="gpu:$gpus_per_node"); fi
