@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_positive
+from mmattn.utils.checks import check_choice, check_count, check_map, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
@@ -95,6 +95,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend along the row and the column of each position, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
+        check_map(self, x, self.in_channels)
         y = grid_attention(**self.operands(x))
         return x + self.gamma(y.squeeze(1).movedim(-1, 1)).to(x.dtype)  # x first: the sum has the strides of x
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_positive
+from mmattn.utils.checks import check_choice, check_count, check_map, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
@@ -118,6 +118,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend over the whole map, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
+        check_map(self, x, self.in_channels)
         if self.mode != 'embedded_gaussian':
             return super().forward(x)
         y = global_attention(**self.operands(x))

@@ -8,7 +8,7 @@ from mmattn.ops import dynamic_conv
 from mmattn.ops.arguments import as_window_size
 from mmattn.ops.layouts import copy_for_inductor
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_divisor
+from mmattn.utils.checks import check_divisor, check_map
 
 
 @MODELS.register_module()
@@ -54,6 +54,7 @@ class DynamicConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Filter each position with its own kernel, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
+        check_map(self, x, self.glu.in_channels)
         u = F.glu(self.glu(x), 1)
         y = dynamic_conv(self._split(u), self._split(self.kernel(u)), kernel_size=self.kernel_size)
         y = copy_for_inductor(y.movedim(-1, 2).flatten(1, 2))

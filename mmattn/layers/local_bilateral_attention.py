@@ -10,7 +10,7 @@ from mmattn.ops import local_attention, local_attention_weights, projection
 from mmattn.ops.arguments import as_window_size, under_autocast
 from mmattn.ops.layouts import copy_for_inductor
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_divisor, check_number
+from mmattn.utils.checks import check_count, check_divisor, check_map, check_number
 from mmattn.utils.component_type import type_name
 
 from .attention_weights import KINDS, AttentionWeights
@@ -135,6 +135,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend to each neighbourhood, from float ``(B, in_channels, H, W)`` to ``(B, out_channels, H, W)``."""
+        check_map(self, x, self.in_channels)
         rows = self._rows_of_a_strip(x)
         if rows is not None:
             return self._in_strips(x, rows)

@@ -14,7 +14,7 @@ from mmattn.ops import global_attention, global_attention_weights, local_attenti
 from mmattn.ops.arguments import as_window_size
 from mmattn.ops.layouts import copy_for_inductor
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts, check_divisor, check_number
+from mmattn.utils.checks import check_count, check_counts, check_divisor, check_map, check_number
 
 from .attention_weights import TermWeights, check_terms
 
@@ -145,6 +145,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend over the map, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
+        check_map(self, x, self.in_channels)
         if self.terms == '0000':
             return x
         operands = self.operands(x)

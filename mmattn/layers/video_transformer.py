@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count, check_number
 
+from .multihead_attention_3d import check_maps
+
 
 @MODELS.register_module()
 class VideoTransformerLayer(nn.Module):
@@ -45,7 +47,7 @@ class VideoTransformerLayer(nn.Module):
         if feedforward_channels is not None:
             check_count('feedforward_channels', feedforward_channels)
         check_number('dropout', dropout, 0, 1)
-        self.query = query
+        self.embed_dims, self.query = embed_dims, query
         self.attention = MODELS.build(dict(attention, embed_dims=embed_dims))
         self.norms = nn.ModuleList(nn.LayerNorm(embed_dims) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
@@ -57,6 +59,7 @@ class VideoTransformerLayer(nn.Module):
         ``memory`` must be normalised already. ``frame_numbers`` is int64 ``(B, T)``, the index of each frame in its
         clip.
         """
+        check_maps(x, x, self.embed_dims)
         y = self.norms[0](x)
         if memory is None:
             y = self.attention(y, frame_numbers=frame_numbers)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Collection
 from numbers import Real
+from typing import Any
 
 LARGEST = sys.float_info.max  # here, since Dynamo of torch 2.4 does not trace sys.float_info
 
@@ -51,3 +52,10 @@ def check_positive(name: str, number: float) -> None:
     check_number(name, number)
     if number <= 0:
         raise ValueError(f'{name} must be above 0; got {number}')
+
+
+def check_map(layer: object, x: Any, channels: int) -> None:
+    """Check that the input of a layer is a batch of maps with ``channels``."""
+    if x.dim() != 4 or x.shape[1] != channels:
+        hint = '; for one map, x[None]' if x.dim() == 3 and len(x) == channels else ''
+        raise ValueError(f'{type(layer).__name__} takes x of shape (B, {channels}, H, W); got {tuple(x.shape)}{hint}')

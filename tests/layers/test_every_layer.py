@@ -1,5 +1,6 @@
 """Every layer and head under activation checkpointing, of both kinds; layers compiled, exported, and under autocast."""
 
+import re
 from inspect import signature
 
 import pytest
@@ -166,3 +167,16 @@ def test_autocast_is_near_full_precision(name):
         ours = call(layer)
     # bfloat16 has 8 bits; a layer rounds half a dozen times.
     assert (ours - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize('name', [name for name, (_, shape) in LAYERS.items() if shape in (MAP, VIDEO)])
+def test_an_input_without_a_batch_or_with_other_channels_is_named(name):
+    """The error gives the shape that the layer takes, and the one that came."""
+    cfg, shape = LAYERS[name]
+    layer = MODELS.build(dict(cfg, type=f'mmattn.{name}'))
+    channels = shape.index(8)
+    other = [*shape]
+    other[channels] = 7
+    for wrong in (shape[1:], tuple(other), (1, *shape)):
+        with pytest.raises(ValueError, match=rf'8.*{re.escape(str(tuple(wrong)))}'):
+            layer(torch.zeros(wrong))
