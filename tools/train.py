@@ -13,6 +13,7 @@ from mmattn.engine import (
     add_common_arguments,
     check_checkpoint,
     config_from,
+    count_accumulated,
     enable_amp,
     has_checkpoint,
     leave_process_group,
@@ -36,7 +37,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
-        help='scale the learning rate by batch size / auto_scale_lr.base_batch_size of the config',
+        help='scale the learning rate by the samples per update, of all processes and accumulated iterations, / '
+        'auto_scale_lr.base_batch_size of the config',
     )
     add_common_arguments(parser)
     return parser.parse_args()
@@ -56,6 +58,10 @@ def main() -> None:
                 f'--auto-scale-lr requires auto_scale_lr.base_batch_size, which {args.config} does not set'
             )
         cfg.auto_scale_lr.enable = True
+    try:
+        count_accumulated(cfg)
+    except ValueError as error:
+        raise SystemExit(f'--auto-scale-lr: {args.config}: {error}') from None
     if args.resume not in (None, 'auto'):
         cfg.resume, cfg.load_from = True, args.resume
     elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # otherwise the run starts according to the config

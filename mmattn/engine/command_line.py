@@ -220,6 +220,31 @@ def data_paths(cfg: Config) -> list[Path]:
     return list(dict.fromkeys(path for key in loops for path in walk(cfg.get(key), '', key)))
 
 
+def count_accumulated(cfg: Config) -> None:
+    """Let ``auto_scale_lr``, where it is enabled, count the samples of all iterations that one update accumulates.
+
+    Raises:
+        ValueError: the number of samples per update is not constant: optimizers accumulate differently, or batches are
+            bounded by tokens.
+    """
+    scaling: Any = cfg.get('auto_scale_lr') or {}
+    if not scaling.get('enable') or not scaling.get('base_batch_size'):
+        return
+    if 'max_tokens' in ((cfg.get('train_dataloader') or {}).get('batch_sampler') or {}):
+        raise ValueError('batches are bounded by max_tokens, so the number of samples per update is not known')
+    wrapper = cfg.get('optim_wrapper') or {}
+    wrappers = [part for part in wrapper.values() if isinstance(part, dict) and 'optimizer' in part] or [wrapper]
+    counts = {part.get('accumulative_counts', 1) for part in wrappers}
+    if len(counts) > 1:
+        raise ValueError(f'the optimizers have different accumulative_counts: {sorted(counts)}')
+    (count,) = counts
+    if count == 1:
+        count = (cfg.get('strategy') or {}).get('gradient_accumulation_steps', 1)
+    if count != 1:
+        print_log(f'auto_scale_lr: an update accumulates {count} iterations', 'current')
+        scaling.base_batch_size /= count  # mmengine counts the samples of one iteration
+
+
 def _check_lengths(cfg: Config) -> None:
     # mmengine and mmseg do not check these settings: with invalid values, a run does nothing or fails late
     seed = (cfg.get('randomness') or {}).get('seed')
