@@ -6,6 +6,7 @@ import random
 import re
 import zipfile
 from collections.abc import Callable, Collection
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
+from mmengine.hooks import EarlyStoppingHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
@@ -41,6 +43,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     * A resumed run continues at the sampler's position, without loading the earlier data.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation. Such a checkpoint does not
       count in ``max_keep_ckpts``. It is removed when the resumed run saves the next regular checkpoint.
+    * Best checkpoints can be resumed if ``resumable_best`` is set. mmengine saves them without the states of optimizer
+      and schedules.
+    * The state of ``EarlyStoppingHook`` is saved and resumed. For it, and for schedules that act after a validation,
+      the last checkpoint is saved again after the validation.
     * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves the
       best checkpoints of the first run.
     * A second run in the same work dir, or with the same ``out_dir``, gets a BlockingIOError, because each would
@@ -53,6 +59,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     ``find_unused_parameters = True`` in the config keeps the order fixed.
 
     Args:
+        resumable_best (bool): save best checkpoints with the states from which a run resumes. They become as large as
+            other checkpoints. Defaults to False.
         ``*args``, ``**kwargs``: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless
             ``backend_args`` or ``file_client_args`` select another way to write.
 
@@ -68,8 +76,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     filename_tmpl: str
     max_keep_ckpts: int
 
-    def __init__(self, *args, **kwargs) -> None:
+    def __init__(self, *args, resumable_best: bool = False, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        self.resumable_best = resumable_best
+        self._saves_best = False
         guard_checkpoints()  # here, because a FlexibleRunner loads its checkpoint before it calls a hook
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
@@ -170,8 +180,16 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.max_keep_ckpts, self.filename_tmpl = kept, template
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Correct the position of FlexibleRunner, which also counts an unfinished iteration."""
+        """Correct the position of FlexibleRunner, which also counts an unfinished iteration. Add states to the best."""
         checkpoint['meta'].update(self._position)
+        if self._saves_best and self.resumable_best:
+            schedulers = runner.param_schedulers or []
+            checkpoint['optimizer'] = runner.optim_wrapper.state_dict()
+            checkpoint['param_schedulers'] = (
+                {name: [part.state_dict() for part in parts] for name, parts in schedulers.items()}
+                if isinstance(schedulers, dict)
+                else [part.state_dict() for part in schedulers]
+            )
 
     def _save_checkpoint_with_step(
         self, runner: Runner, step: int, meta: dict, validating: bool = False, extra: bool = False
@@ -185,30 +203,52 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 self.file_backend.rmtree(path)
         self._extra = ''
         self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
-        runner.message_hub.update_info(
-            'to_resume',
-            dict(
-                self._position,
-                batches_done=self._batches_done,
-                validating=validating,
-                extra=name if extra else '',
-                sampler_seed=getattr(find_sampler(runner.train_dataloader), 'seed', None),
-                rng_state=all_gather_object(self._rng_state),
-            ),
-        )
+        self._note_state(runner, validating=validating, extra=name if extra else '')
         try:
             super()._save_checkpoint_with_step(runner, step, meta)
         except OSError as error:
             if error.filename is None and error.errno is not None:  # `last_checkpoint` of mmengine, on a full disk
                 raise type(error)(error.errno, error.strerror, str(Path(runner.work_dir, 'last_checkpoint'))) from error
             raise
-        _forget(runner)  # the best checkpoint is not used for resuming
+        _forget(runner)
         self._position = {}
         self.file_backend.flush(self._bests())
 
+    def _note_state(self, runner: Runner, validating: bool = False, extra: str = '') -> None:
+        runner.message_hub.update_info(
+            'to_resume',
+            dict(
+                self._position,
+                batches_done=self._batches_done,
+                validating=validating,
+                extra=extra,
+                sampler_seed=getattr(find_sampler(runner.train_dataloader), 'seed', None),
+                rng_state=all_gather_object(self._rng_state),
+                stopping=[(hook.best_score, hook.wait_count) for hook in _stopping_hooks(runner)],
+                stopped=getattr(runner.train_loop, 'stop_training', False),
+            ),
+        )
+
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        self._saves_best = True
+        if self.resumable_best:
+            self._position = dict(epoch=runner.epoch, iter=runner.iter)
+            self._note_state(runner)
         super()._save_best_checkpoint(runner, metrics)
+        self._saves_best = False
+        _forget(runner)
+        self._position = {}
         self.file_backend.flush(self._bests())
+
+    def after_val(self, runner: Runner) -> None:
+        """Save the last checkpoint again if a hook or a schedule has counted this validation."""
+        count = runner.epoch if self.by_epoch else runner.iter
+        if not self.last_ckpt or Path(self.last_ckpt).name != self.filename_tmpl.format(count):
+            return
+        parts = runner.param_schedulers or []
+        schedulers = [*chain(*parts.values())] if isinstance(parts, dict) else parts
+        if _stopping_hooks(runner) or any(getattr(part, 'need_val_args', False) for part in schedulers):
+            self._save_checkpoint_with_step(runner, count, dict(epoch=runner.epoch, iter=runner.iter))
 
     def _bests(self) -> list[str]:
         paths = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
@@ -262,6 +302,15 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             )
         self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
         self._extra = to_resume.get('extra', '')
+        for hook, (best, count) in zip(_stopping_hooks(runner), to_resume.get('stopping', ())):
+            hook.best_score, hook.wait_count = best, count
+            if to_resume['stopped'] and hook.wait_count >= hook.patience and runner.iter < runner.max_iters:
+                runner.train_loop.stop_training = True
+                runner.logger.warning(f'Nothing is trained: the run was stopped early at iteration {runner.iter}')
+
+
+def _stopping_hooks(runner: Runner) -> list[EarlyStoppingHook]:
+    return [hook for hook in runner.hooks if isinstance(hook, EarlyStoppingHook)]
 
 
 def _name_pattern(filename_tmpl: str) -> str:
@@ -277,7 +326,8 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     """Find the checkpoint to resume from.
 
     This is the checkpoint that ``last_checkpoint`` names, first in ``work_dir``, which may be a copy. If it is missing
-    or truncated, the newest complete checkpoint in its folder or in ``work_dir`` is used.
+    or truncated, the newest complete checkpoint in its folder or in ``work_dir`` is used. A best checkpoint is used
+    only if there never was another one.
 
     Args:
         work_dir (str or Path): the folder with the file ``last_checkpoint``.
@@ -297,13 +347,11 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         if path.exists() and _is_complete(path):
             return str(path)
     folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
-    checkpoints = [
-        path
-        for folder in folders
-        if folder.is_dir()
-        for path in folder.iterdir()
-        if re.fullmatch(_name_pattern(filename_tmpl), path.name)
-    ]
+    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    pattern = _name_pattern(filename_tmpl)
+    checkpoints = [path for path in paths if re.fullmatch(pattern, path.name)]
+    if not checkpoints and not named:
+        checkpoints = [path for path in paths if re.fullmatch(f'best_.*_{pattern}', path.name)]
     complete = [path for path in checkpoints if _is_complete(path)]
     reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'
     if complete:
@@ -317,7 +365,8 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
 
 def has_checkpoint(work_dir: str | Path) -> bool:
     """Check whether a run has saved a checkpoint in ``work_dir``, complete or not."""
-    return any(path for name in ('last_checkpoint', 'iter_*.pth', 'epoch_*.pth') for path in Path(work_dir).glob(name))
+    names = 'last_checkpoint', 'iter_*.pth', 'epoch_*.pth', 'best_*.pth'
+    return any(path for name in names for path in Path(work_dir).glob(name))
 
 
 def _is_complete(path: Path) -> bool:

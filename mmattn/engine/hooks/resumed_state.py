@@ -37,8 +37,15 @@ def check_resumed_state(runner: Runner, checkpoint: dict) -> None:
             f'{path} cannot be resumed: it has weights, but no state of a run, as after publish_model.py or '
             f'average_checkpoints.py; to start a new run from its weights: --cfg-options load_from={path}'
         )
+    needed = dict(optimizer='the optimizer', **{'param_schedulers': 'the schedules'} if runner.param_schedulers else {})
+    if missing := [name for key, name in needed.items() if not checkpoint.get(key)]:
+        raise ValueError(
+            f'{path} cannot be resumed: it has no state of {" and ".join(missing)}, as best checkpoints by default. '
+            'Resume from the last checkpoint: --resume; or start a new run from its weights: --cfg-options '
+            f'load_from={path}. default_hooks.checkpoint.resumable_best=True saves best checkpoints with these states'
+        )
     _check_settings(runner, checkpoint, path)
-    groups = checkpoint.get('optimizer', {}).get('param_groups')
+    groups = checkpoint['optimizer'].get('param_groups')
     if groups:
         options, saved = set(wrapper.optimizer.defaults), set(groups[0]) - NO_OPTIONS
         if options - saved and saved - options:  # versions of torch differ in one direction only

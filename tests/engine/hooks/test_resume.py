@@ -456,7 +456,7 @@ def test_the_latest_checkpoint(tmp_path, named, expected):
 def test_no_checkpoint_to_resume_from(tmp_path):
     assert latest_checkpoint(tmp_path / 'not there yet') is None
     checkpoints(tmp_path, 'best_mIoU_iter_4.pth')
-    assert latest_checkpoint(tmp_path) is None
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'best_mIoU_iter_4.pth')  # its states are checked
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_6.pth'))
     with pytest.raises(FileNotFoundError, match=r'last_checkpoint names .*iter_6\.pth, which is missing or truncated'):
         latest_checkpoint(tmp_path)
@@ -490,6 +490,8 @@ def fake_runner(folder, name, seen=None, **info):
         logger=MMLogger.get_current_instance(),
         message_hub=hub,
         train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=None)),
+        train_loop=SimpleNamespace(),
+        hooks=[],
         save_checkpoint=save,
         epoch=0,
         iter=0,

@@ -6,12 +6,15 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
+from mmengine.evaluator import BaseMetric
+from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS, METRICS, MODELS
 from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
 from torch import nn
 
-import mmattn.engine  # noqa: F401
+from mmattn.engine import count_accumulated
 
 
 @DATASETS.register_module()
@@ -29,7 +32,30 @@ class OneWeight(BaseModel):
 
     def forward(self, x, sample_idx=None, mode='tensor'):
         self.seen += map(int, x)
-        return dict(loss=(self.weight - torch.tensor(x)).square().mean())
+        x = torch.as_tensor(x)
+        return dict(loss=(self.weight - x).square().mean()) if mode == 'loss' else [BaseDataElement()] * len(x)
+
+
+@METRICS.register_module()
+class Listed(BaseMetric):
+    """Validation by iteration: 1, 5, and 3 from then on."""
+
+    def process(self, data_batch, data_samples):
+        self.results += data_samples
+
+    def compute_metrics(self, results):
+        validations.append(MessageHub.get_current_instance().get_info('iter') + 1)
+        return dict(score={1: 1.0, 2: 5.0}.get(validations[-1], 3.0))
+
+
+validations = []
+
+
+@pytest.fixture(autouse=True)
+def _log_little(monkeypatch):
+    """The log of a run has its environment and its config in order: most of the time of such a short run."""
+    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **options: (text, False))
 
 
 def config(tmp_path, by_epoch, **settings):
@@ -113,3 +139,63 @@ def test_weights_without_the_state_of_a_run_are_not_resumed(tmp_path):
     torch.save(dict(meta=dict(epoch=0, iter=3), state_dict=OneWeight().state_dict()), path)
     with pytest.raises(ValueError, match=f'{path} cannot be resumed: it has weights, but no state of a run'):
         run(config(tmp_path, False, resume=True, load_from=str(path)))
+
+
+def validated(tmp_path, max_iters, hook=(), **settings):
+    """The config of a run that validates after each iteration, with momentum and a schedule over 6 iterations."""
+    cfg = config(tmp_path, False)
+    cfg.train_cfg.update(max_iters=max_iters, val_interval=1)
+    cfg.optim_wrapper.optimizer.momentum = 0.9
+    cfg.param_scheduler = [dict(type='PolyLR', begin=0, end=6, by_epoch=False)]
+    cfg.default_hooks.checkpoint.update(dict(interval=1, save_best='score', rule='greater') | dict(hook))
+    sampler = dict(type='DefaultSampler', shuffle=False)
+    cfg.val_dataloader = dict(batch_size=4, num_workers=0, dataset=dict(type='Numbers'), sampler=sampler)
+    cfg.update(val_cfg=dict(), val_evaluator=dict(type='Listed'), **settings)
+    return cfg
+
+
+def test_a_best_checkpoint_is_resumed_with_its_states_or_not_at_all(tmp_path):
+    run(validated(tmp_path / 'whole', 6, dict(resumable_best=True)))
+    path = tmp_path / 'best/best_score_iter_2.pth'
+    path.parent.mkdir()
+    checkpoint = torch.load(tmp_path / 'whole' / path.name, weights_only=False)
+    for key, name in (('optimizer', 'optimizer'), ('param_schedulers', 'schedules')):
+        torch.save({k: value for k, value in checkpoint.items() if k != key}, path)
+        with pytest.raises(ValueError, match=f'{path} cannot be resumed: .* of the {name},'):
+            run(validated(path.parent, 6, resume=True))  # the only checkpoint
+    torch.save(checkpoint, path)
+    run(validated(path.parent, 6, resume=True))
+    whole, resumed = (torch.load(tmp_path / f'{name}/iter_6.pth', weights_only=False) for name in ('whole', 'best'))
+    assert whole['state_dict'] == resumed['state_dict']
+    assert path.exists()
+
+
+def test_best_checkpoints_have_weights_alone_by_default(tmp_path):
+    run(validated(tmp_path, 2))
+    assert 'optimizer' not in torch.load(tmp_path / 'best_score_iter_2.pth', weights_only=False)
+
+
+def test_early_stopping_goes_on_where_it_was(tmp_path):
+    stopping = dict(custom_hooks=[dict(type='EarlyStoppingHook', monitor='score', rule='greater', patience=3)])
+    validations.clear()
+    for length in (3, 12, 12):
+        run(validated(tmp_path, length, resume=True, **stopping))
+    assert validations == [1, 2, 3, 4, 5]
+
+
+def test_a_scaled_learning_rate_counts_accumulated_samples(tmp_path):
+    def rate(**settings):
+        cfg = config(tmp_path, False, auto_scale_lr=dict(enable=True, base_batch_size=8), **settings)
+        count_accumulated(cfg)
+        runner = Runner.from_cfg(cfg)
+        runner.train()
+        return runner.optim_wrapper.get_lr()['lr'][0]
+
+    assert rate() == pytest.approx(0.1 * 2 / 8)
+    assert rate(**{'optim_wrapper.accumulative_counts': 4}) == pytest.approx(0.1)
+    tokens = dict(type='mmattn.TokenBatchSampler', max_tokens=9)
+    with pytest.raises(ValueError, match='max_tokens'):
+        rate(**{'train_dataloader.batch_sampler': tokens})
+    optimizers = {name: dict(optimizer=dict(type='SGD'), accumulative_counts=n) for name, n in (('a', 1), ('b', 2))}
+    with pytest.raises(ValueError, match='accumulative_counts'):
+        rate(optim_wrapper=optimizers)
