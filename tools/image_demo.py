@@ -52,10 +52,16 @@ def parse_args() -> argparse.Namespace:
         '--tile',
         type=int,
         metavar='SIZE',
-        help='segment images at their own size in overlapping tiles of SIZE×SIZE pixels, as mode="slide" of mmseg '
-        'does, with memory for the image and one row of tiles',
+        help='segment what the test pipeline makes of an image in overlapping tiles of SIZE×SIZE pixels, as '
+        'mode="slide" of mmseg does, with memory for the image and one row of tiles',
     )
     parser.add_argument('--stride', type=int, help='distance between tiles; default: two thirds of SIZE')
+    parser.add_argument(
+        '--scale',
+        type=float,
+        metavar='S',
+        help="segment at S times the size of the file, in place of the test pipeline's Resize; 1: as it is",
+    )
     parser.add_argument(
         '--score-threshold',
         type=float,
@@ -112,7 +118,7 @@ def main() -> None:
             )
             for model in models
         }
-        options = dict(probabilities=args.probabilities, tile=args.tile, stride=args.stride)
+        options = dict(probabilities=args.probabilities, tile=args.tile, stride=args.stride, scale=args.scale)
         common = args.image, args.out_dir, args.batch_size, args.opacity
         if len(models) > 1 or args.truth is not None:
             sheet = compare_segmentations(inferencers, *common, args.truth, args.sheet_images, **options)

@@ -42,7 +42,7 @@ def compare_segmentations(
         truth (str or Path, optional): folder of masks of the images, ``<name>.png``, with class indices as in the data
             set of the first model's config. 255 is ignored. Defaults to None: no such column.
         max_images (int): rows of the sheet, the first images. Defaults to 8.
-        **options: ``probabilities``, ``tile`` and ``stride`` of :class:`SegmentationInferencer`.
+        **options: ``probabilities``, ``tile``, ``stride`` and ``scale`` of :class:`SegmentationInferencer`.
 
     Raises:
         ValueError: before a model runs, classes or palettes differ, or a mask does not fit. After the first model, some

@@ -1,5 +1,8 @@
 """Prediction for image files: writes an index map, a colour overlay and, on request, class probabilities for each."""
 
+import copy
+import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import groupby
@@ -10,11 +13,12 @@ import numpy as np
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dataset import Compose
+from mmengine.logging import print_log
 from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
 from mmseg.datasets.transforms.loading import InferencerLoader
 from mmseg.models.segmentors import BaseSegmentor, EncoderDecoder
-from mmseg.registry import DATASETS
+from mmseg.registry import DATASETS, TRANSFORMS
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
 from numpy.lib.format import open_memmap
@@ -26,6 +30,7 @@ from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import (  # registers 'mmattn::…'
     check_checkpoint,
+    first_dataset,
     guard_checkpoints,
     inference_precision,
     prepare_for_inference,
@@ -38,7 +43,7 @@ from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.images import deep_picture_fault
 from mmattn.utils.trained_model import warn_of_differences
 
-from .tiles import segment_in_tiles
+from .tiles import resize_rows, segment_in_tiles
 
 PART = 1 << 20  # pixels that are drawn together
 
@@ -87,8 +92,9 @@ class SegmentationInferencer(MMSegInferencer):
         guard_checkpoints()
         if weights is not None:
             check_checkpoint(weights)
-        cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        cfg = copy.deepcopy(model) if isinstance(model, Config) else Config.fromfile(model)
         check_model(cfg, BaseSegmentor, 'a segmentor')
+        cfg.test_dataloader.dataset = first_dataset(cfg)
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
@@ -106,6 +112,7 @@ class SegmentationInferencer(MMSegInferencer):
         probabilities: bool = False,
         tile: int | None = None,
         stride: int | None = None,
+        scale: float | None = None,
     ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -125,10 +132,12 @@ class SegmentationInferencer(MMSegInferencer):
             probabilities (bool): whether to write also ``prob/<name>.npy``, float16 ``(classes, H, W)``: the softmax of
                 the logits, or the sigmoid of a single logit. ``np.load(path, mmap_mode='r')`` reads parts of it.
                 Defaults to False.
-            tile (int, optional): side of square tiles in pixels, for large images. The image is segmented at its own
-                size, without a ``Resize`` of the test pipeline. Tiles overlap, and logits are averaged, as in mmseg's
-                ``mode='slide'``, but memory is for the image and one row of tiles. Defaults to None, no tiles.
+            tile (int, optional): side of square tiles in pixels of what the test pipeline gives, after its ``Resize``,
+                for large images. Tiles overlap, and logits are averaged, as in mmseg's ``mode='slide'``, but memory is
+                for the image and one row of tiles. Defaults to None, no tiles.
             stride (int, optional): distance between tiles, 1 to ``tile``. Defaults to two thirds of ``tile``.
+            scale (float, optional): segment at this multiple of the image's size, in place of each ``Resize`` of the
+                test pipeline. Objects should be about as large as in training. Defaults to None, the pipeline's size.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
@@ -149,6 +158,7 @@ class SegmentationInferencer(MMSegInferencer):
                 raise ValueError(f'stride must be at most the tile of {tile}, or tiles would leave gaps; got {stride}')
             if not isinstance(self.model, EncoderDecoder):
                 raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
+        pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
         out = check_path('out_dir', out_dir)
         folders = [out / name for name in ('pred', 'vis', *(['prob'] if probabilities else []))]
         for folder in folders:
@@ -156,7 +166,12 @@ class SegmentationInferencer(MMSegInferencer):
         paths = self.list_inputs(inputs)
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
 
-        results = self._tiled(paths, batch_size, tile, stride) if tile and stride else self._predict(paths, batch_size)
+        items = ((path, self._read(path, pipeline)) for path in paths)
+        results = (
+            self._tiled(items, pipeline, batch_size, tile, stride)
+            if tile and stride
+            else self._predict(items, batch_size)
+        )
         written, faults = [], []
         for path, result in track(zip(paths, results), 'Inference', len(paths), disable=not self.show_progress):
             try:
@@ -231,33 +246,58 @@ class SegmentationInferencer(MMSegInferencer):
 
     _inputs_to_list = list_inputs = staticmethod(list_images)  # the names in mmengine and here
 
-    def _predict(self, paths: list[str], batch_size: int) -> Iterator['_Result | str']:
+    def _pipeline_at(self, scale: float) -> Compose:
+        if not 0 < scale < math.inf:
+            raise ValueError(f'scale must be a positive number; got {scale}')
+        first, *rest = self.pipeline.transforms
+        resize = [] if scale == 1 else [TRANSFORMS.build(dict(type='Resize', scale_factor=float(scale)))]
+        return Compose([first, *resize, *(transform for transform in rest if not _resizes(transform))])
+
+    def _predict(self, items: Iterator[tuple[str, dict | str]], batch_size: int) -> Iterator['_Result | str']:
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
 
         # a batch has images of one size, as mmseg's models require
-        for _, same_size in groupby(map(self._read, paths), size):
+        for _, same_size in groupby((item for _, item in items), size):
             for batch in self._get_chunk_data(same_size, batch_size):
                 yield from batch if isinstance(batch[0], str) else self._segment(batch)
 
-    def _tiled(self, paths: list[str], batch_size: int, size: int, stride: int) -> Iterator['_Result | str']:
-        pipeline = Compose([t for t in self.pipeline.transforms if 'Resize' not in type(t).__name__])
-        for path in paths:
-            item = self._read(path, pipeline)
+    def _tiled(
+        self,
+        items: Iterator[tuple[str, dict | str]],
+        pipeline: Compose,
+        batch_size: int,
+        tile: int,
+        stride: int,
+    ) -> Iterator['_Result | str']:
+        warned = False
+        for path, item in items:
             if isinstance(item, str):
                 yield item
                 continue
             image, sample = item['inputs'], item['data_samples']
-            if image.shape[1:] != sample.ori_shape:
-                yield 'tiles require a test pipeline that keeps the size; it makes {}×{} of {}×{} pixels'.format(
-                    *image.shape[:0:-1], *sample.ori_shape[::-1]
-                )
+            (height, width), original = image.shape[1:], sample.ori_shape
+            made = f'{width}×{height} of {original[1]}×{original[0]} pixels'
+            if (height, width) != original and not any(map(_resizes, pipeline.transforms)):
+                yield f'tiles require a test pipeline that keeps the size, or has a Resize; it makes {made}'
                 continue
-            yield _Result(sample.ori_shape, self._tile_rows(image, sample, size, stride, batch_size))
+            if pipeline is self.pipeline and not warned and max(height, width) <= tile < max(original):
+                warned = True
+                print_log(
+                    f'{path}: the test pipeline makes {made}, which fit into one tile. If the model was trained on '
+                    'larger images or crops of them, set scale (--scale): 1 segments at the size of the file',
+                    'current',
+                    logging.WARNING,
+                )
+            yield _Result(original, self._tile_rows(image, sample, tile, stride, batch_size))
 
-    def _tile_rows(self, image: Tensor, sample: SegDataSample, *sizes: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _tile_rows(
+        self, image: Tensor, sample: SegDataSample, tile: int, stride: int, batch_size: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        size = image.shape[1:]
         try:
-            for logits in segment_in_tiles(self.model, image, sample, *sizes):
+            parts = segment_in_tiles(self.model, image, sample, tile, stride, batch_size)
+            for logits in resize_rows(parts, size, sample.ori_shape, self.model.align_corners, tile):
                 if len(logits) > 1:
                     yield logits.argmax(0), logits
                 else:
@@ -266,14 +306,14 @@ class SegmentationInferencer(MMSegInferencer):
         except Exception as error:  # models raise many types
             raise _ModelError(_model_fault(sample, error)) from error
 
-    def _read(self, path: str, pipeline: Compose | None = None) -> dict | str:
+    def _read(self, path: str, pipeline: Compose) -> dict | str:
         loader = self._load.from_file
         fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
         try:
             if not fault and loader.imdecode_backend == 'pillow':
                 with Image.open(path) as image:
                     fault = deep_picture_fault(image)
-            return fault or (pipeline or self.pipeline)(path)
+            return fault or pipeline(path)
         except Exception as error:  # decoders raise many types
             return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {reason(error)}'
 
@@ -294,6 +334,10 @@ class SegmentationInferencer(MMSegInferencer):
 
 
 FaceParsingInferencer = SegmentationInferencer  # its name in `mmattn.segmentation.face_parsing`
+
+
+def _resizes(transform: object) -> bool:
+    return 'Resize' in type(transform).__name__
 
 
 class _ModelError(Exception):

@@ -1,11 +1,12 @@
 """Segmentation of a large image in overlapping tiles, with memory for one row of tiles."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from mmseg.models.segmentors import EncoderDecoder
 from mmseg.structures import SegDataSample
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 
 def tile_positions(length: int, size: int, stride: int) -> list[int]:
@@ -54,6 +55,48 @@ def segment_in_tiles(
                 sums[:, :, x : x + size] += logits
         shared = sums[:, end - y :].clone()
         yield sums[:, : end - y].div_(overlaps[y:end])
+
+
+def resize_rows(
+    parts: Iterable[Tensor], size: tuple[int, int], shape: tuple[int, int], align_corners: bool, most: int
+) -> Iterator[Tensor]:
+    """Resize successive rows of a map as bilinear ``interpolate`` resizes the whole map, without holding it.
+
+    Args:
+        parts (iterable of Tensor): ``(channels, h, W)``, from top to bottom.
+        size (tuple[int, int]): height and width of the map.
+        shape (tuple[int, int]): height and width after resizing.
+        align_corners (bool): as for ``interpolate``.
+        most (int): maximum number of rows that are yielded together.
+
+    Yields:
+        Tensor: ``(channels, h, shape[1])``. The heights ``h`` add up to ``shape[0]``.
+    """
+    if size == shape:
+        yield from parts
+        return
+    rows = torch.arange(shape[0], dtype=torch.float64)
+    if align_corners:
+        positions = rows * ((size[0] - 1) / max(shape[0] - 1, 1))
+    else:
+        positions = ((rows + 0.5) * (size[0] / shape[0]) - 0.5).clamp(min=0)
+    above = positions.long().clamp(max=size[0] - 1)
+    below = (above + 1).clamp(max=size[0] - 1)
+    start = done = 0  # rows of the map before those that are held, rows that were yielded
+    held = None
+    for part in parts:
+        part = interpolate(part[None], (part.shape[1], shape[1]), mode='bilinear', align_corners=align_corners)[0]
+        held = part if held is None else torch.cat([held, part], 1)
+        ready = int((below < start + held.shape[1]).sum())
+        for first in range(done, ready, most):
+            among = slice(first, min(first + most, ready))
+            share = (positions - above)[among, None].to(held)
+            upper, lower = (held[:, (index[among] - start).to(held.device)] for index in (above, below))
+            yield torch.lerp(upper, lower, share)
+        done = ready
+        if done < shape[0]:
+            unused = min(int(above[done]) - start, held.shape[1])
+            held, start = held[:, unused:], start + unused
 
 
 def _overlaps(positions: list[int], length: int, size: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Index maps and overlays of files of every kind, against the model run by hand; and what must be an error."""
 
+import math
 import re
 import runpy
 import sys
@@ -15,7 +16,7 @@ from PIL import Image, ImageOps
 
 from mmattn.segmentation import face_parsing
 from mmattn.segmentation.inferencer import SegmentationInferencer
-from mmattn.segmentation.tiles import segment_in_tiles
+from mmattn.segmentation.tiles import resize_rows, segment_in_tiles
 from mmattn.utils import image_files, trained_model
 from mmattn.utils.paths import config_path
 
@@ -150,27 +151,54 @@ def with_logits(channels):
     return cfg
 
 
+SMALLER = dict(scale=(40, 30), keep_ratio=True)
+
+
+def as_tiles(cfg, tile, stride=None):
+    """The config with mmseg's own sliding windows."""
+    cfg.model.test_cfg = dict(mode='slide', crop_size=(tile, tile), stride=(stride or tile * 2 // 3,) * 2)
+    return cfg
+
+
+def resized(cfg, **options):
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', **options))
+    return cfg
+
+
 @pytest.mark.parametrize('channels', [1, 4])
 @pytest.mark.parametrize(
-    ('size', 'tile', 'stride', 'batch_size'),
-    [((40, 56), 16, 10, 1), ((33, 47), 16, None, 3), ((50, 21), 24, 24, 2), ((24, 61), 64, 1, 1), ((9, 30), 12, 5, 1)],
+    ('size', 'tile', 'stride', 'batch_size', 'resize', 'scale'),
+    [
+        ((40, 56), 16, 10, 1, None, None),
+        ((33, 47), 16, None, 3, dict(scale=(32, 32), keep_ratio=True), 1),
+        ((50, 21), 24, 24, 2, dict(scale=(41, 99), keep_ratio=True), None),
+        ((24, 61), 64, 1, 1, dict(scale=(40, 17), keep_ratio=False), None),
+        ((9, 30), 12, 5, 1, dict(scale_factor=0.5), 2.5),
+        ((47, 60), 9, 5, 2, dict(scale=(33, 26)), None),
+    ],
 )
-def test_tiles_are_the_sliding_windows_of_mmseg(model, save, tmp_path, channels, size, tile, stride, batch_size):
-    """A ``Resize`` of the pipeline is left out. Rows of tiles are no higher than a tile."""
+@pytest.mark.parametrize('align_corners', [False, True])
+def test_tiles_are_the_sliding_windows_of_mmseg(
+    model, save, tmp_path, channels, size, tile, stride, batch_size, resize, scale, align_corners
+):
+    """Of the image as the test pipeline, or ``scale``, resizes it; labels have the size of the file."""
     weights = {key: value[:channels] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
     classes = max(2, channels)
     checkpoint = save(weights, dataset_meta=dict(classes=CLASSES[:classes], palette=PALETTE[:classes]))
     Image.fromarray(blocks(*size)).save(tmp_path / 'image.png')
-    whole, tiled = with_logits(channels), with_logits(channels)
-    stride_or_default = stride or tile * 2 // 3
-    whole.model.test_cfg = dict(mode='slide', crop_size=(tile, tile), stride=(stride_or_default,) * 2)
-    tiled.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', scale=(32, 32), keep_ratio=True))
+    whole, tiled = as_tiles(with_logits(channels), tile, stride), with_logits(channels)
+    if resize:
+        resized(tiled, **resize)
+    if resize or scale:
+        resized(whole, **(resize if scale is None else dict(scale_factor=float(scale))))
+    for cfg in (whole, tiled):
+        cfg.model.decode_head.align_corners = align_corners
     expected, found = {}, {}
-    for results, cfg, options in (expected, whole, {}), (found, tiled, dict(tile=tile, stride=stride)):
+    for results, cfg, options in (expected, whole, {}), (found, tiled, dict(tile=tile, stride=stride, scale=scale)):
         inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
         (pred,) = inferencer(tmp_path / 'image.png', tmp_path / 'out', batch_size, probabilities=True, **options)
         results.update(labels=np.array(Image.open(pred)), prob=np.load(tmp_path / 'out/prob/image.npy'))
-    np.testing.assert_array_equal(found['labels'], expected['labels'])
+    assert (found['labels'] != expected['labels']).mean() < 0.002  # where two classes are as likely
     assert found['prob'].dtype == np.float16
     assert found['prob'].shape == (classes, *size)
     np.testing.assert_allclose(found['prob'], expected['prob'], atol=1e-3)
@@ -183,11 +211,51 @@ def test_tiles_are_the_sliding_windows_of_mmseg(model, save, tmp_path, channels,
         np.testing.assert_array_equal(found['prob'][1] > 0.4, found['labels'])
 
 
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize(
+    ('size', 'shape', 'heights'),
+    [((7, 5), (20, 3), [3, 1, 3]), ((20, 4), (7, 9), [1] * 20), ((1, 1), (5, 4), [1]), ((6, 6), (1, 1), [4, 2])],
+)
+def test_rows_are_resized_as_the_whole_map(size, shape, heights, align_corners):
+    scores = torch.randn(2, *size)
+    parts = [*resize_rows(scores.split(heights, 1), size, shape, align_corners, 3)]
+    assert max(part.shape[1] for part in parts) <= 3
+    expected = torch.nn.functional.interpolate(scores[None], shape, mode='bilinear', align_corners=align_corners)[0]
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
+
+
 def test_a_row_of_tiles_is_as_high_as_a_tile(model):
     image, sample = torch.zeros(3, 100, 30, dtype=torch.uint8), SegDataSample(metainfo=dict(ori_shape=(100, 30)))
     heights = [rows.shape[1] for rows in segment_in_tiles(model, image, sample, 16, 7)]
     assert max(heights) <= 16
     assert sum(heights) == 100
+
+
+def test_tiles_of_a_reduced_image(checkpoint, tmp_path, monkeypatch):
+    """One tile gives the labels of the whole image; that nothing was cut is said once."""
+    Image.fromarray(blocks(90, 120)).save(tmp_path / 'a.png')
+    Image.fromarray(blocks(80, 120)).save(tmp_path / 'b.png')
+    inferencer = SegmentationInferencer(resized(config(), **SMALLER), checkpoint, 'cpu', show_progress=False)
+    told = []
+    monkeypatch.setattr(sys.modules[SegmentationInferencer.__module__], 'print_log', lambda text, *_: told.append(text))
+    images = [tmp_path / 'a.png', tmp_path / 'b.png']
+    expected = [np.array(Image.open(path)) for path in inferencer(images, tmp_path / 'whole')]
+    for tile in (500, 40):
+        for path, labels in zip(inferencer(images, tmp_path / 'tiled', tile=tile), expected, strict=True):
+            assert (np.array(Image.open(path)) == labels).mean() > 0.99
+        assert len(told) == (tile == 40)  # tiles of 500 were enough for the files, too
+
+
+def test_the_first_of_several_test_sets_has_the_pipeline(checkpoint, tmp_path):
+    Image.fromarray(blocks(20, 30)).save(tmp_path / 'a.png')
+    cfg = config()
+    alone = cfg.test_dataloader.dataset
+    (expected,) = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)(tmp_path / 'a.png', tmp_path)
+    expected = expected.read_bytes()
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[alone, dict(alone, data_root='other')])
+    (found,) = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)(tmp_path / 'a.png', tmp_path)
+    assert found.read_bytes() == expected
+    assert cfg.test_dataloader.dataset.type == 'ConcatDataset'  # the caller's
 
 
 def test_mixed_precision(inferencer, checkpoint, folder, tmp_path):
@@ -359,6 +427,8 @@ def test_a_full_disk_ends_the_run_and_names_the_file(inferencer, tmp_path):
         ('even.png', dict(opacity=1.5), r'opacity .* 1\.5'),
         ('even.png', dict(tile=0), 'tile .* 0'),
         ('even.png', dict(stride=4), 'stride .*tile'),
+        ('even.png', dict(scale=0), 'scale .* 0'),
+        ('even.png', dict(scale=math.inf), 'scale .* inf'),
         ('even.png', dict(tile=4, stride=5), 'stride .* 4.* 5'),
         (None, {}, 'inputs .*NoneType'),
         ([np.zeros((4, 4, 3))], {}, 'inputs .*ndarray'),
