@@ -72,6 +72,12 @@ def parse_args() -> argparse.Namespace:
         help='masks of an object that count in a frame: the last one before it, the nearest one, or all, weighted by '
         'their distance; with the latter two, objects are also followed backwards; default: %(default)s',
     )
+    parser.add_argument(
+        '--frame-order',
+        metavar='READING',
+        help='how to read the names of frames in a folder if the log names several ways, such as numbers, decimals, '
+        'letters or "day first"',
+    )
     parser.add_argument('--overwrite', action='store_true', help='first remove the results of another run from OUT')
     add_config_options(parser)
     args = parser.parse_args()
@@ -90,7 +96,7 @@ def main() -> None:
 
     try:
         if args.first_frame:
-            print(f'the frame is {write_frame(args.video, args.first_frame)}')
+            print(f'the frame is {write_frame(args.video, args.first_frame, args.frame_order)}')
             return
         if args.checkpoint is not None:
             check_checkpoint(args.checkpoint)
@@ -110,6 +116,7 @@ def main() -> None:
             args.overwrite,
             args.colours,
             args.references,
+            args.frame_order,
         )
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error

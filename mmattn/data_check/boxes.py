@@ -29,10 +29,12 @@ from .data_sets import (
     allow_absent_hint,
     data_sets,
     dicts,
+    image_paths,
     is_local,
     loader_name,
     log,
-    warn_of_repetitions,
+    log_doubts,
+    repeated_images,
 )
 from .hook import DataCheckHook
 from .images import Facts, ImageFile, inspect_files
@@ -62,19 +64,22 @@ class DetDataCheckHook(DataCheckHook):
     * Boxes in 0…1.
     * A metric that compares with another annotation file than the data set reads.
     * An image that is missing, truncated or unreadable, or whose size differs from the size in its annotations.
+    * Images of validation or test whose bytes are those of a training image, under any name.
     * Categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the file's order.
     * A class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
 
     The hook logs a warning for unused boxes (no area, outside the image, a class that is not in
     ``metainfo['classes']``, or most of them marked as crowds or difficult), for a class without a box in validation or
-    test, and for images that are listed twice or are in both training and validation. mmdet's ``NumClassCheckHook``
-    checks ``num_classes`` of the heads. Files that are not on a local disk are not checked.
+    test, for images that are listed twice, are copies of others or are in both training and validation, and for images
+    that a person sees otherwise than the network, as ``SegDataCheckHook`` does. mmdet's ``NumClassCheckHook`` checks
+    ``num_classes`` of the heads. Files that are not on a local disk are not checked.
     :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,
             ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
         allow_absent (sequence of str): classes that may have no box in the training set. Defaults to none.
+        allow_copies (bool): whether validation and test may have copies of training images. Defaults to False.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -84,8 +89,9 @@ class DetDataCheckHook(DataCheckHook):
         >>> default_hooks = dict(data_check=dict(type='mmattn.DetDataCheckHook'))  # in a config
     """
 
-    def __init__(self, enabled: bool = True, allow_absent: Sequence[str] = ()) -> None:
+    def __init__(self, enabled: bool = True, allow_absent: Sequence[str] = (), allow_copies: bool = False) -> None:
         super().__init__(enabled)
+        self.allow_copies = allow_copies
         self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
@@ -97,10 +103,14 @@ class DetDataCheckHook(DataCheckHook):
         faults += _evaluator_faults(runner.cfg, parts)
         yield from faults
         files = {part.where: _image_files(part) for part in parts}
+        if 'train_dataloader' in loaders:
+            paths = image_paths(runner.cfg, ('test_dataloader',), BaseDetDataset)
+            files |= {where: [ImageFile(path, 'cv2', 'color') for path in listed] for where, listed in paths.items()}
         facts, _ = inspect_files(dict.fromkeys(chain(*files.values())), Path(runner.work_dir) / CACHE)
         for part in parts:
             yield from _image_faults(part, files[part.where], facts)
-        warn_of_repetitions(parts, {where: [file.path for file in images] for where, images in files.items()})
+            log_doubts(part.where, files[part.where], facts, 'images')
+        yield from repeated_images(files, facts, self.allow_copies)
         incomplete = {loader_name(where) for where, _ in faults}
         yield from _absent([part for part in parts if part.loader not in incomplete], self.allow_absent)
         log(f'{sum(len(part.samples) for part in parts)} images with their boxes')

@@ -1,8 +1,10 @@
 """The data sets of a config, and functions that the checks of masks and boxes share."""
 
 import logging
+import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,8 +12,13 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
 from mmattn.utils.component_type import component_class
+from mmattn.utils.faults import shorten
+from mmattn.utils.files import find_copies
+
+from .images import Facts, ImageFile
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+ALLOW_COPIES = 'allow copies: --cfg-options default_hooks.data_check.allow_copies=True'
 CACHE = 'data_check.json'  # in the work dir
 Fault = tuple[str, str]  # a path, or a place in the config, and what is wrong there
 
@@ -112,21 +119,67 @@ def allow_absent_hint(names: Sequence[str]) -> str:
     )
 
 
-def warn_of_repetitions(parts: Sequence[Part], images: Mapping[str, Sequence[str]]) -> None:
-    """Warn of images that a data set lists twice, or that training and validation share.
+def image_paths(cfg: Mapping, loaders: Sequence[str], base: type) -> dict[str, list[str]]:
+    """List the images of data sets on a local disk, as far as they can be listed: place in the config → paths."""
+    paths = {}
+    for where, dataset in data_sets(cfg, loaders, base):
+        with suppress(Exception):  # the check of this data loader tells what is wrong
+            built = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []})
+            if is_local(built, built.ann_file):
+                paths[where] = [info['img_path'] for info in built.load_data_list()]
+    return paths
 
-    ``images`` maps the places of the data sets in the config to paths.
+
+def repeated_images(
+    images: Mapping[str, Sequence[ImageFile]], facts: Mapping[ImageFile, Facts], allow_copies: bool
+) -> Iterator[Fault]:
+    """Yield images of validation and test that are copies of training images. Warn of other repetitions.
+
+    Others are images that a data set lists twice, copies within a data loader, and images that training and validation
+    share. ``images`` maps the places of the data sets in the config to their images.
     """
     training: set[str] = set()
-    for part in parts:
-        counts = Counter(images[part.where])
+    origins: dict[str, str] = {}
+    ends: dict[str, Hashable] = {}
+    for where, files in images.items():
+        counts = Counter(file.path for file in files)
         if repeated := [path for path, count in counts.items() if count > 1]:
-            log(f'{part.where} lists {len(repeated)} images more than once, such as {repeated[0]}', logging.WARNING)
-        if part.loader == 'train_dataloader':
+            log(f'{where} lists {len(repeated)} images more than once, such as {repeated[0]}', logging.WARNING)
+        if loader_name(where) == 'train_dataloader':
             training.update(counts)
         elif shared := training.intersection(counts):
-            count = f'{len(shared)} of the {len(counts)} images of {part.where}'
+            count = f'{len(shared)} of the {len(counts)} images of {where}'
             log(f'{count} are training images, such as {min(shared)}', logging.WARNING)
+        for file in files:
+            if facts[file].end:
+                origins.setdefault(file.path, loader_name(where))
+                ends[file.path] = tuple(facts[file].end)  # a list from the cache
+    copies: dict[str, list[str]] = {}
+    for group in find_copies(ends, ends):
+        trained = [path for path in group if origins[path] == 'train_dataloader']
+        for loader in {origins[path] for path in group}:
+            first, *others = (path for path in group if origins[path] == loader)
+            copies.setdefault(loader, []).extend(f'{path} of {os.path.basename(first)}' for path in others)
+            if trained and loader != 'train_dataloader' and not allow_copies:
+                for path in (first, *others):
+                    yield (
+                        path,
+                        f'has the bytes of the training image {trained[0]}; remove one of them, or {ALLOW_COPIES}',
+                    )
+    for loader, names in copies.items():
+        if names:
+            log(f'{len(names)} images of {loader} are copies: {", ".join(shorten(names, 10))}', logging.WARNING)
+
+
+def log_doubts(where: str, files: Sequence[ImageFile], facts: Mapping[ImageFile, Facts], kind: str) -> None:
+    """Warn of what may not be meant in the files of a data set: once per kind, with a count and the first file."""
+    examples: dict[str, list[str]] = {}
+    for file in dict.fromkeys(files):
+        for doubt in facts[file].doubts:
+            reason, _, details = doubt.partition(': ')
+            examples.setdefault(reason, []).append(f'{file.path}: {details}' if details else file.path)
+    for reason, listed in examples.items():
+        log(f'{where}: {len(listed)} of {len(files)} {kind} have {reason}, such as {listed[0]}', logging.WARNING)
 
 
 def log(text: str, level: int = logging.INFO) -> None:

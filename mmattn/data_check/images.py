@@ -13,7 +13,7 @@ import cv2
 import mmcv
 import numpy as np
 from mmengine.utils import ProgressBar
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import (
     EXTRASAMPLES,
     PHOTOMETRIC_INTERPRETATION,
@@ -21,17 +21,35 @@ from PIL.TiffImagePlugin import (
     ImageFileDirectory_v2,
 )
 
-from mmattn.utils.files import write_text
-from mmattn.utils.images import ENDS, lossy_mask_fault, open_header, open_whole, pillow_limit_fault, unreadable
+from mmattn.utils.files import read_end, write_text
+from mmattn.utils.images import (
+    ENDS,
+    deep_picture_fault,
+    lossy_mask_fault,
+    open_header,
+    open_whole,
+    pillow_limit_fault,
+    unreadable,
+)
+from mmattn.utils.mask_edges import altered_labels
 
 ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
 MISSING = 'no such file'
 LFS = b'version https://git-lfs'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
 DARK = 1 << 12  # maximum below this: data of at most 12 bits stored in 16
+HALF = 1 << 15  # maximum below this: the picture is at most half as bright as it could be
+DEEP = '16 bits per channel, of which loading keeps the upper 8'
+TURNED = (
+    'an EXIF orientation, which viewers apply, but loading does not, so that labels must be of the picture as stored',
+    'an EXIF orientation, which viewers and loading apply, so that labels must be of the turned picture',
+)
+HIDDEN = 'transparent pixels, of which the network sees the hidden colours'
+ALTERED = 'labels that were probably scaled, blurred, compressed or dithered after painting'
 ALPHA = {1, 2}  # values of ExtraSamples in a TIFF: transparency
 SUFFIXES = {f'.{name}' for name in ('avif', 'bmp', 'gif', 'heic', 'heif', 'jfif', 'jp2', 'jpe', 'jpeg', 'jpg')}
 SUFFIXES |= {f'.{name}' for name in ('pbm', 'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp')}
+SIMILAR = 8  # mean difference of grey values, as colours are weighted otherwise
 THREADS = 4  # more threads would wait for the GIL
 
 
@@ -45,11 +63,16 @@ class ImageFile(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Width and height, and the labels of a mask (at most 257, more than a data set can have), or only the fault."""
+    """Width and height, and the labels of a mask (at most 257, more than a data set can have), or only the fault.
+
+    A doubt is a kind and, after ': ', details. ``end`` is the result of ``read_end``, () for masks.
+    """
 
     size: tuple[int, ...] = ()
     labels: tuple[float, ...] = ()
     fault: str = ''
+    doubts: tuple[str, ...] = ()
+    end: tuple[int, ...] = ()
 
 
 def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFile, Facts], int]:
@@ -100,8 +123,12 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
 
 def _is_entry(entry: Any) -> bool:
     match entry:
-        case [[int(), int()], [[*size], [*labels], str()]]:
-            return all(isinstance(x, int) for x in size) and all(isinstance(x, int | float) for x in labels)
+        case [[int(), int()], [[*size], [*labels], str(), [*doubts], [*end]]]:
+            return (
+                all(isinstance(x, int) for x in size + end)
+                and all(isinstance(x, int | float) for x in labels)
+                and all(isinstance(x, str) for x in doubts)
+            )
     return False
 
 
@@ -113,7 +140,7 @@ def look(file: ImageFile) -> Facts:
         with open(file.path, 'rb') as stream:
             if stream.read(len(LFS)) == LFS:
                 raise ValueError('a pointer of Git LFS, not the image: run git lfs pull')
-        return _look_at_mask(file) if file.is_mask else _look_at_image(file)
+        return _look_at_mask(file) if file.is_mask else _look_at_image(file)._replace(end=read_end(file.path))
     except Exception as error:  # decoders raise many types
         return Facts(fault=unreadable(error))
 
@@ -125,13 +152,32 @@ def _look_at_image(file: ImageFile) -> Facts:
         image = open_whole(stream)
         if file.backend == 'pillow' and (fault := pillow_limit_fault(image)):
             return Facts(fault=fault)
-        if fault := _tiff_fault(image) or _too_dark(file.path, image):
+        if fault := _tiff_fault(image) or (deep_picture_fault(image) if file.backend == 'pillow' else ''):
             return Facts(fault=fault)
-        if image.format in ENDS:
-            turns = file.backend in ('cv2', 'pillow') and file.flag in ('color', 'grayscale')
-            turned = turns and Image.Image.getexif(image).get(ORIENTATION, 1) > 4
-            return Facts(image.size[::-1] if turned else image.size)
+        brightest = _brightest(file, image)
+        if 0 < brightest < DARK:
+            return Facts(fault=f'{DEEP}: {_darkened(brightest)}; save it with 8 bits, or scale its values to 65535')
+        orientation = Image.Image.getexif(image).get(ORIENTATION, 1)
+        turns = file.backend in ('cv2', 'pillow') and file.flag in ('color', 'grayscale')
+        size = image.size[::-1] if turns and orientation > 4 else image.size
+        if image.format not in ENDS:
+            pixels = _decode(file)
+            size = pixels.shape[1::-1]
+            turns = orientation > 1 and _is_upright(pixels, image)
+        doubts = [TURNED[turns]] if orientation in range(2, 9) else []
+        doubts += [f'{DEEP}: {_darkened(brightest)}'] if 0 < brightest < HALF else []
+        doubts += [HIDDEN] if _is_transparent(image) else []
+        if image.format != 'MPO' and (frames := getattr(image, 'n_frames', 1)) > 1:
+            doubts.append(f'several frames, of which loading keeps one: {frames} frames')
+        return Facts(size, doubts=tuple(doubts))
     return Facts(_decode(file).shape[1::-1])
+
+
+def _is_upright(pixels: np.ndarray, image: Image.Image) -> bool:
+    """Tell whether decoded pixels are those of the image as viewers show it, turned by its EXIF orientation."""
+    seen = np.asarray(ImageOps.exif_transpose(image).convert('L'), np.float32)
+    grey = pixels[..., :3].mean(-1) if pixels.ndim == 3 else pixels
+    return grey.shape == seen.shape and bool(abs(grey - seen).mean() < SIMILAR)
 
 
 def _bands_fault(stream: BinaryIO) -> str:
@@ -160,18 +206,22 @@ def _tiff_fault(image: Image.Image) -> str:
     return ''
 
 
-def _too_dark(path: str, image: Image.Image) -> str:
-    # loading keeps the upper 8 of 16 bits
+def _brightest(file: ImageFile, image: Image.Image) -> int:
+    """Return the largest value of an image of which loading keeps the upper 8 of 16 bits. 0 for other images."""
     tiles = getattr(image, 'tile', None)  # PIL's decoder arguments, such as 'RGB;16B'
-    if not tiles or '16' not in str(tiles[0][3]):
-        return ''
-    brightest = int(_decode(ImageFile(path, 'cv2', 'unchanged')).max())
-    if not 0 < brightest < DARK:
-        return ''
-    return (
-        f'16 bits per channel with values up to {brightest}, which loading reduces to at most '
-        f'{brightest // 256} of 255; save it with 8 bits, or scale its values to 65535'
-    )
+    if file.flag == 'unchanged' or not tiles or '16' not in str(tiles[0][3]):
+        return 0
+    return int(_decode(ImageFile(file.path, 'cv2', 'unchanged')).max())
+
+
+def _darkened(brightest: int) -> str:
+    return f'values up to {brightest} become at most {brightest // 256} of 255'
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    if not image.has_transparency_data:
+        return False
+    return bool(np.asarray(image.convert('RGBA'))[..., 3].min() < 255)
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
@@ -187,11 +237,12 @@ def _look_at_mask(file: ImageFile) -> Facts:
         return Facts(fault=f"one row or column of {mask.size} pixels, which mmseg's LoadAnnotations does not accept")
     if mask.ndim != 2:
         return Facts(fault=f'a mask of shape {mask.shape}, not one label per pixel; {CONVERTER} converts it')
+    doubts = [f'{ALTERED}: {reason}'] if (reason := altered_labels(mask)) else []
     if mask.dtype == np.uint8:
         labels = np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))  # faster than np.unique
     else:
         labels = np.unique(mask)
-    return Facts(mask.shape[::-1], tuple(labels[:257].tolist()))
+    return Facts(mask.shape[::-1], tuple(labels[:257].tolist()), doubts=tuple(doubts))
 
 
 def _decode(file: ImageFile) -> np.ndarray:

@@ -21,12 +21,24 @@ from mmseg.datasets.transforms import LoadAnnotations
 
 from mmattn._compat import loads_masks_as
 from mmattn.registry import HOOKS
-from mmattn.utils.files import unmeant_files
+from mmattn.utils.files import in_hidden_folder
 from mmattn.utils.model_wrappers import unwrapped
 
 from .batches import batch_faults
 from .classes import IGNORED, class_faults, classes_of_labels
-from .data_sets import CACHE, LOADERS, Fault, Part, data_sets, is_local, loader_name, log, warn_of_repetitions
+from .data_sets import (
+    CACHE,
+    LOADERS,
+    Fault,
+    Part,
+    data_sets,
+    image_paths,
+    is_local,
+    loader_name,
+    log,
+    log_doubts,
+    repeated_images,
+)
 from .hook import DataCheckHook
 from .images import MISSING, Facts, ImageFile, inspect_files, unread_files
 
@@ -56,6 +68,7 @@ class SegDataCheckHook(DataCheckHook):
       only ignored pixels, masks that contain only 0 and 255, a class without a pixel in the training masks.
     * Files in the folders that are not read: images with another suffix, broken links, folders named like images, masks
       without an image. This is not checked with ``ann_file``, which selects images.
+    * Images of validation or test whose bytes are those of a training image, under any name.
     * Config: ``num_classes`` of a head that differs from the number of classes of the data, ``class_weight`` of another
       length, different values of ``ignore_index`` in heads, metrics and data, duplicate class names, validation classes
       in another order than the training classes.
@@ -64,7 +77,10 @@ class SegDataCheckHook(DataCheckHook):
       global pooling with one image, a softmax over one logit, ``reduce_zero_label`` in one place only.
 
     The hook logs a warning for a class without a pixel in validation or test, for test masks with only ignored pixels,
-    and for images that are listed twice or are in both training and validation.
+    for masks that were scaled, blurred, compressed or dithered after painting (see
+    :func:`~mmattn.utils.mask_edges.altered_labels`), for images that are listed twice, are copies of others or are in
+    both training and validation, and for images that a person sees otherwise than the network: with an EXIF
+    orientation, transparent pixels, several frames, or 16 bits of which only the lower ones are used.
 
     Masks are decoded. For JPEG and PNG images, only the header and the last bytes are read: this detects truncation,
     but not damage in the middle. Images of other formats are decoded. Data sets that are not read by
@@ -81,6 +97,7 @@ class SegDataCheckHook(DataCheckHook):
         allow_absent (sequence of str): classes that may be missing from all training masks, for a subset that lacks
             them. An unknown class is a fault. Defaults to none.
         allow_ignored (bool): whether all pixels of a mask may be ignored. Defaults to False.
+        allow_copies (bool): whether validation and test may have copies of training images. Defaults to False.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -90,8 +107,15 @@ class SegDataCheckHook(DataCheckHook):
         >>> default_hooks = dict(data_check=dict(type='mmattn.SegDataCheckHook'))  # in a config
     """
 
-    def __init__(self, enabled: bool = True, allow_absent: Sequence[str] = (), allow_ignored: bool = False) -> None:
+    def __init__(
+        self,
+        enabled: bool = True,
+        allow_absent: Sequence[str] = (),
+        allow_ignored: bool = False,
+        allow_copies: bool = False,
+    ) -> None:
         super().__init__(enabled)
+        self.allow_copies = allow_copies
         self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
         self.allow_ignored = allow_ignored
 
@@ -107,7 +131,12 @@ class SegDataCheckHook(DataCheckHook):
             except (OSError, AssertionError, EmptyError) as error:
                 incomplete.add(loader_name(where))
                 yield where, str(error) or f'{dataset["type"]} raises {error!r}'
-        files = dict.fromkeys(file for part in parts for sample in part.samples for file in sample if file is not None)
+        images = {part.where: [sample.image for sample in part.samples if sample.image] for part in parts}
+        masks = {part.where: [sample.mask for sample in part.samples if sample.mask] for part in parts}
+        if 'train_dataloader' in loaders:
+            paths = image_paths(cfg, ('test_dataloader',), BaseSegDataset)
+            images |= {where: [ImageFile(path, 'cv2', 'color') for path in listed] for where, listed in paths.items()}
+        files = dict.fromkeys(file for part in (images, masks) for listed in part.values() for file in listed)
         facts, inspected = inspect_files(files, Path(runner.work_dir) / CACHE)
         labels = {
             part.where: {label for sample in part.samples if sample.mask for label in facts[sample.mask].labels}
@@ -122,9 +151,9 @@ class SegDataCheckHook(DataCheckHook):
         yield from _unread(cfg, parts)
         for part in parts:
             yield from _file_faults(part, facts, self.allow_ignored)
-        warn_of_repetitions(
-            parts, {part.where: [sample.image.path for sample in part.samples if sample.image] for part in parts}
-        )
+            log_doubts(part.where, images[part.where], facts, 'images')
+            log_doubts(part.where, masks[part.where], facts, 'masks')
+        yield from repeated_images(images, facts, self.allow_copies)
         seconds = time.monotonic() - start
         log(f'{len(files)} files, {len(files) - inspected} of them unchanged since the last check, {seconds:.1f} s')
 
@@ -211,8 +240,10 @@ def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
     for part in parts:
         if _reads_whole_folders(part.dataset):
             images = (sample.image.path for sample in part.samples if sample.image)
-            for image, reason in unmeant_files(images, part.dataset.data_prefix.get('img_path') or '.'):
-                yield str(image), reason
+            folder = part.dataset.data_prefix.get('img_path') or '.'
+            for image in images:
+                if in_hidden_folder(image, folder):
+                    yield image, 'in a hidden folder, as programs make them; remove the folder'
     for (folder, suffix), is_mask in folders.items():
         for path, reason in unread_files(folder, suffix, listed):
             yield path, 'a mask without an image' if is_mask and reason == 'not read' else reason

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
-from mmattn.utils.files import unmeant_files
+from mmattn.utils.faults import shorten
+from mmattn.utils.files import find_copies, in_hidden_folder
 from mmattn.utils.images import unreadable
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
@@ -52,6 +53,10 @@ def find_pairs(
     """
     (images_by_name, faults), (masks_by_name, mask_faults) = (_images_below(path, suffixes) for path in (images, masks))
     faults += mask_faults
+    if copies := [
+        f'{copy} of {first.name}' for first, *others in find_copies(images_by_name.values()) for copy in others
+    ]:
+        print(f'warning: {len(copies)} images are copies: {", ".join(shorten(copies, 10))}', file=sys.stderr)
     faults += [f'{path}: no mask of this name' for name, path in images_by_name.items() if name not in masks_by_name]
     faults += [f'{path}: no image of this name' for name, path in masks_by_name.items() if name not in images_by_name]
     return images_by_name, masks_by_name, faults
@@ -61,7 +66,11 @@ def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, P
     check_folder(folder)
     images: dict[Path, Path] = {}
     paths = files_below(folder)
-    faults = [f'{path}: {reason}' for path, reason in unmeant_files(paths, folder)]
+    faults = [
+        f'{path}: in a hidden folder, as programs make them; remove the folder'
+        for path in paths
+        if in_hidden_folder(path, folder)
+    ]
     skipped = [path for path in paths if path.suffix.lower() not in suffixes]
     if skipped:
         print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)

@@ -1,23 +1,23 @@
-"""Atomic writes, and folders that only one process uses at a time."""
+"""Atomic writes, copies of files, and folders that only one process uses at a time."""
 
 import ast
 import errno
 import fcntl
 import os
-import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from filecmp import cmp
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO
+from typing import IO, TypeVar
 from uuid import uuid4
+from zlib import crc32
 
 LONGEST = 255  # bytes of a file name
-COPY = re.compile(
-    r'(.+?)(?: \((?:\d+|(?:\w+ )?copy)\)| - Copy(?: \(\d+\))?| copy(?: \d+)?|~)', re.IGNORECASE
-)  # stems, by programs
+T = TypeVar('T', str, Path)
+BLOCK = 1 << 12  # bytes at the end of a file that nearly always differ where the files do
 
 
 @contextmanager
@@ -111,24 +111,48 @@ def check_path(argument: str, value: object) -> Path:
     return Path(value)
 
 
-def unmeant_files(paths: Iterable[str | Path], folder: str | Path) -> Iterator[tuple[Path, str]]:
-    """Yield files below a folder that programs have left there, and the reason: hidden folders, copies of other files.
+def in_hidden_folder(path: str | Path, folder: str | Path) -> bool:
+    """Tell whether a file below a folder is in a hidden folder, as programs make them for copies."""
+    return any(part.startswith('.') and part != '..' for part in Path(os.path.relpath(path, folder)).parts[:-1])
 
-    A copy is named like one, as in 'a (1).png', and has the bytes of the file 'a.png'.
+
+def find_copies(paths: Iterable[T], ends: Mapping[T, Hashable] | None = None) -> list[list[T]]:
+    """Group files with the same bytes. In a group, the file with the shortest name, the original, comes first.
+
+    A file is read whole only if another file has its size and its last bytes.
+
+    Args:
+        paths (iterable of str or Path): the files. Those that cannot be read are left out.
+        ends (mapping, optional): path → :func:`read_end`. Defaults to None, it is called.
 
     Example:
-        >>> for name in ('a.txt', 'a (1).txt', 'b.txt'):
+        >>> for name in ('a.txt', 'a-Copy1.txt', 'b.txt'):
         ...     _ = Path(name).write_text(name[0], encoding='utf-8')
-        >>> [str(path) for path, _ in unmeant_files(['a.txt', 'a (1).txt', 'b.txt'], '.')]
-        ['a (1).txt']
+        >>> find_copies(['a-Copy1.txt', 'a.txt', 'b.txt'])
+        [['a.txt', 'a-Copy1.txt']]
     """
-    for path in map(Path, paths):
-        match = COPY.fullmatch(path.stem)
-        original = path.with_stem(match[1]) if match else path
-        if any(part.startswith('.') and part != '..' for part in Path(os.path.relpath(path, folder)).parts[:-1]):
-            yield path, 'in a hidden folder, as programs make them; remove the folder'
-        elif match and path.is_file() and original.is_file() and cmp(path, original, shallow=False):
-            yield path, f'a copy of {original.name}; remove it'
+    groups: list[list] = [[*dict.fromkeys(paths)]]
+    keys: tuple[Callable, ...] = (read_end if ends is None else ends.__getitem__, _digest)
+    for key in keys:
+        by_key = defaultdict(list)
+        for number, group in enumerate(groups):
+            for path in group:
+                with suppress(OSError):
+                    by_key[number, key(path)].append(path)
+        groups = [group for group in by_key.values() if len(group) > 1]
+    return [sorted(group, key=lambda path: (len(Path(path).name), len(str(path)), path)) for group in groups]
+
+
+def read_end(path: str | Path) -> tuple[int, int]:
+    """Return the size of a file, and a checksum of its last bytes."""
+    with open(path, 'rb') as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - BLOCK))
+        return size, crc32(file.read())
+
+
+def _digest(path: str | Path) -> bytes:
+    return sha256(Path(path).read_bytes()).digest()
 
 
 def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Path]) -> None:

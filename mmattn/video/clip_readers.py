@@ -19,7 +19,8 @@ from PIL import Image
 from mmattn.utils.faults import raise_faults, shorten
 from mmattn.utils.files import atomic_write, check_path, check_writable
 
-from .frame_files import find_faults, find_files, find_gaps, numbers_in_names, orientation, read_frame
+from .frame_files import find_faults, find_files, find_gaps, orientation, read_frame
+from .frame_names import sort_frames
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
@@ -83,22 +84,24 @@ class ClipFrames:
 class FrameFolder:
     """Read a clip from a folder of images. ``size`` is height and width, ``frame_rate`` is in frames per second.
 
-    An error lists the frames that are missing, unreadable, or of different sizes.
+    ``frame_order`` says how to read the names, see :func:`~mmattn.video.frame_names.sort_frames`. An error lists the
+    frames that are missing, unreadable, or of different sizes.
     """
 
     frame_rate: float = FRAME_RATE
     is_stream = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, frame_order: str | None = None) -> None:
         self.path = path
-        self.files, self._numbers, _, faults = find_files(path, Path(os.devnull))
+        self.files, self._numbers, _, faults = find_files(path, Path(os.devnull), frame_order)
         faults += find_gaps(self.files, self._numbers)
         faults += find_faults(self.files, [])
         names = [file.stem for file in self.files]
         raise_faults(f'the frames in {path}', faults)
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
-        self._by_number_in_name = dict(zip(numbers_in_names(self.files) or self._numbers, self._numbers))
+        in_names = sort_frames(self.files, frame_order).numbers if self.files else []
+        self._by_number_in_name = dict(zip(in_names, self._numbers))
         other_files = {file for file in path.iterdir() if file.is_file()} - set(self.files)
         rest = sorted(file.name for file in other_files if not file.name.startswith('.'))
         if rest:
@@ -246,13 +249,16 @@ def _ended_by_interrupt() -> Iterator[Callable[[], bool]]:
 Clip = FrameFolder | VideoStream
 
 
-def open_clip(video: str | Path | int) -> Clip:
-    """Open a folder of frames, a video file, or a stream: the number of a camera, an address, or '-'."""
+def open_clip(video: str | Path | int, frame_order: str | None = None) -> Clip:
+    """Open a folder of frames, a video file, or a stream: the number of a camera, an address, or '-'.
+
+    ``frame_order`` is for folders.
+    """
     if isinstance(video, int) or video == '-' or '://' in str(video):
         return VideoStream(video)  # type: ignore[arg-type]
     path = check_path('video', video)
     if path.is_dir():
-        return FrameFolder(path)
+        return FrameFolder(path, frame_order)
     return VideoStream(int(path.name)) if str(video).isdecimal() and not path.exists() else VideoFile(path)
 
 
@@ -267,11 +273,11 @@ def split_number(entry: str | Path) -> tuple[str, str]:
     return (before, digits) if before and digits.isdecimal() else (str(entry), '')
 
 
-def write_frame(video: str | Path | int, frame: str | Path) -> Path:
+def write_frame(video: str | Path | int, frame: str | Path, frame_order: str | None = None) -> Path:
     """Write a frame of a clip, on which its mask can be painted. It is rotated as the metadata of the video say.
 
     Args:
-        video (str, Path or int): as in :class:`~mmattn.video.VOSInferencer`.
+        video, frame_order: as in :class:`~mmattn.video.VOSInferencer`.
         frame (str or Path): path of a PNG for the first frame, or ``<path>@20`` for frame 20.
 
     Returns:
@@ -285,7 +291,7 @@ def write_frame(video: str | Path | int, frame: str | Path) -> Path:
     if Path(path).suffix.lower() != '.png':
         raise ValueError(f'{path}: the frame must be a .png, which has no loss')
     check_writable(Path(path).parent)
-    clip = open_clip(video)
+    clip = open_clip(video, frame_order)
     wanted = clip.find_number(digits) if digits else 0
     for number, image in clip.read():
         if number == wanted:

@@ -31,7 +31,7 @@ class VideoFolderDataset(BaseDataset):
     * ``clip`` (str): name of the clip.
     * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): one per frame. None stands for no mask.
     * ``frame_numbers`` (list of int): the numbers in the frame names, counted from the first frame. They are 0, 1, … if
-      the names have no number, or differ in more than one.
+      the names are not in regular steps.
     * ``given_positions`` (list of int): ascending positions of the frames whose masks may show new objects.
     * ``output_positions`` (list of int): ascending positions of the frames that need a prediction.
     * ``single_object`` (bool): the argument.
@@ -44,6 +44,8 @@ class VideoFolderDataset(BaseDataset):
         single_object (bool): make all values except 0 object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
             to False.
         allow_gaps (bool): allow frame numbers with unequal steps. Defaults to False.
+        frame_order (str, optional): how to read the names of frames, such as 'numbers' or 'decimals', see
+            :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None, by the names.
         check_files (bool): check every file, which decodes a few masks per clip. Defaults to True.
         **kwargs: ``data_root``, ``pipeline``, ``test_mode`` and so on, as in mmengine's ``BaseDataset``.
 
@@ -69,11 +71,13 @@ class VideoFolderDataset(BaseDataset):
         data_prefix: dict = dict(img_path='JPEGImages', mask_path='Annotations'),
         single_object: bool = False,
         allow_gaps: bool = False,
+        frame_order: str | None = None,
         check_files: bool = True,
         **kwargs,
     ) -> None:
         self.single_object = single_object
         self.allow_gaps = allow_gaps
+        self.frame_order = frame_order
         self.check_files = check_files
         super().__init__(ann_file=ann_file, data_prefix=data_prefix, **kwargs)
 
@@ -115,7 +119,7 @@ class VideoFolderDataset(BaseDataset):
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
-        frame_paths, numbers, mask_paths, file_faults = find_files(frames, masks)
+        frame_paths, numbers, mask_paths, file_faults = find_files(frames, masks, self.frame_order)
         faults += file_faults
         if not self.allow_gaps:
             faults += find_gaps(frame_paths, numbers)

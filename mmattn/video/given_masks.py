@@ -13,7 +13,8 @@ from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_path
 
 from .clip_readers import Clip, split_number
-from .frame_files import find_images, natural_order, numbers_in_names
+from .frame_files import find_images
+from .frame_names import sort_frames
 from .masks import black_objects, doubtful_ids, object_ids, read_mask
 from .painted_masks import describe_colours, read_colours, read_single_object
 
@@ -36,9 +37,9 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
         check_path('masks', entry)
         before, digits = split_number(entry)
         if Path(entry).is_dir():
-            files = sorted(find_images(Path(entry)), key=natural_order)
+            files, numbers, are_numbered = sort_frames([*find_images(Path(entry))])
             listed += (_MaskFile(file, '', False) for file in files)
-            numbered |= dict(zip(files, (len(files) > 1 and numbers_in_names(files)) or []))
+            numbered |= dict(zip(files, numbers)) if are_numbered and len(files) > 1 else {}
         else:
             listed.append(_MaskFile(Path(before), digits, True))
     if not listed:

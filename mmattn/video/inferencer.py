@@ -123,6 +123,7 @@ class VOSInferencer:
         overwrite: bool = False,
         colours: Sequence[str] = (),
         references: str = 'last',
+        frame_order: str | None = None,
     ) -> list[Path]:
         """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, to ``out_dir``.
 
@@ -133,9 +134,8 @@ class VOSInferencer:
         file ``.lock`` keeps other runs out of the folder.
 
         Args:
-            video (str, Path or int): a video file, or a folder of frames. Frames are in natural order: digits in their
-                names count as numbers. Or a stream, which is read once: the number of a camera, an address such as
-                'rtsp://…', or '-', a video from standard input. Ctrl-C ends it.
+            video (str, Path or int): a video file, a folder of frames, or a stream, which is read once: the number of a
+                camera, an address such as 'rtsp://…', or '-', a video from standard input. Ctrl-C ends it.
             masks (str, Path, or sequence of str or Path): palette or grey images in a lossless format whose values are
                 the ids of the objects to follow, or folders of such images. A mask belongs to a frame as follows:
 
@@ -160,6 +160,8 @@ class VOSInferencer:
             references (str): which masks of an object count in a frame, 'last', 'nearest' or 'all', as in
                 :class:`~mmattn.video.ClipSession`. With the latter two, objects are also followed backwards, except in
                 a stream, whose later masks are not known yet. Defaults to 'last'.
+            frame_order (str, optional): how to read the names of frames, such as 'numbers' or 'decimals', see
+                :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None, by the names.
 
         Returns:
             list of Path: the masks, in the order of the frames.
@@ -184,7 +186,7 @@ class VOSInferencer:
         folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
         check_writable(out_dir)
         check_writable(folder)
-        clip = open_clip(video)
+        clip = open_clip(video, frame_order)
         paths = find_masks(clip, masks)
         given = read_masks(paths, clip, single_object, listed)
         palette = colour_palette(listed) if listed else _palette(path for path, _ in paths.values())

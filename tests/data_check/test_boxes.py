@@ -5,6 +5,7 @@ import logging
 import re
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from zlib import crc32
 
 import pytest
 from mmengine.config import Config
@@ -27,7 +28,8 @@ CLASSES = ('cell', 'plate')
 def images(root, count=2, size=SIZE):
     for i in range(count):
         (root / 'JPEGImages').mkdir(exist_ok=True, parents=True)
-        Image.new('RGB', size).save(root / f'JPEGImages/{i}.jpg')
+        colour = tuple(crc32(f'{root}/{i}'.encode()).to_bytes(4)[:3])
+        Image.new('RGB', size, colour).save(root / f'JPEGImages/{i}.jpg')
 
 
 def coco(root, boxes=(('cell', BOX), ('plate', BOX)), categories=CLASSES, size=SIZE, classes=CLASSES, **options):

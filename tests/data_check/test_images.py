@@ -25,7 +25,9 @@ def test_the_size_is_that_of_the_loaded_image(tmp_path, suffix, backend, flag):
     write(path, np.zeros((4, 7, 3), np.uint8), **({} if suffix == 'bmp' else dict(exif=exif)))
     image = LoadImageFromFile(color_type=flag, imdecode_backend=backend)(dict(img_path=str(path)))['img']
     facts = image_files.look(image_files.ImageFile(str(path), backend, flag))
-    assert facts == ((image.shape[1], image.shape[0]), (), '')
+    assert facts[:3] == ((image.shape[1], image.shape[0]), (), '')
+    is_turned = facts.size == (4, 7)
+    assert facts.doubts == (() if suffix == 'bmp' else (image_files.TURNED[is_turned],))
 
 
 @pytest.mark.parametrize('suffix', ['jpg', 'png', 'bmp', 'tif', 'webp', 'gif'])
@@ -38,7 +40,7 @@ def test_files_that_are_cut_short(tmp_path, suffix, share):
     whole = path.read_bytes()
     path.write_bytes(whole + bytes(20) * (suffix in ('jpg', 'png')))
     files = [image_files.ImageFile(str(path), 'cv2', 'color'), image_files.ImageFile(str(path), 'pillow', 'color')]
-    assert [image_files.look(file)[::2] for file in files] == [((64, 64), '')] * 2
+    assert [image_files.look(file)[:3] for file in files] == [((64, 64), (), '')] * 2
     path.write_bytes(whole)
     cut(path, share)
     assert all(image_files.look(file).fault.startswith('unreadable: ') for file in files)
@@ -60,7 +62,7 @@ def test_labels_of_masks(tmp_path, backend):
         path = tmp_path / f'{name}.png'
         mask.save(path)
         file = image_files.ImageFile(str(path), backend, 'unchanged', is_mask=True)
-        assert image_files.look(file) == ((64, 64), expected, '')
+        assert image_files.look(file) == ((64, 64), expected, '', (), ())
         cut(path)
         assert image_files.look(file).fault.startswith('unreadable: ')
 
@@ -103,7 +105,7 @@ def test_what_loading_would_change_in_a_tiff_is_a_fault(tmp_path, mode, options,
 def test_images_of_any_kind_pass_whatever_their_suffix(tmp_path, mode, options):
     Image.new(mode, (7, 4)).save(tmp_path / 'image.png', **options)
     file = image_files.ImageFile(str(tmp_path / 'image.png'), 'cv2', 'color')
-    assert image_files.look(file) == ((7, 4), (), '')
+    assert image_files.look(file)[:3] == ((7, 4), (), '')
 
 
 def black_png(path, width, height):
@@ -129,7 +131,7 @@ def test_images_of_the_size_that_their_decoder_reads(tmp_path, monkeypatch):
         for backend, limit in (('cv2', 400), ('pillow', 200)):
             for is_mask in (False, True):
                 file = image_files.ImageFile(str(path), backend, 'unchanged', is_mask)
-                size, _, fault = image_files.look(file)
+                size, _, fault, *_ = image_files.look(file)
                 if width * height <= limit:
                     assert (size, fault) == ((width, height), '')
                     assert mmcv.imread(str(path), 'unchanged', backend=backend).shape == (height, width)

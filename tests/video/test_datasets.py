@@ -129,8 +129,8 @@ def break_files(root):
     for suffix in ('jpg', 'png'):
         Image.new('RGB', (44, 30)).save(frames / f'empty/unnumbered.{suffix}')
     return [
-        f'{frames}/gap/00002.jpg: ',
-        f'{frames}/gap/00005.jpg … 00006.jpg: 2 ',
+        f'{frames}/gap/00003.jpg: follows 00001.jpg; frames missing between them: 1',
+        f'{frames}/gap/00007.jpg: follows 00004.jpg; frames missing between them: 2',
         *(f'{masks}/gap/0000{i}.png: ' for i in (2, 5, 6)),
         *(f'{frames}/cut/0000{i}.jpg: ' for i in (1, 2, 3, 4)),
         *(f'{masks}/size/0000{i}.png: ' for i in (1, 2, 3, 4)),
@@ -222,7 +222,7 @@ def test_gaps_may_be_allowed_and_steps_be_of_any_size(tmp_path):
     clips.clip(tmp_path, 'a', [squares(p, 1) for p in range(4)], numbers=[3, 10, 17, 24])
     assert VideoFolderDataset(data_root=str(tmp_path)).get_data_info(0)['frame_numbers'] == [0, 7, 14, 21]
     clips.clip(tmp_path, 'b', [squares(p, 1) for p in range(3)], numbers=[0, 1, 100_000])
-    with pytest.raises(ValueError, match=r'00002\.jpg … 99999\.jpg: 99998 '):
+    with pytest.raises(ValueError, match=r'100000\.jpg: follows 00001\.jpg; frames missing between them: 99998'):
         VideoFolderDataset(data_root=str(tmp_path))
     assert len(VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True)) == 2
 

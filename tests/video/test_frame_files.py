@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmattn.video import frame_names
 from mmattn.video.frame_files import find_files, find_gaps
 
 # Names in the order of time, and their numbers.
@@ -16,7 +17,21 @@ ORDERS = {
     'a camera that does not vary': (['cam2_9', 'cam2_10', 'cam2_11'], [0, 1, 2]),
     'a date and a time': (['20240131_235959', '20240201_000000', '20240201_000001'], [0, 1, 2]),
     'a time with minutes': (['cam_12-00-58', 'cam_12-00-59', 'cam_12-01-00'], [0, 1, 2]),
-    'seconds and their fraction': (['1305031102.9', '1305031102.10', '1305031103.2'], [0, 1, 2]),
+    'seconds and nanoseconds': (['1305031102.9', '1305031102.10', '1305031103.2'], [0, 1, 2]),
+    'decimals': (['t0.04', 't0.08', 't0.12', 't0.16', 't0.2', 't0.24'], [0, 1, 2, 3, 4, 5]),
+    'decimals in unequal steps': (['0.0371', '0.15', '0.2894', '1e1'], [0, 1, 2, 3]),
+    'sections, of which one is lost': (['c1.7', 'c1.9', 'c1.11', 'c1.15'], [0, 2, 4, 8]),
+    'decimals without a point': (['0_08', '0_12', '0_16', '0_2'], [0, 1, 2, 3]),
+    'grouped digits': (['998', '999', '1,000', '1,001'], [0, 1, 2, 3]),
+    'letters': (['x', 'y', 'z', 'aa', 'ab'], [0, 1, 2, 3, 4]),
+    'hexadecimal': (['f_09', 'f_0a', 'f_0f', 'f_10'], [0, 1, 6, 7]),
+    'a sign': (['f_-1', 'f_0', 'f_1'], [0, 1, 2]),
+    'a sign behind a letter': (['T-2', 'T-1', 'T+0', 'T+1'], [0, 1, 2, 3]),
+    'case and marks': (['Frame_1', 'FRAME-2', 'frame 10'], [0, 1, 9]),
+    'days first': (['31-01-2024', '01-02-2024', '02-02-2024'], [0, 1, 2]),
+    'months first': (['01-31-2024', '02-01-2024', '02-02-2024'], [0, 1, 2]),
+    'names of months': (['5 jan', '5 feb', '5 may'], [0, 1, 4]),
+    'a clock of 12 hours': (['11-59 am', '12-00 pm', '1-00 pm'], [0, 1, 2]),
     'words': (['first', 'second', 'third'], [0, 1, 2]),
     'one frame': (['17'], [0]),
 }
@@ -40,13 +55,36 @@ def test_frames_are_in_the_order_of_their_numbers(folder, names, numbers):
     assert faults == []
 
 
-def test_a_gap_is_named_like_the_frames(folder):
+def test_a_gap_is_between_frames_that_exist(folder):
     paths, numbers, _, _ = find_files(folder(['a08_x2', 'a09_x2', 'a12_x2']), folder([]) / 'none')
     assert numbers == [0, 1, 4]
     (gap,) = find_gaps(paths, numbers)
-    assert gap.endswith('a10_x2.png … a11_x2.png: 2 frames are missing')
+    assert gap.endswith('a12_x2.png: follows a09_x2.png; frames missing between them: 2')
 
 
 def test_frames_of_one_number_are_a_fault(folder):
     path = folder(['1', '01'])
     assert 'has the same number as' in find_files(path, path / 'none')[3][0]
+
+
+def test_an_option_chooses_where_names_can_be_read_in_two_ways(folder, monkeypatch):
+    said = []
+    monkeypatch.setattr(frame_names, 'print_log', lambda text, *_: said.append(text))
+    names = ['1.5', '1.25', '1.75', '2.5']
+    path = folder(names)
+
+    def order(reading):
+        return [path.stem for path in find_files(path, path / 'none', reading)[0]]
+
+    assert order(None) == order('decimals') == sorted(names)
+    assert order('numbers') == names
+    (text,) = said
+    assert '1.25.png, 1.5.png, 1.75.png, 2.5.png. They could also be read as numbers' in text
+
+
+def test_an_unknown_reading(folder):
+    path = folder(['1', '2'])
+    with pytest.raises(ValueError, match=r'frame_order must be one of day first, .*numbers.*text; got .number.'):
+        find_files(path, path / 'none', 'number')
+    with pytest.raises(ValueError, match=r"frame_order='letters': the names cannot be read so, such as 1\.png"):
+        find_files(path, path / 'none', 'letters')
