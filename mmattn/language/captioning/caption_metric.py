@@ -61,6 +61,10 @@ def ptb_words(texts: Sequence[str]) -> list[list[str]]:
 
 
 Words = Sequence[str]
+NO_CIDER = (
+    'CIDEr-D of {} images is not a number: it weighs words by the images that they tell apart, and all n-grams of the '
+    "references are in all images. save_best='CIDEr-D' chooses no checkpoint: set BLEU-4, or validate on more images"
+)
 
 
 def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> tuple[np.ndarray, np.ndarray]:
@@ -76,8 +80,16 @@ def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
         >>> corpus.round(4).tolist()
         [0.8187, 0.709, 0.5158, 0.0001]
     """
+    check_references(references)
     counts = np.array([_counts(*pair) for pair in zip(hypotheses, references, strict=True)], np.float64).reshape(-1, 10)
     return _bleu(counts.sum(0)), _bleu(counts)
+
+
+def check_references(references: Sequence[Sequence[Words]]) -> None:
+    """Check that there is a caption, and that every caption has a reference."""
+    if not references or not all(map(len, references)):
+        empty = [i for i, captions in enumerate(references) if not len(captions)]
+        raise ValueError(f'references must have at least one caption per hypothesis; got none for {empty or "any"}')
 
 
 def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
@@ -114,6 +126,7 @@ def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -
         >>> round(rouge_l('a cat on a mat'.split(), ['a cat sits on a mat'.split()]), 4)
         0.8944
     """
+    check_references([references])
     hypothesis = hypothesis or ['']  # a caption without words has the empty word, as in the evaluation of COCO
     pairs = [(_common(hypothesis, reference or ['']), len(reference) or 1) for reference in references]
     precision = max(common for common, _ in pairs) / len(hypothesis)
@@ -183,7 +196,7 @@ class CaptionMetric(UniqueMetric):
 
     'BLEU-1' to 'BLEU-4' and 'METEOR' are computed over the corpus. 'ROUGE-L', 'CIDEr-D' and 'SPICE' are means over
     images. All are times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated
-    references.
+    references. It is NaN, with a warning, if all n-grams of the references are in all images, such as in a single one.
 
     Papers split words by Stanford's PTBTokenizer. The tokenizer and METEOR 1.5 are Java programs of the package
     pycocoevalcap. Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR
@@ -268,7 +281,12 @@ class CaptionMetric(UniqueMetric):
         if self._reports_meteor():
             figures['METEOR'], by_image['METEOR'] = meteor(*texts)
         by_image['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
-        by_image['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
+        cider = CiderD(references)
+        if cider.is_zero:
+            print_log(NO_CIDER.format(len(results)), 'current', logging.WARNING)
+            figures['CIDEr-D'] = math.nan
+        else:
+            by_image['CIDEr-D'] = list(cider.score(hypotheses, range(len(results))))
         if self.use_spice:
             by_image['SPICE'] = spice(*texts)
         figures.update((name, math.fsum(x) / len(results)) for name, x in by_image.items() if name not in figures)

@@ -70,6 +70,11 @@ class CiderD:
             vectors = _counts(caption, gram, len(captions), len(keys))
             self._orders.append(_Order(keys, weight, vectors, _norm(_weighted(vectors, weight))))
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether every caption scores 0: all n-grams of references are in all images, such as in a single one."""
+        return not any(order.weight[:-1].any() for order in self._orders)
+
     def score(self, hypotheses: Sequence[Caption], images: Sequence[int]) -> np.ndarray:
         """Compute the CIDEr-D of each hypothesis, float64 ``(H)``, from 0 to 10.
 

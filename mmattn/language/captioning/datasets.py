@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import index_generator
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder
-from mmattn.language.text.text_dataset import PackedSequences, TextDataset
+from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
+from mmattn.language.text.words import unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.faults import collect_faults, raise_faults
 
 from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations, read_attributes, select_splits
+from .caption_metric import NO_CIDER
+from .cider import CiderD
 
 
 class CaptionDataset(TextDataset):
@@ -40,6 +45,7 @@ class CaptionDataset(TextDataset):
         oracle_attributes: bool = False,
         test_mode: bool = False,
         data_root: str = '',
+        indices: Indices = None,
     ) -> None:
         check_counts(max_words=max_words, captions_per_image=captions_per_image, num_attributes=num_attributes)
         check_count('min_count', min_count, 0)
@@ -50,6 +56,7 @@ class CaptionDataset(TextDataset):
         published = read_annotations(path)
         counted = published if vocab_file is None else read_annotations(words_path)
         annotations = select_splits('split', published, None if split is None else [split], path)
+        annotations = select_indices(annotations, indices)
         self.store = open_store(regions)
         self.ids = [annotation.image_id for annotation in annotations]
         faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
@@ -114,8 +121,15 @@ class CaptionDataset(TextDataset):
             if path in files:
                 with collect_faults(faults, path):
                     splits = [cfg['split']] if cfg.get('split') else None
-                    ids = [annotation.image_id for annotation in select_splits('split', files[path], splits, path)]
+                    annotations = select_splits('split', files[path], splits, path)
+                    annotations = select_indices(annotations, cfg.get('indices'))
+                    ids = [annotation.image_id for annotation in annotations]
                     used[cfg.get('test_mode', False)] += ids
+                    captions = [caption for annotation in annotations for caption in annotation.captions]
+                    if fault := unspaced_fault(captions):
+                        raise ValueError(f'{path}: {fault}')
+                    if cfg.get('test_mode', False):
+                        warn_of_equal_references(path, annotations)
             if isinstance(regions, str):
                 images.setdefault(regions, []).extend(ids)
             if model.reads_attributes and attributes is None and not cfg.get('oracle_attributes'):
@@ -170,6 +184,14 @@ class CaptionDataset(TextDataset):
         return [*captions] * times + sorted(index_generator(index).sample(captions, rest))
 
 
+def warn_of_equal_references(path: str, annotations: Sequence[Annotation]) -> None:
+    """Log a warning if CIDEr-D of these images cannot be computed."""
+    references = [annotation.words for annotation in annotations]
+    words = {frozenset(word for caption in captions for word in caption) for captions in references}
+    if len(words) == 1 and all(references) and CiderD(references).is_zero:
+        print_log(f'{path}: {NO_CIDER.format(len(references))}', 'current', logging.WARNING)
+
+
 @DATASETS.register_module()
 class COCOCaptionDataset(CaptionDataset):
     """Images with captions: COCO, Flickr8k and Flickr30k, in Karpathy's splits or in the layout of COCO.
@@ -199,6 +221,7 @@ class COCOCaptionDataset(CaptionDataset):
         oracle_attributes (bool): with ``test_mode``, use all words of the captions as attributes. Defaults to False.
         test_mode (bool): samples for tests. Captions may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
+        indices (int or sequence of int, optional): use these images, see :func:`select_indices`. Defaults to None.
 
     Example:
         >>> import json
@@ -224,8 +247,8 @@ class VATEXDataset(CaptionDataset):
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
         regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
         vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
-        **options: ``min_count``, ``max_words``, ``captions_per_image``, ``test_mode`` and ``data_root``, as in
-            :class:`COCOCaptionDataset`.
+        **options: ``min_count``, ``max_words``, ``captions_per_image``, ``test_mode``, ``indices`` and ``data_root``, as
+            in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder
-from mmattn.language.text.text_dataset import PackedSequences, TextDataset
+from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number
@@ -38,6 +38,7 @@ class EntitiesDataset(TextDataset):
             ``ann_file``.
         min_iou (float): a region is a target of a phrase if its IoU with a box of the entity is at least ``min_iou``,
             above 0 and up to 1. Defaults to 0.5.
+        indices (int or sequence of int, optional): use these captions, see :func:`select_indices`. Defaults to None.
         test_mode (bool): samples for tests. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
@@ -64,6 +65,7 @@ class EntitiesDataset(TextDataset):
         min_iou: float = 0.5,
         test_mode: bool = False,
         data_root: str = '',
+        indices: Indices = None,
     ) -> None:
         check_number('min_iou', min_iou, 0, 1)
         if not min_iou:
@@ -75,6 +77,7 @@ class EntitiesDataset(TextDataset):
         self.metainfo = dict(symbols=symbols)
         self.min_iou, self.test_mode = min_iou, test_mode
         grounded = [(caption, phrases) for caption in entities.captions if (phrases := entities.grounded(caption))]
+        grounded = select_indices(grounded, indices)
         self.ids = [(caption.caption_id, caption.image_id) for caption, _ in grounded]
         self.sizes = entities.sizes
         self.store = open_store(regions)
@@ -106,6 +109,7 @@ class EntitiesDataset(TextDataset):
         """Find faults of files and regions, and conflicts with ``num_features`` of the model, by path."""
         faults: dict[str, list[str]] = {}
         images: dict[str, list[str]] = {}  # by region store
+        sizes: dict[str, dict[str, tuple[int, int]]] = {}
         files: dict[str, Entities] = {}
         used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
         for cfg in cfgs:
@@ -116,8 +120,9 @@ class EntitiesDataset(TextDataset):
                 if isinstance(regions, str):
                     image_ids = [caption.image_id for caption in files[path].captions if files[path].grounded(caption)]
                     images.setdefault(regions, []).extend(image_ids)
+                    sizes.setdefault(regions, {}).update(files[path].sizes)
         warn_of_shared_images(used[False], used[True])
-        return with_region_faults(faults, images, model.num_features, allow_empty=True)
+        return with_region_faults(faults, images, model.num_features, allow_empty=True, sizes=sizes)
 
     def __len__(self) -> int:
         return len(self.ids)

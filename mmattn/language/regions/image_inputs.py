@@ -58,18 +58,21 @@ def with_region_faults(
     num_features: int | None,
     allow_empty: bool = False,
     sources: Mapping[str, Sequence[Any]] = {},
+    sizes: Mapping[str, Mapping[str, tuple[int, int]]] = {},
 ) -> dict[str, list[str]]:
     """Add the faults of region stores to ``faults``, and return all faults by path, without repetitions.
 
     At most 20 faults of a store are listed, and the rest are counted. ``images`` maps the path of a store to the ids of
     the images that are used. ``num_features`` is the width that the model accepts, None for any. With ``allow_empty``,
     an image may be without regions. ``sources`` maps the path of a store to the ``region_source`` of each data set that
-    uses it.
+    uses it. ``sizes`` maps the path of a store to width and height of the images in the annotations.
     """
     for path, ids in images.items():
         with collect_faults(faults, path):
             store = RegionStore(path)
-            reasons = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
+            reasons = store.find_faults(
+                ids, num_features, features=False, allow_empty=allow_empty, sizes=sizes.get(path)
+            )
             if num_features not in (None, store.num_features):
                 reasons[0] += f' (--cfg-options model.num_features={store.num_features})'
             source_faults = [fault for required in sources.get(path, ()) for fault in store.source_faults(required)]

@@ -166,6 +166,7 @@ class RegionStore:
         num_features: int | None = None,
         features: bool = True,
         allow_empty: bool = False,
+        sizes: Mapping[str, tuple[int, int]] | None = None,
     ) -> list[str]:
         """List what makes images unusable, one line per fault.
 
@@ -178,6 +179,7 @@ class RegionStore:
             features (bool): read the features. False is faster, and sufficient for a store by :class:`RegionWriter`,
                 which writes only finite features. Defaults to True.
             allow_empty (bool): an image may be without regions. Defaults to False.
+            sizes (mapping, optional): width and height of images by id. Another size in the store is a fault.
         """
         faults = []
         if num_features is not None and num_features != self.num_features:
@@ -190,6 +192,10 @@ class RegionStore:
                 continue
             folder, row = self._places[image_id]
             stored, *details = folder.slice_arrays(row)
+            size = details[1]
+            if (expected := (sizes or {}).get(image_id, size)) != size:
+                sides = [f'{width}×{height}' for width, height in (expected, size)]
+                faults.append(f'image {image_id}: {sides[0]} in the annotations, {sides[1]} in the region store')
             if allow_empty and not len(stored):
                 continue
             reasons = region_faults(stored if features else stored[:, :0], *details)

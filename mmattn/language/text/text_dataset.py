@@ -36,6 +36,28 @@ class PackedSequences:
         return torch.from_numpy(self.numbers[start:end].astype(np.int64))
 
 
+Indices = int | Sequence[int] | None
+
+
+def select_indices(items: Sequence[Any], indices: Indices) -> list[Any]:
+    """Select items as ``indices`` of mmengine's data sets: None for all, n for the first n, −n for the last n.
+
+    Example:
+        >>> select_indices('abcd', 2), select_indices('abcd', -1), select_indices('abcd', [3, 0])
+        (['a', 'b'], ['d'], ['d', 'a'])
+    """
+    if indices is None:
+        return list(items)
+    if isinstance(indices, int) and not isinstance(indices, bool) and indices:
+        return list(items[:indices] if indices > 0 else items[indices:])
+    numbers = list(indices) if isinstance(indices, Sequence) and not isinstance(indices, str) else []
+    if not numbers or not all(type(i) is int and -len(items) <= i < len(items) for i in numbers):
+        raise ValueError(f'indices must be a number of samples, or positions among {len(items):,}; got {indices!r}')
+    if len({i % len(items) for i in numbers}) < len(numbers):
+        raise ValueError('indices must not contain a sample twice, because a metric counts each sample once')
+    return [items[i] for i in numbers]
+
+
 class TextDataset(Dataset):
     """Data set with a vocabulary, which can be read before the data set is built.
 

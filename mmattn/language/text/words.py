@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +25,34 @@ def normalize_unicode(text: str) -> str:
     return unicodedata.normalize('NFC', text)
 
 
+def unspaced_script(lines: Iterable[str]) -> str | None:
+    """Find the script of text if it is one without spaces between words, by Unicode's name of most of its letters.
+
+    Example:
+        >>> unspaced_script(['今天天气很好。']), unspaced_script(['Tokyo 東京'])
+        ('CJK', None)
+    """
+    scripts: Counter[str] = Counter()
+    for line in lines:
+        for letter in filter(str.isalpha, line):
+            scripts['' if letter < '\u0e00' else unicodedata.name(letter, '').split()[0].split('-')[0]] += 1
+    unspaced = {name: count for name, count in scripts.items() if name in UNSPACED}
+    return max(unspaced, key=lambda name: unspaced[name]) if 2 * sum(unspaced.values()) > scripts.total() else None
+
+
+def unspaced_fault(texts: Sequence[str]) -> str | None:
+    """Explain that texts have no words to read, if their script has no spaces and nobody has added them."""
+    script = unspaced_script(texts)
+    if script is None:
+        return None
+    length = len(''.join(texts)) / max(sum(len(text.split()) for text in texts), 1)
+    return (
+        None
+        if length < 6
+        else f'text in the script {script} without spaces, such as {texts[0]!r}: divide it into words'
+    )
+
+
 def ban_words(text: str) -> list[str]:
     """Split a question into words by the rule of the bilinear attention network's code.
 
@@ -39,6 +67,10 @@ def split_without(deleted: str, text: str) -> list[str]:
     """Split a text at spaces, hyphens and slashes, without the ``deleted`` characters."""
     table = {**dict.fromkeys(map(ord, deleted)), ord('-'): ' ', ord('/'): ' '}
     return normalize_unicode(text).lower().translate(table).split()
+
+
+# By the first word of the names of their letters.
+UNSPACED = {'BALINESE', 'CJK', 'HIRAGANA', 'JAVANESE', 'KATAKANA', 'KHMER', 'LAO', 'MYANMAR', 'TAI', 'THAI', 'TIBETAN'}
 
 
 class _Rule(NamedTuple):

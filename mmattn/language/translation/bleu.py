@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,12 @@ from mmengine.logging import print_log
 
 from mmattn.language.text.subwords import TextProcessor, undo_bpe, unmark
 from mmattn.language.text.vocabulary import SPECIALS
-from mmattn.language.text.words import normalize_unicode
+from mmattn.language.text.words import normalize_unicode, unspaced_script
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write
 from mmattn.utils.optional import import_optional
 
-UNSPACED = {'HIRAGANA', 'KATAKANA', 'THAI', 'LAO', 'KHMER', 'MYANMAR', 'TIBETAN', 'JAVANESE', 'BALINESE', 'TAI', 'CJK'}
 UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in references: as in fairseq, <unk> in a translation never matches it
 
 
@@ -36,6 +33,11 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
 
     The tokens of translations and references, one reference per translation, are separated by spaces.
     """
+    if not len(hypotheses) == len(references) > 0:
+        raise ValueError(
+            f'hypotheses and references must be of the same number, at least 1; got {len(hypotheses)} and '
+            f'{len(references)}'
+        )
     corpus_bleu = import_optional('sacrebleu').corpus_bleu
     return corpus_bleu(list(hypotheses), [list(references)], tokenize='none', smooth_method='none', force=True)
 
@@ -48,13 +50,9 @@ def build_sacrebleu(target: str, references: Sequence[str], lowercase: bool) -> 
     """
     sacrebleu = import_optional('sacrebleu')
     metric = sacrebleu.BLEU(lowercase=lowercase, trg_lang=target)
-    scripts = Counter(
-        unicodedata.name(x, '').partition(' ')[0] for line in references for x in line if x.isalpha() and x > '\u0e00'
-    )
-    letters = sum(map(str.isalpha, ''.join(references)))
-    if metric.tokenizer_signature == '13a' and 2 * sum(scripts[name] for name in UNSPACED) > letters:
-        tokenizer = 'zh' if 2 * scripts['CJK'] > letters else 'char'
-        return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
+    script = unspaced_script(references)
+    if metric.tokenizer_signature == '13a' and script:
+        return sacrebleu.BLEU(lowercase=lowercase, tokenize='zh' if script == 'CJK' else 'char')
     return metric
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
-from mmattn.language.text.text_dataset import PackedSequences, TextDataset
+from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.text_files import read_lines, read_record, split_symbols
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
@@ -36,6 +36,7 @@ class ParallelTextDataset(TextDataset):
         source, target (str, optional): languages. Default to ``corpus.json``.
         max_length (int): in training, the largest number of symbols of a side, without ``</s>``. Defaults to 250.
         num_samples (int, optional): use only the first pairs. Defaults to None.
+        indices (int or sequence of int, optional): use these pairs, see :func:`select_indices`. Defaults to None.
         test_mode (bool): keep every pair, and return the texts. Defaults to False.
 
     Raises:
@@ -64,6 +65,7 @@ class ParallelTextDataset(TextDataset):
         max_length: int = 250,
         num_samples: int | None = None,
         test_mode: bool = False,
+        indices: Indices = None,
     ) -> None:
         root = Path(data_root)
         corpus = root / 'corpus.json'
@@ -98,7 +100,7 @@ class ParallelTextDataset(TextDataset):
         self.raw = [read_lines(path) for path in raw] if test_mode and all(path.is_file() for path in raw) else None
         if self.raw is not None and any(len(lines) != len(texts[0]) for lines in self.raw):
             raise ValueError(f'{raw[0]} and {raw[1]} must have {len(texts[0])} lines, as {paths[0]}')
-        chosen: Sequence[int] = range(len(texts[0]))[:num_samples]
+        chosen: Sequence[int] = select_indices(range(len(texts[0]))[:num_samples], indices)
         if not test_mode:
             chosen = self._kept(paths, texts, chosen, max_length)
         else:

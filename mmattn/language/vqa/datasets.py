@@ -24,9 +24,9 @@ from mmattn.language.regions.image_inputs import (
 )
 from mmattn.language.regions.region_store import Regions, RegionStore
 from mmattn.language.text.annotation_files import in_folder
-from mmattn.language.text.text_dataset import PackedSequences, TextDataset
+from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import Vocabulary
-from mmattn.language.text.words import find_rule, question_words
+from mmattn.language.text.words import find_rule, question_words, unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_choice, check_count, check_number
 from mmattn.utils.faults import collect_faults, difference, raise_faults
@@ -153,6 +153,7 @@ class VQADataset(TextDataset):
             whole image. Without scores, use the first regions. Defaults to None, all.
         fraction (float): train on only this part of the questions, spread evenly over each file. Words and answers are
             still counted in all questions. Defaults to 1.
+        indices (int or sequence of int, optional): use these questions, see :func:`select_indices`. Defaults to None.
         test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
@@ -178,6 +179,7 @@ class VQADataset(TextDataset):
         max_regions: int | None = None,
         fraction: float = 1.0,
         test_mode: bool = False,
+        indices: Indices = None,
         region_source: str | Sequence[str] | None = None,
         **options: Any,
     ) -> None:
@@ -217,6 +219,7 @@ class VQADataset(TextDataset):
             if kept is not None or questions[0].answers:
                 _report(path, questions, index, kept)
             self._questions += questions if kept is None else compress(questions, kept)
+        self._questions = select_indices(self._questions, indices)
         if not self._questions:
             raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
         if self._pictures:
@@ -287,6 +290,8 @@ class VQADataset(TextDataset):
             image_ids = [question.image_id for path in used for question in files[path]]
             read[test_mode] += image_ids
             for path in used:
+                if fault := unspaced_fault([question.question for question in files[path]]):
+                    faults.setdefault(path, []).append(fault)
                 if not test_mode and not files[path][0].answers:
                     faults.setdefault(path, []).append('no answers, which training requires')
             if all(path in files for path in answers):

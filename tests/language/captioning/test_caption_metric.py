@@ -1,6 +1,7 @@
 """The caption metric: BLEU and ROUGE-L, in one process and several, with Java and without, and its files."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -92,6 +93,27 @@ def test_absent_figures_are_named_and_never_0(monkeypatch, messages):
     monkeypatch.setenv('PATH', '')
     with pytest.raises(FileNotFoundError, match='java'):
         CaptionMetric(tokenizer='PTB')
+
+
+@pytest.mark.parametrize('number', [1, 2])
+def test_cider_that_would_be_0_for_every_caption_is_no_figure(number, messages):
+    """In one image, or in images with equal references: no n-gram tells an image apart."""
+    samples = [sample(name, HYPOTHESES[0], REFERENCES[0]) for name in IDS[:number]]
+    found = evaluate(samples)
+    assert math.isnan(found['CIDEr-D'])
+    assert found['BLEU-1'] > 0
+    assert any('save_best' in message for message in messages)
+    samples = [sample('a', HYPOTHESES[0], ['a cat', 'a dog']), sample('b', HYPOTHESES[0], ['a dog a', 'cat'])]
+    assert evaluate(samples)['CIDEr-D'] >= 0  # their bigrams differ
+
+
+@pytest.mark.parametrize(
+    'function', [caption_metric.caption_bleu, lambda *x: [caption_metric.rouge_l(*y) for y in zip(*x)]]
+)
+@pytest.mark.parametrize('references', [[[]], [[['a']], []]])
+def test_captions_without_references_are_an_error(function, references):
+    with pytest.raises(ValueError, match='references'):
+        function([['a']] * len(references), references)
 
 
 def test_without_references_there_are_captions_but_no_figures(tmp_path, messages):

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from mmattn.engine import DefaultSampler
 from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
 from mmattn.language.captioning import annotations as attributes
+from mmattn.language.captioning import datasets as caption_datasets
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
 from ...requirements import requires
@@ -88,6 +89,43 @@ def test_test_samples_have_the_published_captions(ann_file):
     (only,) = dataset
     assert only['data_samples'].captions == CAPTIONS['13'][1]
     assert 'captions' not in only['inputs']
+
+
+def test_indices_select_images_but_not_words(tmp_path):
+    ann_file = write_json(tmp_path / 'captions.json', coco())
+    whole = build(ann_file)
+    for indices, ids in ((2, ['10', '11']), (-1, ['13']), ([3, 0], ['13', '10'])):
+        part = build(ann_file, indices=indices)
+        assert (part.ids, part.metainfo) == (ids, whole.metainfo)
+        assert torch.equal(part[0]['inputs']['features'], STORE[ids[0]].features)
+    model = SimpleNamespace(num_features=None, reads_attributes=False)
+    cfg = dict(ann_file=str(ann_file), regions='none', indices=1)
+    assert list(COCOCaptionDataset.find_faults([cfg], model)) == ['none']
+
+
+@pytest.mark.parametrize('indices', [0, 'ab', [0, 0], [4], [-5], [], 1.5, True])
+def test_wrong_indices(tmp_path, indices):
+    with pytest.raises(ValueError, match='indices'):
+        build(write_json(tmp_path / 'captions.json', coco()), indices=indices)
+
+
+@pytest.mark.parametrize(
+    ('text', 'faults'), [('一只狗在草地上奔跑。', 1), ('一只 狗 在 草地 上 奔跑 。', 0), ('A dog 狗.', 0)]
+)
+def test_captions_without_spaces_are_a_fault(tmp_path, text, faults):
+    path = write_json(tmp_path / 'captions.json', coco({'10': ('train', [text])}))
+    model = SimpleNamespace(num_features=None, reads_attributes=False)
+    found = COCOCaptionDataset.find_faults([dict(ann_file=str(path), regions=STORE)], model)
+    assert len(found) == faults
+
+
+def test_a_validation_whose_cider_is_0_is_said_before_training(tmp_path, logged):
+    messages = logged(caption_datasets)
+    model = SimpleNamespace(num_features=None, reads_attributes=False)
+    for images in ({'10': ('val', ['A dog.'])}, {'10': ('val', ['A dog.']), '11': ('val', ['A cat.'])}):
+        path = write_json(tmp_path / 'captions.json', coco(images))
+        COCOCaptionDataset.find_faults([dict(ann_file=str(path), regions=STORE, test_mode=True)], model)
+    assert [message.split(': ')[0] for message in messages] == [str(path)]
 
 
 def test_vocabulary(ann_file, tmp_path):

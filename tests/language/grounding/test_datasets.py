@@ -1,6 +1,7 @@
 """The data set of phrase grounding, and the check of its files."""
 
 import pickle
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,29 @@ def test_the_check_lists_the_faults_of_all_files(folder):
     edit(path, lambda data: data['images']['43']['boxes'].update({'7': [[1, 2, 3]]}))
     [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
     assert fault.startswith('caption 43#0, entity 7: the box [1, 2, 3] is not left, top')
+
+
+def test_regions_of_scaled_photographs_are_found_at_the_start(folder):
+    """In all images, of training and validation."""
+    with RegionWriter(folder / 'scaled') as writer:
+        for name, size in (('42', (25, 20)), ('43', (25, 40))):
+            writer.write(name, Regions(torch.ones(1, 6), torch.tensor([[0.0, 0.0, 20.0, 20.0]]), size))
+    cfgs = [
+        dict(regions='scaled', data_root=str(folder), ann_file=f'entities_{split}.json', test_mode=split == 'val')
+        for split in ('train', 'val')
+    ]
+    (faults,) = EntitiesDataset.find_faults(cfgs, SimpleNamespace(num_features=6)).values()
+    assert [re.findall(r'\d+', fault) for fault in faults] == [
+        ['42', '50', '40', '25', '20'],
+        ['43', '50', '40', '25', '40'],
+    ]
+
+
+def test_indices(folder):
+    whole = build(folder)
+    part = build(folder, indices=[1])
+    assert (part.ids, part.metainfo) == (whole.ids[1:2], whole.metainfo)
+    assert torch.equal(part[0]['inputs']['targets'], whole[1]['inputs']['targets'])
 
 
 def stored(**changed):

@@ -53,6 +53,12 @@ def test_printed_examples():
     assert score.bp == pytest.approx(0.716531, abs=5e-7)
 
 
+@pytest.mark.parametrize('lines', [([], []), (['a'], [])])
+def test_no_text_is_an_error(lines):
+    with pytest.raises(ValueError, match='hypotheses and references'):
+        tokenized_bleu(*lines)
+
+
 @pytest.mark.parametrize(
     ('line', 'expected'),
     [

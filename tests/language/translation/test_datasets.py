@@ -104,6 +104,9 @@ def test_tests_keep_every_pair(corpus, messages):
         assert (sample.source, sample.target) == pair
         assert (sample.raw_source, sample.raw_target) == raw
     assert_samples(ParallelTextDataset(str(corpus), 'test', num_samples=1, test_mode=True), TEST[:1])
+    last = ParallelTextDataset(str(corpus), 'test', indices=-1, test_mode=True)
+    assert_samples(last, TEST[-1:])
+    assert last[0]['data_samples'].raw_target == RAW[-1][1]
 
 
 def test_without_published_text(corpus):

@@ -54,6 +54,14 @@ def test_training_samples(train):
     assert dataset[0]['inputs']['question'].shape == (14,)
 
 
+def test_indices_select_questions_but_neither_words_nor_answers(train):
+    whole, part = build(train), build(train, indices=[2, 0])
+    assert part.metainfo == whole.metainfo
+    for each, i in zip(part, (2, 0), strict=True):
+        assert each['data_samples'].question_id == QUESTIONS[i].question_id
+        assert torch.equal(each['inputs']['targets'], whole[i]['inputs']['targets'])
+
+
 @pytest.mark.parametrize(
     ('options', 'expected'),
     [
