@@ -247,8 +247,8 @@ class VATEXDataset(CaptionDataset):
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
         regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
         vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
-        **options: ``min_count``, ``max_words``, ``captions_per_image``, ``test_mode``, ``indices`` and ``data_root``, as
-            in :class:`COCOCaptionDataset`.
+        **options: ``min_count``, ``max_words``, ``captions_per_image``, ``test_mode``, ``data_root`` and ``indices``,
+            as in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch
