@@ -1,9 +1,13 @@
 """Which combinations of the parameters of a test run by default.
 
 A test with two parameters runs with each value of both; a test with more, with each pair of values. A test marked
-``every_case`` runs with every combination, one marked ``one_case`` with the first. ``--all-cases`` runs all.
+``every_case`` runs with every combination, as one does that does something else where a parameter has some value; one
+marked ``one_case`` runs with the first. ``--all-cases`` runs all.
 """
 
+import ast
+import inspect
+import textwrap
 from collections import defaultdict
 from itertools import combinations
 
@@ -40,6 +44,14 @@ def first(cases):
     return next((case for case in cases if not marked(case)), cases[0])
 
 
+def branches(case):
+    """Return whether a test has an ``if`` on a parameter: what is behind it may be proved by one combination alone."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(case.function)))
+    conditions = [node.test for node in ast.walk(tree) if isinstance(node, ast.If)]
+    read = {node.id for condition in conditions for node in ast.walk(condition) if isinstance(node, ast.Name)}
+    return bool(read & {*case.callspec.params})
+
+
 def left_out(items):
     """Return those of the collected cases that do not run by default."""
     tests = defaultdict(list)
@@ -48,6 +60,8 @@ def left_out(items):
             tests[item.nodeid.partition('[')[0]].append(item)
     rest = set()
     for cases in tests.values():
+        if len(cases) == 1 or branches(cases[0]):
+            continue
         rows = [parameters(case) for case in cases]
         if cases[0].get_closest_marker('one_case'):
             rest.update(case for case in cases if case is not first(cases))

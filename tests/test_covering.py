@@ -1,5 +1,6 @@
 """The cases that run by default have every value, and every pair of values, that the others have."""
 
+from collections import Counter
 from itertools import combinations, product
 
 import pytest
@@ -46,17 +47,29 @@ def test_every(a, b, c): ...
 
 @three
 def test_pairs(a, b, c): ...
+
+
+@three
+def test_branches(a, b, c):
+    for each in (b, c):
+        if each + a == 10:
+            assert c
+
+
+@pytest.mark.one_case
+@product[0]
+def test_one_branches(a):
+    assert a if a == 3 else True
+    if a == 2:
+        assert a
 """
 
 
 def test_a_mark_says_how_many_cases_run(pytester):
     items = pytester.getitems(CASES)
     kept = [item for item in items if item not in left_out(items)]
-    values = {
-        name: [tuple(x.callspec.params[name] for name in 'abc') for x in kept if x.originalname == name]
-        for name in ('test_one', 'test_every', 'test_pairs')
-    }
-    ((a, *_),) = values['test_one']  # not the one marked slow
-    assert a == 2
-    assert len(values['test_every']) == 12
-    assert 6 <= len(values['test_pairs']) < 12
+    count = Counter(x.originalname for x in kept)
+    assert next(x.callspec.params['a'] for x in kept if x.originalname == 'test_one') == 2  # not the one marked slow
+    pairs = count.pop('test_pairs')
+    assert 6 <= pairs < 12
+    assert count == dict(test_one=1, test_every=12, test_branches=12, test_one_branches=3)

@@ -270,12 +270,12 @@ def test_one_tensor_in_several_places(variant, which):
     assert_same(evaluate(share(zscored.operator(name)), tensors), evaluate(share(getattr(literal, name)), tensors))
 
 
-# What is multiplied by 1e4.
+# What is multiplied, so that logits are 1e4 times as large.
 LARGE = {
-    'content': [],
-    'position': [name for name in BIASES if name != 'outside_bias'],
-    'outside_bias': ['outside_bias'],
-    'both': BIASES,
+    'content': dict(query=100, key=100),
+    'position': {name: 1e4 for name in BIASES if name != 'outside_bias'},
+    'outside_bias': dict(outside_bias=1e4),
+    'both': dict.fromkeys(BIASES, 1e4) | dict(query=100, key=100),
 }
 MORE = {
     f'{kind}-{title}{"-zscore" if normalize else ""}': (f'{kind}-zscore' if normalize else kind, outside)
@@ -293,11 +293,9 @@ def test_logits_of_1e4(variant, large, dtype):
     """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
     variant, outside = MORE.get(variant, (variant, LEARNED))
     name, tensors, settings = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5), dtype, outside, heads=1)
-    if large in ('content', 'both'):
-        tensors |= {key: tensors[key] * 100 for key in ('query', 'key') if key in tensors}
-    tensors |= each({key: tensors[key] for key in LARGE[large] if key in tensors}, lambda x: x * 1e4)
-    if large in ('outside_bias', 'both') and outside == 0.0:
-        settings['outside_bias'] = -1e4
+    for key, factor in LARGE[large].items():
+        tensors |= each({key: tensors[key]} if key in tensors else {}, lambda x, factor=factor: x * factor)
+    settings |= {key: -1e4 for key in ('outside_bias',) if key in LARGE[large] and outside == 0.0}
     actual = evaluate(zscored.operator(name), tensors, **settings)
     for key, x in actual.items():
         assert x.isfinite().all(), key

@@ -19,7 +19,7 @@ from mmattn.video import overlay
 from mmattn.video.frame_files import read_frame
 from mmattn.video.inferencer import VOSInferencer
 from mmattn.video.masks import PALETTE, draw_overlay, read_mask, read_palette, write_mask
-from mmattn.video.session import REFERENCES, ClipSession, Frame
+from mmattn.video.session import ClipSession, Frame
 
 from ..full_disk import full_disk
 from . import clips
@@ -101,24 +101,24 @@ def write_video(path, images, rate=12.5, codec='mp4v'):
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize('references', REFERENCES)
+@pytest.mark.parametrize(('references', 'early'), [('nearest', True), ('all', True), ('last', False)])
 def test_a_later_mask_corrects_and_with_nearest_and_all_also_earlier_frames(
-    loaded, root, folder, masks, tmp_path, references
+    loaded, root, folder, masks, tmp_path, references, early
 ):
-    """As a session does that gets the masks in time."""
+    """As a session does that gets the masks in time: before all frames, or with theirs."""
     given = {0: read_mask(masks[0]), LATE: squares(LATE, 1, 5, 9)}
     session = ClipSession(loaded.model, **{**loaded.model.test_cfg, 'max_frames': 8, 'references': references})
     images = [read_frame(path) for path in sorted(folder.iterdir())]
-    if references != 'last':
-        for number, mask in given.items():
-            session.add(Frame(number, images[number], mask))
-    frames = [Frame(i, image, given.get(i) if references == 'last' else None) for i, image in enumerate(images)]
+    added, with_frame = (given, {}) if early else ({}, given)
+    for number, mask in added.items():
+        session.add(Frame(number, images[number], mask))
+    frames = [Frame(i, image, with_frame.get(i)) for i, image in enumerate(images)]
     expected = [ids for _, ids in session.segment(frames)]
     written = loaded(folder, root / 'Annotations', tmp_path, 8, overlay=False, references=references)
     found = [read_mask(path) for path in written]
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(found[LATE], given[LATE])
-    assert any((ids == 9).any() for ids in found[:LATE]) == (references != 'last')
+    assert any((ids == 9).any() for ids in found[:LATE]) == early
 
 
 @pytest.mark.one_case
@@ -324,19 +324,16 @@ def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path
 @pytest.mark.parametrize(
     ('changed', 'names'),
     [
-        (dict(max_frames=9), 'max_frames'),
-        (dict(masks=0), 'masks_sha256'),
-        (dict(video='other'), 'video, files_sha256'),
+        (lambda other, masks: dict(max_frames=9), 'max_frames'),
+        (lambda other, masks: dict(masks=masks[:1]), 'masks_sha256'),
+        (lambda other, masks: dict(video=other), 'video, files_sha256'),
     ],
 )
 def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folder, masks, tmp_path, changed, names):
     given = dict(video=folder, masks=masks, out_dir=tmp_path / 'out', max_frames=8, overlay=False)
     inferencer(**given)
-    if 'video' in changed:
-        clips.clip(tmp_path, 'other', [squares(p, 1, 5) for p in range(LENGTH - 2)], masked=())
-        changed = dict(video=tmp_path / 'JPEGImages/other')
-    if 'masks' in changed:
-        changed = dict(masks=masks[:1])
+    clips.clip(tmp_path, 'other', [squares(p, 1, 5) for p in range(LENGTH - 2)], masked=())
+    changed = changed(tmp_path / 'JPEGImages/other', masks)
     inferencer.frames = 0
     with pytest.raises(ValueError, match=rf'out .* {names} .*run\.json'):
         inferencer(**{**given, **changed})

@@ -89,49 +89,72 @@ def run(cfg):
     return runner.model.seen, warnings
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize(
-    ('by_epoch', 'settings', 'said', 'goes_on'),
-    [
-        (False, {}, '', True),
-        (True, {}, '', True),
-        (
-            False,
-            {'train_dataloader.batch_size': 3},
-            r'repeat data: .*batch_size is 3, of 1 processes \(in training: 2, of 1\)',
-            False,
-        ),
-        (True, {'train_dataloader.batch_size': 3}, r'train_dataloader\.batch_size is 3 \(in training: 2\)', True),
-        (
-            False,
-            {'train_dataloader.sampler.shuffle': False},
-            r'repeat data: .*sampler\.shuffle is False \(in training: True\)',
-            False,
-        ),
-        (False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)', True),
-        (False, {'train_cfg.max_iters': 8}, r'train_cfg\.max_iters is 8 \(in training: 6\)', True),
-        (False, {'train_cfg.max_iters': 3}, 'Nothing is trained: .* iteration 3, and training ends at 3', True),
-        (False, {'custom_hooks': [dict(type='EMAHook')]}, 'custom_hooks is .*EMAHook', True),
-        (False, {'optim_wrapper.optimizer.momentum': 0.9}, r'momentum is 0\.9 .*options, continue from', True),
-        (False, {'optim_wrapper.optimizer.lr': 0.5}, r'learning rate of the checkpoint, 0\.1, .* 0\.5, is not', True),
-        (False, {'optim_wrapper.optimizer': dict(type='Adam')}, 'another optimizer: .*momentum.* of Adam', False),
-        (False, {'param_scheduler': []}, 'the states of 1 other param_schedulers', False),
-    ],
-)
-def test_a_run_with_other_settings(tmp_path, by_epoch, settings, said, goes_on):
+def resumed(tmp_path, by_epoch, settings):
+    """The samples of a whole run, the path of its checkpoint, and the config of a run that resumes from it."""
     whole, _ = run(config(tmp_path, by_epoch, **{'custom_hooks': []}))
     path = tmp_path / ('epoch_2.pth' if by_epoch else 'iter_3.pth')
     cfg = config(tmp_path, by_epoch, **{'custom_hooks': [], 'resume': True, 'load_from': str(path), **settings})
-    if not goes_on:
-        with pytest.raises(ValueError, match=f'{path} .*{said}'):
-            run(cfg)
-        return
+    return whole, path, cfg
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ('by_epoch', 'settings', 'said'),
+    [
+        (False, {}, ''),
+        (True, {}, ''),
+        (True, {'train_dataloader.batch_size': 3}, r'train_dataloader\.batch_size is 3 \(in training: 2\)'),
+        (False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)'),
+        (False, {'custom_hooks': [dict(type='EMAHook')]}, 'custom_hooks is .*EMAHook'),
+        (False, {'optim_wrapper.optimizer.momentum': 0.9}, r'momentum is 0\.9 .*options, continue from'),
+        (False, {'optim_wrapper.optimizer.lr': 0.5}, r'learning rate of the checkpoint, 0\.1, .* 0\.5, is not'),
+    ],
+)
+def test_a_run_goes_on_with_other_settings(tmp_path, by_epoch, settings, said):
+    """Nothing is skipped or repeated, and what differs is said."""
+    whole, _, cfg = resumed(tmp_path, by_epoch, settings)
     seen, warnings = run(cfg)
     assert re.search(said, '\n'.join(warnings))
     assert any('other settings' in text for text in warnings) == bool(said)
-    if 'train_cfg.max_iters' not in settings:
-        rest = whole[24:] if by_epoch else whole[6:]
-        assert sorted(seen) == sorted(rest)  # nothing is skipped or repeated
+    assert sorted(seen) == sorted(whole[24:] if by_epoch else whole[6:])
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ('settings', 'said'),
+    [
+        (
+            {'train_dataloader.batch_size': 3},
+            r'repeat data: .*batch_size is 3, of 1 processes \(in training: 2, of 1\)',
+        ),
+        (
+            {'train_dataloader.sampler.shuffle': False},
+            r'repeat data: .*sampler\.shuffle is False \(in training: True\)',
+        ),
+        ({'optim_wrapper.optimizer': dict(type='Adam')}, 'another optimizer: .*momentum.* of Adam'),
+        ({'param_scheduler': []}, 'the states of 1 other param_schedulers'),
+    ],
+)
+def test_a_run_does_not_go_on_with_settings_that_do_not_fit(tmp_path, settings, said):
+    _, path, cfg = resumed(tmp_path, False, settings)
+    with pytest.raises(ValueError, match=f'{path} .*{said}'):
+        run(cfg)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ('length', 'said'),
+    [
+        (8, r'train_cfg\.max_iters is 8 \(in training: 6\)'),
+        (3, 'Nothing is trained: .* iteration 3, and training ends at 3'),
+    ],
+)
+def test_a_run_of_another_length(tmp_path, length, said):
+    _, _, cfg = resumed(tmp_path, False, {'train_cfg.max_iters': length})
+    seen, warnings = run(cfg)
+    assert any('other settings' in text for text in warnings)
+    assert re.search(said, '\n'.join(warnings))
+    assert len(seen) == 2 * (length - 3)  # batches of 2
 
 
 def test_weights_without_the_state_of_a_run_are_not_resumed(tmp_path):
