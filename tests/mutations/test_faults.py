@@ -1,8 +1,50 @@
 """The faults fit the sources: each can be applied, and says which tests should catch it."""
 
+import ast
 from pathlib import Path
 
 from . import run
+
+SOURCE = '''
+def clip(values, low=0, *, keep=True):
+    """Not 1 < 2."""
+    if not values or low >= 3:
+        raise ValueError(f'{low + 1}')
+    values[-low:] = sorted(values, key=abs)[: len(values)]
+    check(low, keep)
+    return low - 1 if keep and low is None else -low
+'''
+
+
+def test_faults_that_are_drawn_change_what_runs(monkeypatch):
+    """And no message, no docstring."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    import sample
+
+    faults = sample.faults_of('mmattn/a.py', SOURCE)
+    encoded = SOURCE.encode()
+    trees = {ast.dump(ast.parse(encoded[: f['begin']] + f['new'].encode() + encoded[f['end'] :])) for f in faults}
+    assert len(trees) == len(faults)  # each is another program
+    assert {(f['old'], f['new']) for f in faults} == {
+        ('0', '1'),
+        ('True', 'False'),
+        ('not values or low >= 3', '(not values and low >= 3)'),
+        ('not values', '(values)'),
+        ('low >= 3', '(low > 3)'),
+        ('3', '4'),
+        ("raise ValueError(f'{low + 1}')", 'pass'),
+        ('values[-low:] = sorted(values, key=abs)[: len(values)]', 'pass'),
+        ('-low', '(-low + 1)'),
+        ('-low', '(low)'),
+        ('len(values)', '(len(values) + 1)'),
+        ('check(low, keep)', 'pass'),
+        ('check(low, keep)', '(check(keep, low))'),
+        ('low - 1', '(low + 1)'),
+        ('1', '2'),
+        ('keep and low is None', '(keep or low is None)'),
+        ('low is None', '(low is not None)'),
+    }
+    assert {f['function'] for f in faults} == {2}
 
 
 def test_every_fault_can_be_applied():
