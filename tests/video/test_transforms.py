@@ -148,17 +148,14 @@ def test_a_crop_larger_than_the_clip():
 
 
 def test_affine_maps_by_its_matrix(monkeypatch):
-    """Half a turn about the middle, then a scale of two: pixel by pixel."""
-    monkeypatch.setattr(
-        np.random,
-        'uniform',
-        lambda *args: (
-            np.array([1, 0.0]) if args[2:] == (2,) and args[0] == -1 else np.zeros(2) if args[2:] == (2,) else 1.0
-        ),
-    )
+    """The largest of each that is drawn: half a turn about the middle, pixel by pixel, and all together."""
+    monkeypatch.setattr(np.random, 'uniform', lambda low, high, size=(): np.full(size, high)[()])
     after = ClipRandomAffine(180, (1, 1), 0, 0)(clip())
     np.testing.assert_array_equal(after['masks'][1], clip()['masks'][1][::-1, ::-1])
     np.testing.assert_array_equal(after['frames'][1], clip()['frames'][1][::-1, ::-1])
+    matrix = ClipRandomAffine(90, (0.5, 2), 45, 0.1)._draw(31, 41)
+    np.testing.assert_allclose(matrix[:, :2], [[0, -2], [2, 2]], atol=1e-12)  # sheared, turned, twice as large
+    np.testing.assert_allclose(matrix @ [20, 15, 1], [20 + 4.1, 15 + 3.1])  # where the middle goes
 
 
 def test_affine_leaves_out_what_it_does_not_know():

@@ -214,6 +214,15 @@ def test_concat_dropout_is_of_inputs_and_of_the_hidden_layer():
     torch.testing.assert_close(found, layer.output[2].bias.expand_as(found))
 
 
+def test_dropout_is_of_inputs_and_of_the_projected_regions():
+    """With all of the latter dropped, the logits are their biases."""
+    net = network(dropout=0.0, region_dropout=1.0).train()
+    words, regions = inputs(requires_grad=False)
+    found = net.logits(words, regions)
+    torch.testing.assert_close(found, net.logits.glimpses.bias[:, None, None].expand_as(found))
+    assert not torch.equal(network(dropout=1.0, region_dropout=0.0).train().logits(words, regions), found)
+
+
 COUNTING = dict(counter=dict(type='mmattn.ObjectCounter'))
 
 

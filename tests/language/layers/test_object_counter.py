@@ -43,8 +43,8 @@ def test_ten_uncertain_boxes():
 
 
 def f(weight, x):
-    """16 pieces, whose slopes are |w| / Σ|w| · 16."""
-    total, position = 0.0, 16 * x
+    """Pieces whose slopes are |w| / Σ|w| times their number, 16 by default."""
+    total, position = 0.0, len(weight) * x
     for i, w in enumerate(weight.abs() / weight.abs().sum()):
         total = total + w * min(max(position - i, 0 * position), 0 * position + 1)
     return total
@@ -87,8 +87,10 @@ def random_boxes(count, seed=0):
     return torch.cat([corner, corner + 0.4], -1)
 
 
-def test_values_and_gradients_are_the_equations():
-    counter = build(ObjectCounter, 3)
+@pytest.mark.parametrize('options', [{}, dict(num_pieces=5)], ids=str)
+def test_values_and_gradients_are_the_equations(options):
+    counter = build(ObjectCounter, 3, **options)
+    assert all(len(g.weight) == options.get('num_pieces', 16) for g in counter.functions)
     logits = literal.randn(1, 5, seed=3).requires_grad_()
     boxes = random_boxes(5).requires_grad_()
     chosen = logits[0].argsort(descending=True)[:3]

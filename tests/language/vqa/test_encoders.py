@@ -86,6 +86,8 @@ def test_a_batch_of_empty_questions():
 
 def test_the_vector_of_padding_is_zero_and_stays_so():
     torch.manual_seed(0)
+    for cls in (QuestionGRU, SkipThoughtEncoder):
+        assert cls(2000, 300, 4, word_std=0.1).embedding.weight.std().item() == pytest.approx(0.1, rel=0.005)
     encoder = QuestionGRU(2000, 300, 4)
     weight = encoder.embedding.weight
     assert not weight[PAD].any()

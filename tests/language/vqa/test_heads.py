@@ -197,6 +197,17 @@ def test_questions_without_words_and_images_without_regions_are_answered(name, w
     assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
 
 
+@pytest.mark.parametrize('name', ['BAN', 'BAN counter', 'unitary', 'concat', 'question only', 'image only'])
+def test_the_classifier_drops_its_hidden_channels(name):
+    """All of them, which leaves the bias."""
+    head = build(name, classifier_dropout=1.0)
+    head.classifier.train()
+    words, state, regions = inputs(requires_grad=False)
+    given = boxes() if head.reads_boxes else None
+    logits, _ = head(EncodedQuestion(words, state, WORD_MASK), regions, REGION_MASK, given)
+    torch.testing.assert_close(logits, logits[:1].expand_as(logits), rtol=1e-12, atol=1e-12)
+
+
 def test_first_glimpses_in_evaluation():
     head, (words, state, regions) = build('BAN', test_glimpses=2), inputs(requires_grad=False)
     question, none = EncodedQuestion(words, state, WORD_MASK), torch.zeros(B, Q, dtype=torch.bool)
