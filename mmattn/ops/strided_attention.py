@@ -149,14 +149,21 @@ def _alone(size: int, axis: int, axes: int) -> list[int]:
     return [size if a == axis else 1 for a in range(axes)]
 
 
-def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None) -> Tensor:
-    """Index the K logits of an axis (1 without a table) by the offset j − i. K if i does not attend to j."""
-    attended = (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
+def _entries(
+    i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None, complete: bool = False
+) -> Tensor:
+    """Index the K logits of an axis (1 without a table) by the offset j − i. K if i does not attend to j.
+
+    With ``complete``, every i attends to every j, and there is a table.
+    """
+    attended = None if complete else (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
     if table is None:
-        return (~attended).long()
-    count = table.shape[-1]
-    entry = (j - i) // (step if pattern == 'strided' else 1) + (0 if pattern == 'forward' else count // 2)
-    return entry.where(attended, count)
+        return (~attended).long()  # type: ignore[operator]
+    count, offset = table.shape[-1], j - i
+    entry = (
+        offset // step + count // 2 if pattern == 'strided' else offset + (0 if pattern == 'forward' else count // 2)
+    )
+    return entry if attended is None else entry.where(attended, count)
 
 
 def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -184,8 +191,9 @@ class _Axis(NamedTuple):
 
     def positions(self, device: torch.device) -> Tensor:
         """Coordinates ``(groups, pieces·length)``. Coordinates outside the map are padding."""
-        group = torch.arange(self.groups, device=device)[:, None] * self.stride
-        return group + torch.arange(self.pieces * self.length, device=device) * self.dilation - self.before
+        group = torch.arange(0, self.groups * self.stride, self.stride, device=device)[:, None]
+        end = self.pieces * self.length * self.dilation - self.before
+        return group + torch.arange(-self.before, end, self.dilation, device=device)
 
 
 def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
@@ -253,16 +261,12 @@ class Groups:
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
         tables: list[Tensor | None] = [*self.tables] or [None] * self.rank
-        self.entries = [  # (groups, positions, keys) for each axis
-            _entries(i.positions(query.device)[:, :, None], j.positions(query.device)[:, None], j.size, h, pattern, x)
-            for i, j, h, x in zip(self.axes, self.key_axes, step, tables)
-        ]
-        # Axes that add logits, or whose groups have a position that some query of the group does not attend to.
-        self.added = [
-            axis
-            for axis, (keys, h) in enumerate(zip(self.key_axes, step))
-            if self.tables or not _attends_to_all(keys, pattern, h)
-        ]
+        self.entries: dict[int, Tensor] = {}  # (groups, positions, keys) for each axis that is added
+        for axis, (i, j, h, table) in enumerate(zip(self.axes, self.key_axes, step, tables)):
+            complete = _attends_to_all(j, pattern, h)
+            if self.tables or not complete:
+                at = i.positions(query.device)[:, :, None], j.positions(query.device)[:, None]
+                self.entries[axis] = _entries(*at, j.size, h, pattern, table, complete)
 
     def of_queries(self, x: Tensor) -> Tensor:
         """View a map of queries as groups."""
@@ -308,7 +312,7 @@ class Groups:
         """Pad and flatten the operands of PyTorch's attention. Also returns its table of biases, or None."""
         keys = columns = key.shape[-2]
         table = None
-        if self.added:
+        if self.entries:
             columns = padded_keys(keys)
             table = query.new_zeros((*query.shape[:-1], columns))
             self.add_biases(table[..., :keys], part)
@@ -319,7 +323,7 @@ class Groups:
     def add_biases(self, logits: Tensor, part: tuple[slice, ...]) -> None:
         """Add the biases by offset, and −∞ where a query does not attend to a key, in place."""
         pairs = self.pairs(logits, part)
-        for axis in self.added:
+        for axis in self.entries:
             table = self.tables[axis][part] if self.tables else None
             along = _along(self.entry(axis, part), table, logits.dtype)
             pairs += along.unflatten(-1, _alone(self.keys[axis], axis, self.rank))
