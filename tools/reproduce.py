@@ -86,7 +86,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='settings of all rows, such as a loss'
     )
-    parser.add_argument('--dataset', help="a data set that --list prints; default: the paper's")
+    parser.add_argument(
+        '--dataset', help="a data set that --list prints, or a config in the same form; default: the paper's"
+    )
     parser.add_argument('--data-root', type=Path, help='folder of the data set; default: the folder in its config')
     parser.add_argument(
         '--seeds', type=int, nargs='+', default=[0, 1, 2], help='one seed gives no intervals; default: 0 1 2'
@@ -104,6 +106,11 @@ def parse_args() -> argparse.Namespace:
         const='.*',
         metavar='REGEX',
         help='score each test sample, for intervals over them; samples with the same match are drawn together',
+    )
+    parser.add_argument(
+        '--sealed',
+        action='store_true',
+        help='with --units: neither print nor store a metric of the test before all runs are there',
     )
     parser.add_argument(
         '--contrasts', nargs='+', default=[], metavar="'OURS - BASELINE'", help='rows to compare, also of --variant'
@@ -278,7 +285,9 @@ def main() -> int:
         args.cfg_options,
     )
     folds = [list(filter(None, map(str.strip, fold.split(',')))) for fold in args.folds]
-    scope = Scope(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family, args.over)
+    scope = Scope(
+        *(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family, args.over, args.sealed)
+    )
     machine = Machine(args.gpus, args.jobs, args.workers)
     print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
     return 0

@@ -195,3 +195,5 @@ def test_the_backbone_for_clips_is_the_first_part_of_the_whole(weights):
     assert all(torch.equal(*pair) for pair in zip(maps, whole_maps, strict=True))
     assert ours.keys() == expected.keys() == dict(part.named_parameters()).keys()
     assert all(torch.equal(ours[name], value) for name, value in expected.items())
+    (last,) = MobileNetV2Stride8(out_indices=(2,), **cfg).double()(images)  # which a head selects by its number
+    assert last.shape == maps[1].shape

@@ -89,6 +89,8 @@ def test_list_names_tables_rows_and_data_sets(call):
         ('3.2 --dataset camvid --folds a', '--folds'),
         ('3.2 --dataset camvid --untrained first', '--untrained'),
         ('2 --dataset bccd --units', '--units .*VOCMetric'),
+        ('3.2 --dataset camvid --units --sealed', '--sealed .*other data than the validation'),
+        ('4.3 --dataset fasseg_turned --sealed', '--sealed requires --units'),
         ('3.2 --gpus 0,99', '--gpus'),
         ('3.2 --data-root .', '--data-root requires --dataset'),
         ('3.2 --dataset nowhere', "--dataset .*'nowhere'"),
@@ -235,7 +237,7 @@ class Recorder:
     def __init__(self):
         self.calls, self.now, self.most, self.scores = [], [], 0, {}
 
-    def __call__(self, run, method, by_unit, workers, jobs, store):
+    def __call__(self, run, method, scope, workers, jobs, store):
         gpu = run.environment['CUDA_VISIBLE_DEVICES']
         self.calls.append((gpu, jobs))
         self.now.append(gpu)

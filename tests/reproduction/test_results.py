@@ -154,6 +154,8 @@ def test_folds_of_a_seed_are_one_result():
     pooled = pool([first, second])
     assert pooled == Result({'J&F': 40.0, 'J': 35.0}, 2.0, 20.0, [(5, 30.0)], {**first.samples, **second.samples})
     assert pool([first]) is first
+    sealed = first._replace(metrics={}, statistic='mIoU', samples=dict(a=[3, 0, 6, 0], b=[1, 5, 2, 10]))
+    assert pool([sealed]).metrics == dict(mIoU=50.0)  # 4 of 8 and 5 of 10 pixels
 
 
 def test_one_seed_is_compared_over_images():

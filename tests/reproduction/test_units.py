@@ -48,12 +48,19 @@ def test_the_metric_is_the_statistic_of_the_sums(metric, key, tmp_path):
     check_units(cfg)
     statistic = score_by_unit(cfg)
     assert cfg.custom_imports.imports == ['reproduction.units']
-    scored = METRICS.build(dict(**cfg.test_evaluator, output_dir=str(tmp_path)))
-    scored.dataset_meta = dict(classes=CLASSES, target='de', lowercase=True, symbols=WORDS)
+    scored, sealed = (
+        METRICS.build({**cfg.test_evaluator, 'output_dir': str(tmp_path / name), 'sealed': name == 'sealed'})
+        for name in ('open', 'sealed')
+    )
+    scored.dataset_meta = sealed.dataset_meta = dict(classes=CLASSES, target='de', lowercase=True, symbols=WORDS)
     for number in range(5):
-        scored.process({}, [(sentence if key == 'BLEU' else face)(number)])
+        sample = (sentence if key == 'BLEU' else face)(number)
+        scored.process({}, [sample])
+        sealed.process({}, [sample])
     value = scored.evaluate(5)[key]
-    scores = json.loads((tmp_path / 'scores.json').read_text())
+    scores = json.loads((tmp_path / 'open/scores.json').read_text())
+    assert sealed.evaluate(5) == dict(samples=5)
+    assert json.loads((tmp_path / 'sealed/scores.json').read_text()) == scores
     assert list(scores) == [*'01234']
     assert 0 < value < 100
     assert STATISTICS[statistic](np.sum([*scores.values()], 0)) == pytest.approx(value, abs=0.006)

@@ -1,6 +1,7 @@
 """MobileNetV2 up to its maps of an eighth of the image's size."""
 
 from mmseg.models.backbones import MobileNetV2
+from torch import Tensor
 
 from mmattn.registry import MODELS
 
@@ -14,7 +15,7 @@ class MobileNetV2Stride8(MobileNetV2):
 
     Args:
         strides, dilations (sequence of int): of the three layers. Default to (1, 2, 2) and (1, 1, 1).
-        out_indices (sequence of int): two or three of 0, 1 and 2. Defaults to (1, 2).
+        out_indices (sequence of int): from 0, 1 and 2. Defaults to (1, 2).
         **kwargs: as in ``MobileNetV2``.
 
     Example:
@@ -26,3 +27,9 @@ class MobileNetV2Stride8(MobileNetV2):
 
     def __init__(self, strides=(1, 2, 2), dilations=(1, 1, 1), out_indices=(1, 2), **kwargs) -> None:
         super().__init__(strides=strides, dilations=dilations, out_indices=out_indices, **kwargs)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        maps = super().forward(x)
+        return (
+            maps if isinstance(maps, tuple) else (maps,)
+        )  # mmseg's returns a single map as it is, which no head reads

@@ -60,7 +60,7 @@ def run_name(config: str, cfg: Config, protocol: Protocol, data: Config | None) 
     count = f'{steps}e' if unit == 'epoch' else f'{steps // 1000}k' if steps % 1000 == 0 else f'{steps}'
     batch = cfg.train_dataloader.batch_sampler.max_tokens if task == 'text' else cfg.train_dataloader.batch_size
     if not is_papers_data:
-        data_name = str(protocol.dataset).replace('_', '-')
+        data_name = str(protocol.data_name).replace('_', '-')
     if has_size:
         data_name = re.sub(r'-\d+x\d+$', '', data_name) + '-{}x{}'.format(*size)  # type: ignore[misc]
     return f'{parts["method"]}{network}_1xb{batch}{parts["stage"] or ""}-{count}_{data_name}'

@@ -86,7 +86,7 @@ SMALL_LAYERS = 4  # of encoder and decoder in transformer_tiny
 class Protocol(NamedTuple):
     """Changes to the paper's protocol."""
 
-    dataset: str | None = None  # a file of _base_/datasets; None is the paper's data set
+    dataset: str | None = None  # a file of _base_/datasets, or the path of a config; None is the paper's data set
     iterations: int | None = None
     scale: float = 1.0  # factor on the size of images
     small: bool = False
@@ -99,6 +99,10 @@ class Protocol(NamedTuple):
     options: Mapping[str, Any] = {}  # settings of all configs, by key
     fold: Fold | None = None  # lists of the samples for training and test
     tiny: bool = False  # two updates of a tiny network on small images or short sentences, to see that they run
+
+    @property
+    def data_name(self) -> str | None:
+        return self.dataset and Path(self.dataset).stem
 
 
 @cache
@@ -126,13 +130,21 @@ def _read(name: str, roots: tuple[str | None, ...]) -> Config:
 
 
 def read_data(name: str, root: Path | None) -> Config:
-    """Return the config of a data set, located in ``root`` if given."""
+    """Return the config of a data set, given by its name or by the path of a file, located in ``root`` if given."""
     names = data_sets()
-    if name not in names:
-        raise ProtocolError(f"--dataset must be one of {', '.join(names)}; got '{name}'")
+    if name in names:
+        if root is not None:
+            os.environ[names[name]] = str(root.resolve())
+        return shipped(f'_base_/datasets/{name}.py')
+    if not Path(name).is_file():
+        raise ProtocolError(f"--dataset must be one of {', '.join(names)}, or a config; got '{name}'")
+    cfg = Config.fromfile(name)
     if root is not None:
-        os.environ[names[name]] = str(root.resolve())
-    return shipped(f'_base_/datasets/{name}.py')
+        cfg.data_root = str(root.resolve())
+        for part in complexity.dicts([*cfg.values()]):
+            if 'data_root' in part:
+                part.data_root = cfg.data_root
+    return cfg
 
 
 def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row]:
@@ -254,7 +266,7 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
     """Return the differences between a row's run and the paper's protocol, in words; empty if there are none."""
     cfg, of_paper = configs[-1], shipped(row.configs[-1])
     is_papers_data = data is None or is_own(of_paper, data)
-    differences = [] if is_papers_data else [f'{protocol.dataset} in place of {row.data}']
+    differences = [] if is_papers_data else [f'{protocol.data_name} in place of {row.data}']
     if length(cfg) != length(of_paper):
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
         of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')

@@ -22,7 +22,7 @@ from .results import Measured, Result, Setup, pool
 from .runs import Run, call, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
 from .tables import Row
-from .task import UNITS, find_metrics, has_own_test, input_words, length, writes_samples
+from .task import UNITS, ProtocolError, find_metrics, has_own_test, input_words, length, writes_samples
 from .units import check_units, score_by_unit
 from .untrained import check_untrained, test_untrained
 
@@ -39,6 +39,8 @@ class Scope(NamedTuple):
         untrained (sequence of str): further rows that are not trained, see ``untrained.py``. Defaults to ().
         units (str, optional): score each sample of the test, for intervals over units, too; samples with the same match
             of this regular expression are one unit. Defaults to None: only metrics that always write scores.
+        sealed (bool): with ``units``, no metric of the test is printed or stored before all runs are there, only the
+            scores of samples. Defaults to False.
         contrasts (sequence of str): further differences, ``OURS - BASELINE``. Defaults to ().
         family (int, optional): number of contrasts that are corrected for together. Defaults to their number.
         over (str, optional): cost over which plot.png shows the rows, one of plots.COSTS. Defaults to None.
@@ -52,6 +54,7 @@ class Scope(NamedTuple):
     contrasts: Sequence[str] = ()
     family: int | None = None
     over: str | None = None
+    sealed: bool = False
 
 
 class Machine(NamedTuple):
@@ -113,6 +116,10 @@ def reproduce(
     for method in methods if scope.units is not None else ():
         if not writes_samples(method.configs[-1]):
             check_units(method.configs[-1])
+    if scope.sealed and (scope.units is None or not has_own_test(first) or writes_samples(first)):
+        raise ProtocolError(
+            '--sealed requires --units, and a test on other data than the validation, whose metrics are printed'
+        )
     if protocol.pretrained is not None:
         check_backbones(methods)
     with fold_lists(scope.folds, work_dir / 'folds'):
@@ -131,7 +138,7 @@ def reproduce(
     device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
     setup = Setup(
         table,
-        protocol.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
+        protocol.data_name or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
         deviations,
         ' or '.join(dict.fromkeys(input_words(method.configs[-1]) for method in methods)),
         f'{device}, torch {torch.__version__}',
@@ -196,7 +203,7 @@ def train_all(
         environment = places.get()
         try:
             run = run._replace(environment=environment)
-            return run_stages(run, methods[run.config], scope.units is not None, machine.workers, sharing, store)
+            return run_stages(run, methods[run.config], scope, machine.workers, sharing, store)
         finally:
             places.put(environment)
 
@@ -219,12 +226,13 @@ def make_run(method: str, config: Path, seed: int, work_dir: Path) -> Run:
     return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
 
 
-def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, jobs: int, store: Store) -> Result:
+def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs: int, store: Store) -> Result:
     """Train the missing stages of a method with one seed, and return the last stage's result, which is also stored."""
     cfg = method.configs[-1]
     steps, unit = length(cfg)
     _, keys, factor = find_metrics(cfg)
     key = next(iter(keys))
+    by_unit = scope.units is not None
     stored = store.get(method.keys[-1], run.seed, steps, UNITS[unit], method.deviations)
     if stored is not None and (stored.samples or not by_unit):
         return stored
@@ -235,7 +243,7 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     if by_unit and not writes_samples(cfg):
         folder = test_folder(run, *arguments, 'units')
         scoring = Config.fromfile(run.config)
-        statistic = score_by_unit(scoring)
+        statistic = score_by_unit(scoring, scope.sealed)
         folder.mkdir(exist_ok=True)
         scoring.dump(folder / 'config.py')
         results = test(staged._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)

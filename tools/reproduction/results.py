@@ -275,14 +275,17 @@ def differences(methods: list[Measured], units: str | None = None) -> dict[str, 
 
 
 def pool(results: Sequence[Result]) -> Result:
-    """Return the result of a seed over folds: samples together; other metrics, curves and times as means."""
-    if len(results) == 1:
+    """Return the result of a seed over folds: samples together; other metrics, curves and times as means.
+
+    A sealed result has samples alone, and gets the metric that is their statistic.
+    """
+    if len(results) == 1 and results[0].metrics:
         return results[0]
     metrics = {name: statistics.mean(result.metrics[name] for result in results) for name in shared_metrics(results)}
     samples = {name: score for result in results for name, score in result.samples.items()}
     if samples:
         (sums,) = _sum_by_unit([*samples.values()], np.zeros(len(samples), int))
-        metrics[next(iter(metrics))] = float(STATISTICS[results[0].statistic](sums))
+        metrics[next(iter(metrics), results[0].statistic)] = float(STATISTICS[results[0].statistic](sums))
     times = [result.seconds for result in results if result.seconds is not None]
     return Result(
         metrics,

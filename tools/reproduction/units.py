@@ -58,13 +58,17 @@ class ByUnit(BaseMetric):
         key (str): name of the metric whose scores are written, see :func:`score_sample`.
         output_dir (str): folder for ``scores.json``; ``tools/test.py --out`` sets it.
         keep_results (bool): no effect; ``tools/test.py --out`` sets it.
+        sealed (bool): return the number of samples in place of the metric. Defaults to False.
     """
 
-    def __init__(self, metric: dict, key: str, output_dir: str, keep_results: bool = False) -> None:
+    def __init__(
+        self, metric: dict, key: str, output_dir: str, keep_results: bool = False, sealed: bool = False
+    ) -> None:
         super().__init__()
         self.metric = METRICS.build(metric)
         self.key = key
         self.output_dir = output_dir
+        self.sealed = sealed
 
     @property
     def dataset_meta(self) -> dict | None:
@@ -90,6 +94,8 @@ class ByUnit(BaseMetric):
                 name = name.relative_to(folder).with_suffix('').as_posix()
             scores[name] = score_sample(self.metric, result, self.key)
         write_text(Path(self.output_dir, 'scores.json'), json.dumps(scores))
+        if self.sealed:
+            return dict(samples=len(results))
         return self.metric.compute_metrics([result for _, result in results])
 
 
@@ -101,9 +107,12 @@ def check_units(cfg: Config) -> None:
         )
 
 
-def score_by_unit(cfg: Config) -> str:
-    """Let the test of a config write the scores of its samples, and return the name of their statistic."""
+def score_by_unit(cfg: Config, sealed: bool = False) -> str:
+    """Let the test of a config write the scores of its samples, and return the name of their statistic.
+
+    With ``sealed``, nothing prints or stores the metric itself.
+    """
     statistic, key = STATISTIC_NAMES[type_name(cfg.test_evaluator)], next(iter(find_metrics(cfg)[1]))
-    cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator, key=key)
+    cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator, key=key, sealed=sealed)
     add_import(cfg, __name__)
     return statistic
