@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Train the runs of a question of docs/evidence_protocol.md, from the root of the repository:
-#     bash docs/results/evidence.sh a|c|d|e|f|g|h|i_cc|i_nl [OPTION …]
+#     bash docs/results/evidence.sh a|c|d|e|f|g|h|i_cc|i_nl|j_pilot|j [OPTION …]
 # Options of tools/reproduce.py go to each training. data/ has the data sets, and this folder the weights of the backbone.
 set -euo pipefail
-question=${1:?a question: a, c, d, e, f, g, h, i_cc or i_nl}
+question=${1:?a question: a, c, d, e, f, g, h, i_cc, i_nl, j_pilot or j}
 shift
 options=("$@")
-export PYTHONPATH=docs/results    # for the blocks of (e)
+export PYTHONPATH=docs/results${PYTHONPATH:+:$PYTHONPATH}    # for the blocks of (e)
 weights=(--pretrained mobilenet_v2_imagenet.pth)
 last=default_hooks.checkpoint.save_best=None    # the last checkpoint is tested
 faces=(4.3 --data-root data/fasseg --network small --iters 480 --backbone mobilenet-v2-d8_unet --cached-crops 1500 "${weights[@]}")
@@ -104,10 +104,50 @@ evidence_i() {    # kind, head and layer: the stock head, then its continuations
         --cfg-options "load_from=stock_$1.pth" optim_wrapper.optimizer.lr=0.0003 $last
 }
 
+# Options of tools/reproduce.py, then the rows and other settings; the data are an option. CC and NL are the bilateral heads
+# without positions, which compute what the stock heads compute, in less time.
+clothes() {
+    local shared=(3.2 --data-root data/ccp --iters 900 --network small --workers 0 "${weights[@]}"
+        --backbone docs/results/mobilenet-v2_three-stages_heads-48.py)
+    local weighted='model.decode_head.loss_decode.class_weight=[0.19,1.09,0.74,0.67,0.61,0.7,1.51,0.63,2.5,1.22,1.13]'
+    reproduce "${shared[@]}" "$@" $last model.auxiliary_head=None "$weighted"
+}
+
+stock_cc=(--variant 'stock CC' CC model.decode_head.type=mmattn.BiCCHead model.decode_head.position=none)
+stock_nl=(--variant 'stock NL' NL model.decode_head.type=mmattn.BiNLHead model.decode_head.position=none)
+
+evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
+    local rate pilot=(--dataset docs/results/ccp_pilot.py --cached-crops 800 --validations 5)
+    local heads=(--rows 'stock CC' 'stock NL' "${stock_cc[@]}" "${stock_nl[@]}" --contrasts 'stock NL - stock CC')
+    for rate in 0.003 0.01 0.001; do
+        mkdir -p work_dirs/j_features "work_dirs/j_pilot_$rate"
+        ln -sfn ../j_features "work_dirs/j_pilot_$rate/features"
+        clothes "${pilot[@]}" "${heads[@]}" --seeds 100 --work-dir "work_dirs/j_pilot_$rate" --cfg-options optim_wrapper.optimizer.lr=$rate
+    done
+    rate=${RATE:-0.003}
+    clothes "${pilot[@]}" --seeds 100 101 102 --rows 'no attention' "${stock_cc[@]}" "${stock_nl[@]}" \
+        --variant 'no attention' CC model.decode_head.type=mmattn.AttentionHead \
+        --contrasts 'stock CC - no attention' 'stock NL - no attention' \
+        --work-dir "work_dirs/j_pilot_$rate" --cfg-options "optim_wrapper.optimizer.lr=$rate"
+    cp "work_dirs/j_pilot_$rate/results.json" docs/results/evidence_j_pilot.json
+}
+
+evidence_j() {
+    clothes --dataset docs/results/ccp.py --cached-crops 1600 --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --units --sealed \
+        --rows 'stock CC' "${stock_cc[@]}" \
+        --variant 'stock CC, 1/√d' CC model.decode_head.type=mmattn.BiCCHead model.decode_head.position=none \
+        model.decode_head.content_smoothing=2.449489742783178 \
+        --variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15 \
+        "${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15 \
+        --contrasts 'Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d' 'Bi-NL, 15 - stock NL' --family 3 \
+        --work-dir work_dirs/evidence_j --cfg-options optim_wrapper.optimizer.lr=0.003
+    cp work_dirs/evidence_j/results.json docs/results/evidence_j.json
+}
+
 case $question in
     i_cc) evidence_i CC BiCCHead cca ;;
     i_nl) evidence_i NL BiNLHead nl_block ;;
-    a | c | d | e | f | g | h) "evidence_$question" ;;
+    a | c | d | e | f | g | h | j_pilot | j) "evidence_$question" ;;
     *)
         echo "evidence.sh: no runs of question '$question'" >&2
         exit 2

@@ -57,6 +57,26 @@ def small(dataset, data, iterations=2):
     return protocol, read_data(dataset, data[dataset])
 
 
+@pytest.mark.parametrize(
+    ('file', 'parts'), [('ccp', 'train pilot_val test'), ('ccp_pilot', 'pilot_train pilot_val pilot_val')]
+)
+def test_a_data_set_may_be_a_config(file, parts, tmp_path):
+    """As of the evidence, whose test is not looked at in the pilot, nor while the runs that it decides are trained."""
+    protocol = Protocol(str(ROOT / f'docs/results/{file}.py'), 2, small=True)
+    source = read_data(protocol.dataset, tmp_path)
+    methods = plan(TABLES['3.2'], protocol, source, ['CC'])
+    (cfg,) = methods[0].configs
+    loaded = [cfg[f'{part}_dataloader'].dataset for part in PARTS]
+    assert [part.data_root for part in loaded] == [str(tmp_path)] * 3
+    for dataset, part in zip(loaded, parts.split()):
+        assert dataset.data_prefix == dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}')
+    assert has_own_test(cfg) == (file == 'ccp')
+    assert loaded[2].get('indices') is None
+    assert cfg.model.decode_head.num_classes == len(loaded[0].metainfo.classes) == len(loaded[0].metainfo.palette) == 11
+    assert methods[0].names == [f'cc_r18-d8-half_1xb8-2_{file.replace("_", "-")}-576x256']
+    assert f'{file} in place of Cityscapes' in words(methods, protocol, source)
+
+
 @pytest.mark.parametrize(('table', 'dataset'), [pair for pair in DATA if pair[0] not in OWN_DATA])
 def test_rows_differ_in_the_model_alone(table, dataset, data):
     """Same data, batch, budget and optimizer for all rows, and no two of them are the same."""
@@ -394,7 +414,7 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
         assert all(reduce(getitem, key.split('.'), cfg) == value for key, value in settings.items())
 
 
-@pytest.mark.parametrize('question', ['a', 'c', 'd', 'e', 'f', 'g', 'h', 'i_cc', 'i_nl'])
+@pytest.mark.parametrize('question', ['a', 'c', 'd', 'e', 'f', 'g', 'h', 'i_cc', 'i_nl', 'j_pilot', 'j'])
 def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
     """Tables, rows, settings and contrasts of docs/results/evidence.sh exist; the commands are recorded, not run."""
     (tmp_path / 'data/fasseg').mkdir(parents=True)
@@ -415,5 +435,5 @@ def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
         args = parse()
         names = [row.name for row in select(args.rows_of_table, args.rows, with_baselines=False)]
         find_contrasts(args.contrasts, [*names, *args.untrained])
-        assert args.dataset in data_sets()
+        assert args.dataset in data_sets() or (ROOT / args.dataset).is_file()
         assert args.workers == 0
