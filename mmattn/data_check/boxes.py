@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from filecmp import cmp
 from itertools import chain
 from logging import INFO, WARNING
@@ -19,7 +20,7 @@ from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
 from mmattn.utils.component_type import type_name
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import one_line, shorten
 
 from .data_sets import (
     CACHE,
@@ -131,15 +132,14 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
         listed = dataset.load_data_list()
         dataset.data_list = listed
         kept = dataset.filter_data()
-    except (ElementTree.ParseError, AttributeError, ValueError) as error:
-        broken = [*_broken_annotations(_xml_files(dataset))]
-        yield from broken or [(where, str(error) or f'{cfg["type"]} raises {error!r}')]
-    except KeyError as error:
-        yield where, f'the annotations {cfg.get("ann_file")} have no {error}'
-    except (TypeError, IndexError) as error:
-        yield where, f'the annotations {cfg.get("ann_file")} are not in the format of {type_name(cfg)}: {error}'
     except (OSError, AssertionError) as error:
         yield where, str(error) or f'{cfg["type"]} raises {error!r}'
+    except Exception as error:  # parsers of annotations raise many types
+        broken: list[Fault] = []
+        with suppress(ValueError):  # the list of the files may be damaged
+            broken += _broken_annotations(_xml_files(dataset))
+        said = f'the annotations {cfg.get("ann_file")} are not in the format of {type_name(cfg)}: {one_line(error)}'
+        yield from broken or [(where, str(error) if str(cfg.get('ann_file')) in str(error) else said)]
     else:
         boxes = [*_boxes(dataset, listed, content)]
         if faults := [*_share_faults(boxes)]:
@@ -282,7 +282,7 @@ def _broken_annotations(paths: Iterable[str]) -> Iterator[Fault]:
         if root.find('size') is not None:
             required += [(root, f'size/{side}', int) for side in ('width', 'height')]
         for thing in root.findall('object'):
-            required += [(thing, 'name', str), *((thing, f'bndbox/{corner}', float) for corner in CORNERS)]
+            required += [(thing, 'name', str), *((thing, f'bndbox/{corner}', _whole) for corner in CORNERS)]
             required += [(thing, 'difficult', int)] if thing.find('difficult') is not None else []
         if reason := next(filter(None, (_text_fault(*field) for field in required)), ''):
             yield path, reason
@@ -294,9 +294,13 @@ def _text_fault(element: ElementTree.Element, tag: str, parse: Callable[[str], o
         return f'{element.tag} without {tag}'
     try:
         parse(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return f'{tag} must be a number; got {text!r}'
     return ''
+
+
+def _whole(text: str) -> int:
+    return int(float(text))  # as mmdet, which fails for infinity
 
 
 def _box_counts(dataset: BaseDetDataset, boxes: Sequence[_Box]) -> tuple[str, int, int]:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
 import mmattn.ops  # noqa: F401  (declares the operators)
+from mmattn.utils.faults import reading
 from mmattn.utils.files import atomic_write
 
 FILE = 'mmattn.json'  # of the metadata within the file
@@ -46,11 +46,8 @@ def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         ValueError: the file was not written by :func:`write_pt2`.
     """
     extra = {FILE: ''}
-    try:
-        with quiet():
-            program = torch.export.load(str(path), extra_files=extra)
-    except (BadZipFile, RuntimeError) as error:
-        raise ValueError(f'{path} is not a file of torch.export: {error}') from error
+    with reading(path, 'not a file of torch.export'), quiet():
+        program = torch.export.load(str(path), extra_files=extra)
     if not extra[FILE]:
         raise ValueError(f'{path} has no {FILE}: tools/deployment/export.py did not write it')
     return program.module(), json.loads(extra[FILE])

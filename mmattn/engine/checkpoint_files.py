@@ -82,7 +82,8 @@ def read_checkpoint(address: str | Path, map_location: Any = 'cpu') -> Any:
         _check(path)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, 'a file is read here; this is a checkpoint in parts', str(path))
-        checkpoint = torch.load(path, map_location=map_location, weights_only=not _is_trusted())
+        with _refusing(path):  # the check maps the file, and torch does not compare the sizes of its records then
+            checkpoint = torch.load(path, map_location=map_location, weights_only=not _is_trusted())
     if str(address).startswith('mmcls://'):
         weights = checkpoint.get('state_dict', checkpoint)
         prefix = 'backbone.'
@@ -202,6 +203,8 @@ def _refusing(path: Path) -> Iterator[None]:
             f'{path} contains {named[1] if named else "an object"}, which may run code when it is loaded. If you trust '
             f'its source, set the environment variable {TRUST}=1'
         ) from error
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception as error:  # the unpickler may raise any
         text = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f'{path} is not a checkpoint (it is damaged: {text})') from error

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import reading, shorten
 from mmattn.utils.files import check_writable, lock
 
 
@@ -84,12 +84,10 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
     file.seek(content.rfind(b'\n') + 1)
     records = []
     for number, line in enumerate(content[: file.tell()].splitlines(), 1):
-        try:
+        with reading(f'{path}, line {number}', 'not a file of finished predictions'):
             records.append(dict(json.loads(line)))
-            if number > 1:
-                records[-1]['index']
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f'{path}, line {number}: not a file of finished predictions ({error!r})') from error
+            if number > 1 and type(records[-1]['index']) is not int:
+                raise ValueError(f'index is {records[-1]["index"]!r:.80}')
         differing = [key for key in settings if records[0].get(key) != settings[key]]
         if differing:
             names = ', '.join(shorten(differing, 10))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -39,6 +39,44 @@ def split_faults(error: Exception, path: str | Path) -> list[str]:
         return [error.strerror or str(error)]
     first, *listed = str(error).split('\n  ')
     return listed or [first.removeprefix(f'{path}: ')]
+
+
+def one_line(error: Exception) -> str:
+    """Describe in one line what a parser raised."""
+    text = ' '.join(str(error).split())
+    return f'no {text}' if isinstance(error, KeyError) else text or repr(error)
+
+
+@contextmanager
+def reading(
+    path: object,
+    expected: str = '',
+    kind: type[Exception] = ValueError,
+    describe: Callable[[Exception], str] = one_line,
+) -> Iterator[None]:
+    """Turn what the block raises because of the content of a file into an error that names the file.
+
+    Parsers and decoders raise many types, and not all of them are documented. What the operating system says, such as
+    that a file is missing, and an error that names the file already are raised as they are.
+
+    Args:
+        path: the file, or a line in it.
+        expected (str): what the file is not, such as 'not a JSON file'. Defaults to '', nothing.
+        kind (type): of the error. Defaults to ValueError.
+        describe (Callable): describes what the block raised.
+
+    Example:
+        >>> with reading('sizes.json', 'not a list of numbers'):
+        ...     [int(x) for x in [1, None]]
+        Traceback (most recent call last):
+        ValueError: sizes.json: not a list of numbers: int() argument must be a string, … not 'NoneType'
+    """
+    try:
+        yield
+    except Exception as error:
+        if (isinstance(error, OSError) and error.filename is not None) or str(path) in str(error):
+            raise
+        raise kind(f'{path}: {expected}{": " if expected else ""}{describe(error)}') from error
 
 
 @contextmanager

@@ -1,10 +1,13 @@
 """Checks of image files: truncation, lossy masks, pictures with more bits than PIL keeps."""
 
 import os
+from contextlib import AbstractContextManager
 from threading import Lock
 from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
+
+from .faults import one_line, reading
 
 # The last bytes of complete files, and the marker before a JPEG's pixels.
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
@@ -87,4 +90,9 @@ def unreadable(error: Exception) -> str:
         return 'unreadable: PIL does not recognise the image format'
     if isinstance(error, Image.DecompressionBombError):  # its message goes on with an attack
         return f'unreadable: {str(error).partition(",")[0]}; crop it'
-    return f'unreadable: {" ".join(str(error).split()) or repr(error)}'
+    return f'unreadable: {one_line(error)}'
+
+
+def decoding(path: object) -> AbstractContextManager[None]:
+    """Turn what decoders raise in the block into a ValueError that names the image. A missing file raises as it is."""
+    return reading(path, describe=unreadable)

@@ -10,10 +10,10 @@ from mmengine.fileio import load
 from mmengine.logging import print_log
 
 from mmattn.registry import DATASETS
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import reading, shorten
 
 from .frame_files import find_faults, find_files, find_gaps
-from .masks import doubtful_ids, object_ids, read_mask
+from .masks import VOID, doubtful_ids, object_ids, read_mask
 
 THREADS = 4  # more threads would wait for the global interpreter lock
 
@@ -115,7 +115,8 @@ class VideoFolderDataset(BaseDataset):
         if not self.ann_file:  # '' stands for the folder itself
             return sorted(p.name for p in frames.iterdir() if p.is_dir() and not p.name.startswith('.')) or ['']
         # a line in the first release of DAVIS 2016: '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
-        lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8-sig').splitlines()))
+        with reading(self.ann_file, 'not a list of clips'):
+            lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8-sig').splitlines()))
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
@@ -296,11 +297,15 @@ def _order(frame: str) -> tuple[int, str]:
 
 
 def _videos(path: str | Path) -> dict[str, dict]:
-    try:
+    with reading(path, 'must hold videos.<clip>.objects.<id>.{category, frames}'):
         videos = load(path)['videos']
-        for video in videos.values():
+        for name, video in videos.items():
             for i, thing in video['objects'].items():
-                int(i), thing['frames']
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'{path}: must hold videos.<clip>.objects.<id>.frames; {error!r}') from error
+                texts = [*thing['frames'], thing.get('category', '')]
+                if not (0 < int(i) < VOID and isinstance(thing['frames'], list) and all(map(_is_text, texts))):
+                    raise ValueError(f'{thing!r:.80} of object {i!r:.20} of {name}')
     return videos
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from mmattn.utils.files import find_copies
-from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
+from mmattn.utils.images import decoding, deep_picture_fault, open_whole, unreadable
 
 from .frame_names import sort_frames
 from .masks import mask_fault
@@ -28,16 +28,12 @@ def read_frame(path: str | Path) -> np.ndarray:
         ValueError: the file cannot be decoded, is truncated, or has more than 8 bits per channel. The message begins
             with the path.
     """
-    try:  # PIL: OpenCV fills the missing part of a truncated file with grey
+    with decoding(path):  # PIL: OpenCV fills the missing part of a truncated file with grey
         with Image.open(path) as image:
             fault = deep_picture_fault(image)
         if fault:
             raise ValueError(fault)
         return np.ascontiguousarray(mmcv.imread(path, 'color_ignore_orientation', backend='pillow'))
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f'{path}: {unreadable(error)}') from error
 
 
 def orientation(path: Path) -> int:

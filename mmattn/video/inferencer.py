@@ -27,6 +27,7 @@ from mmattn.engine import (  # registers 'mmattn::…'
 from mmattn.registry import MODELS
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
+from mmattn.utils.faults import reading
 from mmattn.utils.files import check_path, check_writable, exclusive, remove_temporary_files, write_text
 from mmattn.utils.paths import config_path
 from mmattn.utils.trained_model import warn_of_differences
@@ -297,10 +298,8 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
     record, masks = out_dir / 'run.json', out_dir / 'masks'
     text = json.dumps(settings, indent=2, default=str)
     if record.exists():
-        try:
-            earlier = json.loads(record.read_text(encoding='utf-8'))
-        except ValueError as error:
-            raise ValueError(f'{record}: {error}') from error
+        with reading(record, 'not the settings of a run'):
+            earlier = dict(json.loads(record.read_text(encoding='utf-8')))
         settings = json.loads(text)
         differing = [key for key in settings if earlier.get(key) != settings[key]]
         if differing and not overwrite:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from mmattn.utils.files import atomic_write
-from mmattn.utils.images import lossy_mask_fault, unreadable
+from mmattn.utils.images import decoding, lossy_mask_fault
 from mmattn.utils.mask_edges import altered_labels
 
 VOID = 255  # void label: background when read from a file, ignored in training targets
@@ -58,14 +58,9 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
 
 def open_mask(path: str | Path, find_fault: Callable[[Image.Image], str]) -> Image.Image:
     """Decode an image in which ``find_fault`` finds no fault. The message of a ``ValueError`` begins with the path."""
-    try:
-        with Image.open(path) as image:
-            fault = find_fault(image)
-            image.load()
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # decoders raise exceptions of many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
+    with decoding(path), Image.open(path) as image:
+        fault = find_fault(image)
+        image.load()
     if fault:
         raise ValueError(f'{path}: {fault}')
     return image

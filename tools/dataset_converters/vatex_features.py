@@ -21,14 +21,13 @@ import mmattn.utils.command
 from mmattn.language.regions.conversion import add_arguments, write_store
 from mmattn.language.regions.region_store import Regions, grid_boxes
 from mmattn.utils.conversion import Fault, files_below, run_converter
+from mmattn.utils.faults import reading
 from mmattn.utils.progress import track
 
 
 def read_video(path: Path) -> Regions:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise Fault(f'not a NumPy array, or damaged: {error}') from error
+    with reading('not a NumPy array, or damaged', kind=Fault):  # the place is added to a fault
+        array = np.asarray(np.load(path, allow_pickle=False))  # an archive would be an array of objects
     features = array[0] if array.ndim == 3 and len(array) == 1 else array
     if features.ndim != 2 or features.dtype.kind != 'f' or not features.size:
         raise Fault(f'must be float (1, T, D) or (T, D), not empty; got {array.dtype} {array.shape}')

@@ -137,18 +137,40 @@ def load(path, threads=0, provider='CPUExecutionProvider'):
     options.intra_op_num_threads = threads
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        text = session.get_modelmeta().custom_metadata_map.get(KEY)
+        shape = session.get_inputs()[0].shape[2:]
     except Exception as error:  # its errors have no common class
         raise RuntimeError(f'{path}: {error}') from error
     if session.get_providers()[0] != provider:  # onnxruntime only warns, and computes on the CPU
         raise RuntimeError(f'{provider} does not start here; the message above has the reason')
-    text = session.get_modelmeta().custom_metadata_map.get(KEY)
     if text is None:
         raise ValueError(f'{path} has no metadata {KEY!r}: export.py did not write it')
-    about = json.loads(text)
-    if about['not_described']:
-        raise ValueError(f"{path}: the model's images need steps that this tool has not: {about['not_described']}")
-    shape = session.get_inputs()[0].shape[2:]
-    return session, about, tuple(shape) if all(isinstance(side, int) for side in shape) else None
+    fixed = tuple(shape) if all(isinstance(side, int) for side in shape) else None
+    try:
+        about = json.loads(text)
+        not_described = about['not_described']
+        if not not_described:
+            check_metadata(about, fixed)
+    except Exception as error:  # whatever the metadata lead to
+        raise ValueError(f'{path}: its metadata {KEY!r} are damaged: {error!r}') from error
+    if not_described:
+        raise ValueError(f"{path}: the model's images need steps that this tool has not: {not_described}")
+    return session, about, fixed
+
+
+def check_metadata(about, fixed):
+    """Prepare a small image, and make an index map, by the metadata of a file. Raises an error of any type."""
+    for name, accepted in dict(channel_order=('RGB', 'BGR'), mode=('whole', 'slide')).items():
+        if about[name] not in accepted:
+            raise ValueError(f'{name} is {about[name]!r}')
+    with np.errstate(all='ignore'):
+        x, size = preprocess(np.full((2, 3, 3), 99, np.uint8), about, fixed)
+    if not np.isfinite(x).all():
+        raise ValueError(f'mean {about["mean"]} and std {about["std"]} are not those of pixels')
+    colours = np.array(about['palette'], np.uint8)
+    if colours.shape != (len(about['classes']), 3):
+        raise ValueError(f'palette must have three numbers for each of {len(about["classes"])} classes')
+    to_index_map(to_labels(np.zeros((len(colours), *x.shape[2:]), np.float32), size, 2, 3, about), about)
 
 
 def save(image, path):
@@ -187,6 +209,9 @@ def segment(session, about, fixed, image):
     except Exception as error:  # its errors have no common class
         name = image if isinstance(image, str | Path) else 'the image'
         raise RuntimeError(f'{name}: {error}') from error
+    expected = len(about['classes']) if about['threshold'] is None else 1
+    if logits.shape[1:2] != (expected,):
+        raise RuntimeError(f'the logits of the network are {logits.shape}, which do not fit {expected} classes')
     return pixels, to_labels(logits[0], size, height, width, about)
 
 
@@ -234,7 +259,10 @@ def main():
     for path in args.image:
         try:
             pixels, labels = segment(session, about, fixed, path)
-        except (OSError, ValueError, RuntimeError) as error:  # the other images are segmented
+        except RuntimeError as error:  # of the network; the other images are segmented
+            faults.append(f'{args.model}: {error}')
+            continue
+        except (OSError, ValueError) as error:
             faults.append(str(error))
             continue
         save(to_index_map(labels, about), args.out_dir / 'pred' / f'{path.stem}.png')

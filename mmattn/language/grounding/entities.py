@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from mmattn.language.text.annotation_files import read_json
+from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.language.text.words import ban_words
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.checks import check_count, check_counts
+from mmattn.utils.faults import raise_faults, reading
 
 PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
 BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')
@@ -136,7 +137,7 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
     try:
         root = ElementTree.fromstring(data)
         entity_boxes = entity_boxes._replace(size=(_number(root, 'size/width'), _number(root, 'size/height')))
-    except (ElementTree.ParseError, ValueError) as error:
+    except Exception as error:  # parsers raise many types
         raise_faults(path, [f'not an annotation: {error}'])
     for number, element in enumerate(root.findall('object'), 1):
         names = [name.text or '' for name in element.findall('name')]
@@ -214,19 +215,20 @@ def read_entities(path: str | Path) -> Entities:
             message lists all faults.
     """
     data = read_json(path)
-    try:
-        sizes = {name: (int(image['size'][0]), int(image['size'][1])) for name, image in data['images'].items()}
-        boxes = {name: dict(image['boxes']) for name, image in data['images'].items()}
+    with reading(path, 'not a prepared file of Flickr30k Entities'):
+        images = data['images']
+        sizes = {name: (image['size'][0], image['size'][1]) for name, image in images.items()}
+        for name, (width, height) in sizes.items():
+            check_counts(**{f'width of image {name}': width, f'height of image {name}': height})
+        boxes = {name: dict(image['boxes']) for name, image in images.items()}
         captions = [
             ImageCaption(
-                caption['caption_id'],
-                caption['image_id'],
-                Caption(caption['words'].split(), [Phrase(**phrase) for phrase in caption['phrases']]),
+                check_text(caption['caption_id']),
+                check_text(caption['image_id']),
+                Caption(caption['words'].split(), [_phrase(**phrase) for phrase in caption['phrases']]),
             )
             for caption in data['captions']
         ]
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f'{path}: not a prepared file of Flickr30k Entities: {error!r}') from error
     counts = Counter(caption.caption_id for caption in captions)
     faults = [f'caption {name}: {count} times in the file' for name, count in counts.items() if count > 1]
     for caption in captions:
@@ -249,6 +251,13 @@ def read_entities(path: str | Path) -> Entities:
             faults += [f'{where}: {fault}' for fault in box_faults(boxes[image_id][entity], sizes[image_id])]
     raise_faults(path, faults)
     return Entities(captions, sizes, boxes)
+
+
+def _phrase(entity: str, types: list[str], start: int, end: int) -> Phrase:
+    check_text(entity)
+    check_count('start', start, 0)
+    check_count('end', end)
+    return Phrase(entity, [check_text(kind) for kind in types], start, end)
 
 
 def rank_words(entities: Entities) -> list[str]:

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from mmattn.utils.faults import collect_faults, raise_faults, shorten
-from mmattn.utils.images import open_whole, unreadable
+from mmattn.utils.images import decoding, open_whole
 
 from .region_store import RegionStore
 
@@ -136,12 +136,8 @@ def given_picture(path: str | Path | None) -> np.ndarray | None:
     """Read a user's picture, uint8 ``(H, W, 3)``, if there is a path. An unreadable picture raises a ValueError."""
     if path is None:
         return None
-    try:
+    with decoding(path):
         return np.asarray(read_picture(path))
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # decoders raise many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
 
 
 def check_shape(path: str | Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:

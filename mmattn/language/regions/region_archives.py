@@ -1,7 +1,5 @@
 """NumPy archives with the regions of images, which ``tools/dataset_converters/region_npz.py`` describes."""
 
-import zipfile
-import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import torch
 
 from mmattn.utils.conversion import Fault
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import reading, shorten
 from mmattn.utils.progress import track
 
 from .region_store import Regions
@@ -26,22 +24,23 @@ NAMES = {
     'classes': 'cls',
     'scores': 'score',
 }
+KINDS = dict(num_regions='iu', classes='iu', image_ids='iuU')  # as in NumPy; the others are numbers
+WORDS = dict(iu='integers', iuU='integers or strings', iuf='numbers')
 REQUIRED = ('features', 'boxes', 'image_ids', 'sizes')
 
 
 def read_archive(path: Path) -> dict[str, Any]:
     """Read the arrays of an archive by their long names. One ``Fault`` lists what is missing or does not fit."""
     arrays: dict[str, Any] = {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for name, short in NAMES.items():
-                if name != short and {name, short} <= {*archive.files}:
-                    raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
-                key = name if name in archive.files else short
-                if key in archive.files:
-                    arrays[name] = archive[key]
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError) as error:
-        raise Fault(f'{path}: not a NumPy archive (.npz), or damaged: {error}') from error
+    with reading(path, 'not a NumPy archive (.npz), or damaged', Fault), np.load(path, allow_pickle=False) as archive:
+        for name, short in NAMES.items():
+            if name != short and {name, short} <= {*archive.files}:
+                raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
+            key = name if name in archive.files else short
+            if key in archive.files:
+                arrays[name] = archive[key]
+                if not isinstance(arrays[name], np.ndarray):  # NumPy returns the bytes of other files
+                    raise ValueError(f'{key} is not an array')
     if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in arrays]:
         raise Fault(*missing)
     if arrays['features'].ndim != 3:
@@ -66,12 +65,16 @@ def read_archive(path: Path) -> dict[str, Any]:
     counts = arrays.get('num_regions', np.zeros(1, int))
     if counts.dtype.kind in 'iu' and counts.size and not 0 <= counts.min() <= counts.max() <= regions:
         faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
-    if len(rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))):
+    if arrays['sizes'].dtype.kind in 'iuf' and len(
+        rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))
+    ):
         faults.append(f'{path}: sizes must be whole numbers; images {", ".join(shorten(rows, 5))} have other ones')
-    for name, kinds in dict(num_regions='iu', classes='iu', image_ids='iuU').items():
-        if name in arrays and arrays[name].dtype.kind not in kinds:
-            accepted = 'integers or strings' if 'U' in kinds else 'integers'
-            faults.append(f'{path}: {name} must be {accepted}; got {arrays[name].dtype}')
+    kinds = {name: KINDS.get(name, 'iuf') for name in arrays}
+    faults += [
+        f'{path}: {name} must be {WORDS[kind]}; got {arrays[name].dtype}'
+        for name, kind in kinds.items()
+        if arrays[name].dtype.kind not in kind
+    ]
     if faults:
         raise Fault(*faults)
     return arrays

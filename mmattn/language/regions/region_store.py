@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from mmattn.language.text.text_files import read_lines
-from mmattn.utils.faults import raise_faults, shorten
+from mmattn.utils.checks import check_count
+from mmattn.utils.faults import listing, raise_faults, reading, shorten
 from mmattn.utils.optional import import_optional
 
 VERSION = 1
@@ -263,43 +264,31 @@ class _Folder:
 
     def _read_ids(self, faults: list[str]) -> list[str]:
         path = self.path / 'image_ids.txt'
-        try:
+        with listing(faults, path):
             return read_lines(path)[: None if path.stat().st_size else 0]
-        except FileNotFoundError:
-            faults.append(f'{path}: no such file')
-        except ValueError as error:
-            faults.append(str(error))
         return []
 
     def _read_record(self, faults: list[str]) -> Mapping[str, Any]:
         path = self.path / 'store.json'
-        try:
+        with listing(faults, path), reading(path, 'not the record of a store'):
             record = json.loads(path.read_text(encoding='utf-8'))
             if record['version'] != VERSION:
-                faults.append(f'{path}: version {record["version"]} of the format; this release reads {VERSION}')
-                return {}
+                raise ValueError(f'version {record["version"]} of the format; this release reads {VERSION}')
             if not {'features', 'boxes'} <= set(record['arrays']) <= {'features', *DTYPES}:
                 raise ValueError(f'arrays is {record["arrays"]}')
+            check_count('num_features', record['num_features'])
             return {name: record[name] for name in ('num_features', 'dtype', 'arrays')} | {
                 'source': str(record.get('source') or '')
             }
-        except FileNotFoundError:
-            faults.append(f'{path}: no such file')
-        except (ValueError, KeyError, TypeError) as error:
-            faults.append(f'{path}: not the record of a store: {error!r}')
         return {}
 
     def _load(self, name: str, faults: list[str], mmap_mode: Any = None) -> Any:
         path = self.path / f'{name}.npy'
-        try:
+        with listing(faults, path), reading(path, 'truncated, or not a NumPy array'):
             array = np.load(path, mmap_mode='r', allow_pickle=False)  # a header may claim more than the file has
             if not isinstance(array, np.ndarray):
                 raise ValueError('it is an archive')
             return array if mmap_mode else np.array(array)
-        except FileNotFoundError:
-            faults.append(f'{path}: no such file')
-        except Exception as error:  # NumPy raises many types for a header, the zip module for an archive
-            faults.append(f'{path}: truncated, or not a NumPy array: {error}')
 
 
 def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any, scores: Any) -> list[str]:

@@ -16,10 +16,12 @@ import numpy as np
 from mmengine.logging import print_log
 from torch import Tensor
 
+from mmattn.utils.faults import reading
 from mmattn.utils.files import hold
 
 from .region_store import DTYPES, VERSION, Regions, region_faults
 
+NAMES = {'features', *DTYPES}
 HEADER = 128  # bytes of a .npy header; the writer fills it in when it knows the number of regions
 
 
@@ -133,13 +135,17 @@ class RegionWriter:
         lines = path.read_bytes().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b'\n'):
             del lines[-1]
-        try:
+        with reading(path, f'not the progress of a store, remove {self._part}'):
             read: list[Any] = [json.loads(line) for line in lines] or [dict(self._record, stamp=self.stamp)]
             record, entries = read[0], read[1:]
             stamp = record.pop('stamp', '')
             settings = {name: record[name] for name in ('version', 'source', 'dtype')}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f'{path}: not the progress of a store ({error!r}); remove {self._part}') from error
+            if not (entries == [] or (type(record['num_features']) is int and {*record['arrays']} <= NAMES)):
+                raise ValueError(f'num_features is {record["num_features"]!r:.80}, arrays {record["arrays"]!r:.80}')
+            for image_id, *numbers in entries:
+                _check_id(image_id)
+                if [*map(type, numbers)] != [int] * 3 or not all(0 < n < 2**31 for n in numbers):
+                    raise ValueError(f'image {image_id} has {numbers!r:.80}, not width, height and number of regions')
         for name, value in settings.items():
             if value != self._record[name]:
                 raise ValueError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from mmattn.utils.faults import reading
 
 T = TypeVar('T')
 
@@ -16,10 +18,12 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file, which may be compressed (``.gz``). A ValueError names a damaged file."""
     path = Path(path)
     data = path.read_bytes()
-    try:
-        return json.loads((gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8-sig'))
-    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f'{path}: not a JSON file: {error}') from error
+    with reading(path, 'not a JSON file'):
+        text = (gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8-sig')
+        content = json.loads(text)
+        if re.search(r'\\u[dD]', text):  # half a character could not be written again
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
 
 
 def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name: str) -> list[T]:

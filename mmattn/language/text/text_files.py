@@ -2,10 +2,16 @@
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from mmattn.utils.faults import reading
+
+RECORD = dict(source=str, target=str, lowercase=bool, moses=dict)
+MOSES = dict(normalize=bool, aggressive_dashes=bool, escape=bool)  # some of them
 
 
 def split_symbols(line: str) -> list[str]:
@@ -46,9 +52,11 @@ def read_lines(path: str | Path) -> list[str]:
 def read_record(folder: str | Path) -> dict[str, Any]:
     """Read 'source', 'target', 'lowercase' and 'moses' from ``corpus.json`` in a folder, or raise a ValueError."""
     path = Path(folder, 'corpus.json')
-    try:
-        record = json.loads(path.read_text(encoding='utf-8'))
-        values = {name: record[name] for name in ('source', 'target', 'lowercase')}
-        return dict(values, moses=dict(record['moses']))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f'{path}: not the record of a corpus: {error!r}') from error
+    with reading(path, 'not the record of a corpus'):
+        content = json.loads(path.read_text(encoding='utf-8'))
+        record = {name: content[name] for name in RECORD}
+        if wrong := {k: x for k, x in {**record['moses'], **record}.items() if type(x) is not {**MOSES, **RECORD}[k]}:
+            raise ValueError(f'{wrong!r:.80}')
+        if odd := [record[name] for name in ('source', 'target') if not re.fullmatch(r'[\w-]+', record[name])]:
+            raise ValueError(f'{odd[0]!r:.80} is no code of a language')
+        return record

@@ -30,7 +30,7 @@ from mmattn.language.text.words import find_rule, question_words, unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_choice, check_count, check_number
 from mmattn.utils.faults import collect_faults, difference, raise_faults
-from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
+from mmattn.utils.images import decoding, deep_picture_fault, open_whole
 
 from .answers import AnswerIndex, answer_score, frequent_answers
 from .questions import Question, QuestionTokenizer, read_questions
@@ -374,14 +374,11 @@ def image_faults(questions: Sequence[Question], places: Any, images: str | None)
 
 def read_picture(path: Path) -> Tensor:
     """Read a picture as float32 ``(3, H, W)``, RGB from 0 to 1. A ValueError names an unreadable file."""
-    try:
-        with open(path, 'rb') as file:
-            image = open_whole(file)
-            if fault := deep_picture_fault(image):
-                raise ValueError(fault)
-            pixels = np.array(image.convert('RGB'))
-    except Exception as error:  # decoders raise many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
+    with decoding(path), open(path, 'rb') as file:
+        image = open_whole(file)
+        if fault := deep_picture_fault(image):
+            raise ValueError(fault)
+        pixels = np.array(image.convert('RGB'))
     return torch.from_numpy(pixels).permute(2, 0, 1) / 255
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_number
+from mmattn.utils.faults import reading
 
 GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
 
@@ -155,18 +156,19 @@ class SkipThoughtEncoder(QuestionGRU):
 
 def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
     """Read the weights of ``nn.GRU`` from the published ``uni_skip.npz``. A file without them raises a ValueError."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            # W, U and b are for the gates r and z, Wx, Ux and bx for n, all transposed
-            w, wx, u, ux, b, bx = (torch.from_numpy(file[name]).float() for name in GRU_WEIGHTS)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f'{path}: not the weights of Skip-Thought, with {", ".join(GRU_WEIGHTS)}: {error}') from error
-    return dict(
-        weight_ih_l0=torch.cat([w, wx], 1).T.contiguous(),
-        weight_hh_l0=torch.cat([u, ux], 1).T.contiguous(),
-        bias_ih_l0=torch.cat([b, bx]),
-        bias_hh_l0=b.new_zeros(len(b) + len(bx)),
-    )
+    expected = f'not the weights of Skip-Thought, with {", ".join(GRU_WEIGHTS)}'
+    with reading(path, expected), np.load(path, allow_pickle=False) as file:
+        # W, U and b are for the gates r and z, Wx, Ux and bx for n, all transposed
+        w, wx, u, ux, b, bx = (torch.from_numpy(file[name]).float() for name in GRU_WEIGHTS)
+        weights = dict(
+            weight_ih_l0=torch.cat([w, wx], 1).T.contiguous(),
+            weight_hh_l0=torch.cat([u, ux], 1).T.contiguous(),
+            bias_ih_l0=torch.cat([b, bx]),
+            bias_hh_l0=b.new_zeros(len(b) + len(bx)),
+        )
+        if invalid := [name for name, x in weights.items() if not x.isfinite().all()]:
+            raise ValueError(f'{", ".join(invalid)} with NaN or infinite numbers')
+    return weights
 
 
 @MODELS.register_module()

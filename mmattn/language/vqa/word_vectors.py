@@ -14,6 +14,7 @@ from mmattn._compat import has_loaded
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import SPECIALS, UNK
 from mmattn.registry import HOOKS
+from mmattn.utils.faults import reading
 from mmattn.utils.model_wrappers import unwrapped
 
 
@@ -68,17 +69,18 @@ def _from_text(path: str | Path, words: set[str], dim: int) -> dict[str, Tensor]
 
 
 def _from_table(path: str | Path, words: set[str], dim: int, dictionary: str | Path) -> dict[str, Tensor]:
-    try:
+    with reading(path, 'not an array'):
         table = np.load(path, mmap_mode='r', allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(f'{path}: not an array: {error}') from error
-    rows = {word.strip(): number for number, word in enumerate(read_lines(dictionary))}
-    if table.ndim != 2 or table.shape[1] != dim or len(table) < len(rows):
+        if table.dtype.kind != 'f':
+            raise ValueError(f'of {table.dtype}, not of floating-point numbers')
+    lines = read_lines(dictionary)
+    rows = {word.strip(): number for number, word in enumerate(lines)}
+    if table.ndim != 2 or table.shape[1] != dim or len(table) < len(lines):
         raise ValueError(
-            f'{path}: must be (n, {dim}), with word_dim of the question encoder and at least {len(rows):,} rows, the '
+            f'{path}: must be (n, {dim}), with word_dim of the question encoder and at least {len(lines):,} rows, the '
             f'lines of {dictionary}; got {table.shape}'
         )
-    return {word: torch.tensor(table[rows[word]], dtype=torch.float32) for word in words & rows.keys()}
+    return {word: torch.from_numpy(table[rows[word]].astype(np.float32)) for word in words & rows.keys()}
 
 
 UNKNOWN = 'UNK'
