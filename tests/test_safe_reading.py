@@ -1,5 +1,6 @@
 """Files from elsewhere run no code and write nothing outside of their folder: archives, arrays and checkpoints."""
 
+import gzip
 import importlib
 import io
 import json
@@ -102,6 +103,15 @@ def test_unsafe_entries_are_all_reported_before_anything_is_extracted(kind, tmp_
     assert named == [*OUTSIDE, *LINKS[kind]]
     assert all(str(archive) in text for text in raised.value.args)
     assert files(tmp_path).keys() == {archive.name}
+
+
+def test_a_changed_byte_of_a_compressed_archive_is_noticed(tmp_path, scratch):
+    archive = write_tar(tmp_path / 'x.tar', {'data/a.txt': b'a' * 2000}, 'w')
+    damaged = gzip.compress(archive.read_bytes(), 0).replace(b'a' * 1000, b'b' * 1000, 1)
+    (tmp_path / 'x.tgz').write_bytes(damaged)
+    with pytest.raises(Fault, match=r'x\.tgz: not a zip or tar archive, or damaged'):
+        unpack(tmp_path / 'x.tgz', scratch)
+    assert not files(scratch)
 
 
 # --- objects in arrays and checkpoints

@@ -1,6 +1,7 @@
 """Functions that the commands in ``tools/dataset_converters`` share: faults, archives, threads and output folders."""
 
 import argparse
+import errno
 import gzip
 import lzma
 import os
@@ -136,9 +137,15 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
         else:
             with tarfile.open(source) as archive:
                 check_unpacked_size(source, sum(entry.size for entry in archive))
+                while archive.fileobj.read(2**20):  # type: ignore[union-attr]
+                    pass  # up to the checksum, which tarfile does not reach
                 check_entries(source, ((entry.name, entry.isfile() or entry.isdir()) for entry in archive), names)
                 archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a damaged directory of a zip file names a place before its start
+            raise
         raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
     except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
         raise Fault(f'{source}: cannot be unpacked here: {error}; unpack it, and give the folder') from error
