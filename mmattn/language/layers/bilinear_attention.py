@@ -185,9 +185,12 @@ def bilinear_attention(
 
 def _parts(first: Tensor, x: Tensor, y: Tensor, *extra: Tensor) -> Iterator[tuple]:
     """Yield slices of the batch that fit the byte budget, with their tensors. ``first`` is A or p."""
+    tensors = first, x, y, *extra
+    if any(z.shape[:1] != x.shape[:1] for z in tensors):  # else a part of the result would not be computed
+        raise ValueError(f'all tensors must share the batch; got {[tuple(z.shape) for z in tensors]}')
     glimpses, (batch, queries, channels), dtype = first.shape[1], x.shape, accumulator(x)
     for part in chunks(batch, (2 * glimpses * queries + y.shape[1]) * channels * dtype.itemsize):
-        yield part, *(z[part].to(dtype) for z in (first, x, y, *extra))
+        yield part, *(z[part].to(dtype) for z in tensors)
 
 
 def _without_autocast(reference: Callable) -> Callable:
