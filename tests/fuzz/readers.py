@@ -1,0 +1,447 @@
+"""The files that the package reads, by kind, and the entrance through which it reads each."""
+
+import io
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from PIL import Image
+
+import mmattn.registry  # noqa: F401
+from mmattn.data_check.images import ImageFile, inspect_files
+from mmattn.data_check.masks import SegDataCheckHook
+from mmattn.engine import read_checkpoint
+from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
+from mmattn.language.grounding.datasets import EntitiesDataset
+from mmattn.language.progress_file import open_progress
+from mmattn.language.regions.image_inputs import given_picture
+from mmattn.language.regions.region_store import Regions, RegionStore
+from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.language.translation.datasets import ParallelTextDataset
+from mmattn.language.vqa.datasets import VQADataset, read_picture
+from mmattn.language.vqa.encoders import read_skip_thought
+from mmattn.language.vqa.word_vectors import read_word_vectors
+from mmattn.utils.trained_model import trained_settings, warn_of_differences
+from mmattn.video.backbone_weights import load_backbone
+from mmattn.video.clip_readers import open_clip
+from mmattn.video.datasets import DAVISDataset, YouTubeVOSDataset
+from mmattn.video.frame_files import read_frame
+from mmattn.video.masks import read_mask, write_mask
+from reproduction import language_releases, rehearsal_data, releases
+
+from .. import tiny_data
+from ..data_check import image_folders
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / 'tools' / 'deployment'))
+import run_onnx  # noqa: E402
+
+del sys.path[0]
+
+
+class Kind(NamedTuple):
+    """A kind of files: what writes them into a folder, which are changed, and what reads them.
+
+    A reader returns None, or the faults that it lists.
+    """
+
+    write: Callable[[Path], object]
+    read: Callable[[Path], str | None]
+    changed: str = '**/*'
+
+
+def _faults(listed):
+    """The text of the faults that the check of data lists, by path."""
+    return '\n'.join(f'{path}: {reason}' for path, reasons in listed.items() for reason in reasons)
+
+
+def _every(dataset):
+    for index in range(len(dataset)):
+        dataset[index]
+
+
+def _data_set(kind, *cfgs, attributes=False):
+    """Build data sets and get each sample, as in training, and check them, as before it."""
+
+    def read(folder):
+        given = [{**cfg, 'data_root': str(folder)} for cfg in cfgs]
+        model = SimpleNamespace(num_features=tiny_data.FEATURES, reads_attributes=attributes, num_answers=None)
+        said = _faults(kind.find_faults([dict(cfg) for cfg in given], model))
+        for cfg in given:
+            kind.read_vocabulary(dict(cfg))
+            _every(kind(**cfg))
+        return said
+
+    return read
+
+
+def _check_boxes(cfg):
+    def read(folder):
+        from mmattn.detection import DetDataCheckHook
+
+        init_default_scope('mmdet')
+        loaders = dict(train_dataloader=dict(dataset={**cfg, 'data_root': str(folder)}))
+        runner = SimpleNamespace(cfg=Config(dict(default_scope='mmdet', **loaders)), work_dir=str(folder / 'work'))
+        DetDataCheckHook(allow_absent=cfg['metainfo']['classes']).before_loops(runner)
+
+    return read
+
+
+def _check_masks(folder):
+    init_default_scope('mmseg')
+    SegDataCheckHook(allow_absent=['class 0', 'class 1']).before_loops(
+        image_folders.FakeRunner(folder / 'work', image_folders.data_set(folder))
+    )
+
+
+def _write_segmentation(folder):
+    for number in range(2):
+        image_folders.add(folder, f'{number}')
+    palette = Image.fromarray(np.random.default_rng(0).integers(0, 2, image_folders.SIZE).astype(np.uint8), 'P')
+    palette.putpalette([0, 0, 0, 255, 0, 0])
+    palette.save(folder / 'ann_dir/train/0.png')
+
+
+def _state():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).state_dict()
+
+
+CONFIG = (ROOT / 'configs/_base_/models/san.py').read_text(encoding='utf-8')
+
+
+def _write_checkpoint(folder, zipped=True):
+    from mmengine.logging import HistoryBuffer
+
+    meta = dict(cfg=CONFIG, epoch=3, iter=12, dataset_meta=dict(classes=('a', 'b'), palette=[[0, 0, 0], [9, 9, 9]]))
+    content = dict(meta=meta, state_dict=_state(), message_hub=dict(loss=HistoryBuffer([1.0], [1])))
+    content['param_schedulers'] = [dict(last_step=3, base_values=[0.1])]
+    torch.save(content, folder / 'model.pth', _use_new_zipfile_serialization=zipped)
+
+
+def _read_checkpoint(folder):
+    path = folder / 'model.pth'
+    checkpoint = read_checkpoint(path)
+    meta = checkpoint.get('meta', {}) if isinstance(checkpoint, dict) else {}
+    if isinstance(meta, dict):
+        warn_of_differences(str(path), meta, dict(type='mmattn.SANCaptioner', num_layers=3))
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    load_backbone(module, dict(type='x'), path)
+
+
+def _read_settings(folder):
+    trained_settings(dict(cfg=(folder / 'config.py').read_text(encoding='utf-8', errors='surrogateescape')))
+
+
+def _read_archive(folder):
+    from mmattn.language.regions.region_archives import read_images
+
+    for _, _, read in read_images([folder / 'features_all.npz'], '{}'):
+        read()
+
+
+def _read_store(folder):
+    store = RegionStore(folder / 'regions')
+    said = store.find_faults()
+    for image_id in store.image_ids:
+        store[image_id]
+    return '\n'.join([str(folder / 'regions'), *said]) if said else None
+
+
+def _write_progress(folder):
+    with open_progress(folder / 'out.json.part', dict(model='a', beam=3), False) as (_, add):
+        add({number: dict(caption='a dog', score=-1.5) for number in range(3)})
+
+
+def _read_progress(folder):
+    with open_progress(folder / 'out.json.part', dict(model='a', beam=3), True) as (done, add):
+        add({7: dict(caption='a')})
+        json.dumps([done[number] for number in sorted(done)])
+
+
+def _regions(count=3):
+    boxes, features = map(torch.from_numpy, language_releases.random_regions(0, count, 6))
+    return Regions(features, boxes, (50, 40))
+
+
+def _write_part(folder):
+    writer = RegionWriter(folder / 'regions', 'a source')
+    for name in 'abc':
+        writer.write(name, _regions())
+    writer.__exit__(KeyboardInterrupt, None, None)
+
+
+def _resume_part(folder):
+    with RegionWriter(folder / 'regions', 'a source') as writer:
+        for name in 'abcd':
+            if name not in writer:
+                writer.write(name, _regions())
+    return _read_store(folder)
+
+
+def _read_cache(folder):
+    files = [ImageFile(str(path), 'cv2', 'color') for path in sorted((folder / 'img_dir').rglob('*.png'))]
+    facts, _ = inspect_files(files, folder / 'data_check.json')
+    sizes = {tuple(fact.size) for fact in facts.values()}
+    return None if sizes == {(48, 40)} else f'data_check.json: {facts}'
+
+
+def _write_cache(folder):
+    _write_segmentation(folder)
+    inspect_files([ImageFile(str(path), 'cv2', 'color') for path in (folder / 'img_dir').rglob('*.png')],
+                  folder / 'data_check.json')  # fmt: skip
+
+
+def _write_pictures(folder):
+    for number, suffix in enumerate(('.png', '.jpg', '.webp', '.bmp', '.tif', '.gif')):
+        releases.save(folder / f'{number}{suffix}', releases.photo(number))
+
+
+def _read_pictures(folder):
+    for path in sorted(folder.iterdir()):
+        if path.suffix == '.gif':
+            given_picture(path)
+            continue
+        read_frame(path)
+        read_picture(path)
+        given_picture(path)
+        run_onnx.read(path, max_pixels=2**24)
+
+
+def _write_masks(folder):
+    write_mask(folder / '0.png', np.eye(20, 30, dtype=np.uint8) * 3)
+    Image.fromarray(np.eye(20, 30, dtype=np.uint8)).save(folder / '1.png')
+    Image.fromarray(np.eye(20, 30, dtype=np.uint16)).save(folder / '2.png')
+
+
+def _read_masks(folder):
+    for path in sorted(folder.iterdir()):
+        ids = read_mask(path)
+        assert ids.dtype == np.uint8
+        assert ids.ndim == 2
+
+
+ABOUT = dict(
+    not_described='', mode='whole', resize=dict(scale=[40, 32], scale_factor=None, keep_ratio=True),
+    mean=[120, 110, 100], std=[60.0, 50.0, 40.0], size_divisor=8, pad_value=0, align_corners=False, threshold=None,
+    channel_order='RGB',
+    classes=['a', 'b'], palette=[[0, 0, 0], [9, 9, 9]],
+)  # fmt: skip
+
+
+def _onnx(folder):
+    import onnx
+    from onnx import helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.random.default_rng(0).normal(size=(2, 3, 3, 3)).astype(np.float32), 'weight')
+    sides = [helper.make_tensor_value_info(name, 1, [1, channels, 'height', 'width'])
+             for name, channels in (('image', 3), ('logits', 2))]  # fmt: skip
+    node = helper.make_node('Conv', ['image', 'weight'], ['logits'], pads=[1] * 4)
+    graph = helper.make_graph([node], 'network', sides[:1], sides[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=8)
+    helper.set_model_props(model, dict(mmattn=json.dumps(ABOUT)))
+    onnx.save(model, folder / 'model.onnx')
+    releases.save(folder / '0.png', releases.photo(0))
+
+
+def _segment(folder):
+    arguments, sys.argv = sys.argv, ['run_onnx.py', *map(str, (folder / 'model.onnx', folder / '0.png'))]
+    sys.argv += ['--out-dir', str(folder / 'out'), '--threads', '1']
+    try:
+        run_onnx.main()
+    finally:
+        sys.argv = arguments
+
+
+def _write_clip(folder):
+    import cv2
+
+    writer = cv2.VideoWriter(str(folder / 'clip.avi'), cv2.VideoWriter.fourcc(*'MJPG'), 10, (44, 30))
+    for position in range(4):
+        writer.write(releases.frame(releases.squares(position, 1), position))
+    writer.release()
+
+
+def _read_clip(folder):
+    for _, image in open_clip(folder / 'clip.avi').read():
+        assert image.ndim == 3
+
+
+def _read_vectors(folder):
+    read_word_vectors(folder / 'glove.txt', ['dog', 'cat'], 6)
+    read_word_vectors(folder / 'utable.npy', ['dog', 'cat'], 12, folder / 'dictionary.txt')
+    gru = torch.nn.GRU(12, 8)
+    weights = read_skip_thought(folder / 'uni_skip.npz')
+    try:
+        gru.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f'uni_skip.npz: {error}') from error
+
+
+def _write_vectors(folder):
+    language_releases.skip_thought(folder, ('dog', 'cat'))
+    language_releases.glove(folder / 'glove.txt', ('dog', 'cat', 'a'))
+
+
+class Converter:
+    """The release of a data set, and the calls of the converters that read it."""
+
+    def __init__(self, variable):
+        self.variable, self.calls = variable, []
+
+    def write(self, folder):
+        convert, add_grid = rehearsal_data.convert, rehearsal_data.add_grid
+        rehearsal_data.convert, rehearsal_data.add_grid = self.record, lambda *_: None
+        try:
+            rehearsal_data.DATA[self.variable](folder / 'root', folder / 'source')
+        finally:
+            rehearsal_data.convert, rehearsal_data.add_grid = convert, add_grid
+        self.calls = [(tool, [word.replace(str(folder), '{}') for word in words]) for tool, words in self.calls]
+
+    def record(self, tool, *words):
+        rehearsal_data.script(tool)  # imports what it requires
+        self.calls.append((tool, [str(word) for word in words]))
+
+    def read(self, folder):
+        for tool, words in self.calls:
+            said = io.StringIO()
+            with redirect_stderr(said):
+                code = rehearsal_data.script(tool)['main']([word.replace('{}', str(folder)) for word in words])
+            if code:
+                return said.getvalue() or f'exit {code}'
+        return None
+
+
+def _converters():
+    for variable in (
+        'CAMVID', 'COCO_CAPTIONS', 'COCO_QA', 'COCO_VQA_MINI', 'DAQUAR', 'EASY_VQA', 'FASSEG', 'FLICKR30K_GROUNDING',
+        'FLICKR8K', 'HELEN_ALIGNED', 'IWSLT14', 'LFW_PL', 'MULTI30K', 'STILLS', 'VATEX', 'VQA1', 'VQA2', 'WMT14_EN_DE',
+        'WMT14_EN_FR',
+    ):  # fmt: skip
+        converter = Converter(f'{variable}_ROOT')
+        yield f'converter {variable}', Kind(converter.write, converter.read)
+
+
+COCO = dict(type='CocoDataset', ann_file='annotations/instances_train2017.json', data_prefix=dict(img='train2017/'))
+VOC = dict(type='VOCDataset', ann_file='ImageSets/Main/train.txt', data_prefix=dict(sub_data_root=''))
+CLASSES = ('RBC', 'WBC', 'Platelets')
+SCALES = dict(filter_cfg=dict(filter_empty_gt=True, min_size=8), pipeline=[])
+
+
+def _coco(folder):
+    from mmdet.datasets import CocoDataset
+
+    releases.coco(folder)
+    shutil.rmtree(folder / 'val2017')
+    (folder / 'annotations/instances_val2017.json').unlink()
+    COCO['metainfo'] = dict(classes=CocoDataset.METAINFO['classes'])
+
+
+COCO['metainfo'] = dict(classes=())
+CAPTION = [dict(ann_file='dataset_coco.json', regions='regions', split=split, attributes='attributes.json')
+           for split in ('train', 'val')]  # fmt: skip
+
+
+def _coco_captions(folder):
+    """COCO's own layout of captions."""
+    tiny_data._regions(folder / 'regions', ['1', '2', '3'])
+    images = [dict(id=number, file_name=f'{number}.jpg') for number in (1, 2, 3)]
+    captions = [dict(id=10 * i['id'] + n, image_id=i['id'], caption=text) for i in images
+                for n, text in enumerate(language_releases.captions(i['id']))]  # fmt: skip
+    releases.write_json(folder / 'captions_train.json', dict(images=images, annotations=captions))
+
+
+KINDS = {
+    'checkpoint (zip)': Kind(_write_checkpoint, _read_checkpoint),
+    'checkpoint (legacy)': Kind(partial(_write_checkpoint, zipped=False), _read_checkpoint),
+    'config in a checkpoint': Kind(lambda folder: (folder / 'config.py').write_text(CONFIG), _read_settings),
+    'region store': Kind(lambda folder: tiny_data._regions(folder / 'regions', 'abcd'), _read_store),
+    'region store, unfinished': Kind(_write_part, _resume_part, '**/*.json*'),
+    'region archive (npz)': Kind(
+        lambda folder: language_releases.region_archive(folder / 'features_all.npz'), _read_archive
+    ),
+    'COCO': Kind(_coco, lambda folder: _check_boxes({**COCO, **SCALES})(folder), 'annotations/*'),
+    'VOC': Kind(
+        partial(releases.voc, classes=CLASSES),
+        _check_boxes({**VOC, **SCALES, 'metainfo': dict(classes=CLASSES)}),
+        'Annotations/train*',
+    ),
+    'VOC, list': Kind(
+        partial(releases.voc, classes=CLASSES),
+        _check_boxes({**VOC, **SCALES, 'metainfo': dict(classes=CLASSES)}),
+        'ImageSets/Main/train.txt',
+    ),
+    'captions (Karpathy), attributes': Kind(
+        partial(tiny_data.captions, name='coco'),
+        _data_set(COCOCaptionDataset, *[dict(cfg, min_count=0) for cfg in CAPTION], attributes=True),
+        '*.json',
+    ),
+    'captions (COCO)': Kind(
+        _coco_captions,
+        _data_set(COCOCaptionDataset, dict(ann_file='captions_train.json', regions='regions', min_count=0)),
+        '*.json',
+    ),
+    'captions (VATEX)': Kind(
+        tiny_data.vatex,
+        _data_set(VATEXDataset, dict(ann_file='vatex_training_v1.0.json', regions='regions', min_count=0)),
+        'vatex_training*',
+    ),
+    'questions': Kind(
+        tiny_data.questions,
+        _data_set(
+            VQADataset,
+            dict(ann_file='questions_train.json', regions='regions', min_answers=1),
+            dict(ann_file='questions_train.json', regions='regions', min_answers=1, test_mode=True),
+        ),
+        'questions_train.json',
+    ),
+    'entities': Kind(
+        tiny_data.entities,
+        _data_set(
+            EntitiesDataset,
+            dict(ann_file='entities_train.json', regions='regions'),
+            dict(ann_file='entities_train.json', regions='regions', test_mode=True),
+        ),
+        'entities_train.json',
+    ),
+    'parallel text': Kind(
+        partial(tiny_data.parallel_text, source='en', target='de'),
+        _data_set(ParallelTextDataset, dict(split='train'), dict(split='val', test_mode=True)),
+        '[!t]*[!n]',
+    ),
+    'corpus.json': Kind(
+        partial(tiny_data.parallel_text, source='en', target='de'),
+        _data_set(ParallelTextDataset, dict(split='train')),
+        'corpus.json',
+    ),
+    'label maps': Kind(_write_segmentation, _check_masks, 'ann_dir/**/*'),
+    'images': Kind(_write_segmentation, _check_masks, 'img_dir/**/*'),
+    'cache of the data check': Kind(_write_cache, _read_cache, 'data_check.json'),
+    'pictures and frames': Kind(_write_pictures, _read_pictures),
+    'masks of clips': Kind(_write_masks, _read_masks),
+    'DAVIS': Kind(
+        lambda folder: releases.davis(folder, cat=[releases.squares(p, 1, 2) for p in range(3)]),
+        lambda folder: _every(DAVISDataset('ImageSets/train.txt', '240p', data_root=str(folder))),
+    ),
+    'YouTube-VOS': Kind(
+        lambda folder: releases.youtube_vos(folder, {'a': {1: ('cat', 0), 2: ('dog', 1)}}, {'a': 3}),
+        lambda folder: _every(YouTubeVOSDataset(data_root=str(folder), seen='meta.json')),
+        'meta.json',
+    ),
+    'video': Kind(_write_clip, _read_clip),
+    'word vectors': Kind(_write_vectors, _read_vectors),
+    'progress of a run': Kind(_write_progress, _read_progress),
+    'ONNX': Kind(_onnx, _segment, 'model.onnx'),
+    **dict(_converters()),
+}
+logging.disable(logging.CRITICAL)
