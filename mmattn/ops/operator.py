@@ -130,8 +130,14 @@ class Operator(Generic[Arguments]):
 
     @staticmethod
     def _define(name: str, signature: str, run: Callable, fake: Callable) -> None:
+        def run_strided(*operands: Any) -> Any:
+            # PyTorch calls native code, which checks the arguments, for no other tensors
+            if odd := [x for x in list_tensors(operands) if x.layout is not torch.strided or x.is_quantized]:
+                raise ValueError(f'{name}: all tensors must be strided, not {odd[0].layout} of {odd[0].dtype}')
+            return run(*operands)
+
         LIBRARY.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
-        LIBRARY.impl(name, run, 'CompositeExplicitAutograd')
+        LIBRARY.impl(name, run_strided, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
         # Native code for CPUs calls this where no kernel runs.
         LIBRARY.define(f'_dispatch_{name}{signature}')
