@@ -66,15 +66,16 @@ def reading(
         describe (Callable): describes what the block raised.
 
     Example:
-        >>> with reading('sizes.json', 'not a list of numbers'):
-        ...     [int(x) for x in [1, None]]
+        >>> with reading('sizes.json', 'not the size of an image'):
+        ...     dict(height=3)['width']
         Traceback (most recent call last):
-        ValueError: sizes.json: not a list of numbers: int() argument must be a string, … not 'NoneType'
+        ValueError: sizes.json: not the size of an image: no 'width'
     """
     try:
         yield
     except Exception as error:
-        if (isinstance(error, OSError) and error.filename is not None) or str(path) in str(error):
+        of_system = isinstance(error, OSError) and error.filename is not None
+        if of_system or (isinstance(error, kind) and str(path) in str(error)):
             raise
         raise kind(f'{path}: {expected}{": " if expected else ""}{describe(error)}') from error
 
