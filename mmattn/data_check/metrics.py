@@ -19,7 +19,7 @@ BOX_RESULTS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 def metric_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: a metric of mmseg's ``IoUMetric`` with an unknown name."""
     for name in ('val_evaluator', 'test_evaluator'):
-        for metric in dicts(cfg.get(name)):
+        for metric in _metrics(cfg, name):
             if type_name(metric) == 'IoUMetric':
                 for unknown in set(_list(metric.get('iou_metrics', ['mIoU']))) - set(IOU_METRICS):
                     yield f'{name}.iou_metrics', _unknown(unknown, IOU_METRICS)
@@ -32,19 +32,24 @@ def monitor_faults(cfg: Config) -> Iterator[Fault]:
     These are the names of their results, which may go on after a slash or a dot. What never acts because there is no
     validation is logged as a warning.
     """
-    metrics = dicts(cfg.get('val_evaluator'))
+    metrics = _metrics(cfg, 'val_evaluator')
     monitored = list(_monitored(cfg))
     if not metrics:
-        for where, key in monitored:
+        for where, key, _ in monitored:
             log(f'{where}: there is no validation (val_evaluator), so {key!r} is never computed', WARNING)
     computed = [_computed(metric) for metric in metrics]
     if not metrics or None in computed:
         return
     names = {key for keys in computed for key in keys or ()}
-    for where, key in monitored:
-        if key != 'auto' and not any(key == name or key.startswith((f'{name}/', f'{name}.')) for name in names):
+    for where, key, rule in monitored:
+        if key == 'auto':
+            continue
+        if not any(key == name or key.startswith((f'{name}/', f'{name}.')) for name in names):
             evaluators = ' and '.join(type_name(metric) for metric in metrics)
             yield where, f'{_unknown(key, names)}: the metrics of val_evaluator ({evaluators})'
+        elif rule == 'less':  # of all metrics that are known here, more is better
+            field = where.rpartition('.')[0]
+            yield f'{field}.rule', f"{rule!r} would prefer the worst {key}, of which more is better: set rule='greater'"
 
 
 def _computed(metric: dict) -> set[str] | None:
@@ -71,14 +76,21 @@ def _computed(metric: dict) -> set[str] | None:
     return {f'{prefix}/{key}' if prefix else key for key in keys}
 
 
-def _monitored(cfg: Config) -> Iterator[tuple[str, str]]:
-    """Yield the settings of hooks and schedulers that name a metric of the validation, and the name."""
+def _metrics(cfg: Config, name: str) -> list[dict]:
+    parts = dicts(cfg.get(name))
+    return [metric for x in parts for metric in (dicts(x.get('metrics')) if type_name(x) == 'Evaluator' else [x])]
+
+
+def _monitored(cfg: Config) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the settings of hooks and schedulers that name a metric of the validation, the name, and the rule."""
     for setting in ('default_hooks', 'custom_hooks', 'param_scheduler'):
         for where, part in _components(cfg.get(setting), setting):
             for key in ('save_best', 'monitor'):
                 # mmengine's ReduceOnPlateauLR monitors 'loss' by default
-                default = 'loss' if key == 'monitor' and type_name(part).startswith('ReduceOnPlateau') else ()
-                yield from ((f'{where}.{key}', name) for name in _list(part.get(key, default) or ()))
+                is_plateau = key == 'monitor' and type_name(part).startswith('ReduceOnPlateau')
+                names = _list(part.get(key, 'loss' if is_plateau else ()) or ())
+                rules = _list(part.get('rule', 'less' if is_plateau else None))
+                yield from ((f'{where}.{key}', name, rules[i % len(rules)]) for i, name in enumerate(names))
 
 
 def _components(cfg: Any, where: str) -> Iterator[tuple[str, dict]]:

@@ -1,7 +1,11 @@
-"""Schedules and hooks that do not fit the length of the training, found before the first iteration."""
+"""Schedules and hooks that do not fit the training, found before the first iteration: the schedules are stepped."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from itertools import groupby
 from logging import WARNING
+from types import SimpleNamespace
 from typing import Any
 
 from mmengine.optim.scheduler.param_scheduler import INF, _ParamScheduler
@@ -11,6 +15,9 @@ from mmattn.utils.faults import raise_faults
 
 from .data_sets import Fault, log
 
+POINTS = 1000  # at which the learning rate is looked at
+NOTHING = 1e-6  # of its peak: a learning rate that trains nothing
+SHARE = 0.05  # of the training that may have such a rate
 DURATIONS = ('T_max', 'warmup', 'total_steps')  # of schedulers, counted from `begin`
 STEPS = ('milestones', 'step_size')
 STARTS = ('begin_iter', 'begin_epoch', 'switch_epoch')  # of hooks
@@ -19,62 +26,151 @@ STARTS = ('begin_iter', 'begin_epoch', 'switch_epoch')  # of hooks
 def check_schedules(runner: Any) -> None:
     """Check the built schedulers and hooks of a Runner, also after it has resumed from a checkpoint.
 
-    A learning rate that is never changed, or that is 0 before the training ends, is a ValueError. What the training is
-    too short for is logged as a warning, since short trials are common.
+    The schedulers are stepped through the rest of the training with copies of the optimizers' parameter groups. It is a
+    ValueError if a group with a learning rate trains nothing for the rest of the run, or for more than 5 % of it, if a
+    scheduler never acts, or fails. It is a warning if two schedulers lower a rate at once, if a rate ends above its
+    start, and what the training is too short for, since short trials are common.
     """
     loop = runner.train_loop
     schedulers = dict(_schedulers(getattr(runner, 'param_schedulers', None) or [], 'param_scheduler'))
-    raise_faults('the schedule', (': '.join(fault) for fault in _faults(loop, schedulers)))
-    for where, reason in (*_late_schedules(loop, schedulers), *_late_hooks(runner)):
+    never = [key for key, part in schedulers.items() if part.by_epoch and isinstance(loop, IterBasedTrainLoop)]
+    faults = []
+    for where in never:
+        part = schedulers.pop(where)
+        faults.append(
+            f'{where}.by_epoch: it is True (the default), but train_cfg counts iterations: {type(part).__name__} would '
+            f'never change {part.param_name}. Set by_epoch=False, and begin, end and milestones in iterations'
+        )
+    warnings = [*_late_schedules(loop, schedulers), *_late_hooks(runner)]
+    optimizers = {id(scheduler.optimizer): scheduler.optimizer for scheduler in schedulers.values()}
+    for key in optimizers:
+        own = {where: part for where, part in schedulers.items() if id(part.optimizer) == key}
+        course = _Course(loop, own)
+        faults += course.faults()
+        warnings += course.warnings()
+    raise_faults('the schedule', faults)
+    for where, reason in warnings:
         log(f'{where}: {reason}', WARNING)
 
 
 def _schedulers(parts: Any, where: str) -> Iterator[tuple[str, _ParamScheduler]]:
     if isinstance(parts, _ParamScheduler):
-        yield where, parts
+        if not getattr(parts, 'need_val_args', False):  # acts after each validation
+            yield where, parts
         return
     for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
         yield from _schedulers(part, f'{where}.{key}')
 
 
-def _faults(loop: Any, schedulers: dict[str, _ParamScheduler]) -> Iterator[Fault]:
-    for where, scheduler in schedulers.items():
-        if getattr(scheduler, 'need_val_args', False):  # acts after each validation
-            continue
-        if scheduler.by_epoch and isinstance(loop, IterBasedTrainLoop):
-            yield (
-                f'{where}.by_epoch',
-                f'it is True (the default), but train_cfg counts iterations: {type(scheduler).__name__} would never '
-                f'change {scheduler.param_name}. Set by_epoch=False, and begin, end and milestones in iterations',
-            )
-            continue
-        length, unit, setting = _length(loop, scheduler)
-        steps, needed = getattr(scheduler, 'total_steps', INF), min(scheduler.end, length) - scheduler.begin
-        if steps < needed:
-            yield (
-                f'{where}.total_steps',
-                f'{steps}, but {type(scheduler).__name__} acts for {needed} {unit}, and fails after its last step. Set '
-                f'total_steps to {needed}, or end to {scheduler.begin + steps}',
-            )
-        end = _in_iterations(loop, scheduler, scheduler.end)
-        is_last = all(
-            other.param_name != scheduler.param_name or _in_iterations(loop, other, other.begin) < end
-            for other in schedulers.values()
-        )
-        ends_at_zero = getattr(scheduler, 'eta_min', None) == 0 or getattr(scheduler, 'end_factor', None) == 0
-        if scheduler.end < length and ends_at_zero and is_last and scheduler.param_name == 'lr':
-            yield (
-                f'{where}.end',
-                f'{type(scheduler).__name__} reaches a learning rate of 0 at {scheduler.end} {unit}, but {setting} is '
-                f'{length}: the rest would train nothing. Set end to {length}, or {setting} to {scheduler.end}; a '
-                'resumed run continues with the end in its checkpoint',
-            )
+class _Course:
+    """The course of the learning rates of an optimizer, from the state of its schedulers to the end of the training."""
+
+    def __init__(self, loop: Any, schedulers: dict[str, _ParamScheduler]) -> None:
+        groups = next(iter(schedulers.values())).optimizer.param_groups
+        numbers = {str({**group, 'params': None, 'param_names': None}): i for i, group in enumerate(groups)}
+        kept = sorted(numbers.values())  # one of the groups with equal options
+        self.groups = [{**groups[i], 'params': []} for i in kept]
+        copy = SimpleNamespace(param_groups=self.groups, step=SimpleNamespace(_with_counter=True), _global_step=0)
+        self.schedulers = {where: deepcopy(part, {id(part.optimizer): copy}) for where, part in schedulers.items()}
+        for part in self.schedulers.values():
+            part.verbose = False
+            part.base_values = [part.base_values[i] for i in kept]
+        self.start = [max(group['lr'], group.get('initial_lr', 0)) for group in self.groups]
+        self.setter = [next(iter(schedulers))] * len(kept)  # the scheduler that changed the rate last
+        self.rates = [group['lr'] for group in self.groups]
+        self.at_once: dict[str, int] = {}  # two schedulers that lower a rate, and the iteration
+        self.failed: list[str] = []
+        self.points: list[tuple[int, list[float], list[str]]] = []
+        by_iteration = isinstance(loop, IterBasedTrainLoop)
+        self.length = loop.max_iters
+        self.setting = 'train_cfg.max_iters' if by_iteration else f'train_cfg.max_epochs={loop.max_epochs}'
+        self.epoch = self.length if by_iteration else max(1, self.length // loop.max_epochs)
+        self._run(loop.iter, by_iteration)
+
+    def _run(self, iteration: int, by_iteration: bool) -> None:
+        stride = max(1, (self.length - iteration) // POINTS)
+        due = iteration
+        while iteration < self.length and not self.failed:
+            if iteration >= due or iteration == self.length - 1:
+                self.points.append((iteration, [*self.rates], [*self.setter]))
+                due = iteration + stride
+            parts = {
+                key: x for key, x in self.schedulers.items() if not x.by_epoch and x.last_step + x.begin < x.end - 1
+            }
+            if not parts:  # nothing changes before the end of the epoch
+                iteration = max(iteration, min(due, self.length, iteration // self.epoch * self.epoch + self.epoch) - 1)
+            if (iteration + 1) % self.epoch == 0 and not by_iteration:
+                parts |= {key: part for key, part in self.schedulers.items() if part.by_epoch}
+            self._step(parts, iteration)
+            iteration += 1
+
+    def _step(self, parts: dict[str, _ParamScheduler], iteration: int) -> None:
+        lowered = []
+        for where, part in parts.items():
+            before = [group['lr'] for group in self.groups]
+            try:
+                part.step()
+            except Exception as error:  # such as of OneCycleLR, after its last step
+                self.failed.append(f'{where}: {type(part).__name__} fails after iteration {iteration + 1}: {error}')
+                return
+            changes = [group['lr'] - rate for group, rate in zip(self.groups, before)]
+            goals = self._goals(part)
+            for i in [i for i, change in enumerate(changes) if change]:
+                self.setter[i], self.rates[i] = where, goals[i]
+            lowered += [where] * (min(changes) < 0)
+        if len(lowered) > 1:
+            self.at_once.setdefault(' and '.join(lowered), iteration + 1)
+
+    @staticmethod
+    def _goals(part: _ParamScheduler) -> list[float]:
+        """List the rates, or those that the scheduler aims at when it ends: CosineAnnealingLR ends a step before 0."""
+        with suppress(Exception):  # of schedulers that have no further step
+            if part.last_step + part.begin == part.end - 1:
+                part = deepcopy(part)
+                part.end += 1
+                part.step()
+        return [group['lr'] for group in part.optimizer.param_groups]
+
+    def faults(self) -> list[str]:
+        """List the stretches of the training in which a group trains nothing, and schedulers that fail."""
+        ends = [iteration for iteration, _, _ in self.points[1:]] + [self.length]
+        texts = dict.fromkeys(self.failed)
+        for i, start in enumerate(self.start):
+            rates = [point[1][i] for point in self.points]
+            peak = max([start, *rates])
+            dead = [not rate > NOTHING * peak for rate in rates]
+            for is_dead, group in groupby(range(len(rates)), dead.__getitem__):
+                first, *_, last = [*group] * 2
+                begin, end = self.points[first][0], ends[last]
+                by_epoch = self.schedulers[self.points[first][2][i]].by_epoch
+                if end == self.length:  # the last iteration may have a rate of 0
+                    wrong = end - begin > 1 and (rates[first] == rates[last] or end - begin > SHARE * self.length)
+                else:  # a cycle may pass 0
+                    wrong = end - begin > max(SHARE * self.length, self.epoch if by_epoch else 1)
+                if is_dead and wrong and peak > 0:
+                    where = self.points[first][2][i]
+                    name = type(self.schedulers[where]).__name__
+                    texts[
+                        f'{where}: with {name}, the learning rate is at most a millionth of its peak, {peak:g}, from '
+                        f'iteration {begin} to {end} of {self.length} ({self.setting}), which would train nothing. '
+                        f'Change where {name} ends, or {self.setting.partition("=")[0]}; a resumed run continues with '
+                        'the schedule in its checkpoint'
+                    ] = None
+        return [*texts]
+
+    def warnings(self) -> Iterator[Fault]:
+        """Yield schedulers that lower a rate at once, and rates that end above their start."""
+        for where, iteration in self.at_once.items():
+            yield where, f'both lower the learning rate after iteration {iteration}, so that it is the product of both'
+        if self.points:
+            _, rates, setters = self.points[-1]
+            for start, rate, where in dict.fromkeys(zip(self.start, rates, setters)):
+                if rate > start * (1 + NOTHING):
+                    yield where, f'the learning rate ends at {rate:g}, above its start, {start:g}'
 
 
 def _late_schedules(loop: Any, schedulers: dict[str, _ParamScheduler]) -> Iterator[Fault]:
     for where, scheduler in schedulers.items():
-        if getattr(scheduler, 'need_val_args', False):
-            continue
         length, unit, setting = _length(loop, scheduler)
         ends = f'training ends at {length} {unit} ({setting})'
         begin = scheduler.begin
@@ -132,7 +228,3 @@ def _length(loop: Any, scheduler: _ParamScheduler) -> tuple[int, str, str]:
     if isinstance(loop, IterBasedTrainLoop):
         return loop.max_iters, 'iterations', 'train_cfg.max_iters'
     return loop.max_iters, 'iterations', f'train_cfg.max_epochs={loop.max_epochs} in iterations'
-
-
-def _in_iterations(loop: Any, scheduler: _ParamScheduler, count: int) -> float:
-    return count * loop.max_iters / loop.max_epochs if scheduler.by_epoch else count

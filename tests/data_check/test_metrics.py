@@ -28,6 +28,9 @@ IOU, PLATEAU = dict(type='IoUMetric'), dict(type='ReduceOnPlateauLR')
         (IOU, 'mIoU', dict(custom_hooks=[dict(type='EarlyStoppingHook', monitor='a')]), "custom_hooks.0.monitor: 'a'"),
         (IOU, 'mIoU', dict(param_scheduler=PLATEAU), "param_scheduler.monitor: 'loss'"),
         (IOU, 'mIoU', dict(param_scheduler=dict(g=[dict(PLATEAU, monitor='a')])), "param_scheduler.g.0.monitor: 'a'"),
+        (dict(type='Evaluator', metrics=[IOU]), 'mDice', {}, "'mDice' .*mIoU"),
+        (IOU, 'mIoU', dict(param_scheduler=dict(PLATEAU, monitor='mIoU')), "param_scheduler.rule: 'less' .*mIoU"),
+        (IOU, 'mIoU', dict(custom_hooks=[dict(type='EarlyStoppingHook', monitor='mIoU', rule='less')]), '0.rule: '),
         (dict(type='CocoMetric', metric=['bbox', 'segm']), ['coco/segm_mAP', 'coco/bbox_mAP_50'], {}, None),
         (dict(type='VOCMetric', iou_thrs=[0.5, 0.75], prefix='cells'), 'cells/AP75', {}, None),
         ([dict(type='VOCMetric'), dict(type='SomebodysMetric')], 'anything', {}, None),
@@ -43,3 +46,10 @@ def test_metrics_that_cannot_be_computed_are_found_before_training(evaluator, sa
     assert len(found) == (names is not None)
     assert all(re.search(names, ': '.join(fault)) for fault in found)
     assert ['default_hooks.checkpoint.save_best: ' in text for _, text in warned] == [True] * (evaluator is None)
+
+
+@pytest.mark.parametrize(('rule', 'number'), [('less', 1), ('greater', 0), (['greater', 'less'], 1), (None, 0)])
+def test_the_worst_is_not_the_best(rule, number):
+    hook = dict(type='CheckpointHook', save_best=['mIoU', 'mAcc'], rule=rule)
+    faults = [*monitor_faults(Config(dict(val_evaluator=IOU, default_hooks=dict(checkpoint=hook))))]
+    assert len({where for where, _ in faults}) == number
