@@ -165,7 +165,7 @@ class _Course:
         if self.points:
             _, rates, setters = self.points[-1]
             for start, rate, where in dict.fromkeys(zip(self.start, rates, setters)):
-                if rate > start * (1 + NOTHING):
+                if rate > start * 1.01:  # a warm-up of LinearLR may end a step beyond
                     yield where, f'the learning rate ends at {rate:g}, above its start, {start:g}'
 
 
