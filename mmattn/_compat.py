@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mmengine.runner import BaseLoop, Runner
     from torch import Tensor, nn
     from torch.utils.data import DataLoader
+    from torch.utils.hooks import RemovableHandle
 
 # The public unpickler, in C, allocates and fills as much memory as a pickle says.
 PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
@@ -145,6 +146,17 @@ def copy_versions(source: dict, target: dict) -> None:
 def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
     """Call ``hook(state_dict, prefix, …)`` before weights are loaded. torch 2.4 has no public function for it."""
     module._register_load_state_dict_pre_hook(hook)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Check that nothing but its class's ``forward`` runs when a module is called. torch has no public function."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return not any(hooks) and 'forward' not in vars(module) and '_conv_forward' not in vars(module)
+
+
+def is_last_hook(module: nn.Module, handle: RemovableHandle) -> bool:
+    """Check that a hook runs after all others before a module's ``forward``. torch has no public function for it."""
+    return [*module._forward_pre_hooks][-1] == handle.id
 
 
 def persistent_buffers(model: nn.Module) -> Iterator[Tensor]:

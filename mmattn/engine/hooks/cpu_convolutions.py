@@ -1,17 +1,24 @@
 """Faster convolutions on a CPU: batch norms folded into them in tests, and channels last."""
 
+import copy
+import logging
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import torch
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-Replaced = list[tuple[nn.Module, str, nn.Module]]
+from mmattn._compat import is_last_hook, is_plain
+
+COMPARED = 4096  # numbers of each output, at even distances
 
 
 class CPUConvolutionsHook(Hook):
@@ -29,7 +36,7 @@ class CPUConvolutionsHook(Hook):
 
     def __init__(self, channels_last: bool = False) -> None:
         self._use_channels_last = channels_last
-        self._replaced: Replaced = []
+        self._folded: FoldedNorms | None = None
 
     def before_run(self, runner: Runner) -> None:
         """Prepare the backbone for channels last."""
@@ -38,31 +45,32 @@ class CPUConvolutionsHook(Hook):
             self._use_channels_last = False  # once, if a Runner trains and then tests
 
     def before_test_iter(self, runner: Runner, batch_idx: int, data_batch: object = None) -> None:
-        """Fold the norms before the first batch, when all weights are loaded."""
+        """Prepare to fold the norms in the first batch, when all weights are loaded."""
         model = runner.model
         if batch_idx == 0 and _is_on_cpu(model) and not isinstance(model, FullyShardedDataParallel):
-            self._replaced = fold_norms(model)
+            self._folded = fold_norms(model)
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         """Restore the norms."""
-        for parent, name, module in self._replaced:
-            setattr(parent, name, module)
-        self._replaced = []
+        if self._folded is not None:
+            self._folded.restore()
+        self._folded = None
 
 
 def prepare_for_inference(model: nn.Module, channels_last: bool = False) -> None:
     """Make a trained model compute its convolutions faster on a CPU. It cannot be trained or saved afterwards.
 
-    Batch norms are folded. Outputs differ by rounding. On other devices, nothing changes.
+    Batch norms are folded when the model is called for the first time without gradients, see :class:`FoldedNorms`.
+    Outputs differ by rounding. On other devices, nothing changes.
 
     Args:
         model (nn.Module): with its weights, on its device, and in evaluation mode.
         channels_last (bool): whether backbones receive images with channels last. Defaults to False.
     """
     if _is_on_cpu(model):
-        fold_norms(model)
         if channels_last:
             use_channels_last(model)
+        fold_norms(model)
 
 
 def use_channels_last(model: nn.Module) -> None:
@@ -90,39 +98,155 @@ def _channels_last(module: nn.Module, args: tuple) -> tuple:
     return tuple(x.contiguous(memory_format=torch.channels_last) if image else x for x, image in zip(args, is_map))
 
 
-def fold_norms(model: nn.Module) -> Replaced:
-    """Fold batch norms into the convolutions before them, in a model in evaluation mode.
+class FoldedNorms:
+    """Batch norms that are folded into the convolutions before them, in a model in evaluation mode, without gradients.
 
-    Returns:
-        list of tuple[nn.Module, str, nn.Module]: the replaced modules, after their parents and their names in them.
+    A module that has both is folded when it is called for the first time: with the norms, and then without them. If it,
+    or a module in it, returns something else, an error names the module, its first result is returned, and all norms of
+    the model are restored. Modules that are not called are left alone.
 
-    Example:
-        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
-        >>> _ = fold_norms(model)
-        >>> model[1]
-        Identity()
+    Args:
+        model (nn.Module): with its weights.
     """
-    replaced: Replaced = []
-    parents = Counter(child for module in model.modules() for child in module.children())
-    for parent in filter(_runs_in_order, [*model.modules()]):
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {module: name or 'the model' for name, module in model.named_modules()}
+        self._parents = Counter(child for module in model.modules() for child in module.children())
+        self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
+        self._expected: list[tuple[nn.Module, list[Tensor]]] = []  # what the modules that are compared return
+        self._actual: list[tuple[nn.Module, list[Tensor]]] = []
+        self._compared: nn.Module | None = None  # the module that is compared, with the modules in it
+        self._is_folded = False
+        self._result: Any = None
+        self._handles: dict[nn.Module, list] = {}
+        for module in model.modules():
+            if any(self._pairs(module)):
+                before = module.register_forward_pre_hook(self._before, with_kwargs=True)
+                # before other hooks, which may change the outputs
+                self._handles[module] = [before, module.register_forward_hook(self._after, prepend=True)]
+
+    def restore(self) -> None:
+        """Put the norms back."""
+        for parent, name, module in self._replaced:
+            setattr(parent, name, module)
+        self._replaced = []
+        self._compared = None
+        self._leave([*self._handles])
+
+    def _leave(self, modules: list[nn.Module]) -> None:
+        for module in modules:
+            for handle in self._handles.pop(module, ()):
+                handle.remove()
+
+    def _pairs(self, parent: nn.Module) -> Iterator[tuple[str, nn.Conv2d, str, _BatchNorm]]:
+        if not _runs_in_order(parent):
+            return
         for (name, conv), (norm_name, norm) in pairwise([*parent.named_children()]):
             if (
                 type(conv) is nn.Conv2d  # a subclass may change its weight in `forward`
                 and isinstance(norm, _BatchNorm)
+                and type(norm).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+                and not norm.training
                 and norm.running_var is not None
                 and isinstance(conv.weight, nn.Parameter)  # not of `spectral_norm`
-                and parents[conv] == parents[norm] == 1  # not shared
+                and is_plain(conv)
+                and is_plain(norm)
+                and self._parents[conv] == self._parents[norm] == 1  # not shared
             ):
+                yield name, conv, norm_name, norm
+
+    def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if self._compared is module:  # which raised an error when it was called before
+            self.restore()
+            return
+        if self._compared is not None or torch.is_grad_enabled() or any(part.training for part in module.modules()):
+            return
+        if not is_last_hook(module, self._handles[module][0]):  # one after it may change the arguments: next time
+            self._handles[module][0].remove()
+            self._handles[module][0] = module.register_forward_pre_hook(self._before, with_kwargs=True)
+            return
+        self._compared = module
+        inputs = copy.deepcopy((args, kwargs))  # which the module may change
+        random = torch.get_rng_state()
+        self._result = module.forward(*inputs[0], **inputs[1])
+        torch.set_rng_state(random)
+        self._expected.append((module, _samples(self._result)))
+        for parent in {parent: None for parent, _ in self._expected}:
+            for name, conv, norm_name, norm in [*self._pairs(parent)]:
                 setattr(parent, name, fuse_conv_bn_eval(conv, norm))
-                setattr(parent, norm_name, nn.Identity())
-                replaced += [(parent, name, conv), (parent, norm_name, norm)]
-    return replaced
+                setattr(parent, norm_name, nn.Identity().eval())
+                self._replaced += [(parent, name, conv), (parent, norm_name, norm)]
+        self._is_folded = True
+
+    def _after(self, module: nn.Module, args: tuple, output: Any) -> Any:
+        if self._compared is None:
+            return None
+        (self._actual if self._is_folded else self._expected).append((module, _samples(output)))
+        if module is not self._compared:
+            return None
+        result, expected, actual = self._result, self._expected, self._actual
+        self._compared, self._is_folded, self._expected, self._actual, self._result = None, False, [], [], None
+        self._leave([module for module, _ in expected])
+        if len(actual) < len(expected):
+            actual.append((module, []))
+        for (this, samples), (other, others) in zip(expected, actual):
+            if this is not other or not _agree(samples, others):
+                print_log(
+                    f'{self._names[this]} ({type(this).__name__}) uses a convolution in another way than before the '
+                    'batch norm after it: norms are not folded in this run, which takes longer; results are right',
+                    'current',
+                    logging.ERROR,
+                )
+                self.restore()
+                return result
+        return None
+
+
+def fold_norms(model: nn.Module) -> FoldedNorms:
+    """Fold batch norms into the convolutions before them, in a model in evaluation mode, at its first call.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+        >>> folded = fold_norms(model)
+        >>> with torch.no_grad():
+        ...     _ = model(torch.ones(1, 3, 8, 8))
+        >>> model[1]
+        Identity()
+        >>> folded.restore()
+    """
+    return FoldedNorms(model)
 
 
 def _runs_in_order(module: nn.Module) -> bool:
-    # a Sequential, ConvModule of mmcv, and the ResNets of mmseg and mmdet with their blocks; others may run otherwise
-    is_conv_module = getattr(module, 'order', None) == ('conv', 'norm', 'act')
-    return isinstance(module, nn.Sequential) or is_conv_module or hasattr(module, 'norm1_name')
+    # a plain Sequential, ConvModule of mmcv, and the ResNets of mmseg and mmdet with their blocks
+    if 'forward' in vars(module):
+        return False
+    if isinstance(module, nn.Sequential):
+        return type(module).forward is nn.Sequential.forward
+    return getattr(module, 'order', None) == ('conv', 'norm', 'act') or hasattr(module, 'norm1_name')
+
+
+def _samples(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output.detach().reshape(-1)[:: output.numel() // COMPARED + 1].clone()]
+    if isinstance(output, dict):
+        output = output.values()
+    return (
+        [x for part in output for x in _samples(part)] if isinstance(output, list | tuple | type({}.values())) else []
+    )
+
+
+def _agree(expected: list[Tensor], actual: list[Tensor]) -> bool:
+    """Check whether tensors are equal, except for rounding: to half of the digits of the largest number."""
+    if [x.shape for x in expected] != [x.shape for x in actual]:
+        return False
+    for x, y in zip(expected, actual):
+        if x.is_floating_point() and x.numel():
+            largest = x.nan_to_num(0, 0, 0).abs().max().item()
+            tolerance = torch.finfo(x.dtype).eps ** 0.5 * largest + 1e-6
+            if not torch.allclose(x, y, rtol=0, atol=tolerance, equal_nan=True):
+                return False
+    return True
 
 
 def _is_on_cpu(model: nn.Module) -> bool:

@@ -11,9 +11,10 @@ from mmengine.model import BaseModel
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from torch import nn
-from torch.nn.utils import spectral_norm
+from torch.nn.utils import parametrizations, spectral_norm
 
 from mmattn.engine import CPUConvolutionsHook, fold_norms, prepare_for_inference
+from mmattn.engine.hooks import cpu_convolutions
 from mmattn.registry import MODELS
 from mmattn.utils.paths import config_path
 
@@ -70,10 +71,12 @@ def test_networks(name):
         expected = maps(forward(images))
         prepare_for_inference(model, channels_last=cfg.default_scope != 'mmdet')
         model.backbone.register_forward_pre_hook(lambda module, args: seen.append(args[0].stride(1)))
+        forward(images)  # the hook below is after those that fold
         actual = maps(forward(images))
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
-    assert (seen == [1]) == (cfg.default_scope != 'mmdet')  # channels are last
-    assert (norms(model) == 0) == FOLDED[name]
+    assert (set(seen) == {1}) == (cfg.default_scope != 'mmdet')  # channels are last
+    left = norms(model) - norms(getattr(model, 'auxiliary_head', nn.Identity()))  # which is not called
+    assert (left == 0) == FOLDED[name]
     assert norms(model) < before / 2
 
 
@@ -106,33 +109,155 @@ def conv_module(**options):
     return ConvModule(4, 4, 3, padding=1, **{'norm_cfg': dict(type='BN'), **options})
 
 
+class Skipping(nn.Sequential):
+    def forward(self, x):
+        c = self[0](x)
+        return self[1](c) + c
+
+
+class Block(nn.Module):
+    """A block as ResNet's, by the names of its modules."""
+
+    norm1_name = 'norm'
+
+    def __init__(self, forward):
+        super().__init__()
+        self.conv, self.norm, self.run = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), forward
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+class DoublingNorm(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
+def pair():
+    return nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+
+
+def changed(change):
+    module = pair()
+    change(module)
+    return module
+
+
+def patched(module):
+    module.forward = lambda x: module[1](module[0](x).relu())
+
+
+class Inner(nn.Module):
+    """It calls a module of a Sequential by itself, or reads it in turn."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.inner, self.run = pair(), forward
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
 @pytest.mark.parametrize(
     ('build', 'left'),
     [
         (conv_module, 0),
         (lambda: conv_module(bias=True, norm_cfg=dict(type='BN', affine=False)), 0),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 1, groups=2), nn.SyncBatchNorm(4)), 0),
+        (lambda: nn.Sequential(pair(), nn.ReLU(inplace=True), pair()), 0),
+        (lambda: Block(lambda self, x: self.norm(self.conv(x)) + x), 0),
+        (lambda: changed(lambda m: m.register_forward_pre_hook(lambda m, args: (args[0] * 2,))), 0),
+        (lambda: changed(lambda m: m.register_forward_hook(lambda m, args, out: out * 2)), 0),
+        (lambda: Inner(lambda self, x: self.inner(x)), 0),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.BatchNorm2d(4)), 1),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, track_running_stats=False)), 1),
         (lambda: nn.Sequential(nn.Conv2d(4, 3, 1), nn.ConvTranspose2d(3, 4, 2), nn.BatchNorm2d(4)), 1),
+        (lambda: nn.Sequential(nn.Conv2d(4, 4, 1), DoublingNorm(4)), 1),
         (lambda: nn.Sequential(ConvWS2d(4, 4, 3), nn.BatchNorm2d(4)), 1),
         (lambda: nn.Sequential(spectral_norm(nn.Conv2d(4, 4, 3)), nn.BatchNorm2d(4)), 1),
+        (lambda: changed(lambda m: parametrizations.weight_norm(m[0])), 1),
+        (lambda: changed(lambda m: m[0].register_forward_hook(lambda m, args, out: out * 2)), 1),
+        (lambda: changed(lambda m: m[0].register_forward_pre_hook(lambda m, args: (args[0] * 2,))), 1),
+        (lambda: changed(lambda m: m[1].register_forward_pre_hook(lambda m, args: (args[0].relu(),))), 1),
+        (lambda: changed(patched), 1),
+        (lambda: Skipping(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)), 1),
+        (lambda: Inner(lambda self, x: self.inner[0](x)), 1),
+        (lambda: Inner(lambda self, x: self.inner[1](self.inner[0](x).relu())), 1),
         (lambda: conv_module(order=('norm', 'conv', 'act')), 1),
         (shared, 2),
         (NormFirst, 1),
     ],
 )
-def test_norms_that_can_be_folded(build, left):
+@pytest.mark.parametrize('last_hook', [0, 1])
+def test_norms_that_can_be_folded(build, left, last_hook):
     model = with_random_norms(build())
     x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
     with torch.no_grad():
-        expected = model(x)
-        replaced = fold_norms(model)
-        torch.testing.assert_close(model(x), expected)
+        expected = model(x.clone())
+        folded = fold_norms(model)
+        if last_hook:  # of the user, and after those that fold
+            model.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+            expected = model(x.clone() - 1)
+        for _ in range(3):
+            torch.testing.assert_close(model(x.clone() - last_hook), expected)
     assert norms(model) == left
-    for parent, name, module in replaced:
-        setattr(parent, name, module)
-    assert torch.equal(model(x), expected)
+    folded.restore()
+    torch.testing.assert_close(model(x.clone() - last_hook), expected, rtol=0, atol=1e-12)
+    assert norms(model) > 0
+
+
+@pytest.mark.parametrize(
+    'forward',
+    [
+        lambda self, x: self.norm(self.conv(x)) + self.conv(x),
+        lambda self, x: self.norm(self.conv(x).relu()),
+        lambda self, x: self.norm(self.norm(self.conv(x))),
+        lambda self, x: self.conv(self.norm(x)),
+        lambda self, x: [self.norm(self.conv(x)), dict(a=self.conv(x))],
+    ],
+)
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+def test_a_module_that_uses_a_convolution_otherwise_is_named(monkeypatch, forward, dtype):
+    """All results are right, also of modules that had been folded before."""
+    told = []
+    monkeypatch.setattr(cpu_convolutions, 'print_log', lambda text, *_: told.append(text))
+    model = with_random_norms(nn.Sequential(pair(), nn.ReLU(), Block(forward))).to(dtype)
+    x = torch.randn(2, 4, 6, 5, dtype=dtype)
+    with torch.no_grad():
+        expected = model(x)
+        fold_norms(model)
+        for _ in range(2):
+            torch.testing.assert_close(model(x), expected)
+    assert norms(model) == 2
+    assert len(told) == 1
+    assert told[0].startswith('2 (Block)')
+
+
+def test_one_forward_pass_more_of_a_network():
+    """Modules in one that is compared are compared with it. A call that failed ends folding."""
+    calls = []
+
+    def forward(self, x):
+        calls.append(len(x))
+        return self.inner(self.norm(self.conv(x)))
+
+    block = Block(forward)
+    block.inner = nn.Sequential(pair(), Block(lambda self, x: self.norm(self.conv(x)).relu()))
+    model = with_random_norms(block)
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(x)
+        fold_norms(model)
+        model(x), model(x)
+        assert len(calls) == 1 + 3
+        assert norms(model) == 0
+        again = with_random_norms(Block(forward))
+        again.inner = nn.Identity()
+        fold_norms(again)
+        with pytest.raises(RuntimeError):
+            again(x[:, :3])
+        assert torch.equal(again(x), again.norm(again.conv(x)))
+    assert model(x).allclose(expected)
 
 
 class Network(BaseModel):
