@@ -137,6 +137,9 @@ def _local_attention(a: LocalArguments) -> tuple[Tensor, Tensor]:
     if a.key_mask is not None:
         masked = (~a.key_mask[:, None, :, :, None]).to(value.dtype)
         outside = outside | torch.cat([x.squeeze(-1) for x in _neighbours(masked, *area)], -1).bool()
+        # 0, because NaN would reach the neighbours: 0 · NaN is NaN
+        value, key = (None if x is None else x.masked_fill(masked.bool(), 0) for x in (value, key))
+        assert value is not None
     logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
     if a.query is not None and key is not None:
         towards = a.query * a.scale
@@ -146,7 +149,7 @@ def _local_attention(a: LocalArguments) -> tuple[Tensor, Tensor]:
             dots = [(towards.unsqueeze(-2) * neighbours).sum(-1) for neighbours in _neighbours(key, *area)]
             logits = logits + torch.cat(dots, -1)
     if a.window_bias is not None:
-        logits = logits + a.window_bias
+        logits = (logits + a.window_bias).masked_fill(outside, -torch.inf)
     return _weighted(softmax(logits, -1), value, *area), logits.logsumexp(-1)
 
 

@@ -115,7 +115,8 @@ def global_attention(
         key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``. For padding, use −∞ or ``key_mask``. If
             the log-sum-exp of a query is ±1e8 or beyond, for example because all its keys have −1e9, its float32
             gradients are wrong.
-        key_mask (Tensor, optional): bool ``(B, *R)``, True for keys that may be attended to.
+        key_mask (Tensor, optional): bool ``(B, *R)``, True for keys that may be attended to. Other keys and values, as
+            those with a ``key_bias`` of −∞, may hold anything, such as NaN, and have the gradient 0.
         is_causal (bool): attend only to keys with j ≤ i in row-major order. Defaults to False.
         return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
             float64 operands, otherwise float32, −∞ without keys. It merges attention over parts of the keys, as in the
@@ -202,6 +203,11 @@ class Rows:
         self.axis_bias = [x.flatten(2, -2) for x in a.axis_bias]  # (B, heads, N, R[a])
         self.key_bias = None if bias is None else bias.flatten(2)  # (B, heads, M)
         self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
+        if a.key_mask is not None or a.key_bias is not None:
+            # What no query attends to is 0: NaN would reach all queries, since 0 · NaN is NaN.
+            unseen = False if self.key_bias is None else self.key_bias == -math.inf
+            unseen = (unseen if self.key_mask is None else unseen | ~self.key_mask.unsqueeze(1)).unsqueeze(-1)
+            self.key, self.value = (x.masked_fill(unseen, 0) for x in (self.key, self.value))
         self.size, self.key_size = a.query.shape[2:-1], a.key.shape[2:-1]
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]

@@ -92,7 +92,8 @@ def local_attention(
         window_bias (Tensor, optional): float, broadcastable to ``(B, heads, H, W, k0·k1)``, the geometric logits γ of
             each query, row-major over its neighbourhood, or one table ``(heads, k0·k1)`` for all queries, as in Swin
             and NATTEN. They are not scaled. A gradient is computed for each query before it is summed to a table.
-        key_mask (Tensor, optional): bool ``(B, H, W)``, True for keys that may be attended to.
+        key_mask (Tensor, optional): bool ``(B, H, W)``, True for keys that may be attended to. Other keys
+            and values may hold anything, such as NaN, and have the gradient 0.
         iterations (int): T ≥ 1, number of softmax passes of iterative refinement (Algorithm 1), above 1 only with
             ``query``. The first T − 1 passes use content logits only. Each adds uᵀk_j to the logits, where u is the
             squashed sum of the keys, weighted by the softmax of the pass. ``scale`` applies to the first logits only.
@@ -198,11 +199,15 @@ def _parts(a: LocalArguments, exact: bool) -> Iterator[_Part]:
     outside = area.outside(a.value.new_zeros((1, *a.value.shape[2:4]), dtype=torch.bool))
     channels = max(x.shape[-1] for x in (a.value, a.query) if x is not None)
     for at in area.parts(a.value, channels, a.iterations + 3):
-        query, key = (None if x is None else x[at].to(dtype) for x in (a.query, a.key))
+        query, key, value = (None if x is None else x[at].to(dtype) for x in (a.query, a.key, a.value))
         bias = None if a.window_bias is None else a.window_bias[at]
         if a.key_mask is not None:
-            outside = area.outside(~a.key_mask[at[0]])
-        yield _Part(area, at, outside, query, key, a.value[at].to(dtype), bias)
+            masked = ~a.key_mask[at[0]]
+            outside = area.outside(masked)
+            # 0, because NaN would reach the neighbours: 0 · NaN is NaN
+            key, value = (None if x is None else x.masked_fill(masked[:, None, ..., None], 0) for x in (key, value))
+        assert value is not None
+        yield _Part(area, at, outside, query, key, value, bias)
 
 
 def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:

@@ -14,13 +14,25 @@ from .global_attention_logits import compute_logits, find_entries, load_outside,
 
 
 @triton.jit
+def load_keys(call, map, keys, D: tl.constexpr, DV: tl.constexpr):
+    """Load keys and values. What no query attends to is 0: NaN would reach all queries, since 0 · NaN is NaN."""
+    if call.key_mask is not None:
+        attended = tl.load(call.key_mask + map // call.heads * call.keys + keys, mask=keys < call.keys, other=0) != 0
+        keys = tl.where(attended, keys, call.keys)
+    if call.key_bias is not None:
+        bias = tl.load(call.key_bias + map * call.keys + keys, mask=keys < call.keys, other=0.0).to(tl.float32)
+        keys = tl.where(bias == float('-inf'), call.keys, keys)
+    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+    return key, load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+
+
+@triton.jit
 def attend(
     call, query, outside, acc, peak, total, map, queries, keys,
     INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the sums of the online softmax."""
-    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
-    value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+    key, value = load_keys(call, map, keys, D, DV)
     product = tl.dot(query, key.T)
     x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     highest = tl.maximum(peak, tl.max(x, 1))
@@ -116,8 +128,7 @@ def query_gradients(
         enter, leave = strip(first, last, call.size, call.key_size, call.before[0], call.reach[0], end, STREAM)
         for start in range(enter, leave, STREAM):
             keys = start + tl.arange(0, STREAM)
-            key = load_rows(call.key, map, keys, call.keys, call.channels, D)
-            value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+            key, value = load_keys(call, map, keys, D, DV)
             _, d_logits = differentiate(
                 call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS
             )
@@ -134,8 +145,7 @@ def query_gradients(
     if d_query is not None:
         for start in range(0, end - (leave - enter), STREAM):
             keys = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
-            key = load_rows(call.key, map, keys, call.keys, call.channels, D)
-            value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+            key, value = load_keys(call, map, keys, D, DV)
             _, d_logits = differentiate(
                 call, query, key, value, grad, outside, lse, along, map, queries, keys, False, CAUSAL, DIMS
             )
@@ -171,8 +181,7 @@ def key_gradients(
     first = tl.program_id(0) % tiles * OWN
     last = tl.minimum(first + OWN, call.keys) - 1
     keys = first + tl.arange(0, OWN)
-    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
-    value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+    key, value = load_keys(call, map, keys, D, DV)
     key_sum = tl.zeros([OWN, D], tl.float32)
     value_sum = tl.zeros([OWN, DV], tl.float32)
     bias_sum = tl.zeros([OWN], tl.float32)
@@ -224,8 +233,7 @@ def axis_gradients(
     # A program owns queries × coordinates on this axis, and loops over positions on the other axes.
     for other in range(0, call.keys // length):
         keys = tl.where(at < length, (other // inner * length + at) * inner + other % inner, call.keys)
-        key = load_rows(call.key, map, keys, call.keys, call.channels, D)
-        value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+        key, value = load_keys(call, map, keys, D, DV)
         _, d_logits = differentiate(
             call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS
         )

@@ -48,12 +48,27 @@ void load_rows_of(const Volume& from, const GlobalAttention& call, const int64_t
   });
 }
 
+// Zeroes the keys, or values, that no query attends to: NaN would reach all queries, since 0 · NaN is NaN.
+void drop_rows(const GlobalAttention& call, int64_t map, bool transposed, const Tile& rows, int64_t channels) {
+  const bool* mask = call.key_mask ? call.key_mask + map / call.heads * call.keys : nullptr;
+  const float* bias = call.key_bias ? call.key_bias + map * call.keys : nullptr;
+  const int64_t of_key = transposed ? 1 : rows.pitch, of_channel = transposed ? rows.pitch : 1;
+  for (int64_t key = rows.begin; key < rows.end && (mask || bias); ++key) {
+    if ((mask && !mask[key]) || (bias && bias[key] == -INF)) {
+      for (int64_t c = 0; c < channels; ++c) {
+        rows.data[(key - rows.begin) * of_key + c * of_channel] = 0;
+      }
+    }
+  }
+}
+
 void pack(const GlobalAttention& call, const Volume& from, int64_t map, bool transposed, Tile rows, int64_t height,
           float* to) {
   const auto load_floats = transposed ? load_columns_of<float> : load_rows_of<float>;
   const auto load_halves = transposed ? load_columns_of<uint16_t> : load_rows_of<uint16_t>;
   const int64_t keys = rows.end - rows.begin;
   (from.bfloat16 ? load_halves : load_floats)(from, call, call.key_size, map, rows.begin, keys, rows.data, rows.pitch);
+  drop_rows(call, map, transposed, rows, from.channels);
   int64_t count = transposed ? from.channels : keys;
   const int64_t columns = transposed ? keys : from.channels;
   if (call.paired) {

@@ -36,18 +36,34 @@ struct Local {
 
   void move_to(int64_t y) {
     for (; next <= min_of(area.height - 1, y + area.radius); ++next) {
-      load_row(call.value, batch, head, next, area.width, values.row(next), area.pitch);
-      if (content && !one) {
-        load_row(call.key, batch, head, next, area.width, keys.row(next), area.pitch);
-      }
       if (call.mask.data) {
         load_row(call.mask, batch, 0, next, area.width, mask.row(next), area.pitch);
+      }
+      load_keys(call.value, values.row(next));
+      if (content && !one) {
+        load_keys(call.key, keys.row(next));
       }
     }
     if (call.window.data) {
       load_row(call.window, batch, head, y, area.width, window, area.pitch);
     }
     n = area.list(y, entries);
+  }
+
+  // Loads row `next` of the keys or values. Masked ones are 0: NaN would reach their neighbours, since 0 · NaN is NaN.
+  void load_keys(const Map& map, float* row) const {
+    load_row(map, batch, head, next, area.width, row, area.pitch);
+    const float* is_key = mask.row(next);
+    for (int64_t x = 0; call.mask.data && x < area.width; x += LANES) {
+      bool all = true;
+      for (int64_t i = 0; i < LANES; ++i) {
+        all &= is_key[x + i] != 0;
+      }
+      for (int64_t c = 0; !all && c < map.channels; ++c) {
+        float* to = row + c * area.pitch + x;
+        store(to, load(is_key + x) == Vec{} ? Vec{} : load(to));
+      }
+    }
   }
 
   float* round(float* of, int64_t channels, int64_t number) const { return of + number * channels * LANES; }
