@@ -146,7 +146,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         (x,) = under_autocast(x, always=True)
         if x.element_size() == 2:
             # In 16 bit, transposing projections, and their gradients, would take as long as the rest of the layer.
-            x = x.contiguous(memory_format=torch.channels_last)
+            x = _channels_last(x)
         projected = self.projection(x).split(self.out_channels, 1)
         window = self._heads(self.gamma(projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
@@ -170,7 +170,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         layout = torch.channels_last if x.stride(1) == 1 else torch.contiguous_format
         for top in range(0, x.shape[2], rows):
             first = max(top - self.reach, 0)
-            strip = x[:, :, first : top + rows + self.reach].contiguous(memory_format=torch.channels_last)
+            strip = _channels_last(x[:, :, first : top + rows + self.reach])
             inner = slice(top - first, top - first + rows)
             y = self._finish(local_attention(**self.operands(strip))[:, :, inner])
             if top == 0:  # under autocast, x has another dtype
@@ -183,6 +183,10 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         # (B, M·C, H, W) → (B, M, H, W, C). Channels move first: a view next to a batch of 1 has a stride that does not
         # show the layout.
         return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)  # vmap has no `contiguous(memory_format=…)`
 
 
 def _has_fixed_statistics(norm: nn.Module) -> bool:

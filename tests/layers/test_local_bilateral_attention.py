@@ -419,3 +419,13 @@ def test_trainings_compiled_by_inductor_at_two_sizes():
             x = torch.randn(2, 8, *size)
             actual, expected = (literal.evaluate(lambda x, f=f: f(x), {'x': x}) for f in (compiled, plain))
             literal.assert_same(actual, expected, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize('share', [False, True])
+def test_vmap(dtype, share):
+    torch.manual_seed(0)
+    layer = LocalBilateralAttention(8, 16, num_heads=4, share=share).eval().to(dtype)
+    maps = torch.randn(3, 2, 8, 5, 6).to(dtype)
+    found = torch.vmap(lambda x: layer(x).float())(maps)
+    torch.testing.assert_close(found, torch.stack([layer(x).float() for x in maps]), **literal.low_precision(dtype))
