@@ -34,6 +34,7 @@ def grid_support(size: Sequence[int], queries: Tensor | None = None) -> Tensor:
                  [0, 1, 0, 0],
                  [0, 1, 0, 0]]], dtype=torch.int32)
     """
+    _check_sizes(size)
     return torch.stack(torch.broadcast_tensors(*(i != j for i, j in _pairs(size, queries, size)))).sum(0) < 2
 
 
@@ -64,6 +65,7 @@ def strided_support(
     """
     check_choice('pattern', pattern, PATTERNS)
     key_size = size if key_size is None else key_size
+    _check_sizes(size, key_size)
     masks = [
         reaches(i, j, h, pattern) for (i, j), h in zip(_pairs(size, queries, key_size), as_step(step, size, key_size))
     ]
@@ -88,12 +90,22 @@ def strided_offsets(
     """
     check_choice('pattern', pattern, PATTERNS)
     key_size = size if key_size is None else key_size
+    _check_sizes(size, key_size)
     offsets = []
     for h, queries, keys in zip(as_step(step, size, key_size), size, key_size):
         count = -(-max(queries, keys) // h) if pattern == 'strided' else h
         offset = torch.arange(0 if pattern == 'forward' else 1 - count, count)
         offsets.append(offset * h if pattern == 'strided' else offset)
     return offsets
+
+
+def _check_sizes(size: Sequence[int], key_size: Sequence[int] | None = None) -> None:
+    for name, sides in (('size', size), ('key_size', size if key_size is None else key_size)):
+        axes = range(1, 4) if key_size is None or name == 'size' else range(len(size), len(size) + 1)
+        is_size = isinstance(sides, Sequence) and len(sides) in axes
+        if not is_size or not all(isinstance(side, int | torch.SymInt) and side > 0 for side in sides):
+            count = '1 to 3' if len(axes) > 1 else len(size)
+            raise ValueError(f'{name} must be {count} integers of at least 1, the lengths of axes; got {sides!r}')
 
 
 def reaches(i, j, step: int, pattern: str):

@@ -133,3 +133,15 @@ def test_flops_of_the_pairs(size, key_size, step, pattern):
     assert flops(lambda: strided_attention(query, key, value, **settings)) == 2 * pairs * (8 + 16)
     out = strided_attention(query, key, value, **settings)
     assert flops(lambda: torch.autograd.grad(out.sum(), (query, key, value))) == 2 * pairs * (3 * 8 + 2 * 16)
+
+
+@pytest.mark.parametrize(
+    ('size', 'key_size', 'name'),
+    [((5, 0, 4), None, 'size'), ((), None, 'size'), (5, None, 'size'), ((5, -1), None, 'size')]
+    + [((5, 2.5), None, 'size'), ((5, 3), (3,), 'key_size'), ((5, 3), (3, 0), 'key_size')],
+)
+@every_pattern
+def test_sizes_of_no_map(pattern, size, key_size, name):
+    for function in (strided_offsets, lambda *x: strided_support(*x[:3], None, x[3])):
+        with pytest.raises(ValueError, match=f'^{name} must'):
+            function(size, 2, pattern, key_size)
