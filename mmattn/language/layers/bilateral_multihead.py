@@ -135,6 +135,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
         """Attend over the sequence. Returns ``(B, L, E)`` or ``(L, E)``, and None.
@@ -151,6 +152,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 not attend to a key. A float mask is added to the logits. Without any key, the output is the bias of
                 ``out_proj``. Not with ``smoothing='zscore'`` or ``normalize_queries``, whose statistics would include
                 the keys that the mask excludes. :meth:`attention_weights` does not take it.
+            average_attn_weights (bool): without effect, as in ``nn.MultiheadAttention`` with ``need_weights=False``.
             is_causal (bool): as in ``nn.MultiheadAttention``, only a hint that ``attn_mask`` is causal. It may be True
                 without a mask if the layer is causal.
         """
@@ -285,7 +287,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if not self.training or not self.dropout:
             return global_attention(**operands)
         # The operator has no dropout. With the identity as values, its output is the table of weights.
-        value = operands.pop('value')
+        value, masked = operands.pop('value'), operands.get('key_mask')
+        if masked is not None:  # NaN would reach all queries, since 0 · NaN is NaN
+            value = value.masked_fill(~masked[:, None, :, None], 0)
         identity = torch.eye(value.shape[2], dtype=value.dtype, device=value.device).expand(*value.shape[:2], -1, -1)
         return F.dropout(global_attention(**operands, value=identity), self.dropout) @ value
 

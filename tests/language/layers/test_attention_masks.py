@@ -47,7 +47,9 @@ def test_masks_are_those_of_torch(kind, per_head, padding, batched):
     wanted = [query, key, value, *([mask] if mask.requires_grad else [])]
     results = []
     for layer in (ours, stock):
-        out, _ = layer(query, key, value, key_padding_mask=excluded, need_weights=False, attn_mask=mask)
+        out, _ = layer(
+            query, key, value, key_padding_mask=excluded, need_weights=False, attn_mask=mask, average_attn_weights=False
+        )
         grads = torch.autograd.grad(out, [*wanted, *layer.parameters()], literal.randn(*out.shape, seed=7))
         results.append([out, *grads])
     torch.testing.assert_close(*results, atol=1e-12, rtol=1e-12)
