@@ -138,8 +138,8 @@ def _local_attention(a: LocalArguments) -> tuple[Tensor, Tensor]:
         masked = (~a.key_mask[:, None, :, :, None]).to(value.dtype)
         outside = outside | torch.cat([x.squeeze(-1) for x in _neighbours(masked, *area)], -1).bool()
         # 0, because NaN would reach the neighbours: 0 · NaN is NaN
-        value, key = (None if x is None else x.masked_fill(masked.bool(), 0) for x in (value, key))
-        assert value is not None
+        value = value.masked_fill(masked.bool(), 0)
+        key = None if key is None else key.masked_fill(masked.bool(), 0)
     logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
     if a.query is not None and key is not None:
         towards = a.query * a.scale

@@ -203,14 +203,17 @@ class Rows:
         self.axis_bias = [x.flatten(2, -2) for x in a.axis_bias]  # (B, heads, N, R[a])
         self.key_bias = None if bias is None else bias.flatten(2)  # (B, heads, M)
         self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
-        if a.key_mask is not None or a.key_bias is not None:
-            # What no query attends to is 0: NaN would reach all queries, since 0 · NaN is NaN.
-            unseen = False if self.key_bias is None else self.key_bias == -math.inf
-            unseen = (unseen if self.key_mask is None else unseen | ~self.key_mask.unsqueeze(1)).unsqueeze(-1)
-            self.key, self.value = (x.masked_fill(unseen, 0) for x in (self.key, self.value))
+        # What no query attends to is 0: NaN would reach all queries, since 0 · NaN is NaN.
+        if self.key_mask is not None:
+            self._drop(~self.key_mask[:, None, :, None])
+        if self.key_bias is not None:
+            self._drop(self.key_bias.unsqueeze(-1) == -math.inf)
         self.size, self.key_size = a.query.shape[2:-1], a.key.shape[2:-1]
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
+
+    def _drop(self, unseen: Tensor) -> None:
+        self.key, self.value = self.key.masked_fill(unseen, 0), self.value.masked_fill(unseen, 0)
 
     def slices(self, tables: int) -> list[slice]:
         """List slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""

@@ -294,7 +294,7 @@ class SegmentationInferencer(MMSegInferencer):
     def _tile_rows(
         self, image: Tensor, sample: SegDataSample, tile: int, stride: int, batch_size: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        size = image.shape[1:]
+        size = image.shape[1], image.shape[2]
         try:
             parts = segment_in_tiles(self.model, image, sample, tile, stride, batch_size)
             for logits in resize_rows(parts, size, sample.ori_shape, self.model.align_corners, tile):
