@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
+from mmengine.logging import print_log
 from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 
@@ -23,7 +24,7 @@ from mmattn.engine import (
     prepare_for_cpu,
 )
 from mmattn.utils.command import run
-from mmattn.utils.component_type import component_class, type_name
+from mmattn.utils.component_type import component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.visualization import PictureHook
@@ -93,7 +94,8 @@ def main() -> None:
     if args.tta:
         if not (cfg.get('tta_pipeline') and cfg.get('tta_model')):
             raise SystemExit(f'--tta requires tta_pipeline and tta_model, which {args.config} does not set')
-        cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+        for dataset in inner_data_sets(cfg.test_dataloader.dataset):
+            dataset.pipeline = cfg.tta_pipeline
         cfg.tta_model.module = cfg.model
         cfg.model = cfg.tta_model
     if args.amp:
@@ -127,6 +129,12 @@ def main() -> None:
     if args.out is not None and written in LABEL_MAPS:
         check_names(dataset)
     runner.test()
+    if args.out is not None and written in LABEL_MAPS and dataset.metainfo.get('reduce_zero_label'):
+        print_log(
+            f'{args.out}: labels as in the annotations, where class 0 is 1 (reduce_zero_label); image_demo.py '
+            'writes class indices from 0',
+            'current',
+        )
     leave_process_group()
 
 

@@ -11,12 +11,13 @@ import mmseg.datasets.transforms as mmseg_transforms
 from mmcv import rescale_size
 from mmengine.config import Config
 from mmengine.dist import get_world_size
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, MODELS
 from mmseg.datasets import BaseSegDataset
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import nn
 
 from mmattn._compat import loads_masks_as
-from mmattn.utils.component_type import type_name
+from mmattn.utils.component_type import component_class, type_name
 
 from .classes import heads
 from .data_sets import LOADERS, Fault, Part, data_sets, dicts, log
@@ -218,6 +219,14 @@ def _one_logit(cfg: Config) -> Iterator[Fault]:
         if channels != 1 or any(key.startswith('loss_') and key != 'loss_decode' for key in head):
             continue
         for loss in dicts(head.get('loss_decode', dict(type='CrossEntropyLoss'))):
+            kind = component_class(head, MODELS, 'mmseg')
+            is_stock = getattr(kind, 'loss_by_feat', None) is BaseDecodeHead.loss_by_feat
+            if type_name(loss) == 'CrossEntropyLoss' and is_stock:
+                log(
+                    f'{where} has one logit: a batch whose pixels are all ignored ends the training of its '
+                    f"{type_name(head)}. Heads of mmattn count 0, such as type='mmattn.AttentionHead' for FCNHead",
+                    WARNING,
+                )
             sigmoid = loss.get('use_sigmoid', type_name(loss) != 'CrossEntropyLoss')
             if not sigmoid or (type_name(loss) == 'LovaszLoss' and loss.get('loss_type') != 'binary'):
                 yield (

@@ -8,6 +8,7 @@ from logging import WARNING
 from typing import Any
 
 from mmengine.config import Config
+from mmseg.models.losses.utils import get_class_weight
 
 from mmattn.utils.component_type import type_name
 from mmattn.utils.faults import shorten
@@ -101,6 +102,11 @@ def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> It
         count = head.get('out_channels') or head['num_classes']
         for loss in dicts(head.get('loss_decode')):
             weights = loss.get('class_weight')
+            if isinstance(weights, str):
+                try:
+                    weights = [*get_class_weight(weights)]
+                except Exception as error:  # of many formats
+                    yield f'{where}.loss_decode.class_weight', f'{weights} cannot be read as a list: {error!r}'
             if isinstance(weights, list | tuple) and len(weights) != count:
                 yield f'{where}.loss_decode.class_weight', f'{len(weights)} weights, but the head has {count} classes'
 

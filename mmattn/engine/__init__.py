@@ -20,7 +20,7 @@ __getattr__, __all__ = lazy_names(
         'hooks.shared_buffers': 'SharedBuffersHook',
         'mixed_precision': 'enable_amp enable_test_amp inference_precision',
         'operators': 'log_operators',
-        'pipelines': 'first_dataset inference_pipeline',
+        'pipelines': 'inference_pipeline',
         'safe_globals': 'add_safe_globals',
     },
 )

@@ -6,9 +6,11 @@ from torch import Tensor
 
 from mmattn.registry import MODELS
 
+from .ignored_batch import IgnoredBatch
+
 
 @MODELS.register_module()
-class AttentionHead(FCNHead):
+class AttentionHead(IgnoredBatch, FCNHead):
     """mmseg's ``FCNHead`` with an attention module between its convolutions, as in CCNet.
 
     The layers are conv → attention → conv → classifier.

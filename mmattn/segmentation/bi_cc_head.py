@@ -8,9 +8,11 @@ from mmattn.layers import BilateralCrissCrossAttention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
+from .ignored_batch import IgnoredBatch
+
 
 @MODELS.register_module()
-class BiCCHead(FCNHead):
+class BiCCHead(IgnoredBatch, FCNHead):
     """mmseg's ``CCHead`` with bilateral criss-cross attention (Bi-CC) in place of criss-cross attention.
 
     The layers are conv → Bi-CC (``recurrence`` times, shared weights) → conv → classifier, as in chapter 3 of *The

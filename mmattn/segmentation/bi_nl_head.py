@@ -7,9 +7,11 @@ from torch import Tensor
 from mmattn.layers import BilateralNonLocal2d
 from mmattn.registry import MODELS
 
+from .ignored_batch import IgnoredBatch
+
 
 @MODELS.register_module()
-class BiNLHead(FCNHead):
+class BiNLHead(IgnoredBatch, FCNHead):
     """mmseg's ``NLHead`` with bilateral non-local attention (Bi-NL) in place of the non-local block.
 
     The layers are conv → Bi-NL → conv → classifier, as in chapter 3 of *The Attention Mechanism in Vision and Language

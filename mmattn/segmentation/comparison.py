@@ -11,11 +11,12 @@ from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.registry import DATASETS
 from PIL import Image
 
+from mmattn.utils.component_type import inner_data_sets
 from mmattn.utils.files import atomic_write, check_not_input, check_path, check_writable
 from mmattn.utils.images import open_whole
 from mmattn.visualization.comparison import comparison_sheet
 
-from .inferencer import SegmentationInferencer, draw_labels
+from .inferencer import CLASS_INDICES, SegmentationInferencer, draw_labels
 
 IGNORED = 255
 MANY_CLASSES = 24  # the most that the legend names
@@ -40,7 +41,8 @@ def compare_segmentations(
         inputs, batch_size, opacity: as in :class:`SegmentationInferencer`.
         out_dir (str or Path): output folder.
         truth (str or Path, optional): folder of masks of the images, ``<name>.png``, with class indices as in the data
-            set of the first model's config. 255 is ignored. Defaults to None: no such column.
+            set of the first model's config, or as :class:`SegmentationInferencer` writes them. 255 is ignored. Defaults
+            to None: no such column.
         max_images (int): rows of the sheet, the first images. Defaults to 8.
         **options: ``probabilities``, ``tile``, ``stride`` and ``scale`` of :class:`SegmentationInferencer`.
 
@@ -94,8 +96,7 @@ def _same_classes(inferencers: Mapping[str, SegmentationInferencer]) -> tuple[li
 def _reading(cfg: Config) -> dict:
     """Return what mmseg's ``LoadAnnotations`` reads from the test data set of a config, which may not be here."""
     dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
-    while 'dataset' in dataset or 'datasets' in dataset:  # a wrapper
-        dataset = dataset.get('dataset') or dataset['datasets'][0]
+    dataset = inner_data_sets(dataset)[0]
     if not dataset:
         return dict(reduce_zero_label=False)
     kind = DATASETS.get(dataset['type'])
@@ -111,6 +112,8 @@ def _read_mask(inferencer: SegmentationInferencer, path: str, folder: Path, read
         picture = open_whole(stream)
         if picture.mode not in ('L', 'P'):
             raise ValueError(f'{mask_path} is not an index map: it has the mode {picture.mode}')
+        if CLASS_INDICES.items() <= picture.info.items():  # a prediction of image_demo.py
+            reading = dict(reduce_zero_label=False)
     height, width = inferencer.read_image(path).shape[:2]
     if picture.size != (width, height):
         raise ValueError(f'{mask_path}: {picture.width}×{picture.height} pixels, but the image has {width}×{height}')

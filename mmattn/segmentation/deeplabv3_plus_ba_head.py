@@ -8,10 +8,11 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
 from .blocks import build_block
+from .ignored_batch import IgnoredBatch
 
 
 @MODELS.register_module()
-class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
+class DeepLabV3PlusBAHead(IgnoredBatch, DepthwiseSeparableASPPHead):
     """mmseg's DeepLabV3+ head with a single fusion block, local bilateral attention (BA) by default.
 
     The low-level map is projected to ``c1_channels``, concatenated with the resized ASPP map, projected to ``channels``

@@ -1,10 +1,10 @@
 """Prediction for image files: writes an index map, a colour overlay and, on request, class probabilities for each."""
 
-import copy
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
 from numpy.lib.format import open_memmap
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from rich.progress import track
 from torch import Tensor, nn
 
@@ -30,21 +31,20 @@ from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import (  # registers 'mmattn::…'
     check_checkpoint,
-    first_dataset,
     guard_checkpoints,
     inference_precision,
     prepare_for_inference,
 )
 from mmattn.utils.checks import check_count, check_counts, check_number
-from mmattn.utils.component_type import check_model
+from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.image_files import check_names, lines, list_images, reason
-from mmattn.utils.images import deep_picture_fault
 from mmattn.utils.trained_model import warn_of_differences
 
 from .tiles import resize_rows, segment_in_tiles
 
+CLASS_INDICES = dict(Labels='class indices from 0')  # in a PNG: it is not shifted by reduce_zero_label when it is read
 PART = 1 << 20  # pixels that are drawn together
 
 
@@ -92,9 +92,9 @@ class SegmentationInferencer(MMSegInferencer):
         guard_checkpoints()
         if weights is not None:
             check_checkpoint(weights)
-        cfg = copy.deepcopy(model) if isinstance(model, Config) else Config.fromfile(model)
+        cfg = deepcopy(model) if isinstance(model, Config) else Config.fromfile(model)
+        cfg.test_dataloader.dataset = inner_data_sets(cfg.test_dataloader.dataset)[0]  # mmseg reads its pipeline
         check_model(cfg, BaseSegmentor, 'a segmentor')
-        cfg.test_dataloader.dataset = first_dataset(cfg)
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
@@ -201,8 +201,11 @@ class SegmentationInferencer(MMSegInferencer):
         palette = np.array(self.model.dataset_meta['palette'], np.uint8)
         index_map = Image.fromarray(labels)
         index_map.putpalette(palette.tobytes())
+        text = PngInfo()
+        for key, value in CLASS_INDICES.items():
+            text.add_text(key, value)
         with atomic_write(out / f'pred/{name}.png') as temporary:
-            index_map.save(temporary)
+            index_map.save(temporary, pnginfo=text)
         with atomic_write(out / f'vis/{name}.png') as temporary:
             Image.fromarray(draw_labels(self.read_image(path), labels, palette, opacity)).save(temporary)
         return out / f'pred/{name}.png'
@@ -310,9 +313,6 @@ class SegmentationInferencer(MMSegInferencer):
         loader = self._load.from_file
         fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
         try:
-            if not fault and loader.imdecode_backend == 'pillow':
-                with Image.open(path) as image:
-                    fault = deep_picture_fault(image)
             return fault or pipeline(path)
         except Exception as error:  # decoders raise many types
             return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {reason(error)}'

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import torch
-from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.utils import resize
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
 
 from .blocks import build_block
+from .ignored_batch import IgnoredBatch
 
 # Table 4.5, up-1 to up-4.
 CHANNELS = (512, 256, 256, 128)
@@ -22,7 +22,7 @@ BLOCKS = (
 
 
 @MODELS.register_module()
-class UNetBAHead(BaseDecodeHead):
+class UNetBAHead(IgnoredBatch):
     """U-Net decode head whose up-blocks are local bilateral attention (BA) by default.
 
     Each block resizes its input to the size of the next lower-level map, concatenates both (low-level map first), and

@@ -38,6 +38,17 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
         return scoped.get(kind)
 
 
+def inner_data_sets(cfg: dict) -> list[dict]:
+    """List the configs of the data sets inside wrappers, such as ``ConcatDataset``, or of the data set itself.
+
+    Example:
+        >>> inner_data_sets(dict(type='ConcatDataset', datasets=[dict(type='A'), dict(type='B')]))
+        [{'type': 'A'}, {'type': 'B'}]
+    """
+    wrapped = [*cfg.get('datasets', ()), *([cfg['dataset']] if 'dataset' in cfg else [])]
+    return [inner for part in wrapped for inner in inner_data_sets(part)] if wrapped else [cfg]
+
+
 def model_scope(cfg: Mapping) -> str:
     """Get the scope in which a config's model is looked up: of its type, else the default one, '' if there is none.
 

@@ -216,6 +216,17 @@ def test_settings_that_do_not_agree(check, root, train, val, options, expected):
     assert all(re.search(name, found[place]) for place, name in expected.items())
 
 
+def test_class_weights_in_a_file(check, root, tmp_path):
+    path = tmp_path / 'weights.json'
+    where = 'model.decode_head.loss_decode.class_weight'
+    cases = ('[1.0, 2.0]', ''), ('[1.0]', '1 weights, .* 2 classes'), ('[1.0', 'be read'), ('3', 'be read')
+    for text, said in cases:
+        path.write_text(text)
+        found = check(data_set(root), **decoder(loss_decode=dict(class_weight=str(path))))
+        assert set(found) == ({where} if said else set())
+        assert re.search(said, found.get(where, ''))
+
+
 def test_a_class_that_is_ignored_is_a_warning(check, root, warned):
     check(data_set(root), **decoder(ignore_index=0))
     assert any(level == logging.WARNING and re.search('ignored.*ignore_index', text) for level, text in warned)

@@ -142,6 +142,17 @@ def test_masks_whose_0_is_ignored(checkpoints, folder, sheets, tmp_path):  # noq
     np.testing.assert_array_equal(masked[labels == 0], shown(image)[labels == 0])
 
 
+def test_predictions_are_not_shifted_as_truth(checkpoints, folder, sheets, tmp_path):  # noqa: F811
+    """With ``reduce_zero_label``, annotations are shifted, but what an inferencer wrote has class indices."""
+    cfg = config()
+    cfg.test_dataloader.dataset.reduce_zero_label = True
+    inferencer = SegmentationInferencer(cfg, checkpoints[0], device='cpu', show_progress=False)
+    (path,) = inferencer(folder / 'even.png', tmp_path / 'first')
+    compare_segmentations({'a': inferencer}, folder / 'even.png', tmp_path / 'out', truth=path.parent)
+    _, truth, predicted = sheets[0][0]['even.png']
+    assert np.array_equal(truth, predicted)
+
+
 def test_the_command_line_compares(demo, checkpoints, folder, truth, tmp_path, capsys):  # noqa: F811
     shutil.copyfile(checkpoints[0], tmp_path / 'checkpoint.pth')
     more = [str(tmp_path / 'config.py'), checkpoints[1]]

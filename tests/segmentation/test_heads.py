@@ -2,14 +2,18 @@
 
 import pytest
 import torch
-from mmseg.models.decode_heads import CCHead, NLHead
+from mmengine.registry import init_default_scope
+from mmengine.structures import PixelData
+from mmseg.models.decode_heads import CCHead, FCNHead, NLHead
+from mmseg.structures import SegDataSample
 
 from mmattn.layers import BilateralCrissCrossAttention
-from mmattn.segmentation import BiCCHead, BiNLHead
+from mmattn.segmentation import AttentionHead, BiCCHead, BiNLHead
 
 from ..requirements import requires
 
 HEAD = dict(in_channels=6, channels=16, num_classes=3, in_index=1, norm_cfg=dict(type='BN'), dropout_ratio=0)
+SIGMOID = dict(type='CrossEntropyLoss', use_sigmoid=True)
 PAIRS = [
     pytest.param(CCHead, BiCCHead, {}, marks=requires('mmcv operators')),
     pytest.param(CCHead, BiCCHead, dict(recurrence=1, concat_input=False), marks=requires('mmcv operators')),
@@ -28,6 +32,28 @@ def randomise(module):
     for tensor in [*module.parameters(), *module.buffers()]:
         if tensor.is_floating_point():
             tensor.data.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + 0.05)
+
+
+@pytest.mark.parametrize('losses', [SIGMOID, [dict(SIGMOID, loss_name='loss_a'), dict(SIGMOID, loss_name='loss_b')]])
+@pytest.mark.parametrize('head_class', [AttentionHead, BiCCHead, BiNLHead])
+def test_a_batch_whose_pixels_are_all_ignored_has_a_loss_of_0(head_class, losses):
+    """With one logit, where mmseg's loss fails. One pixel is enough for its loss."""
+    init_default_scope('mmseg')
+    head = head_class(**{**HEAD, 'num_classes': 2}, out_channels=1, loss_decode=losses)
+    x = [None, torch.randn(2, 6, 5, 7, requires_grad=True)]
+    labels = torch.full((1, 5, 7), 255)
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=labels)) for _ in range(2)]
+    loss = head.loss_by_feat(head(x), samples)
+    assert {name: float(value) for name, value in loss.items()} == {
+        **dict.fromkeys(['loss_ce'] if losses is SIGMOID else ['loss_a', 'loss_b'], 0),
+        'acc_seg': 0,
+    }
+    sum(value for name, value in loss.items() if name.startswith('loss')).backward()
+    assert all((p.grad == 0).all() for p in head.parameters())
+    labels[0, 2, 3] = 1
+    stock = FCNHead.loss_by_feat(head, head(x), samples)
+    assert head.loss_by_feat(head(x), samples).keys() == stock.keys() == loss.keys()
+    assert all(stock[name] > 0 for name in stock if name.startswith('loss'))
 
 
 @pytest.mark.every_case

@@ -246,16 +246,16 @@ def test_tiles_of_a_reduced_image(checkpoint, tmp_path, monkeypatch):
         assert len(told) == (tile == 40)  # tiles of 500 were enough for the files, too
 
 
-def test_the_first_of_several_test_sets_has_the_pipeline(checkpoint, tmp_path):
-    Image.fromarray(blocks(20, 30)).save(tmp_path / 'a.png')
+@pytest.mark.parametrize('kind', ['ConcatDataset', 'RepeatDataset'])
+def test_the_data_set_of_a_config_may_be_wrapped(checkpoint, inferencer, folder, tmp_path, kind):
     cfg = config()
-    alone = cfg.test_dataloader.dataset
-    (expected,) = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)(tmp_path / 'a.png', tmp_path)
-    expected = expected.read_bytes()
-    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[alone, dict(alone, data_root='other')])
-    (found,) = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)(tmp_path / 'a.png', tmp_path)
-    assert found.read_bytes() == expected
-    assert cfg.test_dataloader.dataset.type == 'ConcatDataset'  # the caller's
+    dataset = cfg.test_dataloader.dataset
+    inner = dict(datasets=[dataset, dataset]) if kind == 'ConcatDataset' else dict(dataset=dataset, times=2)
+    cfg.test_dataloader.dataset = dict(type=kind, **inner)
+    wrapped = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    (path,), (expected,) = wrapped(folder / 'even.png', tmp_path / 'a'), inferencer(folder / 'even.png', tmp_path / 'b')
+    assert path.read_bytes() == expected.read_bytes()
+    assert cfg.test_dataloader.dataset.type == kind
 
 
 def test_mixed_precision(inferencer, checkpoint, folder, tmp_path):
