@@ -2,7 +2,8 @@
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR
 
-writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy. --tile segments large images in parts.
+writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy, --coco
+DIR/coco.json with polygons. --tile segments large images in parts.
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT CONFIG CHECKPOINT … --out-dir DIR [--truth MASKS]
 
@@ -47,6 +48,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         '--probabilities', action='store_true', help='also write prob/<name>.npy, float16 (classes, height, width)'
+    )
+    parser.add_argument(
+        '--coco', action='store_true', help='also write coco.json, with a polygon for each connected area of a class'
     )
     parser.add_argument(
         '--tile',
@@ -118,7 +122,9 @@ def main() -> None:
             )
             for model in models
         }
-        options = dict(probabilities=args.probabilities, tile=args.tile, stride=args.stride, scale=args.scale)
+        options = dict(
+            probabilities=args.probabilities, tile=args.tile, stride=args.stride, scale=args.scale, coco=args.coco
+        )
         common = args.image, args.out_dir, args.batch_size, args.opacity
         if len(models) > 1 or args.truth is not None:
             sheet = compare_segmentations(inferencers, *common, args.truth, args.sheet_images, **options)

@@ -1,5 +1,6 @@
 """Prediction for image files: writes an index map, a colour overlay and, on request, class probabilities for each."""
 
+import json
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,10 +39,11 @@ from mmattn.engine import (  # registers 'mmattn::…'
 from mmattn.utils.checks import check_count, check_counts, check_number
 from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import atomic_write, check_path, check_writable
+from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.trained_model import warn_of_differences
 
+from .coco import coco_annotations
 from .tiles import resize_rows, segment_in_tiles
 
 CLASS_INDICES = dict(Labels='class indices from 0')  # in a PNG: it is not shifted by reduce_zero_label when it is read
@@ -113,6 +115,7 @@ class SegmentationInferencer(MMSegInferencer):
         tile: int | None = None,
         stride: int | None = None,
         scale: float | None = None,
+        coco: bool = False,
     ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -138,6 +141,8 @@ class SegmentationInferencer(MMSegInferencer):
             stride (int, optional): distance between tiles, 1 to ``tile``. Defaults to two thirds of ``tile``.
             scale (float, optional): segment at this multiple of the image's size, in place of each ``Resize`` of the
                 test pipeline. Objects should be about as large as in training. Defaults to None, the pipeline's size.
+            coco (bool): whether to write also ``coco.json``, with a polygon for each connected area of a class, see
+                :func:`~mmattn.segmentation.coco.coco_annotations`. Defaults to False.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
@@ -181,6 +186,10 @@ class SegmentationInferencer(MMSegInferencer):
                     written.append(self._write(path, result, out, opacity, probabilities))
             except _ModelError as error:
                 faults.append(f'{path}: {error}')
+        if coco:
+            self._write_coco(
+                out / 'coco.json', [path for path in paths if out / f'pred/{Path(path).stem}.png' in written]
+            )
         if faults:
             rest = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
             raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{lines(faults)}')
@@ -209,6 +218,18 @@ class SegmentationInferencer(MMSegInferencer):
         with atomic_write(out / f'vis/{name}.png') as temporary:
             Image.fromarray(draw_labels(self.read_image(path), labels, palette, opacity)).save(temporary)
         return out / f'pred/{name}.png'
+
+    def _write_coco(self, file: Path, paths: Sequence[str]) -> None:
+        classes = self.model.dataset_meta['classes']
+        images: list[dict] = []
+        annotations: list[dict] = []
+        for number, path in enumerate(paths, 1):
+            labels = np.asarray(Image.open(file.parent / f'pred/{Path(path).stem}.png'))
+            images.append(dict(id=number, file_name=Path(path).name, width=labels.shape[1], height=labels.shape[0]))
+            for area in coco_annotations(labels):
+                annotations.append(dict(area, id=len(annotations) + 1, image_id=number))
+        categories = [dict(id=label, name=name) for label, name in enumerate(classes, 1)]
+        write_text(file, json.dumps(dict(images=images, annotations=annotations, categories=categories)))
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
         if checkpoint is None:

@@ -1,0 +1,77 @@
+"""Label maps as COCO annotations: a polygon for each connected area of a class."""
+
+from collections.abc import Collection, Iterator
+
+import cv2
+import numpy as np
+
+# Of a pixel: the neighbour, y and x, the corner from which the edge starts clockwise, and its direction, x and y.
+SIDES = (-1, 0, (0, 0), (1, 0)), (0, 1, (1, 0), (0, 1)), (1, 0, (1, 1), (-1, 0)), (0, -1, (0, 1), (0, -1))
+
+
+def coco_annotations(labels: np.ndarray, skipped: Collection[int] = ()) -> Iterator[dict]:
+    """Yield an annotation for each connected area of a label: category, box, area and segmentation.
+
+    The segmentation is a polygon along the edges of pixels, or, of an area with holes, COCO's run lengths: columns from
+    top to bottom, first of pixels outside.
+
+    Args:
+        labels (np.ndarray): uint8 ``(H, W)``. The category of label c is c + 1.
+        skipped (collection of int): labels without annotations. Defaults to none.
+
+    Example:
+        >>> (area,) = coco_annotations(np.pad(np.ones((2, 3), np.uint8), 1), skipped=[0])
+        >>> area['category_id'], area['bbox'], area['area'], area['segmentation']
+        (2, [1, 1, 3, 2], 6, [[1, 1, 4, 1, 4, 3, 1, 3]])
+    """
+    for label in np.unique(labels).tolist():
+        if label in skipped:
+            continue
+        count, areas, stats, _ = cv2.connectedComponentsWithStats((labels == label).astype(np.uint8), connectivity=4)
+        for number in range(1, count):
+            left, top, width, height, pixels = stats[number].tolist()
+            area = areas[top : top + height, left : left + width] == number
+            loops = _outlines(area)
+            yield dict(
+                category_id=label + 1,
+                bbox=[left, top, width, height],
+                area=pixels,
+                iscrowd=0,
+                segmentation=_run_lengths(areas == number)
+                if len(loops) > 1
+                else [[value for x, y in loops[0] for value in (x + left, y + top)]],
+            )
+
+
+def _outlines(area: np.ndarray) -> list[list[tuple[int, int]]]:
+    """Follow the edges between an area and what is outside, clockwise, from corner to corner: ``(x, y)`` of loops."""
+    padded = np.pad(area, 1)
+    after: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for dy, dx, start, step in SIDES:
+        outside = ~padded[1 + dy : padded.shape[0] - 1 + dy, 1 + dx : padded.shape[1] - 1 + dx]
+        for y, x in np.argwhere(area & outside).tolist():
+            after.setdefault((x + start[0], y + start[1]), []).append(step)
+    loops = []
+    while after:
+        point = first = next(iter(after))
+        corners, last = [], (0, 0)
+        while point in after:
+            steps = after[point]
+            # where two pixels meet at a corner, turn right: the loop stays at its pixel
+            step = max(steps, key=lambda step, last=last: last[0] * step[1] - last[1] * step[0])
+            steps.remove(step)
+            if not steps:
+                del after[point]
+            if step != last:
+                corners.append(point)
+            point, last = (point[0] + step[0], point[1] + step[1]), step
+            if point == first:
+                break
+        loops.append(corners)
+    return loops
+
+
+def _run_lengths(area: np.ndarray) -> dict:
+    flat = area.ravel(order='F')
+    stops = np.flatnonzero(np.diff(flat, prepend=False, append=not flat[-1]))
+    return dict(size=list(area.shape), counts=np.diff(stops, prepend=0).tolist())
