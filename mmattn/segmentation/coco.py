@@ -58,7 +58,7 @@ def _outlines(area: np.ndarray) -> list[list[tuple[int, int]]]:
         while point in after:
             steps = after[point]
             # where two pixels meet at a corner, turn right: the loop stays at its pixel
-            step = max(steps, key=lambda step, last=last: last[0] * step[1] - last[1] * step[0])
+            step = max((last[0] * y - last[1] * x, (x, y)) for x, y in steps)[1]
             steps.remove(step)
             if not steps:
                 del after[point]
