@@ -201,6 +201,16 @@ def test_rate_of_each_epoch(name, expected):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize('data', ['coco-captions', 'vatex'])
+def test_stages_of_ng_san_have_adam_as_the_code_that_it_cites(data):
+    name = f'ng_san/{"n-san-vatex" if data == "vatex" else "ng-san"}_1xb10-{{}}15e_{data}.py'
+    first, second = (Config.fromfile(config_path(name.format(stage))) for stage in ('', 'scst-'))
+    for cfg, betas, eps in ((first, (0.9, 0.98), 1e-9), (second, (0.9, 0.999), 1e-8)):
+        assert (tuple(cfg.optim_wrapper.optimizer.betas), cfg.optim_wrapper.optimizer.eps) == (betas, eps)
+    (schedule,) = second.param_scheduler
+    assert (schedule.milestones, schedule.gamma, second.optim_wrapper.optimizer.lr) == ([5], 0.5, 1e-5)
+
+
 def test_operations_of_grounding():
     """20 steps of the GRU, both projections, and the logits of 4 phrases and 32 regions."""
     cfg = Config.fromfile(config_path('ban_grounding/ban_1xb512-13e_flickr30k-entities.py'))

@@ -1,7 +1,7 @@
-# NG-SAN, cross-entropy: 1e-4, 2e-4, then 3e-4, halved from epochs 7, 10 and 13.
+# NG-SAN, cross-entropy: 1e-4, 2e-4, then 3e-4, halved from epochs 7, 10 and 13. Adam as in Transformer-Base.
 optim_wrapper = dict(
     type='mmattn.TokenOptimWrapper',
-    optimizer=dict(type='Adam', lr=3e-4, betas=(0.9, 0.999)),
+    optimizer=dict(type='Adam', lr=3e-4, betas=(0.9, 0.98), eps=1e-9),
     clip_grad=dict(type='value', clip_value=0.1),
 )
 param_scheduler = [
