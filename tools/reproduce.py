@@ -45,6 +45,7 @@ from reproduction.report import markdown
 from reproduction.reproduce import Machine, Scope, reproduce
 from reproduction.runs import cores
 from reproduction.tables import Row, add_variant, read_tables
+from reproduction.task import NoTruthError, ProtocolError
 from reproduction.untrained import UNTRAINED
 
 
@@ -289,7 +290,12 @@ def main() -> int:
         *(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family, args.over, args.sealed)
     )
     machine = Machine(args.gpus, args.jobs, args.workers)
-    print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
+    try:
+        print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
+    except NoTruthError as error:
+        others = [name for name in fitting_data(args.rows_of_table) if name != args.dataset]
+        choice = f'choose one of {", ".join(others)} by --dataset to compare here' if others else 'nothing else fits'
+        raise ProtocolError(f'{error}; {choice}') from None
     return 0
 
 

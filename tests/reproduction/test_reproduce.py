@@ -70,6 +70,21 @@ def test_list_names_tables_rows_and_data_sets(call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ('table', 'data'),
+    [('ban-3', 'vqa2'), ('ngsan-vqa', 'vqa2'), ('fusion-3.2-trainval', 'vqa2'), ('5.4', 'youtube_vos_2018')],
+)
+def test_a_data_set_without_public_truth_is_not_offered(table, data, call):
+    """The error names data sets that can be chosen, and no other."""
+    offered = call(table, '--list').splitlines()[-1].partition(': ')[2].split(', ')
+    assert data not in offered
+    with pytest.raises(SystemExit, match='not public') as error:
+        call(table, '--dataset', data)
+    named = re.search('one of (.*) by --dataset', str(error.value))[1].split(', ')
+    assert named == offered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ('arguments', 'names'),
     [
         ('', 'table, or --list'),

@@ -22,7 +22,7 @@ from .names import FIRST_LINE, results_key, run_name
 from .protocol import Protocol, adapt, choose, deviations, is_own, shipped
 from .source import Difference, differences
 from .tables import Row
-from .task import ProtocolError, find_metrics, input_size
+from .task import NoTruthError, ProtocolError, find_metrics, input_size
 
 
 class Method:
@@ -244,4 +244,4 @@ def _check(dataset: ConfigDict, scope: str) -> None:
     if count == 0:
         raise ProtocolError(f'nothing to train on or to test in {where}')
     if getattr(built, 'published', True) is False:
-        raise ProtocolError(f'the answers of {dataset.ann_file} are not published: choose another --dataset')
+        raise NoTruthError(f'the answers of {dataset.ann_file} are not published')

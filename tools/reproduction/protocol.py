@@ -170,11 +170,14 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
 
 
 def fitting_data(rows: list[Row]) -> list[str]:
-    """Return the names of the data sets on which rows of a table can run."""
+    """Return the names of the data sets on which rows of a table can run and be scored."""
     names = []
     for name in data_sets():
         with suppress(ProtocolError):
-            choose(rows, Protocol(name), read_data(name, None))
+            data = read_data(name, None)
+            for row in choose(rows, Protocol(name), data):
+                cfg = shipped(row.configs[-1])
+                find_metrics(cfg if is_own(cfg, data) else data)
             names.append(name)
     return names
 

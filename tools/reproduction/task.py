@@ -36,6 +36,10 @@ class ProtocolError(ValueError):
     """A request that cannot be run."""
 
 
+class NoTruthError(ProtocolError):
+    """A test whose answers are not public, so that another data set is to be chosen."""
+
+
 def find_task(cfg: Config) -> str:
     """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions', 'grounding' or 'questions'."""
     if cfg.default_scope != 'mmengine':
@@ -80,9 +84,9 @@ def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
     """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator."""
     evaluator: Any = cfg.get('test_evaluator') or {}
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
-        raise ProtocolError(
+        raise NoTruthError(
             f'the ground truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
-            'tools/test.py --out writes the answers for its server; choose another --dataset to compare here'
+            'tools/test.py --out writes the answers for its server'
         )
     task, keys, factor = METRICS[evaluator.type]
     columns = evaluator.get('columns')
