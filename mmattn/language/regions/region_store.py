@@ -217,7 +217,7 @@ class RegionStore:
             if source and not all(part in source for part in parts)
         ]
 
-    def check(self, image_ids: Iterable[str] | None = None, num_features: int | None = None, **options: bool) -> None:
+    def check(self, image_ids: Iterable[str] | None = None, num_features: int | None = None, **options: Any) -> None:
         """Raise a ValueError with the number of faults and the first of them, if :meth:`find_faults` finds any."""
         raise_faults(self._name(), self.find_faults(image_ids, num_features, **options))
 

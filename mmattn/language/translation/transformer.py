@@ -40,7 +40,7 @@ class TranslationTransformer(SentenceGenerator):
             6 + 6) or 'big' (1024, 4096, 16, 6 + 6). Defaults to 'base'.
         encoder_attention (dict or sequence of dict, optional): self-attention of all encoder layers, see
             :class:`mmattn.language.TransformerEncoderLayer`. A sequence is not one config per layer: its layers follow
-            each other in each sub-layer. Defaults to attention by content.
+            each other in each sub-layer. Defaults to attention by content, to which a dict without type adds options.
         decoder_attention: self-attention of the decoder layers, which make it causal, as ``encoder_attention``.
         cross_attention (dict): attention of the decoder to the encoder. Defaults to attention by content.
         positions (str): absolute positions added to the embeddings, 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
@@ -104,8 +104,8 @@ class TranslationTransformer(SentenceGenerator):
             norm_first=norm_first,
         )
         self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout, positions)
-        encoder = dict(layer, self_attention=encoder_attention)
-        decoder = dict(layer, self_attention=decoder_attention, cross_attention=cross_attention)
+        encoder = dict(layer, self_attention=_with_type(encoder_attention))
+        decoder = dict(layer, self_attention=_with_type(decoder_attention), cross_attention=_with_type(cross_attention))
         self.encoder, self.decoder = (
             MODELS.build(
                 dict(
@@ -165,6 +165,11 @@ class TranslationTransformer(SentenceGenerator):
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
         """Translate each sentence. Returns data samples as :meth:`forward` does."""
         return predictions(self.translate(source), data_samples)
+
+
+def _with_type(attention: Any) -> Any:
+    # --cfg-options model.cross_attention.content_smoothing=… makes a dict with this option alone
+    return {**ATTENTION, **attention} if isinstance(attention, dict) and 'type' not in attention else attention
 
 
 def check_max_length(max_length: Any) -> None:
