@@ -30,6 +30,10 @@ pytestmark = [
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 TOOL = Path(__file__).parents[2] / 'tools/benchmarks/compile_triton.py'
 DTYPES = {'float32': torch.float32, 'float16': torch.float16}  # the interpreter's products of bfloat16 are wrong
+WAYS = {  # dtype, and launch.KEYS_AS_ROWS
+    **{name: (dtype, False) for name, dtype in DTYPES.items()},
+    'float16, keys as rows': (torch.float16, True),
+}
 
 
 def large(size, key_size=None, channels=(5, 17), window=None, entries=None, **settings):
@@ -84,23 +88,24 @@ def operator_of(name):
 def evaluate_all(path):
     """Write outputs, gradients and the names of the kernels that ran; in the interpreter."""
     from mmattn.ops import dispatch
+    from mmattn.ops.triton import launch
 
     found = {}
-    for name, (tensors, settings) in CASES.items():
-        for dtype in DTYPES.values():
+    for dtype, launch.KEYS_AS_ROWS in WAYS.values():
+        for name, (tensors, settings) in CASES.items():
             call = functools.partial(of_the_last_queries, operator_of(name))
             with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
                 result = evaluate(call, literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)), **settings)
-            found[name, dtype] = result, kernels
-    for operator in triton.OPERATORS:
-        with dispatch.backend('triton'):
-            found[operator] = gradients_alone(operator)
+            found[name, dtype, launch.KEYS_AS_ROWS] = result, kernels
+        for operator in triton.OPERATORS:
+            with dispatch.backend('triton'):
+                found[operator, dtype, launch.KEYS_AS_ROWS] = gradients_alone(operator, dtype)
     torch.save(found, path)
 
 
-def gradients_alone(operator):
+def gradients_alone(operator, dtype):
     """For each tensor of a call, its gradient if all are needed, and if no other one is."""
-    run, leaves = flat(operator, torch.float32)
+    run, leaves = flat(operator, dtype)
     together = [x.detach().requires_grad_() for x in leaves]
     expected = torch.autograd.grad(run(*together).square().sum(), together)
     found = []
@@ -127,12 +132,16 @@ def interpreted(tmp_path_factory):
     return torch.load(path)
 
 
+every_way = pytest.mark.parametrize('way', WAYS.values(), ids=WAYS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('dtype', DTYPES.values(), ids=DTYPES)
+@every_way
 @pytest.mark.parametrize('name', CASES)
-def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype):
+def test_values_and_gradients_are_those_of_the_equation(interpreted, name, way):
     tensors, settings = CASES[name]
-    actual, kernels = interpreted[name, dtype]
+    dtype = way[0]
+    actual, kernels = interpreted[(name, *way)]
     operator = operator_of(name)
     assert kernels == [operator, f'{operator}_backward']
     expected = evaluate(
@@ -151,9 +160,10 @@ def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype
 
 
 @pytest.mark.slow
+@every_way
 @pytest.mark.parametrize('operator', triton.OPERATORS)
-def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, operator):
-    for expected, alone in interpreted[operator]:
+def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, operator, way):
+    for expected, alone in interpreted[(operator, *way)]:
         assert torch.equal(alone, expected)
 
 
@@ -195,6 +205,18 @@ def test_no_kernel_spills_registers_in_16_bit(tool, operator, capability, channe
         assert each.registers > 48  # the sums alone: the compiler has not removed the products
         assert each.spilled == 0
         assert each.shared <= 99 * 1024
+
+
+@pytest.mark.slow
+def test_products_with_keys_as_rows_are_wgmma(tool, monkeypatch):
+    from mmattn.ops.triton import launch
+
+    monkeypatch.setattr(launch, 'KEYS_AS_ROWS', True)
+    compiled = list(tool.compile_call('global_attention', torch.bfloat16, 64, 90, only='key_rows values'))
+    # With a window, and the last launch without one.
+    parts = {f'key_rows values {part}' for part in (0, 1, 2)}
+    assert {x.kernel for x in compiled} == parts
+    assert [x for x in compiled if x.spilled or x.products != 'wgmma'] == []
 
 
 @pytest.mark.parametrize('operator', triton.OPERATORS)

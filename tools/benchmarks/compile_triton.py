@@ -3,7 +3,7 @@
 Prints registers, spilled bytes (both as ptxas reports them), shared memory and products of each kernel: wgmma (9.0) and
 tcgen05 (10.0) are several times as fast as mma. Kernels are compiled for
 maps of 97×97 positions and a learned window of 31×31; the kernel of axis biases for a call with these, key biases and a
-mask.
+mask. With MMATTN_KEYS_AS_ROWS=1, the kernel key_rows is among them.
 """
 
 import argparse
@@ -70,7 +70,13 @@ def main() -> int:
 
 
 def compile_call(
-    operator: str, dtype: torch.dtype, channels: int, capability: int, positions: bool = True, config: Any = None
+    operator: str,
+    dtype: torch.dtype,
+    channels: int,
+    capability: int,
+    positions: bool = True,
+    config: Any = None,
+    only: str = '',
 ) -> Iterator[Compiled]:
     """Compile the kernels of an operator and its backward pass, once each.
 
@@ -81,6 +87,7 @@ def compile_call(
         capability (int): 10 times the compute capability of the GPU.
         positions (bool): whether the calls have position biases. Defaults to True.
         config (Config, optional): configuration to compile. Defaults to the one that a launch selects.
+        only (str): what titles of launches must contain. Defaults to '', all.
 
     Yields:
         Compiled: each kernel.
@@ -88,6 +95,8 @@ def compile_call(
     from mmattn.ops.triton import launch
 
     for name, (kernel, arguments, constants) in launches(operator, dtype, channels, positions).items():
+        if only not in name:
+            continue
         selected = config or launch.select_config(kernel, SHARED[capability] * 1024, **constants)
         with as_if_on(capability), ptxas_log() as log:
             built = kernel.warmup(*arguments, **constants, **launch.options(selected), grid=(1,))
@@ -99,13 +108,13 @@ def compile_call(
 
 
 def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool = True) -> dict[str, tuple]:
-    """List the launches of an operator and its backward pass: by name of a kernel, kernel, arguments and constants."""
+    """List the launches of an operator and its backward pass by title: kernel, arguments and constants."""
     from mmattn.ops.triton import launch
 
     found: dict[str, tuple] = {}
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        found[kernel.__name__] = kernel, launch.encode(arguments)[0], constants
+        found[launch.title(kernel, constants)] = kernel, launch.encode(arguments)[0], constants
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):

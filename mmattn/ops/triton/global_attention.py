@@ -18,7 +18,7 @@ from ..global_attention import GlobalArguments, has_biases
 from ..layouts import empty_with_layout
 from . import blocks, launch
 from .blocks import gradients_like, prepare_gradient, rows, table
-from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, query_gradients
+from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, key_rows, query_gradients
 from .global_attention_logits import Call
 from .launch import Config, width
 
@@ -67,7 +67,7 @@ class Operands:
             'DIMS': 0 if window is None else axes,
         }
 
-    def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0) -> None:
+    def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0, **constants: Any) -> None:
         """Run a kernel whose programs own ``owned`` rows of each map. If ``parts`` > 0, programs share a tile."""
 
         def programs(config: Config) -> int:
@@ -75,7 +75,7 @@ class Operands:
             return self.maps * -(-owned // config.owned) * shares
 
         with torch.cuda.device_of(self.call.query):  # no effect on CPUs
-            launch.launch(kernel, programs, self.call, *arguments, **self.constants)
+            launch.launch(kernel, programs, self.call, *arguments, **self.constants, **constants)
 
 
 def forward(*arguments: Any) -> Any:
@@ -109,13 +109,32 @@ def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *a
         operands.launch(query_gradients, upstream, d_query, d_window, d_outside, owned=call.queries)
     if d_outside is not None and grad_lse is not None:
         d_outside += grad_lse.masked_fill(lse == -math.inf, 0)
-    if any(x is not None for x in (d_key, d_value, d_bias)):
+    if launch.KEYS_AS_ROWS:
+        if d_value is not None:
+            differentiate_keys(operands, upstream, d_value, None, of_keys=False)
+        if d_key is not None or d_bias is not None:
+            differentiate_keys(operands, upstream, d_key, d_bias, of_keys=True)
+    elif any(x is not None for x in (d_key, d_value, d_bias)):
         operands.launch(key_gradients, upstream, d_key, d_value, d_bias, owned=call.keys)
     for axis, d_axis in enumerate(d_axes):
         if d_axis is not None:
             length, inner = call.key_size[axis], math.prod(call.key_size[axis + 1 :])
             operands.launch(axis_gradients, upstream, d_axis, length, inner, owned=call.queries, parts=length)
     return [x for x in grads if x is not None]
+
+
+def differentiate_keys(
+    operands: Operands, upstream: blocks.Gradient, out: Tensor | None, d_bias: Tensor | None, of_keys: bool
+) -> None:
+    """Compute the gradient of values, or of keys and key biases, with keys as rows."""
+    call, sums, bias_sums = operands.call, None, None
+    if call.window is not None:
+        rows = call.key if of_keys else call.value
+        sums = torch.empty_like(rows, dtype=torch.float32)
+        bias_sums = None if d_bias is None else sums.new_empty(rows.shape[:-1])
+    for part in (2,) if call.window is None else (0, 1):
+        arguments = upstream, out, d_bias, sums, bias_sums
+        operands.launch(key_rows, *arguments, owned=call.keys, OF_KEYS=of_keys, PART=part)
 
 
 def supports(args: GlobalArguments) -> bool:

@@ -34,7 +34,7 @@ def attend(
     """Add a tile of keys to the sums of the online softmax."""
     key, value = load_keys(call, map, keys, D, DV)
     product = tl.dot(query, key.T)
-    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
+    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 1)
     highest = tl.maximum(peak, tl.max(x, 1))
     zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
     weights = tl.exp2(x - zero[:, None])
@@ -89,7 +89,7 @@ def differentiate(
 ):  # fmt: skip
     """Compute the weights of a tile, and the gradients of its logits."""
     product = tl.dot(query, key.T)
-    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
+    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 1)
     weights = tl.exp2(x - lse[:, None])
     d_weights = tl.dot(grad, value.T)
     return weights, weights * (d_weights - along[:, None])
@@ -134,7 +134,7 @@ def query_gradients(
             )
             if d_query is not None:
                 acc = tl.dot(d_logits.to(key.dtype), key, acc)
-            entry, inside = find_entries(call, queries, keys, DIMS)
+            entry, inside = find_entries(call, queries, keys, DIMS, 1)
             inside_sum += tl.sum(tl.where(inside, d_logits, 0.0), 1)
             if d_window is not None:  # each entry belongs to one pair; entries without a key are not written
                 to = d_window + map * call.queries * call.entries + (queries[:, None] * call.entries + entry)
@@ -213,6 +213,72 @@ def key_gradients(
     if d_bias is not None:
         to = d_bias + map * call.keys + keys
         tl.store(to, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
+
+
+@triton.jit
+def key_rows(
+    call, upstream, out, d_bias, sums, bias_sums,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, OF_KEYS: tl.constexpr,
+    PART: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of values, or of keys and key biases, from tiles of keys × queries.
+
+    The weights of such a tile are the left operand of the product that needs them, so none is transposed. A loop over
+    queries whose windows contain the keys needs more registers than one over the others, so they are two launches.
+    ``PART`` 0 writes the sums over the others, and 1 adds to them. Without a window, 2 is all.
+    """
+    call = decode(call)
+    WIDTH: tl.constexpr = D if OF_KEYS else DV
+    channels = call.channels if OF_KEYS else call.value_channels
+    tiles = tl.cdiv(call.keys, OWN)
+    map = (tl.program_id(0) // tiles).to(tl.int64)
+    first = tl.program_id(0) % tiles * OWN
+    last = tl.minimum(first + OWN, call.keys) - 1
+    keys = first + tl.arange(0, OWN)
+    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+    value = key
+    if OF_KEYS:
+        value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+    begin = 0
+    if CAUSAL:  # queries before all of the keys
+        begin = tl.maximum(first - (call.keys - call.queries), 0) // STREAM * STREAM
+    end = tl.cdiv(call.queries, STREAM) * STREAM
+    enter, leave = begin, begin
+    if PART < 2:
+        enter, leave = strip(first, last, call.key_size, call.size, -call.before[0], call.reach[0], end, STREAM)
+        enter = tl.maximum(enter, begin)
+        leave = tl.maximum(leave, begin)
+    acc = tl.zeros([OWN, WIDTH], tl.float32)
+    bias_sum = tl.zeros([OWN], tl.float32)
+    at = map * call.keys + keys
+    if PART == 1:
+        acc = load_rows(sums, map, keys, call.keys, channels, WIDTH)
+        if bias_sums is not None:
+            bias_sum = tl.load(bias_sums + at, mask=keys < call.keys, other=0.0)
+        begin, end = enter, leave
+    for start in range(begin, end if PART == 1 else end - (leave - enter), STREAM):
+        if PART == 0:
+            start = tl.where(start < enter, start, start + leave - enter)
+        queries = start + tl.arange(0, STREAM)
+        query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
+        product = tl.dot(key, query.T)
+        x = compute_logits(call, product, outside, map, queries, keys, PART == 1, CAUSAL, DIMS, 0)
+        weights = tl.exp2(x - lse[None, :])
+        if OF_KEYS:
+            d_logits = weights * (tl.dot(value, grad.T) - along[None, :])
+            acc = tl.dot(d_logits.to(query.dtype), query, acc)
+            bias_sum += tl.sum(d_logits, 1)
+        else:
+            acc = tl.dot(weights.to(grad.dtype), grad, acc)
+    if PART == 0:
+        store_rows(sums, map, keys, call.keys, channels, acc, WIDTH)
+        if bias_sums is not None:
+            tl.store(bias_sums + at, bias_sum, mask=keys < call.keys)
+    else:
+        if out is not None:
+            store_rows(out, map, keys, call.keys, channels, acc * call.scale if OF_KEYS else acc, WIDTH)
+        if d_bias is not None:
+            tl.store(d_bias + at, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -54,12 +55,30 @@ AXES = (  # fewer products, so fewer registers and less shared memory: on all GP
     (256, Config(32, 32, 8, 2)),
 )
 
+# Whether the kernel `key_rows` computes the gradients of keys and values. It has no time yet, so by default
+# `key_gradients` does; gpu_run.sh compares them. Compiled for 9.0 and 256 channels, all of its products are wgmma, and
+# its four launches spill 72 bytes. `key_gradients` has mma alone, and spills 956.
+KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
+# By channels, for PART 0 and 2, and for PART 1: of values, and of keys.
+ROWS_WITH_MUCH = (
+    (128, (Config(128, 64, 8, 2), Config(128, 32, 8, 2)), (Config(128, 64, 8, 2), Config(128, 32, 8, 2))),
+    (256, (Config(128, 64, 8, 2), Config(128, 16, 8, 2)), (Config(128, 32, 8, 2), Config(128, 16, 8, 2))),
+)
+ROWS_WITH_LITTLE = (
+    (128, (Config(64, 32, 8, 2), Config(64, 32, 8, 2)), (Config(64, 32, 8, 2), Config(64, 32, 8, 2))),
+    (256, (Config(32, 32, 8, 2), Config(32, 32, 8, 2)), (Config(32, 32, 8, 2), Config(32, 32, 8, 2))),
+)
 
-def select_config(kernel: Any, shared: int, D: int, DV: int, **_: Any) -> Config:
+
+def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -> Config:
     """Select the configuration of a kernel for the shared memory of a block, and channels."""
     channels = max(D, DV)
     if kernel.__name__ == 'axis_gradients':
         return next(config for most, config in AXES if channels <= most)
+    if kernel.__name__ == 'key_rows':
+        table = ROWS_WITH_MUCH if shared >= MUCH else ROWS_WITH_LITTLE
+        of_values, of_keys = next(configs for most, *configs in table if channels <= most)
+        return (of_keys if constants['OF_KEYS'] else of_values)[constants['PART'] == 1]
     choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)
     return {'forward_kernel': choice.forward, 'query_gradients': choice.query}.get(kernel.__name__, choice.key)
 
@@ -126,6 +145,12 @@ def options(config: Config) -> dict[str, int]:
     """Convert a configuration to arguments of a launch."""
     owned, stream, warps, stages = config
     return {'OWN': owned, 'STREAM': stream, 'num_warps': warps, 'num_stages': stages}
+
+
+def title(kernel: Any, constants: dict[str, Any]) -> str:
+    """Name a launch: a kernel, and which of its gradients and parts."""
+    which = {True: 'keys', False: 'values', None: ''}[constants.get('OF_KEYS')]
+    return f'{kernel.__name__} {which} {constants["PART"]}' if which else kernel.__name__
 
 
 def width(channels: int) -> int:

@@ -18,12 +18,18 @@ DTYPE = torch.bfloat16 if GPU else torch.float32  # the interpreter's products o
 CHANNELS = (16,) if SMALL else (256, 128, 64)
 WINDOW = 3 if SMALL else 31
 COMPARED_SIDE, TIMED_SIDE = (5, 5) if SMALL else (41, 97)  # of the maps
-# Rows that a program owns, rows per iteration, warps, stages.
+# Rows that a program owns, rows per iteration, warps, stages: of all kernels, and of key_rows alone.
 CONFIGS = ((64, 32, 4, 2), (32, 32, 4, 2), (128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 2), (64, 16, 4, 2))
+OF_ROWS = ((128, 64, 8, 2), (128, 32, 8, 2), (128, 16, 8, 2), (64, 32, 4, 2))
 LAUNCHES = 10  # in one graph: the host takes longer for a launch than many a kernel runs
 
-Group = tuple[int, tuple[int, ...]]
-GROUPS = [(channels, config) for channels in CHANNELS for config in (CONFIGS[:1] if SMALL else CONFIGS)]
+Group = tuple[int, bool, tuple[int, ...]]
+GROUPS: list[Group] = [
+    (channels, keys_as_rows, config)
+    for channels in CHANNELS
+    for keys_as_rows, configs in ((True, OF_ROWS), (False, CONFIGS))
+    for config in configs[: 1 if SMALL else None]
+]
 
 
 def run_tune(seconds: float) -> None:
@@ -35,54 +41,64 @@ def run_tune(seconds: float) -> None:
 
 
 @contextmanager
-def configured(config: tuple[int, ...]) -> Iterator[None]:
+def configured(keys_as_rows: bool, config: tuple[int, ...]) -> Iterator[None]:
     from mmattn.ops.triton import launch
 
-    chosen = mock.patch.object(launch, 'select_config', return_value=launch.Config(*config))
+    selected = launch.select_config
+
+    def select(kernel: Any, *arguments: Any, **constants: Any) -> Any:
+        is_asked = not keys_as_rows or kernel.__name__ == 'key_rows'
+        return launch.Config(*config) if is_asked else selected(kernel, *arguments, **constants)
+
+    chosen = mock.patch.multiple(launch, select_config=select, KEYS_AS_ROWS=keys_as_rows)
     failures = mock.patch.dict('mmattn.ops.dispatch._failures', clear=True)  # of another configuration
     with chosen, failures, dispatch.backend('global_attention=triton'):
         yield
 
 
-def _wrong(channels: int, config: tuple[int, ...]) -> str:
+def _wrong(group: Group) -> str:
     """Say what is wrong with the kernels in a configuration, or return ''."""
+    channels, *configuration = group
     draw, side = Draw(DEVICE), COMPARED_SIDE
     tensors = draw.operands((1, 1), (side, side), (channels, channels))
     tensors |= {'window_bias': draw(1, 1, side, side, WINDOW**2), 'outside_bias': draw(1, 1, side, side)}
     case = Case('', tensors, {'window_size': WINDOW})
-    with configured(config):
+    with configured(*configuration):
         ran, errors = check_gpu.compare('global_attention', case, DTYPE, 'triton')
         if ran:
             return '; '.join(errors)
         return dispatch.failure('global_attention') or 'did not run'
 
 
+def _fields(group: Group) -> dict[str, Any]:
+    return dict(zip(('channels', 'keys_as_rows', 'config'), group))
+
+
 def _compare(group: Group) -> None:
-    channels, config = group
-    with guarded('tune', channels=channels, config=config):
-        if wrong := _wrong(channels, config):
-            record('tune', channels=channels, config=config, error=wrong)
+    with guarded('tune', **_fields(group)):
+        if wrong := _wrong(group):
+            record('tune', **_fields(group), error=wrong)
 
 
 def _time(group: Group) -> None:
-    channels, config = group
-    with guarded('tune', channels=channels, config=config):
-        if not _wrong(channels, config):  # otherwise, the error is recorded
-            record('tune', channels=channels, config=config, ms=_kernel_times(channels, config))
+    with guarded('tune', **_fields(group)):
+        if not _wrong(group):  # otherwise, the error is recorded
+            record('tune', **_fields(group), ms=_kernel_times(*group))
 
 
-def _kernel_times(channels: int, config: tuple[int, ...]) -> dict[str, float]:
-    """Measure the ms of each kernel on the device."""
+def _kernel_times(channels: int, *configuration: Any) -> dict[str, float]:
+    """Measure the ms of each launch of a step on the device, of key_rows or of all kernels."""
     from mmattn.ops.triton import launch
 
     original, calls = launch.launch, {}
 
     def spy(kernel: Any, *arguments: Any, **constants: Any) -> None:
-        calls[kernel.__name__] = lambda: original(kernel, *arguments, **constants)
+        if kernel.__name__ == 'key_rows' or not configuration[0]:
+            calls[launch.title(kernel, constants)] = lambda: original(kernel, *arguments, **constants)
         original(kernel, *arguments, **constants)
 
     call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, DTYPE)
-    with configured(config):
+    with configured(*configuration):
         with mock.patch.object(launch, 'launch', spy):
             torch.autograd.grad(call(*tensors).sum(), tensors)
         return {name: graph_milliseconds(function) for name, function in calls.items()}
