@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from findings import DEVICE, SMALL, WORKERS, guarded, record, run_groups
+from findings import DEVICE, GPU, SMALL, WORKERS, guarded, record, run_groups
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -82,18 +82,19 @@ def all_cases(operator: str) -> list[Case]:
 
 
 def _calls(operator: str, dtype: torch.dtype) -> None:
-    for implementation in ('composition', *check_gpu.kernels_of(operator, torch.device(DEVICE))):
+    kernels = [x for x in check_gpu.kernels_of(operator, torch.device(DEVICE)) if GPU or x != 'triton']  # tune has it
+    for implementation in ('composition', *kernels):
         for case in all_cases(operator):
             fields = {'operator': operator, 'implementation': implementation, 'dtype': dtype, 'case': case.title}
             with guarded('edge', **fields):
                 try:
-                    with dispatch.backend(f'{operator}={implementation}'), dispatch.kernels_run() as kernels:
+                    with dispatch.backend(f'{operator}={implementation}'), dispatch.kernels_run() as ran:
                         error, worst = worst_error(operator, case, dtype)
                 except RuntimeError as refused:
                     if 'has no kernel for these tensors' not in str(refused):
                         raise
                     continue
-                if implementation != 'composition' and operator not in kernels:
+                if implementation != 'composition' and operator not in ran:
                     continue  # a Triton kernel does not support the call
                 record('edge', **fields, ok=error <= 1, worst=f'{worst}: {error}')
 

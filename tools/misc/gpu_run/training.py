@@ -43,7 +43,7 @@ NETWORKS = {  # config, images, backends
     'U-Net': ('unet_ba/unet_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition',)),
     'U-Net-BA': ('unet_ba/unet-ba_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition', 'auto')),
 }
-ITERATIONS = 2 if SMALL else 12
+ITERATIONS = 1 if SMALL else 12
 
 
 def run_train(seconds: float) -> None:
