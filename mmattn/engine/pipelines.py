@@ -19,4 +19,4 @@ def inference_pipeline(cfg: Config) -> Compose:
     dataset = inner_data_sets(cfg.test_dataloader.dataset)[0]
     if not dataset.get('pipeline'):
         raise ValueError(f'test_dataloader.dataset of type {type_name(dataset)} has no pipeline')
-    return Compose([transform for transform in dataset.pipeline if 'Annotations' not in type_name(transform)])
+    return Compose([transform for transform in dataset['pipeline'] if 'Annotations' not in type_name(transform)])
