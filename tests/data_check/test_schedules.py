@@ -50,7 +50,6 @@ def poly(**options):
         (ITERATIONS, [poly(end=40)], r'param_scheduler\.0: .*PolyLR.* 39 to 100 of 100'),
         (ITERATIONS, [dict(type='CosineAnnealingLR', begin=10, end=40, by_epoch=False)], r'param_scheduler\.0: .*Cos'),
         (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, total_steps=50, by_epoch=False)], 'OneCycleLR .*50'),
-        (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, begin=20, total_steps=79, by_epoch=False)], 'OneCycleLR .*79'),
         (ITERATIONS, [dict(type='ExponentialLR', gamma=0.9, begin=200, by_epoch=False)], 'begin=200'),
         (ITERATIONS, [poly(by_epoch=True)], 'param_scheduler.0.by_epoch: .* lr'),
         (ITERATIONS, [poly(), dict(type='LinearMomentum', end=5)], 'param_scheduler.1.by_epoch: .* momentum'),
