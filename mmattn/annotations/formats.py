@@ -79,9 +79,13 @@ def read(folder: Path, images: Path | None = None) -> Export:
             two files, or has another size. All faults are listed together.
 
     Example:
-        >>> export = read(Path('export'))  # doctest: +SKIP
-        >>> [shape.label for picture in export.pictures.values() for shape in picture.shapes]  # doctest: +SKIP
-        ['car', 'road']
+        >>> from PIL import Image
+        >>> Image.new('RGB', (8, 6)).save('a.png')
+        >>> shape = dict(label='car', points=[[1, 1], [5, 1], [5, 4]])
+        >>> _ = Path('a.json').write_text(json.dumps(dict(shapes=[shape], imagePath='a.png')))
+        >>> export = read(Path())
+        >>> export.format, export.classes, [picture.size for picture in export.pictures.values()]
+        ('labelme', ['car'], [(8, 6)])
     """
     files = files_below(folder) if folder.is_dir() else [folder]
     index = Images(images or (folder if folder.is_dir() else folder.parent))

@@ -100,6 +100,8 @@ def strided_offsets(
 
 
 def _check_sizes(size: Sequence[int], key_size: Sequence[int] | None = None) -> None:
+    if torch.jit.is_tracing():  # where sizes are tensors
+        return
     for name, sides in (('size', size), ('key_size', size if key_size is None else key_size)):
         axes = range(1, 4) if key_size is None or name == 'size' else range(len(size), len(size) + 1)
         is_size = isinstance(sides, Sequence) and len(sides) in axes

@@ -19,7 +19,7 @@ serve_onnx = importlib.import_module('serve_onnx')
 del sys.path[0]
 
 ABOUT = dict(resize=None, mean=[0] * 3, std=[1] * 3, size_divisor=1, pad_value=0, align_corners=False, threshold=None)
-ABOUT |= dict(channel_order='RGB', palette=[[0] * 3, [9] * 3])
+ABOUT |= dict(channel_order='RGB', classes=['low', 'red'], palette=[[0] * 3, [9] * 3])
 SECONDS = 0.3
 
 

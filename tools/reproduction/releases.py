@@ -73,21 +73,33 @@ def photo(seed: int, size: tuple[int, int] = (20, 26)) -> NDArray:
 # Segmentation and detection.
 
 
-def _pair(image_path: Path, label_path: Path, classes: int, seed: int) -> None:
+def _marked(image: NDArray, part: str) -> NDArray:
+    """Give an image a pixel of its split: equal bytes in training and validation are a fault."""
+    image[0, 0] = 20 * len(part)
+    return image
+
+
+def _pair(image_path: Path, label_path: Path, classes: int, seed: int, part: str) -> None:
     rng = np.random.default_rng(seed)
     labels = np.kron(rng.integers(0, classes, (5, 6)), np.ones((8, 8), int)).astype(np.uint8)
     image = (labels[..., None] * 255 // classes + rng.integers(0, 20, (*labels.shape, 3))).clip(0, 255).astype(np.uint8)
     labels[0, :3] = 255
     if classes > 30:  # more than there are blocks; the data check requires each class in the training masks
         labels[1:6].flat[:classes] = range(classes)
-    save(image_path, image)
+    save(image_path, _marked(image, part))
     save(label_path, labels)
 
 
 def folders(root: Path, suffix: str, classes: int, train: int = 4, val: int = 2, test: int = 0) -> None:
     for part, count in (('train', train), ('val', val), ('test', test)):
         for i in range(count):
-            _pair(root / 'img_dir' / part / f'tile_{i}{suffix}', root / 'ann_dir' / part / f'tile_{i}.png', classes, i)
+            _pair(
+                root / 'img_dir' / part / f'tile_{i}{suffix}',
+                root / 'ann_dir' / part / f'tile_{i}.png',
+                classes,
+                i,
+                part,
+            )
 
 
 def camvid(root: Path, **counts: int) -> None:
@@ -96,7 +108,7 @@ def camvid(root: Path, **counts: int) -> None:
         for i in range(count):
             labels = np.random.default_rng(i).integers(0, 12, (20, 26)).astype(np.uint8)
             labels[0, :12] = range(12)
-            save(root / f'CamVid/{split}/0016E5_{i:05}.png', photo(i))
+            save(root / f'CamVid/{split}/0016E5_{i:05}.png', _marked(photo(i), split))
             save(root / f'CamVid/{split}annot/0016E5_{i:05}.png', labels)
 
 
@@ -119,16 +131,16 @@ def cityscapes(root: Path) -> None:
         for i in range(count):
             name = f'town/town_{i:06}_000019'
             image = root / 'leftImg8bit' / part / f'{name}_leftImg8bit.png'
-            _pair(image, root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png', 19, i)
+            _pair(image, root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png', 19, i, part)
 
 
 def ade20k(root: Path) -> None:
     for part, count in (('training', 4), ('validation', 2)):
         for i in range(count):
-            _pair(root / 'images' / part / f'ADE_{i}.jpg', root / 'annotations' / part / f'ADE_{i}.png', 151, i)
+            _pair(root / 'images' / part / f'ADE_{i}.jpg', root / 'annotations' / part / f'ADE_{i}.png', 151, i, part)
 
 
-def _boxes(path: Path, seed: int) -> list[tuple[int, int, int, int]]:
+def _boxes(path: Path, seed: int, part: str) -> list[tuple[int, int, int, int]]:
     """Write an image with two bright boxes. Returns left, top, right and bottom, the last two beyond the box."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 60, (SIZE[1], SIZE[0], 3)).astype(np.uint8)
@@ -137,7 +149,7 @@ def _boxes(path: Path, seed: int) -> list[tuple[int, int, int, int]]:
         left, top = left + int(rng.integers(6)), top + int(rng.integers(6))
         boxes.append((left, top, left + 16, top + 14))
         pixels[top : top + 14, left : left + 16] = 200
-    save(path, pixels)
+    save(path, _marked(pixels, part))
     return boxes
 
 
@@ -147,7 +159,7 @@ def coco(root: Path) -> None:
 
     categories = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'])]
     for part, count in (('train2017', 4), ('val2017', 2)):
-        boxes = [_boxes(root / part / f'{i:012}.jpg', i) for i in range(count)]
+        boxes = [_boxes(root / part / f'{i:012}.jpg', i, part) for i in range(count)]
         annotations = []
         for i, pair in enumerate(boxes):
             for j, (x0, y0, x1, y1) in enumerate(pair):
@@ -168,7 +180,7 @@ def voc(root: Path, classes: Sequence[str]) -> None:
     for part, count in (('train', 4), ('val', 2)):
         names = [f'{part}_{i}' for i in range(count)]
         for i, name in enumerate(names):
-            boxes = _boxes(root / 'JPEGImages' / f'{name}.jpg', i)
+            boxes = _boxes(root / 'JPEGImages' / f'{name}.jpg', i, part)
             if name == 'train_0':
                 boxes.append((5, 5, 5, 9))
             if name == 'train_1':  # the data check requires a box of each class

@@ -18,6 +18,10 @@ class SharedBuffersHook(Hook):
     uninterrupted one, and integers have no mean. Checkpoints need no copy, and training does not read the statistics.
 
     ``tools/train.py`` registers the hook. With one process, it does nothing.
+
+    Example:
+        >>> HOOKS.build(dict(type='mmattn.SharedBuffersHook')).priority
+        'LOWEST'
     """
 
     priority = 'LOWEST'  # after EMAHook has exchanged the model's tensors

@@ -11,7 +11,7 @@ from typing import Any
 from mmattn.utils.faults import reading
 
 RECORD = dict(source=str, target=str, lowercase=bool, moses=dict)
-MOSES = dict(normalize=bool, aggressive_dashes=bool, escape=bool)  # some of them
+MOSES = dict(normalize=bool, aggressive_dashes=bool, escape=bool, joins=bool)  # some of them
 
 
 def split_symbols(line: str) -> list[str]:
