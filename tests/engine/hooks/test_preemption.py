@@ -168,7 +168,6 @@ def test_stopped_before_training(train, tmp_path):
 
 def test_resume_before_the_first_checkpoint_starts_as_the_config_says(train, whole, tmp_path):
     """From its ``load_from``: a job that always says ``--resume`` must not lose it."""
-    (tmp_path / 'best_mIoU_iter_2.pth').touch()
     path = whole(workers=3) / 'iter_6.pth'
     assert train(tmp_path, f'load_from={path}', 'train_cfg.max_iters=1', resume=True) == [0], train.log
     assert f'Load checkpoint from {path}' in train.log
