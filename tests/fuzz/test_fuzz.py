@@ -10,6 +10,7 @@ from ..requirements import requires
 from . import calls, files
 from .children import CLEAR, ENDED, RAW, SLOW, UNNAMED, answers
 
+pytestmark = pytest.mark.slow
 FILES_OF_A_KIND, CALLS = 12, 20
 FILES = (
     'checkpoint (zip)', 'checkpoint (legacy)', 'config in a checkpoint', 'region store', 'region store, unfinished',
@@ -34,7 +35,7 @@ def test_changed_files(name, tmp_path):
 @requires('native operators')
 @pytest.mark.parametrize('name', calls.names())
 def test_changed_calls(name):
-    counts = Counter(answer for answer, *_ in calls.run(name, CALLS, 'tests', seconds=2))
+    counts = Counter(answer for answer, *_ in calls.run(name, CALLS, 'tests'))
     assert not counts.keys() & {calls.DIFFERENT, calls.MEMORY, calls.ENDED, calls.SLOW}, counts
     assert counts[calls.RESULT]
     assert counts[calls.REFUSED] + counts[calls.OTHER]
