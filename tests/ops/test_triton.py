@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
 
 from ..conftest import cache_folder
-from . import literal
+from . import literal, test_masked_keys
 from .literal import assert_same, evaluate, low_precision, randn
 from .test_contract import ALL, flat, given
 
@@ -34,6 +35,7 @@ WAYS = {  # dtype, and launch.KEYS_AS_ROWS
     **{name: (dtype, False) for name, dtype in DTYPES.items()},
     'float16, keys as rows': (torch.float16, True),
 }
+MASKS = 'key_mask', 'key_bias'
 
 
 def large(size, key_size=None, channels=(5, 17), window=None, entries=None, **settings):
@@ -100,6 +102,13 @@ def evaluate_all(path):
         for operator in triton.OPERATORS:
             with dispatch.backend('triton'):
                 found[operator, dtype, launch.KEYS_AS_ROWS] = gradients_alone(operator, dtype)
+        for mask_by in MASKS:
+            with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
+                try:
+                    test_masked_keys.check(ops.global_attention, 'global_attention, window', mask_by, dtype)
+                except AssertionError as error:
+                    kernels.append(f'wrong: {error!r}')
+            found[mask_by, dtype, launch.KEYS_AS_ROWS] = {*kernels}
     torch.save(found, path)
 
 
@@ -133,6 +142,13 @@ def interpreted(tmp_path_factory):
 
 
 every_way = pytest.mark.parametrize('way', WAYS.values(), ids=WAYS)
+
+
+@pytest.mark.slow
+@every_way
+@pytest.mark.parametrize('mask_by', MASKS)
+def test_masked_keys_may_hold_anything(interpreted, mask_by, way):
+    assert interpreted[(mask_by, *way)] == {'global_attention', 'global_attention_backward'}
 
 
 @pytest.mark.slow

@@ -235,10 +235,7 @@ def key_rows(
     first = tl.program_id(0) % tiles * OWN
     last = tl.minimum(first + OWN, call.keys) - 1
     keys = first + tl.arange(0, OWN)
-    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
-    value = key
-    if OF_KEYS:
-        value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+    key, value = load_keys(call, map, keys, D, DV)  # of the gradient of values, the compiler drops `value`
     begin = 0
     if CAUSAL:  # queries before all of the keys
         begin = tl.maximum(first - (call.keys - call.queries), 0) // STREAM * STREAM

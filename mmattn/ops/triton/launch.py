@@ -56,8 +56,8 @@ AXES = (  # fewer products, so fewer registers and less shared memory: on all GP
 )
 
 # Whether the kernel `key_rows` computes the gradients of keys and values. It has no time yet, so by default
-# `key_gradients` does; gpu_run.sh compares them. Compiled for 9.0 and 256 channels, all of its products are wgmma, and
-# its four launches spill 72 bytes. `key_gradients` has mma alone, and spills 956.
+# `key_gradients` does; gpu_run.sh compares them. Compiled by Triton 3.7 for 9.0, 256 channels and a window, all of its
+# products are wgmma, and its four launches spill 112 bytes. `key_gradients` has mma alone, and spills 956.
 KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
 # By channels, for PART 0 and 2, and for PART 1: of values, and of keys.
 ROWS_WITH_MUCH = (
