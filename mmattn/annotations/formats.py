@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-import yaml
-
 from mmattn.utils.conversion import Fault, files_below
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import reading, shorten
 
 from . import coco, cvat, label_studio, labelme, voc, yolo
 from .layout import Images, ends, split_named, splits_of_lists
 from .shapes import Picture
-
-MALFORMED = AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, yaml.YAMLError
 
 
 class Format(NamedTuple):
@@ -203,18 +199,14 @@ def _set_splits(
 
 @contextmanager
 def _malformed(path: Path, form: str, faults: list[str]) -> Iterator[None]:
-    """Turn what malformed content raises into a fault of its file."""
+    """Add what malformed content raises to the faults."""
     try:
-        yield
+        with reading(path, f'not as {form} is written', Fault):
+            yield
     except Fault as fault:
         faults += fault.args
-    except ElementTree.ParseError as error:
-        faults.append(f'{path}: not XML: {error}')
     except OSError as error:
         faults.append(f'{path}: {error.strerror or error}')
-    except MALFORMED as error:
-        reason = f'no {error} where one belongs' if isinstance(error, KeyError) else ' '.join(str(error).split())
-        faults.append(f'{path}: not as {form} is written: {reason}')
 
 
 def _tag(content: Any) -> str:

@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from mmattn.utils.conversion import Fault, check_folder, files_below
+from mmattn.utils.faults import reading
 from mmattn.utils.image_files import SUFFIXES
-from mmattn.utils.images import unreadable
+from mmattn.utils.images import ORIENTATION, unreadable
 
 from .shapes import Picture, Size
 
@@ -21,7 +22,6 @@ SPLITS = {
     **dict.fromkeys(('test', 'testing', 'testset'), 'test'),
 }
 TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
-ORIENTATION = 0x0112
 
 
 class Images:
@@ -97,21 +97,9 @@ class Images:
         return [path for path in self.paths if path.resolve() not in known]
 
 
-def upright(image: Path) -> Image.Image:
-    """Read an image, and turn it as its EXIF orientation says."""
-    try:
-        with Image.open(image) as opened:
-            return ImageOps.exif_transpose(opened)
-    except Exception as error:  # decoders raise many types
-        raise Fault(f'{image}: {unreadable(error)}') from error
-
-
 def _header(image: Path) -> tuple[Size, int]:
-    try:
-        with Image.open(image) as opened:
-            return opened.size, opened.getexif().get(ORIENTATION, 1)
-    except Exception as error:  # decoders raise many types
-        raise Fault(f'{image}: {unreadable(error)}') from error
+    with reading(image, kind=Fault, describe=unreadable), Image.open(image) as opened:
+        return opened.size, opened.getexif().get(ORIENTATION, 1)
 
 
 def _size_fault(picture: Picture, image: Path, size: Size) -> str:

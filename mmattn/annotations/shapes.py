@@ -143,8 +143,15 @@ def polygons(listed: Sequence[Sequence]) -> list[np.ndarray]:
 
 
 def run_lengths(mask: np.ndarray) -> dict:
-    """Return a mask, of shape (height, width), as COCO's run lengths."""
-    return masks().encode(np.asfortranarray(mask.astype(np.uint8)))
+    """Return a mask, bool of shape (height, width), as COCO's run lengths: columns, first of pixels outside.
+
+    Example:
+        >>> run_lengths(np.array([[False, True, True]]))
+        {'size': [1, 3], 'counts': [1, 2]}
+    """
+    flat = mask.ravel(order='F')
+    stops = np.flatnonzero(np.diff(flat, prepend=False, append=not flat[-1]))
+    return dict(size=list(mask.shape), counts=np.diff(stops, prepend=0).tolist())
 
 
 def _uncompressed(text: str | bytes) -> list[int]:

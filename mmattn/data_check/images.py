@@ -24,6 +24,7 @@ from PIL.TiffImagePlugin import (
 from mmattn.utils.files import read_end, write_text
 from mmattn.utils.images import (
     ENDS,
+    ORIENTATION,
     deep_picture_fault,
     lossy_mask_fault,
     open_header,
@@ -33,7 +34,6 @@ from mmattn.utils.images import (
 )
 from mmattn.utils.mask_edges import altered_labels
 
-ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
 MISSING = 'no such file'
 LFS = b'version https://git-lfs'
 CONVERTER = 'tools/dataset_converters/color_labels.py'

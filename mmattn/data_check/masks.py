@@ -21,7 +21,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 
 from mmattn._compat import loads_masks_as
 from mmattn.registry import HOOKS
-from mmattn.utils.files import in_hidden_folder
+from mmattn.utils.files import hidden_folder_fault
 from mmattn.utils.model_wrappers import unwrapped
 
 from .batches import batch_faults
@@ -242,8 +242,8 @@ def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
             images = (sample.image.path for sample in part.samples if sample.image)
             folder = part.dataset.data_prefix.get('img_path') or '.'
             for image in images:
-                if in_hidden_folder(image, folder):
-                    yield image, 'in a hidden folder, as programs make them; remove the folder'
+                if fault := hidden_folder_fault(image, folder):
+                    yield image, fault
     for (folder, suffix), is_mask in folders.items():
         for path, reason in unread_files(folder, suffix, listed):
             yield path, 'a mask without an image' if is_mask and reason == 'not read' else reason

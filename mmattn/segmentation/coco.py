@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator
 import cv2
 import numpy as np
 
+from mmattn.annotations.shapes import run_lengths
+
 # Of a pixel: the neighbour, y and x, the corner from which the edge starts clockwise, and its direction, x and y.
 SIDES = (-1, 0, (0, 0), (1, 0)), (0, 1, (1, 0), (0, 1)), (1, 0, (1, 1), (-1, 0)), (0, -1, (0, 1), (0, -1))
 
@@ -37,7 +39,7 @@ def coco_annotations(labels: np.ndarray, skipped: Collection[int] = ()) -> Itera
                 bbox=[left, top, width, height],
                 area=pixels,
                 iscrowd=0,
-                segmentation=_run_lengths(areas == number)
+                segmentation=run_lengths(areas == number)
                 if len(loops) > 1
                 else [[value for x, y in loops[0] for value in (x + left, y + top)]],
             )
@@ -69,9 +71,3 @@ def _outlines(area: np.ndarray) -> list[list[tuple[int, int]]]:
                 break
         loops.append(corners)
     return loops
-
-
-def _run_lengths(area: np.ndarray) -> dict:
-    flat = area.ravel(order='F')
-    stops = np.flatnonzero(np.diff(flat, prepend=False, append=not flat[-1]))
-    return dict(size=list(area.shape), counts=np.diff(stops, prepend=0).tolist())

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
 from mmattn.utils.faults import shorten
-from mmattn.utils.files import find_copies, in_hidden_folder
+from mmattn.utils.files import find_copies, hidden_folder_fault
 from mmattn.utils.images import unreadable
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
@@ -66,11 +66,7 @@ def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, P
     check_folder(folder)
     images: dict[Path, Path] = {}
     paths = files_below(folder)
-    faults = [
-        f'{path}: in a hidden folder, as programs make them; remove the folder'
-        for path in paths
-        if in_hidden_folder(path, folder)
-    ]
+    faults = [f'{path}: {fault}' for path in paths if (fault := hidden_folder_fault(path, folder))]
     skipped = [path for path in paths if path.suffix.lower() not in suffixes]
     if skipped:
         print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)
@@ -82,19 +78,21 @@ def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, P
     return images, faults
 
 
-def read_image(path: Path, mode: str | None = None) -> np.ndarray:
-    """Decode an image in PIL's ``mode`` to shape (H, W) or (H, W, C), rotated by its EXIF orientation.
-
-    A file that is missing or unreadable is a fault.
-    """
+def open_upright(path: Path) -> Image.Image:
+    """Decode an image, rotated by its EXIF orientation. A file that is missing or unreadable is a fault."""
     try:
         with Image.open(path) as image:
-            turned = ImageOps.exif_transpose(image)
-            return np.array(turned.convert(mode) if mode else turned)
+            return ImageOps.exif_transpose(image)
     except FileNotFoundError as error:
         raise Fault(f'{path}: no such file') from error
     except Exception as error:  # decoders raise many types
         raise Fault(f'{path}: {unreadable(error)}') from error
+
+
+def read_image(path: Path, mode: str | None = None) -> np.ndarray:
+    """Decode an image in PIL's ``mode`` to shape (H, W) or (H, W, C), see :func:`open_upright`."""
+    image = open_upright(path)
+    return np.array(image.convert(mode) if mode else image)
 
 
 def size_text(image: np.ndarray) -> str:

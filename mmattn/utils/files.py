@@ -111,9 +111,10 @@ def check_path(argument: str, value: object) -> Path:
     return Path(value)
 
 
-def in_hidden_folder(path: str | Path, folder: str | Path) -> bool:
-    """Tell whether a file below a folder is in a hidden folder, as programs make them for copies."""
-    return any(part.startswith('.') and part != '..' for part in Path(os.path.relpath(path, folder)).parts[:-1])
+def hidden_folder_fault(path: str | Path, folder: str | Path) -> str:
+    """Describe the fault if a file below a folder is in a hidden folder. Else return ''."""
+    hidden = any(part.startswith('.') and part != '..' for part in Path(os.path.relpath(path, folder)).parts[:-1])
+    return 'in a hidden folder, as programs make them; remove the folder' if hidden else ''
 
 
 def find_copies(paths: Iterable[T], ends: Mapping[T, Hashable] | None = None) -> list[list[T]]:

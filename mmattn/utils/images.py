@@ -15,6 +15,7 @@ JPEG_SCAN = b'\xff\xda'
 # Names as in PIL. WebP and JPEG 2000 can be lossless, but files do not record whether the encoder changed the pixels.
 LOSSY_FORMATS = frozenset(('AVIF', 'BLP', 'DDS', 'FTEX', 'HEIF', 'JPEG', 'JPEG2000', 'MPO', 'WEBP'))
 MAX_PIXELS = 2**30  # that OpenCV decodes
+ORIENTATION = 0x0112  # EXIF tag; values of 5 and more swap width and height
 LIMIT = Lock()  # PIL's limit of pixels is global
 LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
 

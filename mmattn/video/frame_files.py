@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from mmattn.utils.files import find_copies
-from mmattn.utils.images import decoding, deep_picture_fault, open_whole, unreadable
+from mmattn.utils.images import ORIENTATION, decoding, deep_picture_fault, open_whole, unreadable
 
 from .frame_names import sort_frames
 from .masks import mask_fault
@@ -39,7 +39,7 @@ def read_frame(path: str | Path) -> np.ndarray:
 def orientation(path: Path) -> int:
     """Read the EXIF orientation of an image, which :func:`read_frame` ignores. 1 is upright."""
     with Image.open(path) as image:
-        return image.getexif().get(0x0112, 1)
+        return image.getexif().get(ORIENTATION, 1)
 
 
 def find_files(

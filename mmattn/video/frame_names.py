@@ -184,9 +184,7 @@ READINGS: dict[str, Callable[[Sequence[str]], Keys | None]] = {
     'hexadecimal': _hexadecimal,
     'decimals': lambda names: _decimals(names, DECIMAL),
     'numbers': _numbers,
-    'signed': lambda names: (
-        _numbers(names, SIGNED) if len({len(re.findall('[-−]', name)) for name in names}) > 1 else None
-    ),
+    'signed': lambda names: _numbers(names, SIGNED) if _signs_differ(names) else None,
     'underscore decimals': lambda names: _decimals(names, UNDERSCORE),
     'grouped digits': lambda names: _numbers([GROUPS.sub('', name) for name in names]),
     'text': lambda names: [[name] for name in names],

@@ -186,8 +186,6 @@ def test_cvat_orders_shapes_by_depth(export):
         for shape, depth in zip(image, (5, -1)):
             shape.set('z_order', str(depth))
     tree.write(path)
-    depths = {image.name: [shape.label for shape in picture.shapes] for image, picture in read(folder).pictures.items()}
-    assert depths['f_0.png'] in (['car', 'road'], ['road', 'car'])
     flipped = [picture for picture in read(folder).pictures.values() if picture.split == 'val']
     assert [[shape.label for shape in picture.shapes] for picture in flipped] == [['car', 'road']] * 2
 

@@ -32,8 +32,16 @@ import numpy as np
 
 import mmattn.utils.command
 from mmattn.annotations import Picture, read
-from mmattn.annotations.layout import groups, split_named, upright
-from mmattn.segmentation.conversion import IGNORED, PARTS, choose_validation, config_text, copy_image, save_labels
+from mmattn.annotations.layout import groups, split_named
+from mmattn.segmentation.conversion import (
+    IGNORED,
+    PARTS,
+    choose_validation,
+    config_text,
+    copy_image,
+    open_upright,
+    save_labels,
+)
 from mmattn.utils.conversion import Fault, convert_all, output_folder, run_converter, unpack
 from mmattn.utils.faults import shorten
 
@@ -103,7 +111,7 @@ def write_image(source: Path, target: Path) -> None:
         copy_image(source, target)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
-        upright(source).save(target)
+        open_upright(source).save(target)
 
 
 def paint(
