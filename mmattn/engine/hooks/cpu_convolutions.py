@@ -103,7 +103,8 @@ class FoldedNorms:
 
     A module that has both is folded when it is called for the first time: with the norms, and then without them. If it,
     or a module in it, returns something else, an error names the module, its first result is returned, and all norms of
-    the model are restored. Modules that are not called are left alone.
+    the model are restored. Modules that are not called are left alone, and calls that are traced or compiled do not
+    fold.
 
     Args:
         model (nn.Module): with its weights.
@@ -160,6 +161,8 @@ class FoldedNorms:
             self.restore()
             return
         if self._compared is not None or torch.is_grad_enabled() or any(part.training for part in module.modules()):
+            return
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # there are no numbers to compare
             return
         if not is_last_hook(module, self._handles[module][0]):  # one after it may change the arguments: next time
             self._handles[module][0].remove()

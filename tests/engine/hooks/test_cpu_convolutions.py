@@ -233,6 +233,28 @@ def test_a_module_that_uses_a_convolution_otherwise_is_named(monkeypatch, forwar
     assert told[0].startswith('2 (Block)')
 
 
+@pytest.mark.parametrize('by', ['export', 'trace', 'compile'])
+def test_a_call_that_is_traced_does_not_fold(by):
+    """There are no numbers to compare; the next call folds."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    model[1].running_mean.normal_()
+    x = torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        expected = model(x)
+        fold_norms(model)
+        if by == 'export':
+            traced = torch.export.export(model, (x,)).module()
+        elif by == 'trace':
+            traced = torch.jit.trace(model, x, check_trace=False)
+        else:
+            traced = torch.compile(model, backend='aot_eager')
+        torch.testing.assert_close(traced(x), expected)
+        assert isinstance(model[1], nn.BatchNorm2d)
+        torch.testing.assert_close(model(x), expected)
+    assert isinstance(model[1], nn.Identity)
+
+
 def test_one_forward_pass_more_of_a_network():
     """Modules in one that is compared are compared with it. A call that failed ends folding."""
     calls = []
