@@ -4,7 +4,7 @@ import numpy as np
 
 LONGEST = 3  # pixels of an edge between two areas
 RAMPS = 0.2  # share of edges; at most 0.13 in clean masks of four data sets, at least 0.26 after interpolation or JPEG
-SPECKS = 0.1  # share of border pixels; at most 0.05 in clean masks, at least 0.14 after dithering
+SPECKS = 0.1  # share of border pixels; at most 0.04 in clean masks, at least 0.2 after dithering to black and white
 FEW = 30  # edges or border pixels
 
 
@@ -12,7 +12,8 @@ def altered_labels(labels: np.ndarray) -> str:
     """Say why labels were probably scaled, blurred, compressed or dithered after painting, or return ''.
 
     Interpolation puts the labels 1, 2, … between areas of 0 and 3, along their whole border, where a painted mask goes
-    from 0 to 3 at once. Dithering leaves pixels whose four neighbours have another label.
+    from 0 to 3 at once. Dithering leaves pixels whose four neighbours have another label
+    (those of a diagonal line do not count).
 
     Args:
         labels (np.ndarray): ``(H, W)`` of any integer type.
@@ -54,11 +55,14 @@ def altered_labels(labels: np.ndarray) -> str:
         ).replace('%', ' %')
     centre, *around = (
         labels[1 + dy : labels.shape[0] - 1 + dy, 1 + dx : labels.shape[1] - 1 + dx]
-        for dy, dx in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
+        for dy, dx in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (-1, -1), (1, 1), (-1, 1), (1, -1))
     )
-    border = sum((side != centre).astype(np.uint8) for side in around)
+    sides, (before, after, above, below) = around[:4], (corner == centre for corner in around[4:])
+    border = sum((side != centre).astype(np.uint8) for side in sides)
     pixels = np.count_nonzero(border)
-    specks = np.count_nonzero((border == len(around)) & np.logical_and.reduce([side == around[0] for side in around]))
+    is_alone = (border == len(sides)) & np.logical_and.reduce([side == sides[0] for side in sides])
+    is_line = (before & after) ^ (above & below)  # a diagonal line, one pixel wide; both in a checkerboard
+    specks = np.count_nonzero(is_alone & ~is_line)
     if pixels >= FEW and specks > SPECKS * pixels:
         return f'{specks:,} of {pixels:,} pixels at borders are specks of one pixel'
     return ''

@@ -9,7 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from unittest import mock
 
-import compile_triton  # tools/benchmarks
 import torch
 from findings import use_carried_cache
 from tuning import GROUPS, Group
@@ -32,6 +31,8 @@ def warm(capability: int, groups: Sequence[Group]) -> None:
 
 
 def compile_group(capability: int, group: Group) -> Group:
+    import compile_triton  # tools/benchmarks, in prepare.sh's path
+
     from mmattn.ops.triton import launch
 
     use_carried_cache()
