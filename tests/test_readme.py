@@ -166,7 +166,7 @@ def test_blocks_of_code_are_of_their_language(page):
             done = subprocess.run(['bash', '-n'], input=code, capture_output=True, text=True)
             assert (done.returncode, done.stderr) == (0, '')
         else:
-            assert language in ('diff', 'text')
+            assert language in ('bibtex', 'diff', 'text')
 
 
 def test_options_of_commands_are_those_of_the_tools():

@@ -106,6 +106,11 @@ def describe(error: BaseException) -> str:
         message = re.split(r'\n[\w.]+(?:Error|Exception): ', message)[-1].strip()
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror if error.filename is None else f'{_text(error.filename)}: {error.strerror}'
+        if str(error.filename).endswith('.mim/model-index.yml'):  # mmengine reads it for `_base_ = 'mmattn::…'`
+            message += (
+                '. The package is on the path, but not installed, so its configs are not found: in its checkout, '
+                'pip install --no-build-isolation -e .'
+            )
     component = _component(error)
     if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
         return (

@@ -102,6 +102,15 @@ def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
             'import mmengine.hooks; mmengine.registry.HOOKS.build(dict(type="LoggerHook", intervall=2))',
             "LoggerHook.*'intervall'",
         ),
+        # A checkout on the path that was not installed.
+        (
+            """
+            import mmattn.registry, mmengine
+            mmengine.config.config.get_installed_path = lambda package: "{tmp}"
+            mmengine.Config._get_cfg_path("mmattn::bi_cc/x.py", "a.py")
+            """,
+            'model-index.yml.*pip install',
+        ),
         # Weights that cannot be downloaded: nothing listens at this address.
         (
             """
@@ -132,7 +141,7 @@ def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
             'epoch_1.pth: No space left on device',
         ),
     ],
-    ids=['worker', 'component', 'download', 'full disk', 'log'],
+    ids=['worker', 'component', 'not installed', 'download', 'full disk', 'log'],
 )
 def test_errors_of_other_packages_are_one_message(fail, tmp_path, lines, names):
     code, _, said = fail(*dedent(lines).replace('{tmp}', str(tmp_path)).strip().splitlines())
