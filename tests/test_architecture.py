@@ -1,6 +1,8 @@
-"""Imports run one way and in no circle: read from the sources, and seen in processes that import one folder."""
+"""What is read from the sources: imports run one way and in no circle, and defaults are as docstrings say."""
 
 import ast
+import re
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -23,10 +25,15 @@ def sources():
     return sorted(path for path in PACKAGE.rglob('*.py') if '.mim' not in path.parts)
 
 
+@cache
+def tree(path):
+    return ast.parse(path.read_text(encoding='utf-8'))
+
+
 def names_imported(path):
     """Yield what a file imports, as full names such as 'mmattn.ops.chunks.split', wherever the statement stands."""
     package = ('mmattn', *path.relative_to(PACKAGE).parts[:-1]) if path.is_relative_to(PACKAGE) else ()
-    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -127,3 +134,53 @@ def test_a_circle_through_a_function_is_seen(package):
     with pytest.raises(CycleError) as caught:
         TopologicalSorter(module_graph()).prepare()
     assert set(caught.value.args[1]) == {'mmattn.ops.a', 'mmattn.ops.b', 'mmattn.ops.c'}
+
+
+def literal(text):
+    """Read the literal with which a text begins, such as (8, 16) in '(8, 16), as in the paper'; None if none does."""
+    start = re.match(r"""('[^']*'|\([^)]*\)|\S+?)[.,:;]*(?=\s|$)""", text)
+    try:
+        return ast.literal_eval(start.group(1))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def defaults(node, classes):
+    """Return the default of each argument of a function, or of a class and its bases, as an expression."""
+    found = {}
+    if isinstance(node, ast.FunctionDef):
+        names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
+        found |= dict(zip(names[::-1], node.args.defaults[::-1]))
+        found |= {name.arg: value for name, value in zip(node.args.kwonlyargs, node.args.kw_defaults) if value}
+        return found
+    for base in map(ast.unparse, node.bases):
+        if base in classes and base != node.name:
+            found |= defaults(classes[base], classes)
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and part.value:
+            found[part.target.id] = part.value
+        elif isinstance(part, ast.FunctionDef) and part.name == '__init__':
+            found |= defaults(part, classes)
+    return found
+
+
+def test_defaults_are_as_the_docstrings_say():
+    """Where both are literals: some say in words what None means."""
+    named = [node for path in sources() for node in tree(path).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    classes = {node.name: node for node in named if isinstance(node, ast.ClassDef)}
+    named += [part for node in classes.values() for part in node.body if isinstance(part, ast.FunctionDef)]
+    compared, wrong = 0, []
+    for node in named:
+        pattern = r'^    (\w+) \((?:(?!^    \w).)*? Defaults to (.*?)(?=^    \w|^\w|\Z)'
+        entries = re.findall(pattern, ast.get_docstring(node) or '', re.MULTILINE | re.DOTALL)
+        values = defaults(node, classes) if entries else {}
+        for name, said in entries:
+            value = values.get(name)
+            plain = isinstance(value, ast.Constant | ast.UnaryOp | ast.Tuple) and '((' not in ast.unparse(value)
+            if plain and ast.unparse(value) not in ('None', '()'):
+                compared += 1
+                documented, value = literal(said), ast.literal_eval(value)
+                if documented != value or isinstance(documented, bool) != isinstance(value, bool):
+                    wrong.append(f'{node.name}: {name}={value!r}, {said!r}')
+    assert not wrong
+    assert compared > 250

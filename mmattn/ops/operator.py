@@ -35,7 +35,7 @@ class Operator(Generic[Arguments]):
         fake (Callable): allocates outputs without data.
         flops (Callable): counts FLOPs from the arguments, and a bool, True for the backward pass.
         kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
-        differentiable (sequence of str): names of the first outputs, which have a derivative. Defaults to 'out'.
+        differentiable (sequence of str): names of the first outputs, which have a derivative. Defaults to ('out',).
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
         always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``, and run everywhere. Defaults to
             False.
