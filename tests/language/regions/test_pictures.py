@@ -1,12 +1,16 @@
 """Pictures: numbers of boxes, geometric weights φ¹ pair by pair in NumPy (Eq. 8, 9 and 11), pictures by their ids."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from torch import nn
 
 from mmattn.language.layers import RegionAttention
-from mmattn.language.regions.box_pictures import _free_place
+from mmattn.language.regions.box_pictures import BOX_COLOURS, _free_place, draw_boxes
 from mmattn.language.regions.geometry_pictures import geometric_weights, geometry_figure, geometry_layers
 from mmattn.language.regions.image_inputs import picture_paths
 
@@ -45,7 +49,8 @@ def test_weights_of_pairs_of_boxes():
 def test_what_is_drawn():
     """Each panel: the mean over the heads at the place or the ratio of its axes; one colour scale for all."""
     attention = layer()
-    meshes = [axis.collections[0] for axis in geometry_figure({'encoder.0': attention}).axes[:6]]
+    panels = geometry_figure({'encoder.0': attention}).axes[:6]
+    meshes = [axis.collections[0] for axis in panels]
     for number, mesh in enumerate(meshes):
         values = mesh.get_array().reshape(61, 61)
         for row, column in ((0, 0), (30, 30), (12, 45), (60, 7)):
@@ -58,6 +63,8 @@ def test_what_is_drawn():
                 other = far, far, 8**-x, 8**-y
             expected = literal(attention, (0.0, 0.0, 1.0, 1.0), other).mean()
             assert values[row, column] == pytest.approx(expected, rel=1e-5, abs=1e-9)
+    titles = [re.findall(r'\d+|smaller|larger|coincide', axis.get_title()) for axis in panels]
+    assert titles == [['4', 'smaller'], [], ['4', 'larger'], ['coincide'], ['1', '1'], ['3', '3']]
     assert {mesh.get_clim() for mesh in meshes} == {(0, max(mesh.get_array().max() for mesh in meshes))}
 
 
@@ -83,6 +90,20 @@ def test_numbers_of_equal_boxes_do_not_cover_each_other():
         assert 0 <= x <= PICTURE[0] - 3
         assert 0 <= y <= PICTURE[1] - 3
         assert all(max(abs(x - a), abs(y - b)) > 3 for a, b in placed[:i])
+
+
+def test_numbers_are_at_their_boxes_in_their_colours():
+    axis = Figure().subplots()
+    boxes = [(5, 10, 15, 20), (30, 10, 50, 30), (20, 30, 40, 40)]
+    draw_boxes(axis, None, PICTURE, boxes)
+    numbers = {text.get_text(): text for text in axis.texts}
+    assert {*numbers} == {'1', '2', '3'}
+    for number, ((left, top, right, bottom), colour) in enumerate(zip(boxes, BOX_COLOURS), 1):
+        text = numbers[str(number)]
+        x, y = text.get_position()
+        assert left <= x <= right
+        assert top - 4 <= y <= bottom
+        assert text.get_bbox_patch().get_facecolor() == to_rgba(colour)
 
 
 def test_pictures_by_names_and_numbers(tmp_path):

@@ -90,6 +90,12 @@ def test_the_figure_has_the_weights_and_the_pieces():
     assert [labels(row, 'y') for row in (0, 3, 6)] == [source, target, target]
     assert [labels(row, 'x') for row in (2, 5, 6)] == [source, ['</s>', *target[:-1]], source]
     assert [labels(row, 'x') for row in (0, 1, 3, 4)] == [[]] * 4
+    layers, *names = figure.texts
+    assert layers.get_text() == '; '.join(each.layer for each in attention)
+    expected = [(each.part, kind) for each in attention for kind in each.weights]
+    assert [(*text.get_text().split('\n'),) for text in names] == expected
+    for text, axis in zip(names, figure.axes[::4]):
+        assert axis.get_position().y0 < text.get_position()[1] < axis.get_position().y1
 
 
 def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
