@@ -81,7 +81,8 @@ def draw_answer_attention(
     else:
         width, height = inputs['sizes'].tolist()
         size, boxes = (width, height), inputs['boxes']
-        weights = weights[..., : len(boxes)]  # without a region, there is one of padding
+        if not len(boxes):
+            raise ValueError('inputs must have a region, so that there is attention to draw; got an image without any')
     best = best_answers(scores, answers, top_k)
     return draw_question_attention(weights, tokenizer.words(question), boxes, size, picture, question, best)
 

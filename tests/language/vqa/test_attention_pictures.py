@@ -132,10 +132,17 @@ def test_attention_of_a_model(config):
     assert drawn.std() > 10
 
 
+def draw_without_regions():
+    tokenizer = QuestionTokenizer(WORDS, max_words=7)
+    inputs = dict(features=torch.zeros(0, 6), boxes=boxes_of(0), sizes=torch.tensor(SIZE))
+    draw_answer_attention(random_model(BAN), dict(inputs, question=tokenizer('dog')), 'dog', tokenizer, ANSWERS)
+
+
 test_failures = failing(
     (lambda: attention_table(torch.ones(3), []), 'weights'),
     (lambda: attention_table(torch.ones(1, 2, 4), ['a', 'b', 'c']), 'words'),
     (lambda: draw_question_attention(torch.ones(1, 2, 4), ['a'], boxes_of(3), SIZE), 'boxes'),
+    (lambda: draw_without_regions(), 'inputs'),
     (lambda: position_boxes(7, (40, 20)), 'count'),
     match='{} must',
 )
