@@ -169,7 +169,7 @@ def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
     return [number if number >= len(SPECIALS) else PAD for number in numbers]
 
 
-def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.5) -> Tensor:
+def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float) -> Tensor:
     """Mark the correct regions of each phrase, where the IoU with one of its boxes is at least ``min_iou``.
 
     ``regions`` are boxes ``(N, 4)``: left, top, right, bottom. ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
