@@ -39,12 +39,16 @@ def test_an_incomplete_last_line_is_removed(path, torn):
     assert reopened(path, resume=False) == {}
 
 
+INDICES = '', '"index": "1"', '"index": null', '"index": true'
+
+
 @pytest.mark.parametrize(
     ('content', 'names'),
     [
         (None, 'out.part .*beam, more$'),
         ('{"beam": 2, "input": "a", "more": 1}\n[1]\nno line break', 'out.part, line 2'),
         ('[{"image_id": 1}]', 'out.part, line 1'),
+        *((f'{{"beam": 2, "input": "a", "more": 1}}\n{{{index}}}\n', 'out.part, line 2') for index in INDICES),
     ],
 )
 def test_another_file_is_refused_and_kept(path, content, names):

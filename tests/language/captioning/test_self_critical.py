@@ -88,6 +88,15 @@ def test_reward_counts_the_end_token_as_a_word():
     assert reward(tokens[:1, :3], index[:1]) < found[0]
 
 
+def test_the_hook_sets_the_reward_of_the_training_images():
+    references = [[[4, 5, 6, EOS]], [[7, 8, 9, EOS], [7, EOS]]]
+    model = SimpleNamespace(self_critical={})
+    data = SimpleNamespace(dataset=SimpleNamespace(references=lambda: references))
+    SelfCriticalHook().before_train(SimpleNamespace(model=model, _has_loaded=True, train_dataloader=data))
+    tokens, index = torch.tensor([[4, 5, 6, EOS], [7, 8, 6, EOS]]), torch.tensor([0, 1])
+    assert model.reward(tokens, index).tolist() == CiderReward(references)(tokens, index).tolist()
+
+
 LOG_P, REWARD = torch.zeros(2, 3), torch.zeros(2)
 RESUMED = SimpleNamespace(model=SimpleNamespace(self_critical={}), _resume=True, _load_from=None, _has_loaded=False)
 

@@ -252,12 +252,13 @@ def test_features_of_pairs_are_not_kept(terms):
     assert max(kept) < 40 * REGIONS * REGIONS * BATCH
 
 
-def test_dropout_is_of_the_weights():
-    layer, (x, _) = region_attention(dropout=0.5).train(), regions()
+@pytest.mark.parametrize(('options', 'p'), [({}, 0.1), (dict(dropout=0.5), 0.5)])
+def test_dropout_is_of_the_weights(options, p):
+    layer, (x, _) = region_attention(**options).train(), regions()
     torch.manual_seed(0)
     found, weights = layer(x, x, x, need_weights=True)
     torch.manual_seed(0)
-    dropped = nn.functional.dropout(weights, 0.5)
+    dropped = nn.functional.dropout(weights, p)
     value = (x @ layer.in_proj_weight.chunk(3)[2].T + layer.in_proj_bias.chunk(3)[2]).chunk(HEADS, -1)
     expected = layer.out_proj(torch.cat((dropped @ torch.stack(value, 1)).unbind(1), -1))
     torch.testing.assert_close(found, expected)

@@ -163,11 +163,11 @@ def test_only_the_end_at_the_largest_length():
 
 
 def test_largest_of_many_equal_entries():
-    values = torch.zeros(2, 100_000)
-    values[1, 70_000] = 1
+    values = torch.zeros(3, 100_000)
+    values[1, 70_000], values[2, 80_000], values[2, 90_000] = 1, 2, 3
     found, index = largest(values, 5)
-    assert index.tolist() == [[0, 1, 2, 3, 4], [70_000, 0, 1, 2, 3]]
-    assert found.tolist() == [[0] * 5, [1, 0, 0, 0, 0]]
+    assert index.tolist() == [[0, 1, 2, 3, 4], [70_000, 0, 1, 2, 3], [90_000, 80_000, 0, 1, 2]]
+    assert found.tolist() == [[0] * 5, [1, 0, 0, 0, 0], [3, 2, 0, 0, 0]]
 
 
 def test_penalties():

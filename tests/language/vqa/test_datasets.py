@@ -167,6 +167,20 @@ def test_a_test_set_without_answers(train, tmp_path):
             build('test.json', **dict(options, test_mode=True) | wrong)
 
 
+@pytest.mark.parametrize('target', ['soft', 'sampled'])
+def test_the_first_file_of_the_vocabulary_that_is_missing(train, tmp_path, target):
+    """Answers count where questions without one are left out, and their words with them."""
+    answers = tmp_path / 'answers.json'
+    cfg = dict(ann_file='test.json', data_root=str(tmp_path), target=target, answer_files=[str(answers)])
+    cfg |= dict(vocab_files=['questions_train.json'])
+    expected = answers if target == 'sampled' else tmp_path / 'questions_train.json'
+    assert VQADataset.vocabulary_source(cfg)[0] == expected
+    answers.touch()
+    assert VQADataset.vocabulary_source(cfg)[0] == tmp_path / 'questions_train.json'
+    cfg['vocab_files'] = ['none.json']
+    assert VQADataset.vocabulary_source(cfg)[0] == tmp_path / 'none.json'
+
+
 def test_several_files_and_further_questions(train, tmp_path):
     """Further questions are used if their answer can be given, normalised; words and answers are not counted there."""
     other = write_one(tmp_path, 'dog')
