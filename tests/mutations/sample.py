@@ -2,13 +2,14 @@
 
     python tests/mutations/sample.py work_dirs/sample [--seed 1] [--count 300]
     python tests/mutations/sample.py work_dirs/sample --again     the survivors, with the tests of the working tree
+                                                                  and of all rooms that have been recorded
     python tests/mutations/sample.py work_dirs/sample --table
 
 A fault is one changed constant, comparison, sign, boolean operator, bound, pair of arguments, or statement. Each folder
 has its share, by lines. A fault is applied to a copy of the checkout, and the tests of its room (tests/ops for
 mmattn/ops) that call the changed function, or start a process beside it, run in a fork up to the first failure. Which
 tests call which functions is recorded once, without faults. Each verdict is written at once, and the same command
-continues. A survivor may still be caught by a test of another room.
+continues.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import ast
 import contextlib
 import copy
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -31,6 +33,8 @@ from pathlib import Path
 import pytest
 from run import CAUGHT, DEFAULT_SUITE, ROOT, SURVIVED
 
+TESTED_IN = {'annotations': 'dataset_converters'}  # where a room of the package has no folder of tests
+LONGEST = 60  # seconds of the tests of other rooms, as recorded
 NOT_ON_CPU = 'mmattn/ops/triton/', 'mmattn/ops/gpu/'
 COMPARISONS = {
     ast.Lt: ast.LtE,
@@ -255,7 +259,8 @@ class Sample:
 
     def tests_of(self, file):
         """What the tests of a file's folder call, without faults."""
-        folder = f'tests/{file.split("/")[1]}'
+        name = file.split('/')[1]
+        folder = f'tests/{TESTED_IN.get(name, name)}'
         if folder not in self.recorded:
             path = self.folder / f'{folder.replace("/", "_")}.json'
             if not path.is_file():
@@ -269,9 +274,13 @@ class Sample:
             self.recorded[folder] = json.loads(path.read_text())
         return self.recorded[folder]
 
-    def verdict(self, fault):
+    def verdict(self, fault, everywhere=False):
         """Apply a fault, and run the tests that could notice it, those that call its function and the fastest first."""
         recorded, reached = self.tests_of(fault['file']), {}
+        if everywhere:
+            learned = [recorded, *(json.loads(path.read_text()) for path in sorted(self.folder.glob('tests_*.json')))]
+            tests = {name: test for each in learned for name, test in each['tests'].items()}
+            recorded = dict(tests=tests, failed=[name for each in learned for name in each['failed']])
         beside = Path('tests', *Path(fault['file']).parts[1:-1])
         calls = f'{fault["file"]}:{fault["function"] or ""}'  # at module level, any function of the file
         for name, test in recorded['tests'].items():
@@ -279,6 +288,10 @@ class Sample:
             starts = test['started'] and Path(name).is_relative_to(beside)
             if (called or starts) and name not in recorded['failed']:
                 reached[name] = (not called, test['seconds'])
+        if everywhere:
+            seconds = itertools.accumulate(test[1] for test in sorted(reached.values()))
+            within = sum(total < LONGEST for total in seconds)
+            reached = {name: reached[name] for name in sorted(reached, key=reached.get)[: max(within, 1)]}
         path = self.checkout / fault['file']
         text = path.read_bytes()
         start = time.monotonic()
@@ -303,10 +316,10 @@ class Sample:
         lines = self.results.read_text(encoding='utf-8').splitlines() if self.results.is_file() else []
         return {result['name']: result for result in map(json.loads, lines)}
 
-    def run(self, faults):
+    def run(self, faults, everywhere=False):
         import_large_packages()
         for number, fault in enumerate(faults, 1):
-            result = {**fault, 'room': room(fault['file']), **self.verdict(fault)}
+            result = {**fault, 'room': room(fault['file']), **self.verdict(fault, everywhere)}
             with self.results.open('a', encoding='utf-8') as file:
                 file.write(json.dumps(result) + '\n')
             print(f'[{number}/{len(faults)}] {line(result)}', flush=True)
@@ -361,7 +374,7 @@ def main():
     elif options.again:
         shutil.rmtree(sample.checkout / 'tests')
         sample.copy(sample.checkout, 'tests')
-        sample.run([result for result in results.values() if result['verdict'] == SURVIVED])
+        sample.run([result for result in results.values() if result['verdict'] == SURVIVED], everywhere=True)
     else:
         drawn = draw(sample.checkout, options.seed, options.count)
         drawn = [fault for fault in drawn if fault['file'].startswith(tuple(options.only))]
