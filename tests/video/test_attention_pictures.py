@@ -1,11 +1,13 @@
 """Attention of SST on frames, against a softmax in NumPy over the axes of a voxel; the tool's picture and errors."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from mmattn.video.attention_pictures import clip_attention, draw_clip_attention
+from mmattn.video.attention_pictures import ClipAttention, clip_attention, draw_clip_attention
 from mmattn.video.session import ClipSession, Frame
 
 from ..forked_tools import run_command, tool
@@ -73,6 +75,30 @@ def test_both_attentions_of_strided_layers():
     only = clip_attention(model, frames, (2, 0.0, 0.99), 'encoder.0.attention', ['strided'])
     assert torch.equal(only.weights['strided'], found.weights['strided'])
     assert draw_clip_attention(frames, (2, 0.0, 0.99), found).ndim == 3
+
+
+def test_names_of_rows_and_columns(monkeypatch):
+    monkeypatch.setattr('mmattn.video.attention_pictures.rendered', lambda figure: figure)
+    frames = frames_of()
+    shape = len(frames), 2, 3
+    weights = dict(zip('ab', torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)) * 0.5))
+    reached = [torch.arange(18).view(shape) < count for count in (4, 18)]
+    attention = ClipAttention('decoder.1', weights, reached, [frames[0].mask] * 3, (1.0, 1.0))
+    drawn = draw_clip_attention(frames, (1, 0.5, 0.5), attention, 0.1)
+    panels = np.reshape(drawn.axes[:15], (5, 3))
+    assert [axis.get_title() for axis in panels[0]] == ['frame 0, given', 'frame 2', 'frame 5']
+    objects, *kinds, first, second = (row[0].get_ylabel() for row in panels)
+    assert objects == 'objects'
+    for (kind, values), label in zip(weights.items(), kinds, strict=True):
+        assert label.split() == [kind, 'weights', 'largest', f'{values.max():.2g}']
+    assert [re.search(r'\d', label).group() for label in (first, second)] == ['1', '2']
+    shown = [values / values.max() * (values >= 0.1 * values.max()) for values in weights.values()] + reached
+    for row, values in zip(panels[1:], shown):
+        for axis, value in zip(row, values):
+            np.testing.assert_allclose(axis.images[1].get_array().filled(0), value)
+    assert [len(axis.lines) for axis in panels[2]] == [0, 1, 0]  # the dot
+    assert '0.1 ' in drawn.axes[15].get_ylabel()
+    assert 'decoder.1' in drawn.get_suptitle()
 
 
 @pytest.fixture

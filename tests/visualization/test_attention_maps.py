@@ -1,6 +1,7 @@
 """Attention maps of a shipped config's model: captured, drawn, by the tool and during training."""
 
 import itertools
+import re
 from argparse import ArgumentParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ from mmattn.visualization import (
     capture_attention,
     draw_attention_maps,
 )
+from mmattn.visualization.comparison import comparison_sheet
 
 from ..engine.test_tools import SMALL
 from ..forked_tools import run_command, tool
@@ -192,29 +194,43 @@ def coloured(picture):
     return np.ptp(picture.astype(int), axis=-1) > 20
 
 
-def figure(points, weights, threshold=0.02):
-    kinds = ('content', 'position', 'bilateral')
-    maps = AttentionMaps('layer', 1, dict.fromkeys(kinds, weights))
-    return draw_attention_maps(np.zeros((60, 80, 3), np.uint8), points, maps, threshold)
+@pytest.mark.parametrize('threshold', [0.02, 0.6])
+def test_rows_are_queries_and_columns_are_kinds(monkeypatch, threshold):
+    """With the largest weight of each map, the query as a dot and in pixels, the layer and the pass."""
+    monkeypatch.setattr('mmattn.visualization.figure.rendered', lambda figure: figure)
+    weights = torch.rand(2, 2, 3, 4, generator=torch.Generator().manual_seed(0))  # of two kinds, for two queries
+    maps = AttentionMaps('neck.1', 2, dict(zip(('content', 'position'), weights)), (2.0, 1.0))
+    drawn = draw_attention_maps(np.zeros((60, 80, 3), np.uint8), POINTS, maps, threshold)
+    panels, bar = np.reshape(drawn.axes[:6], (2, 3)), drawn.axes[6]
+    assert [axis.get_title() for axis in panels[0]] == ['query', 'content', 'position']
+    assert [row[0].get_xlabel() for row in panels] == ['(8, 18)', '(48, 54)']
+    assert f' {threshold} ' in bar.get_ylabel()
+    assert re.findall(r'neck\.1|\d+', drawn.get_suptitle()) == ['neck.1', '2']
+    for query, (row, (x, y)) in enumerate(zip(panels, POINTS)):
+        for axis in row:
+            assert [axis.lines[0].get_xdata()[0], axis.lines[0].get_ydata()[0]] == [80 * x, 60 * y]
+            assert (axis.get_xlim(), axis.get_ylim()) == ((0, 80), (60, 0))
+        for kind, axis in enumerate(row[1:]):
+            largest = weights[kind, query].max()
+            assert f'{largest:.2g}' in axis.get_xlabel()
+            share = weights[kind, query] / largest
+            np.testing.assert_allclose(axis.images[1].get_array().filled(0), share * (share > threshold))
+            assert axis.images[1].get_extent() == [0, 160, 60, 0]
 
 
-def test_the_dot_is_at_the_query():
-    def dot(x, y):
-        picture = figure([(x, y)], torch.ones(1, 3, 4))
-        red = (picture[..., 0] > 200) & (picture[..., 1:].max(-1) < 50)
-        red[:, picture.shape[1] // 4 :] = False  # the first panel
-        return np.argwhere(red).mean(0)
-
-    down, across = dot(0.5, 0.75) - dot(0.5, 0.5), dot(0.75, 0.5) - dot(0.5, 0.5)
-    assert down[0] > 20 > 1 > abs(down[1])
-    assert across[1] > 20 > 1 > abs(across[0])
-
-
-def test_weights_under_the_threshold_are_hidden():
-    weights = torch.tensor([[[1.0, 0.5, 0.1, 0.01]]]) / 1.61
-    shown = [coloured(figure([(0.1, 0.5)], weights, threshold)).sum() for threshold in (0, 0.02, 0.2, 0.6)]
-    assert shown == sorted(shown, reverse=True)
-    assert len(set(shown)) == 4
+def test_a_sheet_has_names_and_colours(monkeypatch):
+    monkeypatch.setattr('mmattn.visualization.comparison.rendered', lambda figure: figure)
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 6, 3), np.uint8)
+    colours = dict(road=(255, 0, 0), car=(0, 51, 0))
+    drawn = comparison_sheet(dict(zip('ab', pictures)), ['image', 'ours'], colours)
+    for row, panels in enumerate(np.reshape(drawn.axes, (2, 2))):
+        assert panels[0].get_xlabel() == 'ab'[row]
+        for column, axis in enumerate(panels):
+            np.testing.assert_array_equal(axis.images[0].get_array(), pictures[row, column])
+    assert [axis.get_title() for axis in drawn.axes[:2]] == ['image', 'ours']
+    (legend,) = drawn.legends
+    shown = {text.get_text(): patch.get_facecolor() for text, patch in zip(legend.get_texts(), legend.get_patches())}
+    assert shown == dict(road=(1, 0, 0, 1), car=(0, 0.2, 0, 1))
 
 
 # The tool.

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgba
 from PIL import Image
 
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.grounding.phrase_pictures import closest_box, draw_phrases
+from mmattn.language.regions.box_pictures import BOX_COLOURS
 from mmattn.language.regions.region_store import RegionStore
 
 from ..failing import failing
@@ -109,6 +111,23 @@ def test_boxes_have_their_place_in_a_reduced_picture():
     assert len(columns)
     assert min(columns) < left + 12
     assert abs(max(columns) - middle) < 12
+
+
+def test_phrases_are_listed_with_the_numbers_and_colours_of_their_boxes(monkeypatch):
+    monkeypatch.setattr('mmattn.language.grounding.phrase_pictures.rendered', lambda figure: figure)
+    phrases, boxes = [('a man', 0.5), ('a bike', 0.25)], [(0, 0, 30, 40), (30, 0, 60, 40)]
+    drawn = draw_phrases(phrases, boxes, SIZE, None, 'A man rides.', [[], [(0, 0, 9, 9), (31, 1, 50, 30)]])
+    heading, *lines = drawn.texts
+    assert heading.get_text() == 'A man rides.'
+    assert [(*line.get_text().split(maxsplit=2), line.get_color()) for line in lines] == [
+        ('1', '0.500', 'a man', BOX_COLOURS[0]),
+        ('2', '0.250', 'a bike', BOX_COLOURS[1]),
+    ]
+    first, second = (line.get_position()[1] for line in lines)
+    assert second < first < drawn.axes[0].get_position().y0
+    (dashed,) = (patch for patch in drawn.axes[0].patches if patch.get_linestyle() == '--')
+    np.testing.assert_allclose(dashed.get_bbox().extents, (31, 1, 50, 30))
+    assert dashed.get_edgecolor() == to_rgba(BOX_COLOURS[1])
 
 
 def test_the_closest_true_box_is_chosen():
