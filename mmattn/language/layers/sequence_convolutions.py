@@ -85,6 +85,7 @@ class DynamicConv1d(SequenceConv):
         num_heads (int): number of groups, a divisor of E. The channels of a group share a kernel. Defaults to 16.
         kernel_size (int): odd length n_k of the kernel. Defaults to 31.
         is_causal (bool): position t depends only on positions up to t. Defaults to False.
+        gated (bool): with the GLU. If False, u = W x, as Wu et al. train on IWSLT'14. Defaults to True.
 
     Example:
         >>> layer = DynamicConv1d(16, num_heads=4, kernel_size=5)
@@ -93,12 +94,20 @@ class DynamicConv1d(SequenceConv):
         torch.Size([2, 10, 16])
     """
 
-    def __init__(self, embed_dim: int, num_heads: int = 16, kernel_size: int = 31, is_causal: bool = False) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int = 16,
+        kernel_size: int = 31,
+        is_causal: bool = False,
+        gated: bool = True,
+    ) -> None:
         super().__init__(embed_dim, is_causal)
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
         (self.kernel_size,) = as_window_size(kernel_size, axes=1, name='kernel_size')
         self.num_heads = num_heads
-        self.glu = nn.Linear(embed_dim, 2 * embed_dim)
+        self.gated = gated
+        self.glu = nn.Linear(embed_dim, 2 * embed_dim if gated else embed_dim)
         self.kernel = nn.Linear(embed_dim, num_heads * self.kernel_size, bias=False)
         self.output = nn.Linear(embed_dim, embed_dim)
         self.init_weights()
@@ -109,7 +118,7 @@ class DynamicConv1d(SequenceConv):
 
     def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         """Filter each position of ``(B, L, E)`` with its own kernel."""
-        u = F.glu(self.glu(x))
+        u = self._inputs(x)
         if key_padding_mask is not None:
             u = u.masked_fill(key_padding_mask.unsqueeze(-1), 0)
         value, logits = self._split(u), self._split(self.kernel(u))
@@ -124,13 +133,16 @@ class DynamicConv1d(SequenceConv):
         check_step(x, self.embed_dim, position)
         before = state.get('inputs')
         check_cached(self.is_causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
-        u = F.glu(self.glu(x))
+        u = self._inputs(x)
         inputs = u if before is None else torch.cat([before, u], 1)
         logits = self.kernel(u).unflatten(-1, (self.num_heads, -1))  # (n, 1, heads, n_k)
         kernels = logits.to(accumulator(logits)).softmax(-1)[:, 0, :, -inputs.shape[1] :].to(inputs.dtype)
         y = torch.einsum('nhk,nkhd->nhd', kernels, inputs.unflatten(-1, (self.num_heads, -1)))
         kept = inputs[:, max(inputs.shape[1] - self.kernel_size + 1, 0) :]
         return self.output(y.flatten(1).unsqueeze(1)), {'inputs': kept} if kept.shape[1] else {}
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return F.glu(self.glu(x)) if self.gated else self.glu(x)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).unsqueeze(2)

@@ -19,8 +19,10 @@ SETTINGS = [(2, 1), (4, 3), (2, 5), (1, 13)]
 
 def literal_dynamic(layer, x, mask=None):
     p = dict(layer.named_parameters())
-    a, gate = F.linear(x, p['glu.weight'], p['glu.bias']).chunk(2, -1)
-    u = a * gate.sigmoid()
+    u = F.linear(x, p['glu.weight'], p['glu.bias'])
+    if layer.gated:
+        a, gate = u.chunk(2, -1)
+        u = a * gate.sigmoid()
     k, channels = layer.kernel_size, x.shape[-1]
     first = -(k - 1) if layer.is_causal else -(k // 2)
     sentences = []
@@ -43,9 +45,10 @@ def literal_dynamic(layer, x, mask=None):
 @pytest.mark.parametrize('masked', [False, True], ids=['', 'padded'])
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
+@pytest.mark.parametrize('gated', [True, False], ids=['', 'no GLU'])
 @pytest.mark.parametrize('length', [1, 6])
-def test_dynamic_layer_is_the_equation(num_heads, kernel_size, causal, masked, length):
-    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal)
+def test_dynamic_layer_is_the_equation(num_heads, kernel_size, causal, masked, gated, length):
+    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal, gated)
     x = literal.randn(2, length, 8).requires_grad_()
     mask = padding(length, max(length - 2, 1), of=length) if masked else None
     out, weights = layer(x, x, x, mask)

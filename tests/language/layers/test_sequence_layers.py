@@ -30,6 +30,7 @@ LAYERS = dict(
     transformer=partial(build, layers.TransformerAttention1d, 8, 2, spatial_range=3),
     steps=partial(build, layers.TransformerAttention1d, 8, 2, is_causal=True),
     dynamic_steps=partial(build, layers.DynamicConv1d, 8, 2, 5, is_causal=True),
+    dynamic_steps_without_glu=partial(build, layers.DynamicConv1d, 8, 2, 5, is_causal=True, gated=False),
 )
 
 
