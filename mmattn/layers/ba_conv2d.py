@@ -24,7 +24,8 @@ class BAConv2d(LocalBilateralAttention):
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
             padding must keep the size of the map, and the dilation must be the same in both directions.
-        **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale`` and ``norm_cfg`` as in
+        **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale``, ``factorised``,
+            ``late_fusion`` and ``norm_cfg`` as in
             :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections, separate
             from the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
 
@@ -82,7 +83,7 @@ class BAConv2d(LocalBilateralAttention):
         if len(set(_pair(dilation))) > 1:
             raise ValueError(f'dilation must be the same in both directions; got {dilation}')
         super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **kwargs)
-        self.output = pointwise(out_channels, out_channels, bias)
+        self.output = pointwise(self.attended, out_channels, bias)
         # Attributes of a convolution that ConvModule and similar modules read.
         self.kernel_size = sizes
         self.stride = (1, 1)

@@ -49,6 +49,10 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
+        factorised (bool): γ = (W_σ x_i)ᵀ[r_row, r_column] with k vectors per axis and head, in place of W_γ (section
+            4.2.3). The first ⌈d/2⌉ channels belong to the row. Requires ``geometric``. Defaults to False.
+        late_fusion (bool): content and geometry have a softmax each, and W_out reads the concatenation of both outputs,
+            in place of Eq. 4.6 (section 4.3.1). Requires ``content`` and ``geometric``. Defaults to False.
         scale (float, optional): factor of the content logits. None means 1/√d, d = out_channels / num_heads. Defaults
             to 1.0: the thesis uses no factor.
         norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
@@ -78,6 +82,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         scale: float | None = 1.0,
         norm_cfg: dict | None = dict(type='BN'),
         act_cfg: dict | None = dict(type='ReLU'),
+        factorised: bool = False,
+        late_fusion: bool = False,
     ) -> None:
         super().__init__()
         out_channels = in_channels if out_channels is None else out_channels
@@ -88,6 +94,13 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             check_number('scale', scale)
         if not (content or geometric):
             raise ValueError('content and geometric cannot both be False')
+        if factorised and not geometric:
+            raise ValueError('factorised=True requires geometric=True')
+        if late_fusion and not (content and geometric):
+            raise ValueError(
+                f'late_fusion=True requires content=True and geometric=True; got content={content}, '
+                f'geometric={geometric}'
+            )
         check_count('dilation', dilation)
         check_count('iterations', iterations)
         if iterations > 1 and not (content and share):
@@ -101,6 +114,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.content = content
         self.geometric = geometric
         self.share = share
+        self.factorised = factorised
+        self.late_fusion = late_fusion
         self.scale = scale
         self.reach = dilation * (sizes[0] // 2)  # rows above and below a position that it attends to
         self.settings = dict(kernel_size=sizes, dilation=dilation, iterations=iterations)
@@ -110,8 +125,13 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.num_projected = parts * out_channels
         self.projection = pointwise(in_channels, self.num_projected, bias, inner_norm)
         if geometric:
-            self.gamma = pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
-        self.output = pointwise(out_channels, out_channels, True, norm_cfg)
+            self.gamma: nn.Module = (
+                FactorisedGamma(out_channels, num_heads, sizes)
+                if factorised
+                else pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
+            )
+        self.attended = 2 * out_channels if late_fusion else out_channels  # channels that W_out reads
+        self.output = pointwise(self.attended, out_channels, True, norm_cfg)
         if act_cfg is not None and type_name(act_cfg) == 'ReLU':
             act_cfg = {'inplace': True, **act_cfg}  # as in ConvModule
         self.activate = nn.Identity() if act_cfg is None else build_activation_layer(act_cfg)
@@ -126,11 +146,14 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
     @property
     def attention_kinds(self) -> tuple[str, ...]:
         """The values of ``kind`` that ``attention_weights`` accepts."""
-        return KINDS if self.content and self.geometric else KINDS[:1] if self.content else KINDS[1:2]
+        if self.content and self.geometric:
+            return KINDS[:2] if self.late_fusion else KINDS
+        return KINDS[:1] if self.content else KINDS[1:2]
 
     def extra_repr(self) -> str:
         """List the settings for ``repr``."""
-        switches = {name: getattr(self, name) for name in ('num_heads', 'content', 'geometric', 'share', 'scale')}
+        names = 'num_heads', 'content', 'geometric', 'share', 'factorised', 'late_fusion', 'scale'
+        switches = {name: getattr(self, name) for name in names}
         return ', '.join(f'{name}={value}' for name, value in {**self.settings, **switches}.items())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,7 +162,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         rows = self._rows_of_a_strip(x)
         if rows is not None:
             return self._in_strips(x, rows)
-        return self._finish(local_attention(**self.operands(x)))
+        return self._finish(self._attend(self.operands(x)))
 
     def operands(self, x: Tensor) -> dict:
         """Compute the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
@@ -153,8 +176,15 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
 
+    def _attend(self, operands: dict) -> Tensor:
+        calls = [operands]
+        if self.late_fusion:
+            calls = [dict(operands, window_bias=None), dict(operands, query=None, key=None, iterations=1)]
+        maps = [local_attention(**call).movedim(1, -2).flatten(-2).movedim(-1, 1) for call in calls]
+        return torch.cat(maps, 1) if self.late_fusion else maps[0]
+
     def _finish(self, y: Tensor) -> Tensor:
-        return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
+        return self.activate(self.output(y))
 
     def _rows_of_a_strip(self, x: Tensor) -> int | None:
         if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
@@ -172,7 +202,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             first = max(top - self.reach, 0)
             strip = _channels_last(x[:, :, first : top + rows + self.reach])
             inner = slice(top - first, top - first + rows)
-            y = self._finish(local_attention(**self.operands(strip))[:, :, inner])
+            y = self._finish(self._attend(self.operands(strip))[:, :, inner])
             if top == 0:  # under autocast, x has another dtype
                 size = len(x), self.out_channels, *x.shape[2:]
                 out = torch.empty(size, dtype=y.dtype, device=y.device, memory_format=layout)
@@ -203,6 +233,30 @@ class Pointwise(nn.Conv2d):
             return super().forward(copy)
         # `nn.Conv2d` would first copy a slice of channels.
         return projection(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
+
+
+class FactorisedGamma(nn.Module):
+    """Geometric logits from one vector for each row and each column of the k0×k1 neighbourhood, of each head."""
+
+    def __init__(self, channels: int, num_heads: int, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        d = channels // num_heads
+        self.rows = nn.Parameter(torch.empty(num_heads, sizes[0], (d + 1) // 2))
+        self.columns = nn.Parameter(torch.empty(num_heads, sizes[1], d // 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors from N(0, 1/d), with d channels per head."""
+        for table in (self.rows, self.columns):
+            nn.init.normal_(table, std=(self.rows.shape[-1] + self.columns.shape[-1]) ** -0.5)
+
+    def forward(self, query: Tensor) -> Tensor:
+        """Compute the logits ``(B, M · k0 · k1, H, W)`` of a projected query ``(B, M · d, H, W)``."""
+        heads = query.unflatten(1, (len(self.rows), -1))
+        row, column = heads.split([self.rows.shape[-1], self.columns.shape[-1]], 2)
+        by_row = torch.einsum('bmdhw,mkd->bmkhw', row, self.rows.to(query.dtype))
+        by_column = torch.einsum('bmdhw,mkd->bmkhw', column, self.columns.to(query.dtype))
+        return (by_row.unsqueeze(3) + by_column.unsqueeze(2)).flatten(1, 3)
 
 
 def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:

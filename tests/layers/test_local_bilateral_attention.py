@@ -19,7 +19,6 @@ from mmattn.layers import (
     TransformerAttention2d,
     local_bilateral_attention,
 )
-from mmattn.ops import local_attention
 from mmattn.utils.profiling import extra_memory
 
 from ..ops import literal
@@ -53,6 +52,9 @@ OPTIONS |= {
     'scaled': dict(num_heads=2, kernel_size=(5, 3), scale=0.3),
     'no-norm': dict(num_heads=2, norm_cfg=None, act_cfg=None),
     'fewer-out': dict(num_heads=2, out_channels=6),
+    'factorised': dict(num_heads=2, kernel_size=(5, 3), out_channels=6, factorised=True),
+    'late': dict(num_heads=2, late_fusion=True),
+    'late, factorised': dict(num_heads=2, share=True, iterations=2, scale=0.3, factorised=True, late_fusion=True),
 }
 
 
@@ -72,6 +74,8 @@ def literally(
     dilation=1,
     scale=1.0,
     act_cfg=True,
+    factorised=False,
+    late_fusion=False,
     **_,
 ):
     parts = pointwise(layer.projection, x.movedim(1, -1)).split(layer.out_channels, -1)
@@ -81,18 +85,36 @@ def literally(
 
     query, value = parts[0], parts[-1]
     key = query if share else parts[1]
-    window = heads(pointwise(layer.gamma, query)) if geometric else None
-    y = literal.local_attention(
-        heads(query) if content else None,
-        heads(key) if content else None,
-        heads(value),
-        window_bias=window,
-        kernel_size=kernel_size,
-        iterations=iterations,
-        dilation=dilation,
-        scale=scale,
-    )
-    y = pointwise(layer.output, torch.cat(y.unbind(1), -1)).movedim(-1, 1)
+    window = None
+    if factorised:  # xᵀ[r_row, r_column], an offset after the other
+        window = torch.stack(
+            [
+                torch.stack([(x * torch.cat([r, c])).sum(-1) for r in rows for c in columns], -1)
+                for x, rows, columns in zip(heads(query).unbind(1), layer.gamma.rows, layer.gamma.columns)
+            ],
+            1,
+        )
+    elif geometric:
+        window = heads(pointwise(layer.gamma, query))
+
+    def attend(content, window, iterations):
+        y = literal.local_attention(
+            heads(query) if content else None,
+            heads(key) if content else None,
+            heads(value),
+            window_bias=window,
+            kernel_size=kernel_size,
+            iterations=iterations,
+            dilation=dilation,
+            scale=scale,
+        )
+        return torch.cat(y.unbind(1), -1)
+
+    if late_fusion:
+        y = torch.cat([attend(True, None, iterations), attend(False, window, 1)], -1)
+    else:
+        y = attend(content, window, iterations)
+    y = pointwise(layer.output, y).movedim(-1, 1)
     return y.relu() if act_cfg else y
 
 
@@ -124,9 +146,10 @@ def test_weights_make_the_layers_output(options):
     layer = build(**options)
     x = literal.randn(2, 4, 4, 5)
     queries = torch.tensor([[0, 0], [2, 3], [3, 4]])
-    weights = layer.attention_weights(x, queries=queries, kind=layer.attention_kinds[-1])
+    kinds = layer.attention_kinds if layer.late_fusion else layer.attention_kinds[-1:]
+    weights = torch.cat([layer.attention_weights(x, queries=queries, kind=kind) for kind in kinds], 1)
     torch.testing.assert_close(weights.sum((-2, -1)), torch.ones_like(weights[..., 0, 0]))
-    value = layer.operands(x)['value']
+    value = layer.operands(x)['value'].repeat(1, len(kinds), 1, 1, 1)
     y = torch.einsum('bmqhw,bmhwd->bqmd', weights, value).flatten(2)
     expected = layer.activate(pointwise(layer.output, y))
     torch.testing.assert_close(layer(x)[:, :, queries[:, 0], queries[:, 1]], expected.mT, atol=1e-10, rtol=1e-10)
@@ -319,7 +342,7 @@ def test_norms_over_the_map_see_all_of_it(norm_cfg, monkeypatch):
             norm.train()
     x = torch.randn(1, 4, 30, 5, dtype=torch.float64)
     with torch.no_grad():
-        assert torch.equal(layer(x), layer._finish(local_attention(**layer.operands(x))))
+        assert torch.equal(layer(x), layer._finish(layer._attend(layer.operands(x))))
 
 
 def test_strips_under_autocast(monkeypatch):
