@@ -9,6 +9,7 @@ __getattr__, __all__ = lazy_names(
         'ba_conv2d': 'BAConv2d',
         'bilateral_criss_cross': 'BilateralCrissCrossAttention',
         'bilateral_non_local': 'BilateralNonLocal2d',
+        'dense_attention_3d': 'DenseAttention3d',
         'dynamic_conv2d': 'DynamicConv2d',
         'grid_attention_3d': 'GridAttention3d',
         'local_bilateral_attention': 'LocalBilateralAttention',

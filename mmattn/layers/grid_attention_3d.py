@@ -19,7 +19,7 @@ class GridAttention3d(AttentionWeights, MultiheadAttention3d):
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.
-        num_heads, scale, spatial_position, temporal_position, max_offset, max_frames, clip_offset: as in
+        num_heads, scale, spatial_position, temporal_position, max_offset, max_frames, clip_offset, wavelength: as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`, with the same defaults.
 
     Example:
@@ -29,10 +29,11 @@ class GridAttention3d(AttentionWeights, MultiheadAttention3d):
         torch.Size([1, 3, 8, 8, 16])
     """
 
+    operator = staticmethod(grid_attention)
     operator_weights = staticmethod(grid_attention_weights)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
-        """Attend from each voxel of ``query`` to the voxels of ``key`` on the axes through its position.
+        """Attend from each voxel of ``query`` to voxels of ``key``: in grid attention, to those on the axes through it.
 
         Args:
             query (Tensor): float ``(B, T, H, W, C)``. The output has the same shape.
@@ -40,7 +41,7 @@ class GridAttention3d(AttentionWeights, MultiheadAttention3d):
             frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required if
                 ``temporal_position`` is 'sinusoidal' or 'absolute'.
         """
-        return self.merge(grid_attention(**self.operands(query, key, frame_numbers)))
+        return self.merge(self.operator(**self.operands(query, key, frame_numbers)))
 
     def operands(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> dict:
         """Compute the arguments of ``grid_attention`` from the inputs of ``forward``."""

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.utils.checks import check_choice, check_count, check_divisor, check_number
+from mmattn.utils.checks import check_choice, check_count, check_divisor, check_number, check_positive
 
 from .relative_position import RelativePosition
 
 SPATIAL_POSITIONS = ('relative', 'none')
 TEMPORAL_POSITIONS = ('sinusoidal', 'absolute', 'relative', 'none')
-WAVELENGTH = 10000
 
 
 class MultiheadAttention3d(nn.Module):
@@ -33,6 +32,9 @@ class MultiheadAttention3d(nn.Module):
         clip_offset (int or tuple[int, ...], optional): clip offsets to this, for all encoded axes, or for (y, x), or
             for (t, y, x) if time is relative. Set it to the largest offsets of the training crops, whose side is one
             larger, because encodings of larger offsets were never trained. Defaults to None, ``max_offset``.
+        wavelength (float): with 'sinusoidal', above 0: the wavelengths are at most 2π · ``wavelength`` frames. The
+            thesis cites Vaswani et al., who have 10000. Its public operators have 100, so that all channels differ
+            within a short clip. Defaults to 10000.
     """
 
     concatenated = False  # True: E is the concatenation of one vector per axis, which divide the channels among them
@@ -47,6 +49,7 @@ class MultiheadAttention3d(nn.Module):
         max_offset: int = 96,
         max_frames: int = 256,
         clip_offset: int | Sequence[int] | None = None,
+        wavelength: float = 10000.0,
     ) -> None:
         super().__init__()
         check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
@@ -70,7 +73,7 @@ class MultiheadAttention3d(nn.Module):
             self.relative_position = RelativePosition(axes, channels, max_offset, self.concatenated, clip_offset)
         self.temporal_encoding = None
         if temporal_position in ('sinusoidal', 'absolute'):
-            self.temporal_encoding = TemporalEncoding(temporal_position, embed_dims, max_frames)
+            self.temporal_encoding = TemporalEncoding(temporal_position, embed_dims, max_frames, wavelength)
 
     def init_weights(self) -> None:
         """Copy the query projection to the key projection, so that attention starts as a search for similar voxels."""
@@ -136,10 +139,13 @@ class TemporalEncoding(nn.Module):
         kind (str): 'sinusoidal' (*T Sinusoidal*) or 'absolute' (*T Embedding*).
         channels (int): C, even for 'sinusoidal'.
         max_frames (int): number of learned embeddings. Higher frame numbers use the last one.
+        wavelength (float): base b of the angles n · b^(−2i/C), above 0. Defaults to 10000.
     """
 
-    def __init__(self, kind: str, channels: int, max_frames: int) -> None:
+    def __init__(self, kind: str, channels: int, max_frames: int, wavelength: float = 10000.0) -> None:
         super().__init__()
+        check_positive('wavelength', wavelength)
+        self.wavelength = wavelength
         if kind == 'sinusoidal' and channels % 2:
             raise ValueError(f'channels must be even for sines and cosines; got {channels}')
         self.channels = channels
@@ -151,5 +157,5 @@ class TemporalEncoding(nn.Module):
             return self.embedding(frame_numbers.clamp(0, self.embedding.num_embeddings - 1))
         half = self.channels // 2
         exponents = torch.arange(half, dtype=torch.float64, device=frame_numbers.device) / -half
-        angles = frame_numbers.unsqueeze(-1) * WAVELENGTH**exponents
+        angles = frame_numbers.unsqueeze(-1) * self.wavelength**exponents
         return torch.cat([angles.sin(), angles.cos()], -1)

@@ -43,6 +43,7 @@ class RelativePosition(nn.Module):
                 f'clip_offset must be one integer from 0 to max_offset={max_offset}, or up to {axes}; got {clip_offset}'
             )
         self.max_offset = max_offset
+        self.concatenated = concatenated
         self.clip_offset = tuple(limits)
         shares = [(channels + axis) // axes if concatenated else channels for axis in range(axes)]
         self.tables = nn.ParameterList(
@@ -55,14 +56,24 @@ class RelativePosition(nn.Module):
         return self.tables[axis][offsets.clamp(-limit, limit) + self.max_offset]
 
     def axis_bias(self, query: Tensor) -> dict:
-        """Compute the logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``."""
-        logits = []
-        for axis, length in enumerate(query.shape[2:-1]):
-            position = torch.arange(length, device=query.device)
+        """Compute the logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
+
+        Concatenated vectors are multiplied by their share of the channels. The logits of an axis without a table are 0.
+        """
+        size = query.shape[2:-1]
+        parts = self._split(query) if self.concatenated else [query] * len(self.tables)
+        axes_without_table = len(size) - len(self.tables)
+        logits = [query.new_zeros(1)] * axes_without_table
+        for axis, part in enumerate(parts):
+            along = axes_without_table + axis
+            position = torch.arange(size[along], device=query.device)
             vectors = self._vectors(axis, position - position[:, None]).to(query.dtype)  # (L, L, D)
-            lines = query.movedim(2 + axis, -2)
-            logits.append(torch.einsum('...id,ijd->...ij', lines, vectors).movedim(-2, 2 + axis))
+            lines = part.movedim(2 + along, -2)
+            logits.append(torch.einsum('...id,ijd->...ij', lines, vectors).movedim(-2, 2 + along))
         return dict(axis_bias=logits)
+
+    def _split(self, query: Tensor) -> tuple[Tensor, ...]:
+        return query.split([table.shape[1] for table in self.tables], -1)
 
     def last_row(self, query: Tensor, length: int) -> Tensor:
         """Compute the logits ``(B, heads, length)`` of the last position of a sequence: the query has one position."""
@@ -99,7 +110,7 @@ class RelativePosition(nn.Module):
         """
         axes_without_table = len(offsets) - len(self.tables)
         logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]
-        parts = query.split([table.shape[1] for table in self.tables], -1)
+        parts = self._split(query)
         for axis, (part, offset, h) in enumerate(zip(parts, offsets[axes_without_table:], step[axes_without_table:])):
             logits.append(part @ self._vectors(axis, offset.to(query.device), h).to(query.dtype).T)
         return dict(offset_bias=logits)

@@ -33,8 +33,8 @@ class StridedAttention3d(nn.Module):
             axis of the map, so that larger maps than in training have larger steps. Set it to keep the trained steps.
         local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, literally as
             in the thesis, which does not connect all voxels). Defaults to 'block'.
-        **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset``, ``max_frames`` and
-            ``clip_offset`` as in
+        **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset``, ``max_frames``,
+            ``clip_offset`` and ``wavelength`` as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`. The relative encodings of t, y and x
             are concatenated.
 

@@ -80,6 +80,9 @@ LAYERS = {
     'GridAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d sinusoidal': dict(embed_dims=8, num_heads=2, max_offset=3, temporal_position='sinusoidal'),
+    'DenseAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, temporal_position='relative'),
+    'DynamicConv1d no GLU': dict(embed_dim=8, num_heads=2, kernel_size=3, gated=False),
+    'LocalBilateralAttention factorised, late': dict(in_channels=8, num_heads=2, factorised=True, late_fusion=True),
     'VideoTransformerLayer': dict(
         embed_dims=8, attention=dict(type='mmattn.GridAttention3d', num_heads=2, max_offset=3, max_frames=4)
     ),

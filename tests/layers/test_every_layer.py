@@ -41,6 +41,7 @@ LAYERS = {
     'AttendedResidual': (dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)), MAP),
     'GridAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
     'StridedAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
+    'DenseAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
     'VideoTransformerLayer': (
         dict(embed_dims=8, attention=dict(type='mmattn.GridAttention3d', num_heads=2, temporal_position='none')),
         VIDEO,

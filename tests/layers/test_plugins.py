@@ -23,7 +23,8 @@ PLUGINS = {
 }
 
 # What has another slot: the place of a convolution, videos, and AttendedResidual's layer.
-OTHERS = {'BAConv2d', 'LocalBilateralAttention', 'GridAttention3d', 'StridedAttention3d', 'VideoTransformerLayer'}
+OTHERS = {'BAConv2d', 'LocalBilateralAttention', 'VideoTransformerLayer'}
+OTHERS |= {f'{kind}Attention3d' for kind in ('Grid', 'Strided', 'Dense')}
 
 
 def resnet(package, **options):

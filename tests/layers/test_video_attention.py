@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.layers import GridAttention3d, StridedAttention3d, VideoTransformerLayer
+from mmattn.layers import DenseAttention3d, GridAttention3d, StridedAttention3d, VideoTransformerLayer
 
 from ..ops import literal
 from .common import assert_equal_with_gradients, randomised
@@ -33,12 +34,9 @@ def encoding(kind, layer, numbers):
     if kind == 'absolute':
         rows = [layer.temporal_encoding.embedding.weight[min(int(n), 255)] for n in numbers[0]]
     elif kind == 'sinusoidal':
-        rows = [
-            torch.tensor(
-                [f(n / 10000 ** (2 * i / C)) for f in (math.sin, math.cos) for i in range(C // 2)], dtype=torch.float64
-            )
-            for n in numbers[0].tolist()
-        ]
+        base = layer.temporal_encoding.wavelength
+        angles = [[n / base ** (2 * i / C) for i in range(C // 2)] for n in numbers[0].tolist()]
+        rows = [torch.tensor([f(x) for f in (math.sin, math.cos) for x in row], dtype=torch.float64) for row in angles]
     else:
         return 0
     return torch.stack(rows).view(1, -1, 1, 1, C)
@@ -75,18 +73,26 @@ def table(layer, axis, offset, axes, limits=None, step=1):
 
 @pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
 @pytest.mark.parametrize(('spatial', 'temporal'), [*POSITIONS, ('relative', 'trained')], ids=str)
-def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
+@pytest.mark.parametrize('kind', [GridAttention3d, DenseAttention3d])
+def test_grid_attention_is_eq_5_9_and_dense_attention_eq_5_1(kind, spatial, temporal, crossed):
     limits = LIMITS if temporal == 'trained' else None
     options = dict(clip_offset=limits) if limits else {}
+    options |= dict(wavelength=100.0) if kind is DenseAttention3d else {}  # as in the thesis's public operators
     temporal = 'relative' if temporal == 'trained' else temporal
-    layer = randomised(GridAttention3d(C, HEADS, 0.7, spatial, temporal, max_offset=4, **options), 0.4)
+    layer = randomised(kind(C, HEADS, 0.7, spatial, temporal, max_offset=4, **options), 0.4)
+    if temporal == 'sinusoidal':
+        assert layer.temporal_encoding.wavelength == (100 if kind is DenseAttention3d else 10000)
     query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
     other = key if crossed else query
 
     def reaches(p, r):
-        return sum(a != b for a, b in zip(p, r)) < 2
+        return kind is DenseAttention3d or sum(a != b for a, b in zip(p, r)) < 2
 
     def vectors(p, r):
+        if kind is DenseAttention3d:
+            rows = [table(layer, axis, r[axis] - p[axis], 3, limits) for axis in range(3)]
+            rows = [row for row in rows if not isinstance(row, int)]
+            return torch.cat(rows) if rows else 0
         axis = next((a for a in range(3) if p[a] != r[a]), 2)
         return table(layer, axis, r[axis] - p[axis], 3, limits)
 
@@ -166,14 +172,28 @@ def test_counts_of_the_thesis():
     assert sum(p.numel() for p in GridAttention3d(128, spatial_position='none').parameters()) == 66048
 
 
+def test_cost_of_the_thesis():
+    """Dense attention's products on 16×64×64 voxels of 32 channels, "more than 137 billion" each, and the grid's."""
+
+    def macs(kind):
+        with torch.device('meta'), FlopCounterMode(display=False) as counter:
+            layer, clip = kind(32, spatial_position='none', temporal_position='none'), torch.empty(1, 16, 64, 64, 32)
+            layer(clip)
+        return counter.get_total_flops() / 2 - 4 * 32**2 * 16 * 64 * 64  # without the projections
+
+    assert macs(DenseAttention3d) == 2 * 65536**2 * 32
+    assert 137e9 < macs(DenseAttention3d) / 2 < 138e9
+    assert macs(GridAttention3d) < 0.7e9
+
+
 @pytest.mark.parametrize(
     'layer',
-    [GridAttention3d(C, HEADS)]
+    [GridAttention3d(C, HEADS), DenseAttention3d(C, HEADS)]
     + [
         StridedAttention3d(C, HEADS, step, pattern)
         for pattern, step in (('block', 2), ('block', None), ('centred', (1, 2, 3)), ('forward', 2))
     ],
-    ids=['grid', 'block', 'block by default', 'centred', 'forward'],
+    ids=['grid', 'dense', 'block', 'block by default', 'centred', 'forward'],
 )
 def test_reached_voxels_have_a_gradient(layer):
     """Of one voxel and of two, through one layer and through two with residuals.

@@ -89,7 +89,11 @@ WRONG = [
         dict(num_heads=HEADS, embed_dim=COUNTS, mode=['stacked', 0], dropout=[*NUMBERS, -0.1, 1.1]),
     ),
     ('GatedBilateralController', dict(embed_dim=8), dict(embed_dim=COUNTS, activation=['linear', 0])),
-    ('GridAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, max_offset=[-1, '3'], max_frames=COUNTS)),
+    (
+        'GridAttention3d',
+        VIDEO,
+        dict(num_heads=HEADS, scale=NUMBERS, max_offset=[-1, '3'], max_frames=COUNTS, wavelength=[*NUMBERS, 0, -1.0]),
+    ),
     ('StridedAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, step=[*LENGTHS, (1, 2)], max_frames=COUNTS)),
     (
         'VideoTransformerLayer',

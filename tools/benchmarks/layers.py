@@ -3,14 +3,20 @@
 Bi-NL, Bi-CC, BA and SST's attention, with their default positions, beside mmcv's ``NonLocal2d`` and
 ``CrissCrossAttention``, a 3×3 convolution, and PyTorch's attention over all positions of a clip. Lines are printed as
 they are measured: medians in ms, peak memory in MiB beyond weights and inputs, and the ratios to the stock layer.
+
+``--scaling sst.png`` measures the forward pass of SST's sparse attentions and of dense attention (Eq. 5.1) over the
+frames of a clip instead, and draws time and memory.
 """
 
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 import alternatives
 import torch
+from ops import pyplot
 from timing import seconds
 from torch import Tensor, nn
 from workloads import BOTH, FORWARD
@@ -116,6 +122,36 @@ def memory(call: Callable[[], object], device: torch.device) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
+@torch.no_grad()
+def scaling(path: Path, device: torch.device, repeats: int, small: bool) -> None:
+    """Measure the forward pass of grid, strided and dense attention over T, print the figures, and draw them."""
+    channels, height, width, counts = (16, 4, 6, (1, 2)) if small else (128, 15, 27, (2, 4, 8, 16, 32))
+    attentions = {
+        'grid': OfClip(layers.GridAttention3d(channels)),
+        'strided, h = 8': OfClip(layers.StridedAttention3d(channels, step=2 if small else 8)),
+        'dense': OfClip(layers.DenseAttention3d(channels)),
+    }
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in attentions}
+    print('| attention | frames | ms | MiB |\n|---|---|---|---|', flush=True)
+    for count in counts:
+        x = torch.randn(1, count, height, width, channels, device=device)
+        calls = {name: partial(layer.to(device), x) for name, layer in attentions.items()}
+        times = seconds(calls, repeats)
+        for name, call in calls.items():
+            figures[name].append((1e3 * times[name], memory(call, device)))
+            print('| {} | {} | {:.3g} | {:.0f} |'.format(name, count, *figures[name][-1]), flush=True)
+    figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.4), layout='constrained')
+    for axis, column, label in ((axes[0], 0, 'time, ms'), (axes[1], 1, 'extra memory, MiB')):
+        for name, points in figures.items():
+            axis.plot(counts, [point[column] for point in points], 'o-', label=name)
+        axis.set(xscale='log', yscale='log', xlabel='frames T', ylabel=label)
+        axis.set_xticks(counts, counts)
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False)
+    figure.suptitle(f'Attention of T×{height}×{width} voxels, {channels} channels, forward pass, float32')
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     """Measure all layers, and print a line for each pass."""
     parser = argparse.ArgumentParser(prog='layers', description='Time attention layers beside stock layers.')
@@ -125,9 +161,14 @@ def main() -> None:
     parser.add_argument('--backend', choices=dispatch.BACKENDS, default='auto')
     parser.add_argument('--repeats', type=int, default=10)
     parser.add_argument('--small', action='store_true', help='small maps, to try the command')
+    parser.add_argument('--scaling', type=Path, metavar='FILE', help="draw video attention over a clip's frames")
     args = parser.parse_args()
     device = torch.device(args.device)
     torch.manual_seed(0)
+    if args.scaling:
+        with dispatch.backend(args.backend):
+            scaling(args.scaling, device, args.repeats, args.small)
+        return
     print('| layer | dtype | pass | ms | × stock | MiB | × stock |\n|---|---|---|---|---|---|---|', flush=True)
     for name, (compared, shape) in pairs(args.small).items():
         if name not in args.only:
