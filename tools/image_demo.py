@@ -2,8 +2,8 @@
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR
 
-writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy, --coco
-DIR/coco.json with polygons. --tile segments large images in parts.
+writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy, --coco DIR/coco.json with polygons,
+--geojson DIR/geojson/*.geojson with polygons in map coordinates. --tile segments large images in parts.
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT CONFIG CHECKPOINT … --out-dir DIR [--truth MASKS]
 
@@ -51,6 +51,14 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         '--coco', action='store_true', help='also write coco.json, with a polygon for each connected area of a class'
+    )
+    parser.add_argument(
+        '--geojson',
+        action='store_true',
+        help='also write geojson/<name>.geojson, with these polygons in the map coordinates of a GeoTIFF or world file',
+    )
+    parser.add_argument(
+        '--legend', action='store_true', help="write the names and colours of an image's classes below its overlay"
     )
     parser.add_argument(
         '--tile',
@@ -122,9 +130,10 @@ def main() -> None:
             )
             for model in models
         }
-        options = dict(
-            probabilities=args.probabilities, tile=args.tile, stride=args.stride, scale=args.scale, coco=args.coco
-        )
+        options = {
+            name: getattr(args, name)
+            for name in ('probabilities', 'tile', 'stride', 'scale', 'coco', 'geojson', 'legend')
+        }
         common = args.image, args.out_dir, args.batch_size, args.opacity
         if len(models) > 1 or args.truth is not None:
             sheet = compare_segmentations(inferencers, *common, args.truth, args.sheet_images, **options)

@@ -87,7 +87,11 @@ def main() -> None:
             hook.out_dir = args.show_dir
         elif args.show_dir and kind in ('SegVisualizationHook', 'DetVisualizationHook'):
             hook.draw = args.show
-            options = dict(pred_score_thr=hook.get('score_thr', 0.3)) if 'Det' in kind else {}
+            options = (
+                dict(pred_score_thr=hook.get('score_thr', 0.3))
+                if 'Det' in kind
+                else dict(legend=True, with_labels=False)  # mmseg would write names over the areas
+            )
             pictures = PictureHook(args.show_dir, hook.get('backend_args'), **options)
         elif args.show_dir:  # a custom hook, which draws through the visualizer
             cfg.visualizer.save_dir = args.show_dir

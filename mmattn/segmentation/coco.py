@@ -1,6 +1,7 @@
 """Label maps as COCO annotations: a polygon for each connected area of a class."""
 
 from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -9,6 +10,28 @@ from mmattn.annotations.shapes import run_lengths
 
 # Of a pixel: the neighbour, y and x, the corner from which the edge starts clockwise, and its direction, x and y.
 SIDES = (-1, 0, (0, 0), (1, 0)), (0, 1, (1, 0), (0, 1)), (1, 0, (1, 1), (-1, 0)), (0, -1, (0, 1), (0, -1))
+
+
+class ConnectedArea(NamedTuple):
+    """Pixels of a label that are connected by their sides. Outlines follow the edges of pixels, ``(x, y)``."""
+
+    label: int
+    box: tuple[int, int, int, int]  # left, top, width, height
+    pixels: np.ndarray  # bool (height, width)
+    outlines: list[list[tuple[int, int]]]
+
+
+def connected_areas(labels: np.ndarray, skipped: Collection[int] = ()) -> Iterator[ConnectedArea]:
+    """Yield the connected areas of all labels that are not ``skipped``."""
+    for label in np.unique(labels).tolist():
+        if label in skipped:
+            continue
+        count, areas, stats, _ = cv2.connectedComponentsWithStats((labels == label).astype(np.uint8), connectivity=4)
+        for number in range(1, count):
+            left, top, width, height, _ = stats[number].tolist()
+            pixels = areas[top : top + height, left : left + width] == number
+            outlines = [[(x + left, y + top) for x, y in outline] for outline in _outlines(pixels)]
+            yield ConnectedArea(label, (left, top, width, height), pixels, outlines)
 
 
 def coco_annotations(labels: np.ndarray, skipped: Collection[int] = ()) -> Iterator[dict]:
@@ -26,23 +49,14 @@ def coco_annotations(labels: np.ndarray, skipped: Collection[int] = ()) -> Itera
         >>> area['category_id'], area['bbox'], area['area'], area['segmentation']
         (2, [1, 1, 3, 2], 6, [[1, 1, 4, 1, 4, 3, 1, 3]])
     """
-    for label in np.unique(labels).tolist():
-        if label in skipped:
-            continue
-        count, areas, stats, _ = cv2.connectedComponentsWithStats((labels == label).astype(np.uint8), connectivity=4)
-        for number in range(1, count):
-            left, top, width, height, pixels = stats[number].tolist()
-            area = areas[top : top + height, left : left + width] == number
-            loops = _outlines(area)
-            yield dict(
-                category_id=label + 1,
-                bbox=[left, top, width, height],
-                area=pixels,
-                iscrowd=0,
-                segmentation=run_lengths(areas == number)
-                if len(loops) > 1
-                else [[value for x, y in loops[0] for value in (x + left, y + top)]],
-            )
+    for label, box, pixels, outlines in connected_areas(labels, skipped):
+        segmentation: Any = [[value for point in outlines[0] for value in point]]
+        if len(outlines) > 1:
+            left, top, width, height = box
+            whole = np.zeros(labels.shape, bool)
+            whole[top : top + height, left : left + width] = pixels
+            segmentation = run_lengths(whole)
+        yield dict(category_id=label + 1, bbox=[*box], area=int(pixels.sum()), iscrowd=0, segmentation=segmentation)
 
 
 def _outlines(area: np.ndarray) -> list[list[tuple[int, int]]]:

@@ -44,7 +44,7 @@ def compare_segmentations(
             set of the first model's config, or as :class:`SegmentationInferencer` writes them. 255 is ignored. Defaults
             to None: no such column.
         max_images (int): rows of the sheet, the first images. Defaults to 8.
-        **options: ``probabilities``, ``tile``, ``stride``, ``scale`` and ``coco`` of :class:`SegmentationInferencer`.
+        **options: further arguments of :class:`SegmentationInferencer`, such as ``tile``.
 
     Raises:
         ValueError: before a model runs, classes or palettes differ, or a mask does not fit. After the first model, some

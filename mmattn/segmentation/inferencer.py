@@ -42,8 +42,11 @@ from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.trained_model import warn_of_differences
+from mmattn.visualization.legend import add_legend, class_colours
 
 from .coco import coco_annotations
+from .geojson import GeoReference, read_georeference
+from .geojson import geojson as make_geojson
 from .tiles import resize_rows, segment_in_tiles
 
 CLASS_INDICES = dict(Labels='class indices from 0')  # in a PNG: it is not shifted by reduce_zero_label when it is read
@@ -116,6 +119,8 @@ class SegmentationInferencer(MMSegInferencer):
         stride: int | None = None,
         scale: float | None = None,
         coco: bool = False,
+        geojson: bool = False,
+        legend: bool = False,
     ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -143,13 +148,19 @@ class SegmentationInferencer(MMSegInferencer):
                 test pipeline. Objects should be about as large as in training. Defaults to None, the pipeline's size.
             coco (bool): whether to write also ``coco.json``, with a polygon for each connected area of a class, see
                 :func:`~mmattn.segmentation.coco.coco_annotations`. Defaults to False.
+            geojson (bool): whether to write also ``geojson/<name>.geojson``, with these polygons in map coordinates.
+                Each image must be a GeoTIFF or have a world file, see
+                :func:`~mmattn.segmentation.geojson.read_georeference`. Defaults to False.
+            legend (bool): whether to add the names and colours of an image's classes below its overlay, which is then
+                higher than the image. Defaults to False.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs, there is no input, two inputs would have the same output, or an output
-                would overwrite an input. At the end, some images could not be read or segmented.
+            ValueError: before the model runs, there is no input, two inputs would have the same output, an output
+                would overwrite an input, or an image has no map coordinates for ``geojson``. At the end, some images
+                could not be read or segmented.
             OSError: a result cannot be written. The message names the path.
         """
         check_count('batch_size', batch_size)
@@ -165,11 +176,13 @@ class SegmentationInferencer(MMSegInferencer):
                 raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
         pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
         out = check_path('out_dir', out_dir)
-        folders = [out / name for name in ('pred', 'vis', *(['prob'] if probabilities else []))]
+        extra = dict(prob=probabilities, geojson=geojson)
+        folders = [out / name for name in ('pred', 'vis', *(name for name, wanted in extra.items() if wanted))]
         for folder in folders:
             check_writable(folder)
         paths = self.list_inputs(inputs)
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
+        places = _georeferences(paths) if geojson else {}
 
         items = ((path, self._read(path, pipeline)) for path in paths)
         results = (
@@ -183,19 +196,24 @@ class SegmentationInferencer(MMSegInferencer):
                 if isinstance(result, str):
                     raise _ModelError(result)
                 with self._precision:  # the tiles of an image are segmented while it is written
-                    written.append(self._write(path, result, out, opacity, probabilities))
+                    written.append(self._write(path, result, out, opacity, probabilities, legend))
             except _ModelError as error:
                 faults.append(f'{path}: {error}')
+        done = [path for path in paths if out / f'pred/{Path(path).stem}.png' in written]
         if coco:
-            self._write_coco(
-                out / 'coco.json', [path for path in paths if out / f'pred/{Path(path).stem}.png' in written]
-            )
+            self._write_coco(out / 'coco.json', done)
+        for path in done if geojson else ():
+            labels = np.asarray(Image.open(out / f'pred/{Path(path).stem}.png'))
+            content = make_geojson(labels, self.model.dataset_meta['classes'], places[path])
+            write_text(out / f'geojson/{Path(path).stem}.geojson', json.dumps(content))
         if faults:
             rest = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
             raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{lines(faults)}')
         return written
 
-    def _write(self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool) -> Path:
+    def _write(
+        self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool, legend: bool
+    ) -> Path:
         labels, top = np.empty(result.shape, np.uint8), 0
         name, shape = Path(path).stem, (self.model.num_classes, *result.shape)
         with atomic_write(out / f'prob/{name}.npy') if probabilities else nullcontext() as temporary:
@@ -215,8 +233,11 @@ class SegmentationInferencer(MMSegInferencer):
             text.add_text(key, value)
         with atomic_write(out / f'pred/{name}.png') as temporary:
             index_map.save(temporary, pnginfo=text)
+        drawn = draw_labels(self.read_image(path), labels, palette, opacity)
+        if legend:
+            drawn = add_legend(drawn, class_colours(self.model.dataset_meta, labels))
         with atomic_write(out / f'vis/{name}.png') as temporary:
-            Image.fromarray(draw_labels(self.read_image(path), labels, palette, opacity)).save(temporary)
+            Image.fromarray(drawn).save(temporary)
         return out / f'pred/{name}.png'
 
     def _write_coco(self, file: Path, paths: Sequence[str]) -> None:
@@ -355,6 +376,18 @@ class SegmentationInferencer(MMSegInferencer):
 
 
 FaceParsingInferencer = SegmentationInferencer  # its name in `mmattn.segmentation.face_parsing`
+
+
+def _georeferences(paths: Sequence[str]) -> dict[str, GeoReference]:
+    places, faults = {}, []
+    for path in paths:
+        try:
+            places[path] = read_georeference(path)
+        except (OSError, ValueError) as error:
+            faults.append(reason(error))
+    if faults:
+        raise ValueError(f'{len(faults)} of {len(paths)} images cannot be written as GeoJSON:{lines(faults)}')
+    return places
 
 
 def _resizes(transform: object) -> bool:

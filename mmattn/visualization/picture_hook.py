@@ -9,10 +9,12 @@ from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
+from PIL import Image
 
 from mmattn.utils.files import atomic_write
 
 from .figure import read_image
+from .legend import add_legend, class_colours
 
 
 class PictureHook(Hook):
@@ -24,12 +26,15 @@ class PictureHook(Hook):
         out_dir (str or Path): folder for ``<name>.png``, or ``<folder>/<name>.png`` for images of the same name in
             several folders.
         backend_args (dict, optional): arguments of mmengine's file client. Defaults to None.
+        legend (bool): whether to add the names and colours of the classes in a picture, of segmentors. Defaults to
+            False.
         **options: arguments of the visualizer's ``add_datasample``, such as ``pred_score_thr``.
     """
 
-    def __init__(self, out_dir: str | Path, backend_args: dict | None = None, **options) -> None:
+    def __init__(self, out_dir: str | Path, backend_args: dict | None = None, legend: bool = False, **options) -> None:
         self.out_dir = Path(out_dir)
         self.backend_args = backend_args
+        self.legend = legend
         self.options = options
         self.names: dict[str, str] = {}
 
@@ -49,6 +54,11 @@ class PictureHook(Hook):
             name = self.names[sample.img_path]
             with atomic_write(self.out_dir / name) as temporary:
                 runner.visualizer.add_datasample(name, image, sample, out_file=str(temporary), **self.options)
+                if self.legend:
+                    maps = [sample.get(key) for key in ('gt_sem_seg', 'pred_sem_seg')]
+                    labels = np.concatenate([labels.data.cpu().flatten() for labels in maps if labels is not None])
+                    colours = class_colours(runner.visualizer.dataset_meta, labels)
+                    Image.fromarray(add_legend(read_image(str(temporary)), colours)).save(temporary)
 
 
 def picture_names(paths: Iterable[str]) -> dict[str, str]:

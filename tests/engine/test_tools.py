@@ -168,6 +168,8 @@ def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
     run(*command, '--show-dir', tmp_path / 'shown', '--tta', '--cfg-options', *SMALL)
     for folder in ('shown', 'predictions'):
         assert sorted(path.name for path in (tmp_path / folder).iterdir()) == ['tile_0.png', 'tile_1.png']
+    shown, labels = (Image.open(tmp_path / folder / 'tile_0.png') for folder in ('shown', 'predictions'))
+    assert shown.height > labels.height  # by the legend
 
 
 @pytest.mark.e2e
