@@ -1,12 +1,16 @@
 """What the sources state, compared with the configs."""
 
 import re
+from copy import deepcopy
+from functools import cache
 
 import pytest
+from mmengine.fileio import load
 
+from mmattn.utils import config_path
 from reproduction.plan import source_words
 from reproduction.protocol import shipped
-from reproduction.source import READERS, differences, settings
+from reproduction.source import READERS, deviation_text, differences, settings
 from reproduction.tables import read_tables
 
 pytestmark = pytest.mark.slow
@@ -15,13 +19,18 @@ TABLES = read_tables()
 ROWS = [row for rows in TABLES.values() for row in rows]
 
 
+@cache
+def printed(table):
+    return source_words(TABLES[table])
+
+
 def find(table, name, setting=''):
     (row,) = (row for row in TABLES[table] if (row.name, row.setting) == (name, setting))
     return row
 
 
 def differing(row):
-    return [difference.words for difference in differences(row, shipped(row.configs[-1]))]
+    return [difference.words for difference in differences(row._replace(deviations=[]), map(shipped, row.configs))]
 
 
 STATED = {
@@ -46,7 +55,7 @@ STATED = {
 
 
 def test_a_config_that_is_as_its_source_states_has_no_difference():
-    assert differing(find('3.2', 'Bi-NL', 'R50')._replace(source=STATED)) == []
+    assert differing(find('3.2', 'Bi-NL', 'R50')._replace(source=[STATED])) == []
 
 
 @pytest.mark.parametrize(
@@ -71,16 +80,16 @@ def test_a_config_that_is_as_its_source_states_has_no_difference():
 )
 def test_a_changed_setting_is_a_difference(changes, words):
     row = find('3.2', 'Bi-NL', 'R50')
-    row = row._replace(**{**changes, 'source': {**STATED, **changes.get('source', {})}})
+    row = row._replace(**{**changes, 'source': [{**STATED, **changes.get('source', {})}]})
     assert words in differing(row)
 
 
 def test_a_setting_that_no_config_has_is_an_error():
     with pytest.raises(ValueError, match=r"table 3\.2: Source has 'colour', which is none of optimizer, "):
-        differing(find('3.2', 'Bi-NL', 'R50')._replace(source={'colour': 'red'}))
+        differing(find('3.2', 'Bi-NL', 'R50')._replace(source=[{'colour': 'red'}]))
 
 
-def test_later_entries_and_the_row_itself_override():
+def test_later_entries_override():
     collection = dict(
         Source=[
             dict(Tables=['1'], Settings=dict(batch=1, crop=1, scale=1, beam=1)),
@@ -93,7 +102,81 @@ def test_later_entries_and_the_row_itself_override():
         ]
     )
     row = ROWS[0]._replace(table='1', data='A', name='Bi-CC', setting='')
-    assert settings([{}, collection], row, dict(beam=2)) == dict(batch=1, crop=2, scale=2, beam=2)
+    assert settings([{}, collection], row, 1) == dict(batch=1, crop=2, scale=2, beam=1)
+    collection['Source'].append(dict(Tables=['1'], Stages=[2], Settings=dict(crop=3)))
+    assert [settings([collection], row, stage)['crop'] for stage in (1, 2)] == [2, 3]
+
+
+def test_every_stage_is_compared():
+    """A setting that is changed in one stage is printed with the stage; what is the same in all, once."""
+    row = find('ngsan-1', 'N-SAN 4')
+    stated = {'learning rate': 1, 'batch': 1, 'beam': 1}
+    assert differing(row._replace(source=[stated, stated])) == [
+        'learning rate 0.0003 (source: 1) in stage 1',
+        'learning rate 1e-05 (source: 1) in stage 2',
+        'batch 10 (source: 1)',
+        'beam 3 (source: 1)',
+    ]
+    as_stated, configs = differing(row), [deepcopy(shipped(name)) for name in row.configs]
+    for stage, cfg in enumerate(configs, 1):
+        cfg.optim_wrapper.optimizer.betas = (0.5, 0.5)
+        changed = [difference.words for difference in differences(row._replace(deviations=[]), configs)]
+        added = f'betas 0.5, 0.5 (source: 0.9, {0.98 if stage == 1 else 0.999}) in stage {stage}'
+        assert {*changed} - {*as_stated} >= {added}
+        assert len({*changed} - {*as_stated}) == stage
+
+
+def test_pages_list_what_the_report_prints():
+    """Word for word and in order; no deviation is of no row, and each is printed by its tables."""
+    folders = sorted(path.parent.name for path in config_path().glob('*/metafile.yml'))
+    listed = {}
+    for folder in folders:
+        entries = [
+            x for part in load(config_path(f'{folder}/metafile.yml'))['Collections'] for x in part.get('Deviations', ())
+        ]
+        page = config_path(f'{folder}/README.md').read_text(encoding='utf-8')
+        block = page.partition('<!-- deviations -->')[2].partition('<!-- end -->')[0]
+        bullets = [' '.join(bullet.split()) for bullet in re.split(r'^\* ', block, flags=re.M)[1:]]
+        assert bullets == [f'{deviation_text(entry)}.' for entry in entries], folder
+        listed |= {deviation_text(entry): entry['Tables'] for entry in entries}
+    assert len(listed) > 35
+    for text, tables in listed.items():
+        assert ';' not in text  # which separates what is printed
+        assert all(any(text in words for words in printed(table)[0]) for table in tables), text
+
+
+def test_options_have_the_defaults_of_their_classes():
+    """A class without an option has no default of it."""
+    caption, question = find('ngsan-1', 'N-SAN 4'), find('fusion-3.1', 'NE')
+    with pytest.raises(ValueError, match=r"mmattn\.VQADataset has no option 'min_count'"):
+        differing(question._replace(source=[{'least count of a word': 5}]))
+    with pytest.raises(ValueError, match=r'mmattn\.COCOCaptionDataset has no questions'):
+        differing(caption._replace(source=[{}, {'answers': 5}]))
+    row = find('ngsan-7', 'NSA')  # whose class passes its options on
+    assert differing(row._replace(source=[{}, {'least count of a word': 5, 'epsilon': 1, 'weight decay': 1}])) == [
+        'least count of a word 6 (source: 5) in stage 2',
+        'epsilon 1e-08 (source: 1) in stage 2',
+        'weight decay 0 (source: 1) in stage 2',
+    ]
+    assert differing(question._replace(source=[{'answers': 2000, 'words of a question': 26}])) == []
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+        ({}, 'affine + colours + crop + flip + scale'),
+        (dict(type='mmattn.ClipResize', ratio_range=(1, 1)), 'affine + colours + crop + flip'),
+        (dict(type='Mine', ratio_range=(1, 1)), 'Mine + affine + colours + crop + flip'),
+    ],
+)
+def test_augmentation_is_what_changes_pictures(change, words):
+    """A range of sizes is a scale in every transform, and an unknown transform has its name."""
+    row = find('5.3', 'T Sinusoidal')
+    cfg = deepcopy(shipped(row.configs[0]))
+    (resize,) = (step for step in cfg.train_dataloader.dataset.pipeline if step.type == 'mmattn.ClipResize')
+    resize.update(change)
+    (difference,) = differences(row._replace(source=[{'augmentation': 'x'}], deviations=[]), [cfg])
+    assert difference.words == f'augmentation {words} (source: x)'
 
 
 def test_lengths_and_batches_are_those_of_the_configs_names():
@@ -127,14 +210,14 @@ OWN.add('ban-4-code')
 def test_every_table_of_a_paper_is_compared(table):
     """Every setting is found in the configs of all rows; a source leaves something open, or the config differs."""
     rows = TABLES[table]
-    stated, choices = source_words(rows)
+    stated, choices = printed(table)
     assert all(bool(row.source) == (table not in OWN) for row in rows if not row.members)
     assert bool(stated or choices) == (table not in OWN)
 
 
 @pytest.mark.parametrize('table', ['3.5', '3.6', '3.7'])
 def test_translation_differs_in_checkpoints_and_length_penalty(table):
-    stated, _ = source_words(TABLES[table])
+    stated, _ = printed(table)
     names = {text.split(' (')[0].rsplit(' ', 1)[0] for text in stated if text.startswith('length')}
     assert names == {'length penalty'}
     assert any(text.startswith('tested checkpoint best in the validation (source: average of') for text in stated)

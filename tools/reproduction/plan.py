@@ -116,12 +116,12 @@ def words(methods: list[Method], protocol: Protocol, data: Config | None) -> lis
 def source_words(rows: list[Row]) -> tuple[list[str], list[str]]:
     """Return what the configs of rows have otherwise than the source states, and what the source does not state.
 
-    If the table has other rows, too, a text ends with the names of its own.
+    If the table has other rows, too, a text ends with the names of its own. For an ensemble, its members are compared.
     """
-    rows = [row for row in rows if not row.members]
+    rows = [*{(part.name, part.setting): part for row in rows for part in row.members or [row]}.values()]
     names_by_difference: dict[Difference, list[str]] = {}
     for row in rows:
-        for difference in differences(row, shipped(row.configs[-1])):
+        for difference in differences(row, map(shipped, row.configs)):
             name = f'{row.name}, {row.setting}' if row.setting else row.name
             names_by_difference.setdefault(difference, []).append(name)
     texts = {

@@ -1,20 +1,26 @@
 """What a source states about the rows of its tables, and where the rows' configs differ.
 
-A metafile has it under ``Source`` of a collection: a list of entries with ``Tables``, optionally ``Data``, ``Setting``
-and ``Rows`` (names, in which * matches any text), the ``Place`` in the source, and ``Settings``. The settings of all
-entries that name a row are merged in order; ``Source`` of a row in a table comes last. ``READERS`` finds the value of a
-setting in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`.
+A metafile has it under ``Source`` of a collection: a list of entries with ``Tables``, optionally ``Data``, ``Setting``,
+``Rows`` (names, in which * matches any text) and ``Stages`` (numbers from 1), the ``Place`` in the source, and
+``Settings``. The settings of all entries that name a row and a stage are merged in order. ``READERS`` finds a setting
+in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`. What no setting of a
+config shows is under ``Deviations``: entries with a ``Text`` in place of settings. The README of the collection lists
+the same texts.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmengine.config import Config
+from mmengine.registry import DATASETS, MODELS, OPTIMIZERS, Registry
 
 from mmattn.utils import complexity
+from mmattn.utils.component_type import component_class, type_name
 
 from .task import has_own_test
 
@@ -32,6 +38,8 @@ AUGMENTATIONS = {  # by the end of a transform's type
     'PhotoMetricDistortion': 'colours',
     'ColorJitter': 'colours',
 }
+# Types of transforms that change no picture; SampleClip draws frames.
+PLAIN = re.compile('(Load|Pack).*|(Clip)?Resize|SampleClip|SeedAugmentation')
 SCHEDULES = {
     'PolyLR': 'poly',
     'MultiStepLR': 'steps',
@@ -41,19 +49,36 @@ SCHEDULES = {
 }
 
 
-def settings(collections: Iterable[Mapping[str, Any]], row: 'Row', own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the source states about a row: the entries of all collections that name it, then its ``own``."""
-    stated: dict[str, Any] = {}
+def _entries(
+    collections: Iterable[Mapping[str, Any]], kind: str, row: 'Row', stage: int | None = None
+) -> Iterator[Mapping[str, Any]]:
     for collection in collections:
-        for entry in collection.get('Source', ()):
+        for entry in collection.get(kind, ()):
             if (
                 row.table in entry['Tables']
                 and row.data in entry.get('Data', [row.data])
                 and row.setting in entry.get('Setting', [row.setting])
                 and any(fnmatchcase(row.name, name) for name in entry.get('Rows', ['*']))
+                and stage in entry.get('Stages', [stage])
             ):
-                stated |= entry['Settings']
-    return {**stated, **own}
+                yield entry
+
+
+def settings(collections: Iterable[Mapping[str, Any]], row: 'Row', stage: int) -> dict[str, Any]:
+    """Return what the source states about a stage of a row."""
+    stated: dict[str, Any] = {}
+    for entry in _entries(collections, 'Source', row, stage):
+        stated |= entry['Settings']
+    return stated
+
+
+def deviation_text(entry: Mapping[str, str]) -> str:
+    """Return an entry of ``Deviations`` in words, with its place, as the report and the README have it."""
+    return f'{entry["Text"]} ({entry["Place"]})'
+
+
+def deviation_texts(collections: Iterable[Mapping[str, Any]], row: 'Row') -> list[str]:
+    return [*map(deviation_text, _entries(collections, 'Deviations', row))]
 
 
 class Difference(NamedTuple):
@@ -63,25 +88,37 @@ class Difference(NamedTuple):
     is_stated: bool  # False: the source does not state the setting
 
 
-def differences(row: 'Row', shipped: Config) -> list[Difference]:
-    """Return the settings of a row that differ from its source, and those that the source does not state.
+def differences(row: 'Row', shipped: Iterable[Config]) -> list[Difference]:
+    """Return the settings of a row that differ from its source, those that the source does not state, and deviations.
+
+    What a stage has otherwise than another stage ends with its number. Settings of the test are of the last stage.
 
     Args:
         row (Row): the row.
-        shipped (Config): its config, without the row's options.
+        shipped (iterable of Config): the configs of its stages, without the row's options.
     """
-    cfg = deepcopy(shipped)
-    cfg.merge_from_dict(row.options)
+    stages: dict[tuple[str, Difference], list[int]] = {}
+    for stage, (stated, cfg) in enumerate(zip(row.source, shipped), 1):
+        cfg = deepcopy(cfg)
+        cfg.merge_from_dict(row.options)
+        for name, value in stated.items():
+            if name not in READERS:
+                raise ValueError(f"table {row.table}: Source has '{name}', which is none of {', '.join(READERS)}")
+            if name in OF_ROW and stage < len(row.configs):
+                continue
+            ours = READERS[name](cfg, row)
+            if value == NOT_STATED:
+                stages.setdefault((name, Difference(f'{name} {_text(ours)}', False)), []).append(stage)
+            elif not is_same(value, ours):
+                words = f'{name} {_text(ours)} (source: {_text(value)})'
+                stages.setdefault((name, Difference(words, True)), []).append(stage)
     different = []
-    for name, stated in row.source.items():
-        if name not in READERS:
-            raise ValueError(f"table {row.table}: Source has '{name}', which is none of {', '.join(READERS)}")
-        ours = READERS[name](cfg, row)
-        if stated == NOT_STATED:
-            different.append(Difference(f'{name} {_text(ours)}', False))
-        elif not is_same(stated, ours):
-            different.append(Difference(f'{name} {_text(ours)} (source: {_text(stated)})', True))
-    return different
+    names = list(dict.fromkeys(name for name, _ in stages))
+    for (name, difference), numbers in sorted(stages.items(), key=lambda item: names.index(item[0][0])):
+        where = f' in stage{"s"[: len(numbers) > 1]} {" and ".join(map(str, numbers))}'
+        is_everywhere = name in OF_ROW or len(numbers) == len(row.configs)
+        different.append(difference._replace(words=difference.words + where * (not is_everywhere)))
+    return different + [Difference(text, True) for text in row.deviations]
 
 
 def is_same(stated: Any, ours: Any) -> bool:
@@ -110,6 +147,21 @@ def _at(path: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
         for key in parents:
             cfg = cfg.get(key) or {}
         return cfg.get(last, default)
+
+    return read
+
+
+def _option(path: str, registry: Registry, key: str) -> Callable[[Config, 'Row'], Any]:
+    """Return a reader of an option of the component at a path: the config's value, or else the default of its class."""
+
+    def read(cfg: Config, row: 'Row') -> Any:
+        part = _at(path)(cfg, row)
+        if key in part:
+            return part[key]
+        for kind in getattr(component_class(part, registry, cfg.get('default_scope')), '__mro__', ()):
+            if (option := inspect.signature(kind).parameters.get(key)) is not None:
+                return option.default
+        raise ValueError(f"table {row.table}: {part.type} has no option '{key}'")
 
     return read
 
@@ -166,14 +218,35 @@ def _batch(cfg: Config, row: 'Row') -> int:
 
 def _pairs(cfg: Config, row: 'Row') -> int:
     """Return the number of images times captions in a batch."""
-    return _batch(cfg, row) * cfg.train_dataloader.dataset.get('captions_per_image', 5)
+    return _batch(cfg, row) * _caption('captions_per_image')(cfg, row)
 
 
 def _augmentation(cfg: Config, row: 'Row') -> list[str]:
-    kinds = []
+    """Return what the transforms change, in words; of an unknown transform, its type."""
+    kinds = set()
     for part in complexity.dicts(cfg.train_dataloader.dataset.get('pipeline', [])):
-        kinds += [word for kind, word in AUGMENTATIONS.items() if str(part.get('type', '')).endswith(kind)]
-    return sorted(set(kinds))
+        name = type_name(part)
+        words = [word for kind, word in AUGMENTATIONS.items() if name.endswith(kind)]
+        words += ['scale'] * (len({*part.get('ratio_range', ())}) > 1)
+        kinds.update(words or [name] * (not PLAIN.fullmatch(name)))
+    return sorted(kinds)
+
+
+def _questions(cfg: Config, row: 'Row') -> Any:
+    """Return the recipe of the data set's words and answers."""
+    from mmattn.language.vqa.datasets import Recipe, VQADataset  # late: it imports all layers
+
+    dataset = cfg.train_dataloader.dataset
+    if component_class(dataset, DATASETS) is not VQADataset:
+        raise ValueError(f'table {row.table}: {dataset.type} has no questions')
+    return Recipe.of(dataset)
+
+
+def _words_of_a_question(cfg: Config, row: 'Row') -> int:
+    from mmattn.language.vqa.questions import QuestionTokenizer  # late: it imports all layers
+
+    longest = cfg.train_dataloader.dataset.get('max_words')
+    return QuestionTokenizer([], _questions(cfg, row).tokens, longest).max_words
 
 
 def _output_stride(cfg: Config, row: 'Row') -> int:
@@ -221,6 +294,15 @@ def _layers(cfg: Config, row: 'Row') -> Any:
     return (_size(3) if 'size' in cfg.model else _model('num_layers', 'encoder_layers'))(cfg, row)
 
 
+def _caption(key: str) -> Callable[[Config, 'Row'], Any]:
+    return _option('train_dataloader.dataset', DATASETS, key)
+
+
+# The settings of a row as a whole, and of its test.
+OF_ROW = (
+    *('stages', 'tested checkpoint', 'test windows', 'test scales', 'beam', 'length penalty', 'longest translation'),
+    *('compound splitting', 'frames of a test'),
+)
 # The setting of a source, and where a config has it.
 READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     # Optimizer and schedule.
@@ -228,8 +310,8 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'learning rate': _at('optim_wrapper.optimizer.lr'),
     'momentum': _at('optim_wrapper.optimizer.momentum'),
     'betas': _at('optim_wrapper.optimizer.betas'),
-    'epsilon': _at('optim_wrapper.optimizer.eps', 1e-8),
-    'weight decay': _at('optim_wrapper.optimizer.weight_decay', 0),
+    'epsilon': _option('optim_wrapper.optimizer', OPTIMIZERS, 'eps'),
+    'weight decay': _option('optim_wrapper.optimizer', OPTIMIZERS, 'weight_decay'),
     'gradient clipping': _clip,
     'schedule': _schedule,
     'power': _last_scheduler('power'),
@@ -249,11 +331,11 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'largest share of a class in a crop': _transform('cat_max_ratio'),
     'trained on': _at('train_dataloader.dataset.ann_file'),
     'frames': _transform('num_frames'),
-    'least count of a word': lambda cfg, row: cfg.train_dataloader.dataset.get('min_count', 5) + 1,
-    'least count of an answer': _at('train_dataloader.dataset.min_answers', 9),
-    'answers': _at('train_dataloader.dataset.num_answers'),
-    'words of a question': _at('train_dataloader.dataset.max_words', 14),
-    'words of a caption': _at('train_dataloader.dataset.max_words', 16),
+    'least count of a word': lambda cfg, row: _caption('min_count')(cfg, row) + 1,
+    'least count of an answer': lambda cfg, row: _questions(cfg, row).min_answers,
+    'answers': lambda cfg, row: _questions(cfg, row).num_answers,
+    'words of a question': _words_of_a_question,
+    'words of a caption': _caption('max_words'),
     # Network.
     'backbone': _backbone,
     'output stride': _output_stride,
@@ -264,7 +346,7 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'channels of feed-forward layers': _model('feedforward_dim'),
     'heads': _model('num_heads'),
     'glimpses': _model('num_glimpses'),
-    'dropout': _at('model.dropout', 0.1),
+    'dropout': _option('model', MODELS, 'dropout'),
     'label smoothing': _at('model.label_smoothing'),
     'appearance model': lambda cfg, row: bool(cfg.model.get('appearance', False)),
     'step of strided attention': _at('model.attention.step'),
@@ -276,5 +358,5 @@ READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
     'length penalty': _at('model.test_cfg.length_penalty'),
     'longest translation': _at('model.test_cfg.max_length'),
     'compound splitting': lambda cfg, row: bool(cfg.test_evaluator.get('compound_split', False)),
-    'frames of a test': _at('model.test_cfg.max_frames'),
+    'frames of a test': _at('model.test_cfg.max_frames', 'all'),
 }

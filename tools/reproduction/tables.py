@@ -9,7 +9,7 @@ from mmengine.fileio import load
 
 from mmattn.utils import config_path
 
-from .source import settings
+from .source import deviation_texts, settings
 
 
 class Row(NamedTuple):
@@ -35,9 +35,10 @@ class Row(NamedTuple):
     test: list[str]
     options: dict
     other_setting: str | None = None
-    source: dict[str, Any] = {}  # what the source states, see source.py
+    source: list[dict[str, Any]] = []  # what the source states of each stage, see source.py
     costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
     members: list[Any] = []  # rows whose models are joined
+    deviations: list[str] = []  # from the source, in words
     paper: str = ''  # title of the paper and chapter; '' if the table is our own
 
     @property
@@ -70,11 +71,12 @@ def read_tables() -> dict[str, list[Row]]:
                 costs=_costs(models.values(), model, entry.get('Options', {})),
                 members=entry.get('Members', []),
             )
-            stated = (
-                {} if row.members else settings(collections, row, entry.get('Source', {}))
-            )  # the members' rows say it
+            numbers = () if row.members else range(1, len(stages) + 1)  # the members' rows say it
+            stated = [settings(collections, row, number) for number in numbers]
+            stated = stated if any(stated) else []
             paper = _paper(collections, model, entry['Table']) if stated or row.metrics or row.members else ''
-            tables[entry['Table']].append(row._replace(source=stated, paper=paper))
+            texts = deviation_texts(collections, row) if stated else []
+            tables[entry['Table']].append(row._replace(source=stated, deviations=texts, paper=paper))
     return {table: sorted(_with_members(tables[table]), key=_place) for table in sorted(tables)}
 
 
