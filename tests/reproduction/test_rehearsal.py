@@ -156,7 +156,7 @@ def test_an_ensemble_joins_the_tested_models_of_its_rows(data, tmp_path, monkeyp
     (method,) = plan([row], rehearsal.TINY, None)
     write_configs([method], tmp_path / 'configs', [])
     run = make_run(method.name, method.paths[-1], 0, tmp_path)
-    _, _, tested = reproduce.train_stages(run, method, 0, 1)
+    _, tested = reproduce.train_stages(run, method, 0, 1)
     stem = 'eta_1xb15-scst-15e_coco-captions_sources'
     paths = [str(tmp_path / f'{stem}-{source}_seed-0/best_CIDEr-D_epoch_1.pth') for source in ('visual', 'semantic')]
     assert calls == [[run.folder, 'misc/ensemble_checkpoints.py', *paths, '--out', str(tested)]]

@@ -19,7 +19,7 @@ from PIL import Image
 
 from reproduction import reproduce, runs
 from reproduction.plan import plan, write_configs
-from reproduction.protocol import Protocol, adapt
+from reproduction.protocol import Protocol, adapt, read_data
 from reproduction.reproduce import Machine, Scope
 from reproduction.results import Result, difference
 from reproduction.store import Store
@@ -201,6 +201,49 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
     second = ('ng-san_small_1xb10-scst-2e_flickr8k_seed-3', [f'load_from={tmp_path / first}/best_CIDEr-D_epoch_1.pth'])
     names = ('torch_small', 'san_small', 'ng-san_small')
     assert sorted(trained) == sorted([*((f'{name}_1xb10-10e_flickr8k_seed-3', []) for name in names), second])
+
+
+def test_rows_that_differ_in_their_test_alone_are_trained_once(data, tmp_path, monkeypatch):
+    """Sparse and dense evaluation of one network, in both stages; each has its own test."""
+    protocol, source = Protocol('davis_2017', 2, small=True), read_data('davis_2017', data['davis_2017'])
+    methods = plan(read_tables()['5.4'], protocol, source)
+    write_configs(methods, tmp_path / 'configs', [])
+    trained, tested = [], []
+
+    def tool(run, jobs, name, config, *arguments):
+        (trained if name == 'train.py' else tested).append((Path(config).stem, run.folder.name))
+        if name == 'train.py':
+            run.folder.mkdir(exist_ok=True)
+            (run.folder / 'iter_2.pth').touch()
+            log = run.folder / 'time/vis_data/scalars.json'
+        else:
+            assert str(arguments[0]).endswith('_seed-0/iter_2.pth')
+            log = Path(arguments[2], 'time/metrics.json')
+        log.parent.mkdir(parents=True)
+        log.write_text('{"loss": 1, "time": 1, "step": 2, "JF": 0.5}\n')
+
+    monkeypatch.setattr(runs, 'call', tool)
+    store = Store(tmp_path / 'results.json')
+    results = reproduce.train_all([methods], Scope(seeds=[0]), Machine(jobs=2), store)
+    assert {name for name, _ in results} == {method.name for method in methods}
+    assert len(methods) == 6
+    assert len(trained) == len({*trained}) == 4
+    suffix = '_max_frames-8_sampling-sparse'
+    assert {f'{name.removesuffix(suffix)}_seed-0' for name, _ in tested} < {folder for _, folder in trained}
+    assert len(tested) == 2  # of the trained rows, the log has the test
+
+
+@pytest.mark.parametrize(('table', 'pairs', 'trainings'), [('2.2', {'ETA, oracle': 'ETA'}, 3), ('5.4', {}, 8)])
+def test_trainings_are_shared_in_every_stage(table, pairs, trainings, tmp_path):
+    """In the papers' protocol: 5.4 has two networks, with and without appearance model, in two stages each."""
+    methods = plan(read_tables()[table], Protocol(), None)
+    write_configs(methods, tmp_path, [])
+    named = {method.name: method for method in methods}
+    pairs = pairs or {name: name.replace('sparse', 'dense') for name in ('SST (Grid), sparse', 'SST (Strided), sparse')}
+    for name, other in pairs.items():
+        assert named[name].trainings == named[other].trainings == named[other].paths
+        assert not {*named[name].paths} & {*named[other].paths}
+    assert len({path for method in methods for path in method.trainings}) == trainings
 
 
 def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, monkeypatch):

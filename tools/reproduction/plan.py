@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from hashlib import sha256
 from pathlib import Path
 from pprint import pformat
+from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
@@ -53,6 +54,7 @@ class Method:
         self.baseline = row.baseline
         self.keys: list[str] = []  # in results.json; the last stage's has the result
         self.paths: list[Path] = []
+        self.trainings: list[Path] = []  # the configs whose runs have the trainings of the stages
 
     def name_after_setting(self) -> None:
         """Add the setting to the name, to distinguish methods of the same name."""
@@ -158,12 +160,14 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
     """Write the configs to a folder, from which they are run; existing ones must be the same.
 
     A file has the name of its run, the values of a row's options and ``suffix``. Its first line has the key in
-    results.json, which has the name of the shipped config instead. A file of this key that exists keeps its name.
+    results.json, which has the name of the shipped config instead. A file of this key that exists keeps its name. Where
+    methods differ in their tests alone, the first one's training is of all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
     paths = {results_key(path): path for path in folder.glob('*.py')}
     named: dict[str, Config] = {}
+    trainings: dict[tuple[str, ...], Path] = {}
     for method in methods + [member for ensemble in methods for member in ensemble.members]:
         shipped = method.rows[0].configs[: len(method.configs)]
         # Rows that differ in their options share a config; encoder and decoder may have other values of one setting.
@@ -180,6 +184,8 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
             path = folder / f'{name}{varied}{suffix}.py'
             paths.setdefault(key, folder / f'{key}.py' if path in paths.values() else path)
         method.paths = [paths[key] for key in method.keys]
+        parts = [pformat(_training(cfg)) for cfg in method.configs]
+        method.trainings = [trainings.setdefault((*parts[: i + 1],), path) for i, path in enumerate(method.paths)]
         for key, name, cfg, path in zip(method.keys, shipped, method.configs, method.paths):
             if not path.exists():
                 head = [f'{FIRST_LINE}{key}', *(f'# {line}' for line in (f'{method.name}: configs/{name}', *comments))]
@@ -192,6 +198,12 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
     if changed:
         advice = f'{folder.parent} has runs with other settings; choose another --work-dir, or the same settings.'
         raise ProtocolError('\n'.join([f'{advice} The differences:', *changed[:40]]))
+
+
+def _training(cfg: Config) -> dict[str, Any]:
+    """Return what decides a training and its validation: all but the settings of the test."""
+    settings = {key: value for key, value in cfg.to_dict().items() if not key.startswith(('test_', 'tta_'))}
+    return {**settings, 'model': {key: value for key, value in settings['model'].items() if key != 'test_cfg'}}
 
 
 def _short(value: object) -> str:

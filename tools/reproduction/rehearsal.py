@@ -203,7 +203,7 @@ def run_row(row: Row, folder: Path) -> bool:
         (method,) = plan([row], TINY, None)
         write_configs([method], folder / 'configs', ['A rehearsal'])
         run = make_run(method.name, method.paths[-1], 0, folder)._replace(in_fork=in_forks)
-        run, _, checkpoint = train_stages(run, method, 0, 1)
+        _, checkpoint = train_stages(run, method, 0, 1)
         call(run, 1, 'test.py', run.config, checkpoint, '--work-dir', run.folder / 'test', *row.test)
         return False
     check_metric(row)

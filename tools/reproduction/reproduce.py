@@ -236,8 +236,8 @@ def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs
     stored = store.get(method.keys[-1], run.seed, steps, UNITS[unit], method.deviations)
     if stored is not None and (stored.samples or not by_unit):
         return stored
-    staged, last, best = train_stages(run, method, workers, jobs)
-    folders = [part.folder for part, _ in member_runs(run, method)] or [run.folder]
+    last, best = train_stages(run, method, workers, jobs)
+    folders = [training(part, member).folder for part, member in member_runs(run, method) or [(run, method)]]
     arguments = method.rows[0].test
     samples, statistic = {}, 'mean'
     if by_unit and not writes_samples(cfg):
@@ -246,12 +246,12 @@ def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs
         statistic = score_by_unit(scoring, scope.sealed)
         folder.mkdir(exist_ok=True)
         scoring.dump(folder / 'config.py')
-        results = test(staged._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
+        results = test(run._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
         samples = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))
     else:
         by_sample = writes_samples(cfg) and (has_own_test(cfg) or by_unit)
         step = None if has_own_test(cfg) or by_sample else steps
-        results = scores(staged, jobs, best, key, step, *arguments, files=by_sample)
+        results = scores(run, jobs, best, key, step, *arguments, files=by_sample)
         if by_sample:
             samples = read_samples(test_folder(run, *arguments), keys[key])
     logs = [log for folder in folders for log in scalars(folder)]
@@ -260,7 +260,7 @@ def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs
     peaks = filter(None, map(peak_memory, folders))
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=max(peaks, default=None))
     if not times:
-        raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
+        raise RuntimeError(f'{last} exists, but the log of its training does not: remove {folders[-1]}')
     # Without published references, there is no sacreBLEU.
     metrics = {name: factor * results[key] for key, name in keys.items() if key in results}
     # After an interruption, a resumed training repeats validations. An ensemble is not validated.
@@ -270,29 +270,35 @@ def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs
     return store.add(method.keys[-1], run.seed, steps, result)
 
 
-def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tuple[Run, Path, Path]:
+def training(run: Run, method: Method, stage: int = -1) -> Run:
+    """Return the run that trains a stage of another, which may be the run of a method with another test.
+
+    A stage has the folder of its config, so that rows with the same stage, or that row, train it once.
+    """
+    made = make_run(run.method, method.trainings[stage], run.seed, run.folder.parent)
+    return made._replace(environment=run.environment, in_fork=run.in_fork)
+
+
+def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tuple[Path, Path]:
     """Train the missing stages of a method with one seed, or those of its members, and join these.
 
     Returns:
-        tuple[Run, Path, Path]: the run of the last stage, its last checkpoint, and the one that is tested.
+        tuple[Path, Path]: the last checkpoint of the last stage, and the one that is tested.
     """
     if method.members:
-        tested = [train_stages(part, member, workers, jobs)[2] for part, member in member_runs(run, method)]
+        tested = [train_stages(part, member, workers, jobs)[1] for part, member in member_runs(run, method)]
         joined = run.folder / 'ensemble.pth'
         if not joined.exists():
             call(run, jobs, 'misc/ensemble_checkpoints.py', *tested, '--out', joined)
-        return run, joined, joined
+        return joined, joined
     start: list[str] = []
-    for path, cfg in zip(method.paths, method.configs):
-        # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
-        staged = make_run(run.method, path, run.seed, run.folder.parent)._replace(
-            options=start + _with_workers(cfg, workers), environment=run.environment, in_fork=run.in_fork
-        )
+    for stage, cfg in enumerate(method.configs):
+        staged = training(run, method, stage)._replace(options=start + _with_workers(cfg, workers))
         last = checkpoint(staged.folder, cfg)
         finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) and cfg.get('val_cfg') is not None else None)
         best = chosen(staged.folder, cfg, last)
         start = [f'load_from={best}']
-    return staged, last, best
+    return last, best
 
 
 def member_runs(run: Run, method: Method) -> list[tuple[Run, Method]]:
