@@ -89,6 +89,8 @@ def make_davis(root: Path, resolution: str, lists: str) -> None:
 def make_youtube_vos(root: Path) -> None:
     for part in ('train', 'valid'):
         releases.youtube_vos(root / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}), dict(a=3, b=3))
+    (root / 'train.txt').write_text('a\n', encoding='utf-8')
+    convert('youtube_vos_split', root / 'train', '--train', root / 'train.txt', '--overwrite')
 
 
 def make_camvid(root: Path, source: Path) -> None:

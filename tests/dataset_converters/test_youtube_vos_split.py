@@ -1,0 +1,59 @@
+"""A published split of YouTube-VOS' training clips: each clip in one part, read and scored with its masks."""
+
+import pytest
+
+from mmattn.video import YouTubeVOSDataset
+from reproduction.releases import youtube_vos
+
+from .conftest import faults_of, scripts
+
+(youtube_vos_split,) = scripts('youtube_vos_split')
+
+
+@pytest.fixture
+def folder(tmp_path):
+    youtube_vos(tmp_path, {name: {1: ('cat', 1), 4: ('yak', 0)} for name in 'abcd'}, dict.fromkeys('abcd', 3))
+    for name, clips in dict(
+        one='d\na\n', other='b', crossing='a\nc\n', wrong='a\ne\n', all='a\nb\nc\nd', none=''
+    ).items():
+        (tmp_path / f'{name}.txt').write_text(clips)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ('options', 'train', 'val'),
+    [('--train one', 'ad', 'bc'), ('--val one', 'bc', 'ad'), ('--train one --val other', 'ad', 'b')],
+)
+def test_both_parts_are_read(options, train, val, folder, command):
+    arguments = [folder / f'{word}.txt' if word[0] != '-' else word for word in options.split()]
+    code, said, _ = command(youtube_vos_split, folder, *arguments, out=None)
+    assert code == 0
+    assert [text.split()[0] for text in said[0].split(', ')] == [str(len(train)), str(len(val))]
+    whole = {item['clip']: item for item in YouTubeVOSDataset(data_root=str(folder))}
+    for part, names in (('train', train), ('val', val)):
+        items = [*YouTubeVOSDataset(f'meta_{part}.json', data_root=str(folder))]
+        assert [item['clip'] for item in items] == [*names]
+        for item in items:
+            assert {**item, 'sample_idx': 0} == {**whole[item['clip']], 'sample_idx': 0}
+    code, _, said = command(youtube_vos_split, folder, *arguments, out=None)
+    assert (code, len(faults_of(said))) == (1, 2)
+    assert command(youtube_vos_split, folder, *arguments, '--overwrite', out=None)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ('', '--train'),
+        ('--train wrong', 'wrong.txt'),
+        ('--train one --val crossing', 'crossing.txt'),
+        ('--val all', 'left for train'),
+        ('--train none', 'left for train'),
+        ('--train absent', 'absent.txt'),
+    ],
+)
+def test_a_wrong_list_is_named_and_nothing_is_written(options, named, folder, command):
+    arguments = [folder / f'{word}.txt' if word[0] != '-' else word for word in options.split()]
+    code, _, said = command(youtube_vos_split, folder, *arguments, out=None)
+    assert code == 1
+    assert named in faults_of(said)[0]
+    assert not [*folder.glob('meta_*.json')]
