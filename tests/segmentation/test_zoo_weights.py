@@ -5,11 +5,12 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.fileio import load
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 
 from mmattn.utils import config_path
 
@@ -69,6 +70,15 @@ def test_figures_and_test_are_those_of_the_zoo(name):
         [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0.0, 1.0)],
     ]
     assert zoo.tta_pipeline[1].transforms[:2] == ours.tta_pipeline[1].transforms[:2]
+
+
+@pytest.mark.parametrize(('size', 'scaled'), [((512, 683), 1), ((1536, 1536), 1 / 3), ((300, 2400), 2048 / 2400)])
+def test_scales_on_ade20k_are_multiples_of_the_size_of_a_test(size, scaled):
+    """As in MMSegmentation of 2020: a test's image, of at most 2048×512, is scaled by 0.5 to 1.75."""
+    steps = Config.fromfile(config_path('_base_/datasets/ade20k.py')).tta_pipeline[1].transforms[0]
+    for ratio, step in zip((0.5, 0.75, 1.0, 1.25, 1.5, 1.75), steps, strict=True):
+        image = TRANSFORMS.build(dict(step, type='mmcv.Resize'))(dict(img=np.zeros((*size, 3), np.uint8)))['img']
+        assert image.shape[:2] == pytest.approx([side * scaled * ratio for side in size], abs=1)
 
 
 @pytest.mark.slow

@@ -12,6 +12,10 @@ test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = scale
 test_pipeline[2].reduce_zero_label = True
 tta_pipeline = _base_.tta_pipeline
+# As in MMSegmentation of 2020: multiples of the scale of a test. Today, it has multiples of each image's own size.
+tta_pipeline[1].transforms[0] = [
+    dict(type='Resize', scale=(int(2048 * r), int(512 * r)), keep_ratio=True) for r in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+]
 tta_pipeline[1].transforms[2][0].reduce_zero_label = True
 train_dataloader = dict(
     batch_size=2,
