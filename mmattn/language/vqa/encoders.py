@@ -101,6 +101,8 @@ class SkipThoughtEncoder(QuestionGRU):
         embed_dim (int): channels N of the GRU. Defaults to 2400.
         dropout (float): dropout probability of words and states, from 0 to 1. Defaults to 0.25.
         pretrained (str, optional): ``uni_skip.npz``. Defaults to None.
+        frozen (bool): neither train the vectors and the GRU nor drop anything, as the thesis reads: "extracted" vectors
+            as "black boxes" (section 3.3). MUTAN's code trains them. Defaults to False.
 
     Example:
         >>> encoder = SkipThoughtEncoder(vocab_size=100, word_dim=20, embed_dim=16)
@@ -116,10 +118,12 @@ class SkipThoughtEncoder(QuestionGRU):
         dropout: float = 0.25,
         pretrained: str | None = None,
         word_std: float = 0.4,
+        frozen: bool = False,
     ) -> None:
         super().__init__(vocab_size, word_dim, embed_dim, word_std)
         check_number('dropout', dropout, 0, 1)
-        self.dropout, self.pretrained = dropout, pretrained
+        self.dropout, self.pretrained = 0.0 if frozen else dropout, pretrained
+        self.requires_grad_(not frozen)
 
     def init_weights(self) -> None:
         """Load the published GRU, or report that there is none, when a training starts."""

@@ -97,6 +97,17 @@ def test_the_vector_of_padding_is_zero_and_stays_so():
     assert not weight.grad[PAD].any()
 
 
+def test_a_frozen_encoder_extracts_in_training_what_it_does_in_a_test():
+    encoder = build(SkipThoughtEncoder, dropout=0.5, frozen=True)
+    expected = encoder.eval()(QUESTIONS)
+    words, state, _ = encoder.train()(QUESTIONS)
+    assert torch.equal(words, expected.words)
+    assert torch.equal(state, expected.state)
+    assert not words.requires_grad
+    for question, row, last in zip(QUESTIONS, words, LAST):
+        torch.testing.assert_close(row[:last], literally(encoder, question)[:last], rtol=1e-12, atol=1e-12)
+
+
 def test_parameters_of_the_published_gru():
     with torch.device('meta'):
         encoder = SkipThoughtEncoder(10)
