@@ -36,14 +36,19 @@ class AnswerModel(BaseModel):
                 and height. With pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets',
                 float ``(B, A)``, from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
             data_samples (list[BaseDataElement], optional): one per question, to which predictions are added.
-            mode (str): 'tensor' returns the logits ``(B, A)``, 'loss' a dict, 'predict' the data samples with
-                ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer. Defaults to 'tensor'.
+            mode (str): 'tensor' returns the logits ``(B, A)``, 'predict' the data samples with ``pred_scores``, float
+                ``(A)``, and ``pred_label`` (int), the best answer. 'loss' returns a dict of 'loss' and, with 'targets',
+                'score', the mean target of the best answers in percent, which is logged (Fig. 2a of BAN). Defaults to
+                'tensor'.
         """
         logits = self.logits(inputs)
         if mode == 'tensor':
             return logits
         if mode == 'loss':
-            return dict(loss=self.loss(logits, inputs))
+            losses = dict(loss=self.loss(logits, inputs))
+            if 'targets' in inputs:  # in percent, for the log
+                losses['score'] = 100 * inputs['targets'].gather(1, logits.argmax(1, keepdim=True)).mean()
+            return losses
         samples = [BaseDataElement() for _ in logits] if data_samples is None else data_samples
         for sample, scores in zip(samples, self.scores(logits)):
             sample.pred_scores, sample.pred_label = scores, int(scores.argmax())

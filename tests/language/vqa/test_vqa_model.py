@@ -72,7 +72,10 @@ def test_loss_and_predictions_are_those_of_the_logits(name):
     else:
         scores = logits.exp() / logits.exp().sum(1, keepdim=True)
         expected = -scores.log()[range(3), inputs['answer']].mean()
-    torch.testing.assert_close(model(inputs, mode='loss')['loss'], expected, rtol=0, atol=1e-12)
+    losses = model(inputs, mode='loss')
+    torch.testing.assert_close(losses['loss'], expected, rtol=0, atol=1e-12)
+    best = [row[scores[i].argmax()].item() for i, row in enumerate(inputs['targets'])]  # of the training questions
+    assert losses['score'].item() == pytest.approx(100 * sum(best) / len(best))
     given = [BaseDataElement(metainfo=dict(question_id=n)) for n in range(3)]
     for data_samples in (None, given):
         found = model(inputs, data_samples, mode='predict')
