@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from mmengine.fileio import get
 
 from .attention_maps import AttentionMaps
@@ -17,7 +18,11 @@ COLOURS = 'plasma'
 
 
 def draw_attention_maps(
-    image: np.ndarray, points: Sequence[tuple[float, float]], maps: AttentionMaps, threshold: float = 0.02
+    image: np.ndarray,
+    points: Sequence[tuple[float, float]],
+    maps: AttentionMaps,
+    threshold: float = 0.02,
+    boxes: Sequence[tuple[int, int, int, int]] = (),
 ) -> np.ndarray:
     """Draw the image with a red dot at each query, next to the query's maps, overlaid on the image.
 
@@ -31,6 +36,8 @@ def draw_attention_maps(
         points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
         maps (AttentionMaps): the maps of these queries.
         threshold (float): 0 (hides nothing) to 1. Defaults to 0.02.
+        boxes (sequence of tuple[int, int, int, int]): left, top, right and bottom pixel edges of areas to mark on the
+            maps by a dashed yellow line, as in Fig. 3.4. Defaults to none.
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB, of the figure's own size.
@@ -59,6 +66,9 @@ def draw_attention_maps(
                 interpolation='nearest',
             )
             axis.plot(x, y, 'o', color='none', markersize=8, markeredgecolor='red')
+            for left, top, right, bottom in boxes:
+                size = right - left, bottom - top
+                axis.add_patch(Rectangle((left, top), *size, fill=False, edgecolor='yellow', linestyle='--'))
             axis.set_xlabel(f'largest weight {largest:.2g}', fontsize=8)
     for axis, title in zip(axes[0], ('query', *maps.weights)):
         axis.set_title(title, fontsize=10)

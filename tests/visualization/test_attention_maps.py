@@ -218,6 +218,12 @@ def test_rows_are_queries_and_columns_are_kinds(monkeypatch, threshold):
             assert axis.images[1].get_extent() == [0, 160, 60, 0]
 
 
+def figure(points, weights, threshold=0.02, boxes=()):
+    kinds = ('content', 'position', 'bilateral')
+    maps = AttentionMaps('layer', 1, dict.fromkeys(kinds, weights))
+    return draw_attention_maps(np.zeros((60, 80, 3), np.uint8), points, maps, threshold, boxes)
+
+
 def test_a_sheet_has_names_and_colours(monkeypatch):
     monkeypatch.setattr('mmattn.visualization.comparison.rendered', lambda figure: figure)
     pictures = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 6, 3), np.uint8)
@@ -233,13 +239,28 @@ def test_a_sheet_has_names_and_colours(monkeypatch):
     assert shown == dict(road=(1, 0, 0, 1), car=(0, 0.2, 0, 1))
 
 
+def test_a_box_marks_its_area_on_the_maps_alone():
+    def yellow(*boxes):
+        picture = figure([(0.1, 0.1)], torch.tensor([[[1.0, 0, 0, 0]]]), 0.5, boxes).astype(int)
+        return (picture[..., :2].min(-1) > 200) & (picture[..., 2] < 60)
+
+    bar = yellow()  # of the colours
+    small, large = (np.argwhere(yellow(box) & ~bar) for box in ((40, 20, 60, 40), (40, 20, 75, 55)))
+    assert len(small) > 100
+    assert len(large) > 1.5 * len(small)
+    columns = np.unique(small[:, 1])
+    assert np.sum(np.diff(columns) > 60) == 2  # three maps
+    assert np.ptp(small[:, 0]) == pytest.approx(np.ptp(columns[columns < columns[0] + 60]), abs=4)  # square
+
+
 # The tool.
 
 
 def test_the_tool_writes_one_picture(command, tmp_path):
     out = tmp_path / 'new' / 'maps.png'
     queries = '--query', '5,12', '--query', '47,39'
-    done = run_command(tool('visualization/attention_maps.py', *command('cc'), *queries, '--out', out))
+    boxes = '--box', '10,5,40,30'
+    done = run_command(tool('visualization/attention_maps.py', *command('cc'), *queries, *boxes, '--out', out))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(out)
     assert [path.name for path in out.parent.iterdir()] == ['maps.png']

@@ -73,6 +73,14 @@ def parse_args() -> argparse.Namespace:
         default=0.02,
         help="hide weights below this share of a map's largest; default: %(default)s",
     )
+    parser.add_argument(
+        '--box',
+        action='append',
+        default=[],
+        type=parse_box,
+        metavar='x0,y0,x1,y1',
+        help='mark an area on the maps of an image by a dashed line, in pixels; may be repeated',
+    )
     parser.add_argument('--layer', help='name of the attention layer in the model; default: the last one')
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     add_config_options(parser)
@@ -89,6 +97,14 @@ def parse_args() -> argparse.Namespace:
     if args.frames < 2:
         parser.error(f'--frames must be at least 2; got {args.frames}')
     return args
+
+
+def parse_box(text: str) -> tuple[int, ...]:
+    """Parse the edges of an area, ``x0,y0,x1,y1``: left, top, right, bottom."""
+    left, top, right, bottom = box = tuple(map(int, text.split(',')))
+    if not (0 <= left < right and 0 <= top < bottom):
+        raise ValueError
+    return box
 
 
 def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
@@ -135,7 +151,7 @@ def draw_image(args: argparse.Namespace, cfg: Config, device: torch.device) -> n
     check_layers(args, model)
     data = pseudo_collate([inference_pipeline(cfg)(dict(img_path=args.image))])
     maps = attention_maps(model, data, points, args.layer, args.kinds)[-1]
-    return draw_attention_maps(image, points, maps, args.threshold)
+    return draw_attention_maps(image, points, maps, args.threshold, args.box)
 
 
 def draw_clip(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
