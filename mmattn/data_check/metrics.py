@@ -28,9 +28,9 @@ def metric_faults(cfg: Config) -> Iterator[Fault]:
 def monitor_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: hooks and schedulers that wait for a metric that nothing computes.
 
-    mmseg's ``IoUMetric``, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with ``metric_names`` are checked.
-    These are the names of their results, which may go on after a slash or a dot. What never acts because there is no
-    validation is logged as a warning.
+    ``IoUMetric`` of mmseg and mmattn, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with ``metric_names`` are
+    checked. These are the names of their results, which may go on after a slash or a dot. What never acts because there
+    is no validation is logged as a warning.
     """
     metrics = _metrics(cfg, 'val_evaluator')
     monitored = list(_monitored(cfg))
@@ -57,6 +57,8 @@ def _computed(metric: dict) -> set[str] | None:
     if kind == 'IoUMetric':
         names = _list(metric.get('iou_metrics', ['mIoU']))
         keys = {'aAcc', *(key for name in names for key in IOU_METRICS.get(name, ()))}
+        suffix = getattr(component_class(metric, METRICS), 'suffix', None)  # of mmattn.IoUMetric
+        keys |= {f'{key}{suffix}' for key in keys if suffix and key != 'aAcc'}
         prefix = metric.get('prefix')
     elif kind == 'VOCMetric' and metric.get('metric', 'mAP') == 'mAP':
         keys = {'mAP', *(f'AP{int(iou * 100):02d}' for iou in _list(metric.get('iou_thrs', 0.5)))}

@@ -11,6 +11,7 @@ __getattr__, __all__ = lazy_names(
         'mmattn.data_check.masks': 'SegDataCheckHook',
         'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
         'inferencer': 'SegmentationInferencer',
+        'iou_metric': 'IoUMetric',
         'resnet_stem': 'ResNetStem',
         'unet_ba_head': 'UNetBAHead',
     },

@@ -23,6 +23,13 @@ IOU, PLATEAU = dict(type='IoUMetric'), dict(type='ReduceOnPlateauLR')
         (dict(type='mmseg.IoUMetric'), 'mIOU', {}, "'mIOU' .*'mIoU'.* aAcc, mAcc, mIoU"),
         (dict(IOU, iou_metrics=['mFscore']), 'mIoU', {}, "'mIoU' .*aAcc, mFscore"),
         (dict(IOU, iou_metrics='mIOU'), 'auto', {}, "val_evaluator.iou_metrics: 'mIOU' .*'mIoU'"),
+        (dict(type='mmattn.IoUMetric', prefix='roofs'), 'roofs/mIoU_foreground', {}, None),
+        (
+            dict(IOU, background='other'),
+            'mIoU_foreground',
+            {},
+            "'mIoU_foreground' .*aAcc, mAcc, mIoU:",
+        ),  # mmseg ignores it
         (dict(type='mmattn.VOSMetric'), 'J&F', {}, "'J&F' .*JF"),
         (dict(type='mmattn.FaceParsingMetric', prefix='faces'), 'overall', {}, "'overall' .*'faces/overall'"),
         (IOU, 'mIoU', dict(custom_hooks=[dict(type='EarlyStoppingHook', monitor='a')]), "custom_hooks.0.monitor: 'a'"),

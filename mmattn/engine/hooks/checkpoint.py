@@ -24,6 +24,7 @@ from mmattn.engine.checkpoint_files import check_checkpoint, guard_checkpoints
 from mmattn.engine.data_sampling import continue_data, find_sampler
 from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.registry import HOOKS
+from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
@@ -45,6 +46,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
       count in ``max_keep_ckpts``. It is removed when the resumed run saves the next regular checkpoint.
     * Best checkpoints can be resumed if ``resumable_best`` is set. mmengine saves them without the states of optimizer
       and schedules.
+    * The best ``max_keep_best`` checkpoints of each metric of ``save_best`` are kept, for example to average their
+      weights. mmengine keeps one. A resumed run goes on with the list.
     * The state of ``EarlyStoppingHook`` is saved and resumed. For it, and for schedules that act after a validation,
       the last checkpoint is saved again after the validation.
     * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves the
@@ -61,6 +64,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     Args:
         resumable_best (bool): save best checkpoints with the states from which a run resumes. They become as large as
             other checkpoints. Defaults to False.
+        max_keep_best (int): number of best checkpoints. Of equal ones, the earlier is better. Defaults to 1.
         ``*args``, ``**kwargs``: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless
             ``backend_args`` or ``file_client_args`` select another way to write.
 
@@ -76,9 +80,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     filename_tmpl: str
     max_keep_ckpts: int
 
-    def __init__(self, *args, resumable_best: bool = False, **kwargs) -> None:
+    def __init__(self, *args, resumable_best: bool = False, max_keep_best: int = 1, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        check_count('max_keep_best', max_keep_best)
+        if max_keep_best > 1 and not self.save_best:
+            raise ValueError('max_keep_best is only used with save_best')
         self.resumable_best = resumable_best
+        self.max_keep_best = max_keep_best
         self._saves_best = False
         guard_checkpoints()  # here, because a FlexibleRunner loads its checkpoint before it calls a hook
         self.file_backend = _RemoveLater(LocalBackend())
@@ -195,12 +203,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self, runner: Runner, step: int, meta: dict, validating: bool = False, extra: bool = False
     ) -> None:
         name = self.filename_tmpl.format(step)
-        if self._extra and self._extra != name and is_main_process():
-            path = self.file_backend.join_path(self.out_dir, self._extra)
-            if self.file_backend.isfile(path):
-                self.file_backend.remove(path)
-            elif self.file_backend.isdir(path):
-                self.file_backend.rmtree(path)
+        if self._extra and self._extra != name:
+            self._remove(self._extra)
         self._extra = ''
         self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
         self._note_state(runner, validating=validating, extra=name if extra else '')
@@ -213,6 +217,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         _forget(runner)
         self._position = {}
         self.file_backend.flush(self._bests())
+
+    def _remove(self, name: str) -> None:
+        path = self.file_backend.join_path(self.out_dir, name)
+        if is_main_process() and self.file_backend.isfile(path):
+            self.file_backend.remove(path)
+        elif is_main_process() and self.file_backend.isdir(path):
+            self.file_backend.rmtree(path)
 
     def _note_state(self, runner: Runner, validating: bool = False, extra: str = '') -> None:
         runner.message_hub.update_info(
@@ -234,11 +245,61 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         if self.resumable_best:
             self._position = dict(epoch=runner.epoch, iter=runner.iter)
             self._note_state(runner)
-        super()._save_best_checkpoint(runner, metrics)
+        if self.max_keep_best > 1:
+            self._save_several_best(runner, metrics)
+        else:
+            super()._save_best_checkpoint(runner, metrics)
         self._saves_best = False
         _forget(runner)
         self._position = {}
         self.file_backend.flush(self._bests())
+
+    def _save_several_best(self, runner: Runner, metrics: dict) -> None:
+        if 'auto' in self.key_indicators:
+            self._init_rule(self.rules, [next(iter(metrics))])
+        step = runner.epoch if self.by_epoch else runner.iter
+        meta = dict(epoch=runner.epoch, iter=runner.iter)
+        hub = runner.message_hub
+        kept = {**hub.runtime_info.get('best_ckpts', {})}  # by metric: scores and names, the best first
+        names = []
+        for key, rule in zip(self.key_indicators, self.rules):
+            of_key = '' if len(self.key_indicators) == 1 else f'_{key}'
+            is_better, score = self.is_better_than[key], metrics[key]
+            if score is None or not is_better(score, self.init_value_map[rule]):  # nan
+                continue
+            name = f'best_{key}_{self.filename_tmpl.format(step)}'.replace('/', '_')
+            if key not in kept and (path := hub.runtime_info.get(f'best_ckpt{of_key}')):  # of a run that kept one
+                kept[key] = [(hub.get_info(f'best_score{of_key}'), Path(path).name)]
+            ranking = [(other, file) for other, file in kept.get(key, ()) if file != name]
+            place = sum(not is_better(score, other) for other, _ in ranking)
+            ranking.insert(place, (score, name))
+            kept[key] = ranking[: self.max_keep_best]
+            for _, file in ranking[self.max_keep_best :]:
+                self._remove(file)
+            if place < self.max_keep_best:
+                names.append(name)
+                runner.logger.info(f'{name} is number {place + 1} of the best in {key}: {score:0.4f}')
+            if place == 0:
+                path = self.file_backend.join_path(self.out_dir, name)
+                hub.update_info_dict({f'best_score{of_key}': score, f'best_ckpt{of_key}': path})
+                if of_key:
+                    self.best_ckpt_path_dict[key] = path
+                else:
+                    self.best_ckpt_path = path
+        hub.update_info('best_ckpts', kept)
+        for name in names:
+            runner.save_checkpoint(
+                self.out_dir,
+                name,
+                self.file_client_args,
+                save_optimizer=False,
+                save_param_scheduler=False,
+                meta=meta,
+                by_epoch=False,
+                backend_args=self.backend_args,
+            )
+        if names and self.last_ckpt is not None:  # with the list
+            self._save_checkpoint_with_step(runner, step, meta)
 
     def after_val(self, runner: Runner) -> None:
         """Save the last checkpoint again if a hook or a schedule has counted this validation."""

@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmattn.engine import count_accumulated
+from mmattn.engine import CheckpointHook, count_accumulated
 
 
 @DATASETS.register_module()
@@ -38,14 +38,17 @@ class OneWeight(BaseModel):
 
 @METRICS.register_module()
 class Listed(BaseMetric):
-    """Validation by iteration: 1, 5, and 3 from then on."""
+    """Validation by iteration: 1, 5, and 3 from then on. And a loss, of which less is better."""
+
+    scores = {1: 1.0, 2: 5.0}
 
     def process(self, data_batch, data_samples):
         self.results += data_samples
 
     def compute_metrics(self, results):
         validations.append(MessageHub.get_current_instance().get_info('iter') + 1)
-        return dict(score={1: 1.0, 2: 5.0}.get(validations[-1], 3.0))
+        score = self.scores.get(validations[-1], 3.0)
+        return dict(score=score, loss=-score)
 
 
 validations = []
@@ -196,6 +199,37 @@ def test_a_best_checkpoint_is_resumed_with_its_states_or_not_at_all(tmp_path):
 def test_best_checkpoints_have_weights_alone_by_default(tmp_path):
     run(validated(tmp_path, 2))
     assert 'optimizer' not in torch.load(tmp_path / 'best_score_iter_2.pth', weights_only=False)
+
+
+@pytest.mark.parametrize('lengths', [(6,), (1, 2, 4, 6)])
+def test_the_best_checkpoints_are_kept_over_interruptions(tmp_path, lengths, monkeypatch):
+    """A worse one that is still among the best is saved, too; of equal ones, the first is better."""
+    scores = dict(enumerate([2.0, 5.0, float('nan'), 3.0, 3.0, 4.0], 1))
+    monkeypatch.setattr(Listed, 'scores', scores)
+    files = []
+    for length in lengths:
+        run(validated(tmp_path, length, dict(max_keep_best=3), resume=True))
+        files.append({int(path.stem.rpartition('_')[2]) for path in tmp_path.glob('best_score_iter_*.pth')})
+    assert files == [{1: {1}, 2: {1, 2}, 4: {1, 2, 4}, 6: {2, 4, 6}}[length] for length in lengths]
+    for number in files[-1]:
+        assert torch.load(tmp_path / f'best_score_iter_{number}.pth', weights_only=False)['meta']['iter'] == number
+    info = torch.load(tmp_path / 'iter_6.pth', weights_only=True)['message_hub']['runtime_info']
+    assert (info['best_score'], info['best_ckpt']) == (5, str(tmp_path / 'best_score_iter_2.pth'))
+
+
+def test_a_run_that_kept_one_best_checkpoint_goes_on_with_several_of_each_metric(tmp_path, monkeypatch):
+    for length, scores, more in (2, {1: 1.0, 2: 2.0}, {}), (4, {3: 1.0, 4: 3.0}, dict(max_keep_best=2)):
+        monkeypatch.setattr(Listed, 'scores', scores)
+        run(validated(tmp_path, length, dict(more, save_best=['score', 'loss'], rule=['greater', 'less']), resume=True))
+    assert {path.name for path in tmp_path.glob('best_*')} == {
+        *(f'best_score_iter_{number}.pth' for number in (2, 4)),
+        *(f'best_loss_iter_{number}.pth' for number in (2, 4)),
+    }
+
+
+def test_a_number_of_best_checkpoints_needs_their_metric():
+    with pytest.raises(ValueError, match=r'max_keep_best .* save_best'):
+        CheckpointHook(max_keep_best=2)
 
 
 def test_early_stopping_goes_on_where_it_was(tmp_path):
