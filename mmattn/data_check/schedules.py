@@ -170,30 +170,27 @@ class _Course:
 
 
 def _late_schedules(loop: Any, schedulers: dict[str, _ParamScheduler]) -> Iterator[Fault]:
-    for where, scheduler in schedulers.items():
-        length, unit, setting = _length(loop, scheduler)
-        ends = f'training ends at {length} {unit} ({setting})'
-        begin = scheduler.begin
-        if begin >= length:
-            yield f'{where}.begin', f'{begin}, but {ends}: {type(scheduler).__name__} never acts'
-            continue
-        if length < scheduler.end < INF:
-            yield f'{where}.end', f'{scheduler.end}, but {ends}: {type(scheduler).__name__} is cut off'
-        for name in DURATIONS:
-            duration = getattr(scheduler, name, 0)
-            if begin + duration > length and begin + duration != scheduler.end:  # the end has been told
-                yield f'{where}.{name}', f'{duration}, but {ends}: it is cut off'
-        if begin + getattr(scheduler, 'T_max', INF) < min(scheduler.end, length):
+    for where, part in schedulers.items():
+        length, unit, setting = _length(loop, part)
+        begin, end = part.begin, min(part.end, length)
+        for name in ('begin', 'end', *DURATIONS, *STEPS):
+            value: Any = getattr(part, name, ())
+            start = 0 if name in ('begin', 'end') else begin
+            last = length - (name in ('begin', *STEPS))  # at which it may act, or end
+            late = [time for time in ([value] if isinstance(value, int) else value) if last < start + time < INF]
+            if late and not (name in DURATIONS and start + value == part.end):  # the end has been told
+                yield (
+                    f'{where}.{name}',
+                    f'{", ".join(map(str, late))}, but training ends at {length} {unit} ({setting})',
+                )
+            if late and name == 'begin':
+                break
+        if begin + getattr(part, 'T_max', INF) < end:
             yield (
                 f'{where}.T_max',
-                f'{scheduler.T_max}, but {type(scheduler).__name__} acts until {min(scheduler.end, length)} {unit}: '
-                f'{scheduler.param_name} rises again after {begin + scheduler.T_max}',
+                f'{part.T_max}, but {type(part).__name__} acts until {end} {unit}: {part.param_name} rises again after '
+                f'{begin + part.T_max}',
             )
-        for name in STEPS:
-            steps = getattr(scheduler, name, ())
-            late = [step for step in ([steps] if isinstance(steps, int) else steps) if begin + step >= length]
-            if late:
-                yield f'{where}.{name}', f'{", ".join(map(str, late))} not reached: {ends}'
 
 
 def _late_hooks(runner: Any) -> Iterator[Fault]:

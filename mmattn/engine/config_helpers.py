@@ -99,10 +99,7 @@ class EvaluatedConfig:
         values = self._values.get(len(self._files), {})
         config = load(path)
         self._own.append((_helpers(config), {}, set()))
-        if path.endswith('.json'):
-            return config | values
-        with open(path, encoding='utf-8') as file:
-            return _YAMLWithValues(file, values).get_single_data() if values else config
+        return config | values if path.endswith('.json') or not values else _load_yaml(path, values)
 
     def reads(self, name: str) -> bool:
         """Tell whether a setting of the config depends on a helper."""
@@ -218,24 +215,19 @@ class _Variables(dict):
         return self[name] if name in self else default  # noqa: SIM401 (dict.get does not call __getitem__)
 
 
-class _YAMLWithValues(yaml.FullLoader):
-    """Reads a YAML config with other values for some of its keys, also where aliases repeat them."""
-
-    def __init__(self, stream: Any, values: dict[str, Any]) -> None:
-        super().__init__(stream)
-        self._values = values
-        self._depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if self._depth == 1 and isinstance(index, yaml.ScalarNode) and index.value in self._values:
-            new = yaml.representer.SafeRepresenter().represent_data(self._values[index.value])
-            anchors: dict = vars(self)['anchors']
-            anchors.update((anchor, new) for anchor, other in anchors.items() if other is node)
-            return new
-        return node
+def _load_yaml(path: str, values: dict[str, Any]) -> dict:
+    """Read a YAML config with other values for some of its keys, also where aliases repeat them."""
+    with open(path, encoding='utf-8') as file:
+        loader = yaml.FullLoader(file)
+        root = loader.get_single_node()
+        for i, (key, node) in enumerate(root.value):
+            if key.value in values:
+                new = yaml.representer.SafeRepresenter().represent_data(values[key.value])
+                if node.start_mark.index > key.start_mark.index:  # its aliases are the same node
+                    node.__class__, node.tag, node.value = type(new), new.tag, new.value
+                else:  # is an alias
+                    root.value[i] = key, new
+        return loader.construct_document(root)
 
 
 def _helpers(config: dict[str, Any]) -> dict[str, Any]:

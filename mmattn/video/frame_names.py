@@ -9,6 +9,7 @@ from functools import cache, reduce
 from itertools import pairwise, takewhile
 from logging import INFO, WARNING
 from pathlib import Path
+from string import ascii_lowercase, hexdigits
 from typing import NamedTuple
 
 from mmengine.logging import print_log
@@ -150,22 +151,12 @@ def _signs_differ(names: Sequence[str]) -> bool:
     return len({len(re.findall('[-−]', name)) for name in names}) > 1
 
 
-def _letters(names: Sequence[str]) -> Keys | None:
-    """Read letters with carry: z is followed by aa."""
-    words = [word.lower() for word in _differing(names)]
-    if not all(word.isascii() and word.isalpha() for word in words):
+def _digits(names: Sequence[str], digits: str, first: int) -> Keys | None:
+    """Read numbers of other digits, whose values count from ``first``: with 1, as for letters, z is followed by aa."""
+    words = [word.lower() for word in _differing(names, '' if first else digits + digits.upper())]
+    if not all({*word} <= {*digits} and word for word in words) or all(word.isdecimal() for word in words):
         return None
-    return _dense([reduce(lambda value, letter: 26 * value + ord(letter) - 96, word, 0) for word in words])
-
-
-def _hexadecimal(names: Sequence[str]) -> Keys | None:
-    words = _differing(names, '0123456789abcdefABCDEF')
-    if not all(re.fullmatch('[0-9a-fA-F]+', word) for word in words) or all(word.isdecimal() for word in words):
-        return None
-    return _dense([int(word, 16) for word in words])
-
-
-def _dense(values: Sequence[int]) -> Keys | None:
+    values = [reduce(lambda value, digit: len(digits) * value + digits.index(digit) + first, word, 0) for word in words]
     return [['', value] for value in values] if max(values) - min(values) < SPARSE * len(values) else None
 
 
@@ -180,8 +171,8 @@ def _differing(names: Sequence[str], digits: str = '') -> list[str]:
 READINGS: dict[str, Callable[[Sequence[str]], Keys | None]] = {
     'day first': lambda names: _dates(names, 1, 3),
     'month first': lambda names: _dates(names, 3, 1),
-    'letters': _letters,
-    'hexadecimal': _hexadecimal,
+    'letters': lambda names: _digits(names, ascii_lowercase, 1),
+    'hexadecimal': lambda names: _digits(names, hexdigits[:16], 0),
     'decimals': lambda names: _decimals(names, DECIMAL),
     'numbers': _numbers,
     'signed': lambda names: _numbers(names, SIGNED) if _signs_differ(names) else None,
