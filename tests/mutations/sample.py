@@ -14,6 +14,7 @@ continues.
 
 import argparse
 import ast
+import builtins
 import contextlib
 import copy
 import hashlib
@@ -25,9 +26,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter, defaultdict
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -152,32 +153,51 @@ def draw(checkout, seed, count):
     return drawn
 
 
+def note_calls(package):
+    """Compile the modules of a folder so that each function notes when it is called. Returns the set of the calls."""
+    builtins.called_functions, get_code = set(), SourceFileLoader.get_code
+
+    def noting(loader, name):
+        if not loader.path.startswith(f'{package}/mmattn/'):
+            return get_code(loader, name)
+        tree = ast.parse(loader.get_data(loader.path))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                line = min(part.lineno for part in (node, *node.decorator_list))
+                call = f'{loader.path[len(package) + 1 :]}:{line}'
+                note = ast.parse(f'called_functions.add({call!r})').body[0]
+                for part in ast.walk(note):
+                    ast.copy_location(part, node.body[0])
+                node.body.insert(ast.get_docstring(node, clean=False) is not None, note)
+        return compile(tree, loader.path, 'exec', dont_inherit=True)
+
+    SourceFileLoader.get_code = noting
+    return builtins.called_functions
+
+
 class Recorder:
     """Notes the functions of the package that each test calls, how long it takes, and whether it starts a process."""
 
     def __init__(self, package):
-        self.package, self.tests, self.failed = f'{package}/', {}, []
-        self.calls, self.started = set(), False
+        self.package, self.tests, self.failed = package, {}, []
+        self.started = False
         sys.addaudithook(self.audit)
 
     def audit(self, event, arguments):
         if event in ('subprocess.Popen', 'os.fork', 'os.forkpty', 'os.posix_spawn', 'socket.connect'):
             self.started = True
 
-    def trace(self, frame, event, argument):
-        self.calls.add(frame.f_code)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self):
+        self.calls = note_calls(self.package)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item):
-        self.calls, self.started = set(), False
-        start = time.monotonic()
-        threading.settrace(self.trace)
-        sys.settrace(self.trace)
+        self.calls.clear()
+        self.started, start = False, time.monotonic()
         yield
-        sys.settrace(None)
-        calls = [code for code in self.calls if code.co_filename.startswith(self.package)]
-        calls = sorted({f'{code.co_filename[len(self.package) :]}:{code.co_firstlineno}' for code in calls})
-        self.tests[item.nodeid] = dict(seconds=time.monotonic() - start, calls=calls, started=self.started)
+        seconds = time.monotonic() - start
+        self.tests[item.nodeid] = dict(seconds=seconds, calls=sorted(self.calls), started=self.started)
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -265,7 +285,7 @@ class Sample:
             path = self.folder / f'{folder.replace("/", "_")}.json'
             if not path.is_file():
                 start = time.monotonic()
-                code, learned = self.forked([folder], Recorder(self.checkout), 7200)
+                code, learned = self.forked([folder], Recorder(str(self.checkout)), 7200)
                 if not learned.get('tests'):
                     raise SystemExit(f'no tests in {folder} ({code}): {self.folder}/output.log')
                 path.write_text(json.dumps(learned))
