@@ -32,17 +32,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mmattn.utils.command import run
 from mmattn.utils.faults import shorten
 from reproduction.backbone import backbones
+from reproduction.machine import add_machine, read_machine
 from reproduction.plan import select
 from reproduction.plots import COSTS
 from reproduction.protocol import Protocol, data_sets, fitting_data
 from reproduction.rehearsal import rehearse
 from reproduction.report import markdown
-from reproduction.reproduce import Machine, Scope, reproduce
+from reproduction.reproduce import Scope, reproduce
 from reproduction.runs import cores
 from reproduction.tables import Row, add_variant, read_tables
 from reproduction.task import NoTruthError, ProtocolError
@@ -148,13 +147,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--amp', action='store_true', help='mixed precision; on a CPU, see train.py')
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
-    parser.add_argument('--gpus', help='numbers of the GPUs, each for one run at a time: 0,1,…; default: the first')
-    parser.add_argument(
-        '--jobs',
-        type=int,
-        help='simultaneous runs, per GPU if any; they share the cores; default: 1, for --rehearse --all the cores',
-    )
-    parser.add_argument('--workers', type=int, help="data loading processes of a run; default: the config's")
+    add_machine(parser)
     args = parser.parse_args()
     tables = read_tables()
     if args.list and args.table in (*tables, None):
@@ -169,24 +162,14 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:
         parser.error(f'--scale must be above 0 and up to 1; got {args.scale}')
-    for name, least in (
-        ('iters', 1),
-        ('jobs', 1),
-        ('workers', 0),
-        ('cached_crops', 1),
-        ('validations', 1),
-        ('family', 1),
-    ):
-        if getattr(args, name) is not None and getattr(args, name) < least:
-            parser.error(f'--{name.replace("_", "-")} must be {least} or more; got {getattr(args, name)}')
+    for name in ('iters', 'cached_crops', 'validations', 'family'):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f'--{name.replace("_", "-")} must be 1 or more; got {getattr(args, name)}')
     if args.data_root is not None and args.dataset is None:
         parser.error('--data-root requires --dataset')
-    args.gpus = args.gpus.split(',') if args.gpus else []
-    unknown = [gpu for gpu in args.gpus if not gpu.isdecimal() or int(gpu) >= torch.cuda.device_count()]
-    if unknown or len(set(args.gpus)) < len(args.gpus):
-        count = torch.cuda.device_count()
-        parser.error(f'--gpus must be different numbers below {count}; got {",".join(args.gpus)}')
-    args.jobs = args.jobs or (cores() if args.all else 1)
+    if args.all and args.jobs is None:
+        args.jobs = cores()
+    args.machine = read_machine(parser, args)
     if args.rehearse:
         chosen = tables if args.all else {args.table: tables[args.table]}
         args.tables = {name: select(rows, args.rows, False) for name, rows in chosen.items()}
@@ -271,7 +254,7 @@ def print_table(rows: list[Row]) -> None:
 def main() -> int:
     args = parse_args()
     if args.rehearse:
-        return int(not rehearse(args.tables, args.work_dir, args.jobs, args.train_all))
+        return int(not rehearse(args.tables, args.work_dir, args.machine.jobs, args.train_all))
     protocol = Protocol(
         args.dataset,
         args.iters,
@@ -289,9 +272,8 @@ def main() -> int:
     scope = Scope(
         *(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family, args.over, args.sealed)
     )
-    machine = Machine(args.gpus, args.jobs, args.workers)
     try:
-        print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
+        print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, args.machine, args.data_root))
     except NoTruthError as error:
         others = [name for name in fitting_data(args.rows_of_table) if name != args.dataset]
         choice = f'choose one of {", ".join(others)} by --dataset to compare here' if others else 'nothing else fits'

@@ -84,16 +84,30 @@ def _is_compared(key: str) -> bool:
 
 def differences(where: str, a: Any, b: Any, is_compared: Callable[[str], bool] = lambda key: True) -> Iterator[str]:
     """Yield one text per difference of a setting ``where`` and its value in training, ``b``."""
+    for place, *values in differing_values(where, a, b, is_compared):
+        x, y = map(value_text, values)
+        yield f'{place} is {x} (in training: {y})'
+
+
+def differing_values(
+    where: str, a: Any, b: Any, is_compared: Callable[[str], bool] = lambda key: True
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the place below ``where`` and both values of each setting that differs; ABSENT for one that is not set."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in dict.fromkeys([*a, *b]):
             if is_compared(key):
-                yield from differences(f'{where}.{key}', a.get(key, ABSENT), b.get(key, ABSENT), is_compared)
+                place = f'{where}.{key}' if where else key
+                yield from differing_values(place, a.get(key, ABSENT), b.get(key, ABSENT), is_compared)
     elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         for i, pair in enumerate(zip(a, b)):
-            yield from differences(f'{where}.{i}', *pair, is_compared)
+            yield from differing_values(f'{where}.{i}', *pair, is_compared)
     elif a != b and not (where.endswith('.type') and _kind(a) == _kind(b)):
-        x, y = (value if value is ABSENT else textwrap.shorten(repr(value), 200) for value in (a, b))
-        yield f'{where} is {x} (in training: {y})'
+        yield where, a, b
+
+
+def value_text(value: Any) -> str:
+    """Format a value of :func:`differing_values`, shortened."""
+    return value if value is ABSENT else textwrap.shorten(repr(value), 200)
 
 
 def _kind(value: Any) -> str:

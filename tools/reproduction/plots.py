@@ -12,29 +12,35 @@ from .results import Difference, Measured
 
 
 @contextmanager
-def drawing(
-    path: Path, title: str, size: tuple[float, float] = (7, 4.5), grid: Literal['x', 'y', 'both'] = 'both'
-) -> Iterator[Any]:
-    """Yield the axes of a new figure, which is then written to a file.
+def figure(path: Path, size: tuple[float, float], columns: int = 1) -> Iterator[Any]:
+    """Yield the axes of a new figure, an array of ``columns``, which is then written to a file.
 
     Args:
         path (Path): the file; its suffix is the format.
-        title (str): the title.
-        size (tuple): width and height in inches. Defaults to (7, 4.5).
-        grid (str): the axis with grid lines: 'x', 'y' or 'both'. Defaults to 'both'.
+        size (tuple): width and height in inches.
+        columns (int): number of axes side by side. Defaults to 1.
     """
     import matplotlib
 
     matplotlib.use('Agg')
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=size, layout='constrained')
-    yield axis
-    axis.set_title(title, fontsize='medium', loc='left')
-    axis.grid(axis=grid, alpha=0.3)
+    drawn, axes = pyplot.subplots(1, columns, figsize=size, layout='constrained', squeeze=False)
+    yield axes[0]
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    pyplot.close(figure)
+        drawn.savefig(temporary, dpi=110)
+    pyplot.close(drawn)
+
+
+@contextmanager
+def drawing(
+    path: Path, title: str, size: tuple[float, float] = (7, 4.5), grid: Literal['x', 'y', 'both'] = 'both'
+) -> Iterator[Any]:
+    """Yield the axes of a new figure with a title; ``grid`` is the axis with grid lines."""
+    with figure(path, size) as (axis,):
+        yield axis
+        axis.set_title(title, fontsize='medium', loc='left')
+        axis.grid(axis=grid, alpha=0.3)
 
 
 def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) -> None:
@@ -111,8 +117,42 @@ def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title
         axis.set_xlabel('difference (dots: seeds, bar: mean, line: interval)')
 
 
+def plot_pair(
+    baseline: Measured, ours: Measured, difference: Difference, title: str, interval: str, path: Path
+) -> None:
+    """Draw the runs of two methods, with a line between those of one seed, and their difference with its interval."""
+    metric = ours.metrics[0]
+    values = baseline.values(metric), ours.values(metric)
+    with figure(path, (7.5, 3.6), 2) as (runs, gap):
+        for pair in zip(*values):
+            runs.plot([0, 1], pair, 'o-', color='#888888', alpha=0.6, linewidth=1)
+        means = [*map(statistics.mean, values)]
+        runs.plot([0, 1], means, '_', color='#4477aa', markersize=30, markeredgewidth=3)
+        runs.set_xlim(-0.4, 1.4)
+        runs.set_xticks([0, 1], [baseline.name, ours.name], fontsize='small')
+        runs.set_ylabel(metric)
+        runs.set_title(f'{title}\nlines: seeds, bars: means', fontsize='small', loc='left')
+        pairs = [second - first for first, second in zip(*values)]
+        gap.axhline(0, color='#888888', linewidth=1)
+        if difference.low is not None:
+            gap.plot([0, 0], [difference.low, difference.high], '-', color='#4477aa', linewidth=2)
+        gap.plot([0], [difference.mean], '_', color='#4477aa', markersize=30, markeredgewidth=3)
+        gap.plot([0.15] * len(pairs), pairs, 'o', color='#888888', alpha=0.6)
+        gap.set_xlim(-0.5, 0.65)
+        gap.set_xticks([])
+        gap.set_title(f'difference, {interval}\ndots: seeds, bar: mean', fontsize='small', loc='left')
+        for axis in (runs, gap):
+            axis.grid(axis='y', alpha=0.3)
+
+
 def plot_curves(methods: Sequence[Measured], title: str, path: Path) -> None:
-    """Draw the validations of each method: their mean over the seeds as a line, each seed as thin line."""
+    """Draw the validations of each method: their mean over the seeds as a line, each seed as thin line.
+
+    There is no plot without several validations of all trained methods. Ensembles are not validated.
+    """
+    methods = [method for method in methods if method.is_trained and not any(row.members for row in method.rows)]
+    if not methods or any(len(result.curve) < 2 for method in methods for result in method.results.values()):
+        return
     with drawing(path, title) as axis:
         for number, method in enumerate(methods):
             style: dict[str, Any] = dict(color=f'C{number % 10}', linestyle=('-', '--', ':')[number // 10 % 3])

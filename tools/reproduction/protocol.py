@@ -238,12 +238,12 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         elif small is None:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict({**row.options, **protocol.options})
-        _import_layers(cfg)
+        import_layers(cfg)
         if protocol.fold is not None:
             use_fold(cfg, protocol.fold)
         if protocol.tiny:
             shrink(cfg)
-        _set_validations(cfg, protocol.validations)
+        set_validations(cfg, protocol.validations)
         if protocol.crops is not None:
             _check_crops(cfg, row)
         if protocol.frozen or protocol.crops is not None:
@@ -256,7 +256,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     return configs
 
 
-def _import_layers(cfg: Config) -> None:
+def import_layers(cfg: Config) -> None:
     """Import the modules of ``custom_imports``, which register the user's own layers."""
     imports = cfg.get('custom_imports', {}).get('imports', [])
     try:
@@ -459,7 +459,7 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
         cfg.train_dataloader.batch_sampler = None
 
 
-def _set_validations(cfg: Config, number: int | None) -> None:
+def set_validations(cfg: Config, number: int | None) -> None:
     """Validate at most this number of times.
 
     If the validation is the test, the default is once, and no best checkpoint is saved.

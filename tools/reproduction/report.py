@@ -61,16 +61,14 @@ def write_report(
         over (str, optional): plot.png is over this cost, one of plots.COSTS. Defaults to None: one line per row.
     """
     folder = store.path.parent
-    store.report(setup._asdict(), _rows(methods, setup))
+    store.report(setup._asdict(), rows_of_store(methods, setup))
     title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
     with_paper = setup.published and setup.comparable
     if over is None:
         plot(methods, title, with_paper, folder / 'plot.png')
     else:
         plot_costs(methods, over, title, with_paper, folder / 'plot.png')
-    trained = [method for method in methods if method.is_trained and not any(row.members for row in method.rows)]
-    if trained and all(len(result.curve) > 1 for method in trained for result in method.results.values()):
-        plot_curves(trained, title, folder / 'curves.png')
+    plot_curves(methods, title, folder / 'curves.png')
     if by_number(methods):
         plot_numbers(methods, title, folder / 'numbers.png')
     text = markdown_page(methods, setup)
@@ -165,8 +163,8 @@ def table(methods: list[Measured], setup: Setup) -> str:
                 spread(method.values(first)),
                 str(to_baseline.get(method.name, 'baseline' if method.is_trained else 'not trained')),
                 *(spread(method.values(metric)) for metric in rest),
-                f'{method.parameters / 1e6:.3f}' if method.is_trained else '–',
-                f'{method.macs / 1e9:.3f}' if method.is_trained else '–',
+                f'{method.parameters / 1e6:.3f}' if method.parameters else '–',
+                f'{method.macs / 1e9:.3f}' if method.macs else '–',
                 f'{statistics.median(seconds):.3g}' if seconds else '–',
                 f'{max(memories):.0f}' if memories else '–',
             ]
@@ -193,7 +191,7 @@ def spread(values: list[float]) -> str:
     return f'{statistics.mean(values):.2f}' + ('' if sample is None else f' ± {sample:.2f}')
 
 
-def _rows(methods: list[Measured], setup: Setup) -> list[dict[str, Any]]:
+def rows_of_store(methods: list[Measured], setup: Setup) -> list[dict[str, Any]]:
     to_baseline = differences(methods, setup.units)
     return [
         dict(

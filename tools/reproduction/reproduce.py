@@ -15,6 +15,7 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable
 
 from .folds import Fold, fold_lists, list_folds
+from .machine import Machine
 from .plan import Method, check_backbones, check_data, follows_source, plan, source_words, words, write_configs
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
@@ -55,24 +56,6 @@ class Scope(NamedTuple):
     family: int | None = None
     over: str | None = None
     sealed: bool = False
-
-
-class Machine(NamedTuple):
-    """What the runs may use.
-
-    Attributes:
-        gpus (sequence of str): numbers of GPUs, with ``jobs`` simultaneous runs on each. Defaults to (), the first, if
-            any.
-        jobs (int): simultaneous runs; they share the cores. Defaults to 1.
-        workers (int, optional): data loading processes of a run. Defaults to None, the config's.
-        in_forks (bool): trainings and tests are forks of this process, one at a time, without a GPU. Defaults to False:
-            processes of their own.
-    """
-
-    gpus: Sequence[str] = ()
-    jobs: int = 1
-    workers: int | None = None
-    in_forks: bool = False
 
 
 def reproduce(

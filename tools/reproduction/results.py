@@ -189,14 +189,7 @@ def sampled_difference(
         >>> str(sampled_difference([ours], [baseline]))
         '+50.00 [+50.00, +50.00] *'
     """
-    names = list(ours[0].samples)
-    if not names or any(set(names) != set(result.samples) for result in (*ours, *baseline)):
-        raise ValueError('the methods must have scores of the same samples, at least one')
-    numbers = np.unique([unit_name(name, units) for name in names], return_inverse=True)[1]
-    our_sums, baseline_sums = (
-        np.stack([_sum_by_unit([result.samples[name] for name in names], numbers) for result in results])
-        for results in (ours, baseline)
-    )
+    our_sums, baseline_sums = sums_by_unit(ours, baseline, units)
     statistic = STATISTICS[ours[0].statistic]
     pairs = statistic(our_sums.sum(1)) - statistic(baseline_sums.sum(1))
     over_seeds = difference(pairs.tolist(), [0.0] * len(pairs), confidence)
@@ -204,6 +197,21 @@ def sampled_difference(
     if over_seeds.low is not None and over_seeds.high is not None:
         intervals.append((over_seeds.low, over_seeds.high))
     return Difference(over_seeds.mean, *max(intervals, key=lambda limits: limits[1] - limits[0]))
+
+
+def sums_by_unit(
+    ours: Sequence[Result], baseline: Sequence[Result], units: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums over each unit's samples for both methods, ``(seeds, units, columns)``."""
+    names = list(ours[0].samples)
+    if not names or any(set(names) != set(result.samples) for result in (*ours, *baseline)):
+        raise ValueError('the methods must have scores of the same samples, at least one')
+    numbers = np.unique([unit_name(name, units) for name in names], return_inverse=True)[1]
+    first, second = (
+        np.stack([_sum_by_unit([result.samples[name] for name in names], numbers) for result in results])
+        for results in (ours, baseline)
+    )
+    return first, second
 
 
 def unit_name(sample: str, units: str | None) -> str:
@@ -228,6 +236,7 @@ def bootstrap_interval(
     statistic: Callable[[np.ndarray], np.ndarray] = ratio,
     confidence: float = 0.95,
     draws: int = 2000,
+    draw_seeds: bool = True,
 ) -> tuple[float, float]:
     """Return the percentile interval of a mean difference over seeds, drawing seeds and units with replacement.
 
@@ -236,8 +245,11 @@ def bootstrap_interval(
         statistic (Callable): from sums, ``(…, columns)``, to the metric. Defaults to :func:`ratio`.
         confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
         draws (int): number of draws. Defaults to 2000.
+        draw_seeds (bool): False draws units alone: the interval for other units with these seeds. Defaults to True.
     """
     seeds, units = _drawn(*ours.shape[:2], draws)
+    if not draw_seeds:
+        seeds = np.full_like(seeds, 1 / seeds.shape[1])
     pairs = statistic(units @ ours) - statistic(units @ baseline)  # (seeds, draws)
     means = (seeds * pairs.T).sum(1)
     means = means[np.isfinite(means)]  # a draw may have nothing to score, such as clips without objects

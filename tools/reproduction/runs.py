@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,7 +102,9 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
         write_text(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
     if code:
-        raise RuntimeError(f'{tool} failed with exit code {code}; see {log}')
+        said = re.findall(rf'^{re.escape(tool)}: error: (.+)', log.read_text(encoding='utf-8', errors='replace'), re.M)
+        reason = f': {said[-1]}' if said else ''
+        raise RuntimeError(f'{tool} failed with exit code {code}{reason}; see {log}')
 
 
 def _fork(words: list[str], environment: dict[str, str], log: Path) -> ForkProcess:

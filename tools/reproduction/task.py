@@ -56,7 +56,7 @@ def find_task(cfg: Config) -> str:
 
 def length(cfg: Config) -> tuple[int, str]:
     """Return the length of training and its unit, 'epoch' or 'iter'."""
-    if cfg.train_cfg.type == 'EpochBasedTrainLoop':
+    if cfg.train_cfg.get('type') == 'EpochBasedTrainLoop' or cfg.train_cfg.get('by_epoch'):
         return cfg.train_cfg.max_epochs, 'epoch'
     return cfg.train_cfg.max_iters, 'iter'
 

@@ -1,0 +1,408 @@
+"""Two configs of one's own: the same seeds, one test, and what the difference is worth."""
+
+import math
+import statistics
+import warnings
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from scipy import stats
+
+from mmattn.engine import load_config
+from mmattn.utils.complexity import count
+from mmattn.utils.component_type import type_name
+from mmattn.utils.faults import one_line, shorten
+from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.trained_model import differing_values, value_text
+
+from .machine import Machine
+from .plan import Method, write_configs
+from .plots import plot_curves, plot_pair
+from .protocol import SETTINGS, import_layers, set_validations
+from .report import rows_of_store, spread, table
+from .reproduce import Scope, train_all
+from .results import STATISTICS, Difference, Measured, Result, Setup, bootstrap_interval, compare, sums_by_unit
+from .runs import lock
+from .store import Store
+from .tables import Row
+from .task import BY_SAMPLE, METRICS, ProtocolError, find_metrics, find_task, length, writes_samples
+from .units import STATISTIC_NAMES
+
+POWER = 0.8  # of a number of seeds that would decide
+MOST_SEEDS = 1000
+
+
+class Pair(NamedTuple):
+    """Two configs, the first of which is the baseline: their names, and what runs."""
+
+    names: tuple[str, str]
+    configs: tuple[Config, Config]
+
+
+def read_pair(paths: Sequence[Path], options: dict[str, Any]) -> Pair:
+    """Read two configs with the same further settings, as they are run, and check that they can be compared."""
+    first, second = (read_config(path, options) for path in paths)
+    names = [path.stem for path in paths]
+    if names[0] == names[1]:
+        names = [f'{path.resolve().parent.name}_{path.stem}' for path in paths]
+    if names[0] == names[1]:
+        names = ['_'.join(path.resolve().with_suffix('').parts[1:]) for path in paths]
+    pair = Pair((names[0], names[1]), (first, second))
+    if faults := list(_unequal(pair)):
+        raise ProtocolError(
+            '\n  '.join([f'{paths[0]} and {paths[1]} cannot be compared: a fair test has the same', *faults])
+        )
+    if not differing_settings(pair):
+        raise ProtocolError(f'{paths[0]} and {paths[1]} are the same: there is nothing to compare')
+    return pair
+
+
+def read_config(path: Path, options: dict[str, Any]) -> Config:
+    """Read a config as it is run: with a checkpoint, a log and a validation that an interrupted run needs.
+
+    Where the validation is the test, no best checkpoint is chosen, since that would be a choice by the test.
+    """
+    cfg = load_config(path, options)
+    for key in ('work_dir', 'resume', 'launcher'):
+        cfg.pop(key, None)
+    for key in ('train_cfg', 'train_dataloader', 'test_dataloader', 'test_evaluator'):
+        if not cfg.get(key):
+            raise ProtocolError(f'{path}: {key} is not set, so it cannot be trained and tested')
+    cfg.setdefault('default_scope', 'mmengine')
+    import_layers(cfg)
+    for key in ('val_evaluator', 'test_evaluator'):
+        if isinstance(cfg.get(key), list | tuple):
+            if len(cfg[key]) > 1:
+                kinds = ', '.join(map(type_name, cfg[key]))
+                raise ProtocolError(f'{path}: {key} must be one metric; got {kinds}')
+            (cfg[key],) = cfg[key]
+    _check_metric(path, cfg)
+    if cfg.get('val_evaluator') is None:
+        cfg.val_evaluator, cfg.val_dataloader = cfg.test_evaluator, cfg.test_dataloader
+    cfg.val_cfg = cfg.get('val_cfg') or dict(type='ValLoop')
+    steps, unit = length(cfg)
+    hooks = cfg.setdefault('default_hooks', {})
+    saver = hooks.setdefault('checkpoint', dict(type='CheckpointHook'))
+    interval = saver.get('interval', -1)
+    quarter = max(1, steps // 4)
+    saver.update(by_epoch=unit == 'epoch', interval=min(interval, quarter) if interval > 0 else quarter, save_last=True)
+    saver.setdefault('max_keep_ckpts', 1)
+    logger = hooks.setdefault('logger', dict(type='LoggerHook'))
+    if unit == 'iter':
+        logger.interval = min(logger.get('interval', 10), max(1, steps // 10))
+    visualizer = cfg.setdefault('visualizer', dict(type='Visualizer'))
+    backends = list(visualizer.get('vis_backends') or ())
+    if not any(type_name(backend) == 'LocalVisBackend' for backend in backends):  # which writes the log that is read
+        visualizer.vis_backends = [*backends, dict(type='LocalVisBackend')]
+    set_validations(cfg, None)
+    return cfg
+
+
+def _check_metric(path: Path, cfg: Config) -> None:
+    evaluator = cfg.test_evaluator
+    kind = type_name(evaluator)
+    try:
+        find_metrics(Config(dict(cfg.to_dict(), val_evaluator=evaluator)))
+    except ProtocolError:
+        raise ProtocolError(f'{path}: test_evaluator must be one of {", ".join(METRICS)}; got {kind}') from None
+    if evaluator.get('prefix') or evaluator.get('format_only'):
+        raise ProtocolError(f'{path}: test_evaluator must have neither prefix nor format_only; got {dict(evaluator)}')
+    for key, needed in (('iou_metrics', 'mIoU'), ('metric', 'bbox')):
+        written = evaluator.get(key, needed)
+        if kind in ('IoUMetric', 'CocoMetric') and needed not in ([written] if isinstance(written, str) else written):
+            raise ProtocolError(f'{path}: test_evaluator.{key} must have {needed}; got {written}')
+
+
+def _unequal(pair: Pair) -> list[str]:
+    """List what must be equal for the difference to be of the networks and trainings, and is not."""
+    lines = []
+
+    def check(what: str, *values: Any) -> None:
+        if values[0] != values[1]:
+            lines.append(f'{what}: {values[0]} in {pair.names[0]}, {values[1]} in {pair.names[1]}')
+
+    check('task', *map(find_task, pair.configs))
+    if not lines:
+        check('length of training', *('{} {}s'.format(*length(cfg)) for cfg in pair.configs))
+        for where, *values in differing_values('test_evaluator', *(cfg.test_evaluator for cfg in pair.configs)):
+            check(f'metric, {where}', *map(value_text, values))
+        check('choice of the checkpoint', *map(_selection, pair.configs))
+        lines += _unequal_tests(pair)
+    return lines
+
+
+def _selection(cfg: Config) -> str:
+    chosen = cfg.default_hooks.checkpoint.get('save_best')
+    return f'the best in the validation ({chosen})' if chosen else 'the last'
+
+
+def _unequal_tests(pair: Pair) -> list[str]:
+    """Compare the samples of both tests, their classes, and the truth of the first sample as the metric gets it."""
+    parts = [cfg.test_dataloader.dataset for cfg in pair.configs]
+    if parts[0] == parts[1]:
+        return []
+    built = []
+    for cfg, part in zip(pair.configs, parts):
+        init_default_scope(cfg.default_scope)
+        built.append(DATASETS.build(part))
+    if not all(hasattr(dataset, 'get_data_info') for dataset in built):  # of sentences: their settings say what is read
+        settings = differing_values('test_dataloader.dataset', *parts)
+        return [f'data of the test, {where}: {value_text(a)} and {value_text(b)}' for where, a, b in settings]
+    sizes = [len(dataset) for dataset in built]
+    if sizes[0] != sizes[1]:
+        return ['data of the test: {} samples in {}, {} in {}'.format(*_interleaved(sizes, pair.names))]
+    classes = [list(dataset.metainfo.get('classes') or ()) for dataset in built]
+    if classes[0] != classes[1]:
+        return ['classes of the test: {} in {}, {} in {}'.format(*_interleaved(classes, pair.names))]
+    for number in range(sizes[0]):
+        infos = [_compared(dataset.get_data_info(number)) for dataset in built]
+        for where, *values in differing_values('', infos[0], infos[1]):
+            texts = _interleaved([*map(value_text, values)], pair.names)
+            return ['data of the test, sample {}, {}: {} in {}, {} in {}'.format(number, where, *texts)]
+    truths = [truth for dataset in built if (truth := _truth(dataset[0])) is not None]
+    if len(truths) == 2 and not np.array_equal(truths[0], truths[1]):
+        shapes = _interleaved(['×'.join(map(str, truth.shape)) for truth in truths], pair.names)
+        return ['truth of the test: the first label map differs ({} in {}, {} in {})'.format(*shapes)]
+    return []
+
+
+def _interleaved(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    return [values[0], names[0], values[1], names[1]]
+
+
+def _compared(info: dict[str, Any]) -> dict[str, Any]:
+    """Return what a data set knows of a sample; paths as they are on the disk."""
+    return {
+        key: str(Path(value).resolve()) if isinstance(value, str) and Path(value).exists() else value
+        for key, value in info.items()
+        if key not in ('sample_idx', 'seg_fields')
+    }
+
+
+def _truth(sample: dict[str, Any]) -> np.ndarray | None:
+    truth = getattr(sample.get('data_samples'), 'gt_sem_seg', None)
+    return None if truth is None else truth.data.cpu().numpy()
+
+
+def differing_settings(pair: Pair) -> list[str]:
+    """List the settings that differ, as the configs run: what is compared."""
+    first, second = ({key: value for key, value in cfg.to_dict().items() if key in SETTINGS} for cfg in pair.configs)
+    values = differing_values('', first, second)
+    return [f'{where}: {value_text(a)} → {value_text(b)}' for where, a, b in values]
+
+
+def compare_configs(
+    pair: Pair, work_dir: Path, seeds: int, machine: Machine, metric: str | None = None, units: str | None = None
+) -> str:
+    """Train the missing runs of two configs, and write the comparison to the work dir.
+
+    The work dir gets both complete configs, a folder per config and seed, results.json, comparison.md, comparison.png
+    and, with several validations on other data than the test, curves.png. After an interruption, the same call resumes.
+
+    Args:
+        pair (Pair): the configs, of :func:`read_pair`; the first is the baseline.
+        work_dir (Path): the folder.
+        seeds (int): number of trainings of each config, with the seeds 0, 1, ….
+        machine (Machine): what they may use.
+        metric (str, optional): the compared metric. Defaults to None, the first one of the configs' evaluator.
+        units (str, optional): samples of the test with the same match of this regular expression are drawn together.
+            Defaults to None: each is drawn by itself.
+
+    Returns:
+        str: the content of comparison.md.
+    """
+    cfg = pair.configs[1]
+    metrics = [*find_metrics(cfg)[1].values()]
+    metric = metrics[0] if metric is None else metric
+    if metric not in metrics:
+        raise ProtocolError(f'--metric must be one of {", ".join(metrics)}; got {metric}')
+    scored = metric == metrics[0] and (writes_samples(cfg) or type_name(cfg.test_evaluator) in STATISTIC_NAMES)
+    if units is not None and not scored:
+        raise ProtocolError(
+            f'--units: the test has no scores of {metric} by sample; it has them of the first metric of '
+            f'{", ".join([*STATISTIC_NAMES, *BY_SAMPLE])}'
+        )
+    check_writable(work_dir)
+    differing = differing_settings(pair)
+    rows = [
+        Row('', number, name, '', pair.names[0] if number else None, {}, '', 1, [f'{name}.py'], [], {})
+        for number, name in enumerate(pair.names)
+    ]
+    methods = [Method(row, [config], [], (), [row.name]) for row, config in zip(rows, pair.configs)]
+    print('\n  '.join(['The configs differ in', *shorten(differing, 30)]), flush=True)
+    counts = [_counts(method) for method in methods]
+    with lock(work_dir):
+        write_configs(methods, work_dir / 'configs', [])
+        store = Store(work_dir / 'results.json')
+        scope = Scope(seeds=range(seeds), units=(units or '.*') if scored else None)
+        results = train_all([methods], scope, machine, store)
+        baseline, ours = (
+            Measured(
+                method.name,
+                method.rows,
+                method.baseline,
+                method.keys,
+                *number,
+                {seed: _by(results[method.name, seed], metric) for seed in scope.seeds},
+            )
+            for method, number in zip(methods, counts)
+        )
+        return _report(baseline, ours, differing, scope.units, store)
+
+
+def _by(result: Result, metric: str) -> Result:
+    """Return a result that is compared by a metric; samples and validations are of the first one."""
+    if metric == next(iter(result.metrics)):
+        return result
+    metrics = {metric: result.metrics[metric], **result.metrics}
+    return result._replace(metrics=metrics, samples={}, curve=())
+
+
+def _counts(method: Method) -> tuple[int, float]:
+    """Build the model, and count it for the first training sample of images; 0 if its operations are not known."""
+    cfg = method.configs[0]
+    init_default_scope(cfg.default_scope)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # training shows them
+        try:
+            MODELS.build(cfg.model)
+            dataset = DATASETS.build(cfg.train_dataloader.dataset)
+        except Exception as error:  # of any part of the config
+            raise ProtocolError(f'{method.name}: {one_line(error)}') from error
+        try:
+            if find_task(cfg) not in ('mmseg', 'mmdet'):
+                return method.counts()
+            return count(cfg, tuple(dataset[0]['inputs'].shape))
+        except (RuntimeError, TypeError, AttributeError) as error:  # layers that need values, not shapes alone
+            print_log(f'{method.name}: its operations cannot be counted: {one_line(error)}', 'current')
+            return 0, 0.0
+
+
+def _report(baseline: Measured, ours: Measured, differing: list[str], units: str | None, store: Store) -> str:
+    folder = store.path.parent
+    gap = compare(ours, baseline, units=units)
+    verdict = Verdict.of(baseline, ours, gap, units)
+    cuda = torch.cuda.is_available()
+    setup = Setup(
+        *(f'{ours.name} − {baseline.name}', '', differing, '', f'torch {torch.__version__}'),
+        'CUDA tensors' if cuda else 'resident set of the process',
+        published=False,
+        units=units,
+    )
+    store.report(setup._asdict(), rows_of_store([baseline, ours], setup))
+    title = f'{ours.metrics[0]}, {len(ours.results)} seeds' + (f', {verdict.units} samples' if verdict.units else '')
+    plot_pair(baseline, ours, gap, title, f'95 % interval {verdict.over}', folder / 'comparison.png')
+    plot_curves([baseline, ours], title, folder / 'curves.png')
+    text = (
+        f'{verdict.sentence()}\n\n{verdict.advice()}\n\n{table([baseline, ours], setup)}\n'
+        f'Mean ± sample deviation over the seeds; * marks an interval off zero. Parameters and multiply-accumulates in '
+        f'inference. s an iteration: median of the log. MiB: peak, {setup.memory}. The configs differ in\n\n'
+        + ''.join(f'* {line}\n' for line in differing)
+    )
+    write_text(folder / 'comparison.md', text)
+    return text
+
+
+class Verdict(NamedTuple):
+    """What the runs of two configs say."""
+
+    names: tuple[str, str]
+    metric: str
+    values: tuple[list[float], list[float]]
+    gap: Difference
+    units: int  # of the test; 0 if it has no scores of samples
+    reach_of_units: float  # half of the interval for other units, with these seeds
+
+    @classmethod
+    def of(cls, baseline: Measured, ours: Measured, gap: Difference, units: str | None) -> 'Verdict':
+        metric = ours.metrics[0]
+        results = [*ours.results.values()], [*baseline.results.values()]
+        count, reach = 0, 0.0
+        if all(result.samples for part in results for result in part):
+            sums = sums_by_unit(*results, units)
+            statistic = STATISTICS[results[0][0].statistic]
+            low, high = bootstrap_interval(*sums, statistic, draw_seeds=False)
+            count, reach = sums[0].shape[1], (high - low) / 2
+        return cls(
+            (baseline.name, ours.name), metric, (baseline.values(metric), ours.values(metric)), gap, count, reach
+        )
+
+    @property
+    def over(self) -> str:
+        """What the interval is over."""
+        parts = ['seeds'] * (len(self.values[0]) > 1) + ['samples of the test'] * (self.units > 0)
+        return f'over {" and ".join(parts)}'
+
+    @property
+    def is_decided(self) -> bool:
+        return self.gap.low is not None and self.gap.high is not None and (self.gap.low > 0 or self.gap.high < 0)
+
+    def sentence(self) -> str:
+        """Return the sentence to quote."""
+        seeds = len(self.values[0])
+        first, second = map(spread, self.values)
+        state = 'no interval' if self.gap.low is None else f'95 % interval {self.gap.low:+.2f} to {self.gap.high:+.2f}'
+        if self.gap.low is not None:
+            state += f' {self.over}'
+        result = 'is undecided' if not self.is_decided else 'is better' if self.gap.mean > 0 else 'is worse'
+        counted = f'{seeds} seed{"s" * (seeds > 1)}' + (f', {self.units} samples of the test' if self.units else '')
+        return (
+            f'**{self.names[1]} against {self.names[0]} {result}**: {self.gap.mean:+.2f} points of {self.metric} '
+            f'({state}), {second} against {first} ({"mean ± deviation of " * (seeds > 1)}{counted}).'
+        )
+
+    def advice(self) -> str:
+        """Return what would decide, if the true difference is the one seen."""
+        seeds = len(self.values[0])
+        if seeds == 1:
+            return 'One seed says nothing of others. Run the command with --seeds 5.'
+        needed = self.seeds_needed()
+        given = 'If the true difference is the one seen'
+        if self.is_decided:
+            return f'{given}, {needed or seeds} seeds find it with a probability of 80 %; you have {seeds}.'
+        if needed is not None and needed > seeds:
+            return f'{given}, {needed} seeds would find it with a probability of 80 %; you have {seeds}.'
+        samples = self.samples_needed()
+        if needed is None and samples is not None:
+            return (
+                f'{given}, more seeds alone would not find it with a probability of 80 %: the test has '
+                f'{self.units} samples, and would need about {samples}.'
+            )
+        if needed is None:
+            return f'{given}, {MOST_SEEDS:,} seeds would not find it: what you would gain is small.'
+        return f'{given}, {needed} seeds would find it with a probability of 80 %; these {seeds} did not. Add some.'
+
+    def samples_needed(self) -> int | None:
+        """Return how many samples the test needs if its size is the limit, however many seeds there are."""
+        deviation = self.reach_of_units / stats.norm.ppf(0.975)
+        share = abs(self.gap.mean) / (stats.norm.ppf(0.975) + stats.norm.ppf(POWER))
+        if not self.units or self.gap.mean == 0 or deviation <= share:
+            return None
+        return math.ceil(self.units * (deviation / share) ** 2)
+
+    def seeds_needed(self) -> int | None:
+        """Return the smallest number of seeds that finds a difference as large as the one seen with :data:`POWER`.
+
+        Both intervals count: Student's t over the seeds, and that for other seeds and units of the test. None if no
+        number up to :data:`MOST_SEEDS` does.
+        """
+        mean = abs(self.gap.mean)
+        deviation = statistics.stdev(second - first for first, second in zip(*self.values))
+        of_units = self.reach_of_units / stats.norm.ppf(0.975)
+
+        def decides(number: int) -> bool:
+            limit = stats.t.ppf(0.975, number - 1)
+            power = stats.nct.sf(limit, number - 1, mean / deviation * math.sqrt(number)) if deviation else 1.0
+            spread_of_both = math.hypot(of_units, deviation / math.sqrt(number))
+            return power >= POWER and mean >= spread_of_both * (stats.norm.ppf(0.975) + stats.norm.ppf(POWER))
+
+        if mean == 0 or not decides(MOST_SEEDS):
+            return None
+        return 2 + bisect_left(range(2, MOST_SEEDS), True, key=decides)
