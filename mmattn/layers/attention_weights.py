@@ -1,9 +1,12 @@
 """Attention weights of selected queries, by content, by position or by both, for drawing (Fig. 3.4)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from mmattn.ops import attention_rows
 
 KINDS = ('content', 'position', 'bilateral')
 # The terms of Transformer attention that a kind of weights uses, as switches β1 β2 β3 β4.
@@ -15,13 +18,12 @@ POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 class AttentionWeights:
     """Mix-in for attention layers: computes attention rows for selected queries. ``forward`` does not store them.
 
-    ``operands`` of a subclass returns the arguments of its operator for the inputs of ``forward``, and
-    ``operator_weights`` computes attention rows from these arguments.
+    ``operands`` of a subclass returns the arguments of its ``operator`` for the inputs of ``forward``.
     """
 
     position: str
     operands: Callable[..., dict]
-    operator_weights: Callable[..., Tensor]
+    operator: Callable[..., Any]
     attention_terms: tuple[str, ...] = ()  # further values of ``kind``: single terms of the logits
 
     @property
@@ -33,7 +35,7 @@ class AttentionWeights:
     def attention_weights(
         self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral', **more: Tensor | None
     ) -> Tensor:
-        """Compute the attention weights of selected queries over all keys. Only the requested rows are computed.
+        """Compute the attention weights of selected queries over all keys, which takes a forward and a backward pass.
 
         Args:
             *inputs, **more: as in ``forward``, with a batch dimension.
@@ -51,8 +53,7 @@ class AttentionWeights:
         if kinds and kind not in kinds:  # without kinds, `operands` raises an error with the reason
             raise ValueError(f'kind must be one of {kinds} in this {type(self).__name__}; got {kind!r}')
         operands = self._operands_by_kind(kind, *inputs, **more)
-        del operands['value']
-        return self.operator_weights(**operands, queries=queries)
+        return attention_rows(self.operator, **operands, queries=queries)
 
     def _operands_by_kind(self, kind: str, *inputs: Tensor | None, **more: Tensor | None) -> dict:
         operands = self.operands(*inputs, **more)

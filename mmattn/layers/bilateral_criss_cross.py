@@ -5,7 +5,7 @@ from mmcv.cnn import Scale
 from torch import Tensor, nn
 
 from mmattn._compat import before_loading
-from mmattn.ops import grid_attention, grid_attention_weights
+from mmattn.ops import grid_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count, check_map, check_positive
 
@@ -49,7 +49,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         torch.Size([1, 16, 8, 8])
     """
 
-    operator_weights = staticmethod(grid_attention_weights)
+    operator = staticmethod(grid_attention)
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
 
-from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops import global_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count, check_map, check_positive
 
@@ -44,7 +44,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         torch.Size([1, 16, 8, 8])
     """
 
-    operator_weights = staticmethod(global_attention_weights)
+    operator = staticmethod(global_attention)
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops import global_attention
 from mmattn.registry import MODELS
 
 from .grid_attention_3d import GridAttention3d
@@ -33,7 +33,6 @@ class DenseAttention3d(GridAttention3d):
 
     concatenated = True
     operator = staticmethod(global_attention)
-    operator_weights = staticmethod(global_attention_weights)
 
     def operands(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> dict:
         """Compute the arguments of ``global_attention`` from the inputs of ``forward``."""

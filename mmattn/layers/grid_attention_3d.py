@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from mmattn.ops import grid_attention, grid_attention_weights
+from mmattn.ops import grid_attention
 from mmattn.registry import MODELS
 
 from .attention_weights import KINDS, AttentionWeights
@@ -30,7 +30,6 @@ class GridAttention3d(AttentionWeights, MultiheadAttention3d):
     """
 
     operator = staticmethod(grid_attention)
-    operator_weights = staticmethod(grid_attention_weights)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query`` to voxels of ``key``: in grid attention, to those on the axes through it.

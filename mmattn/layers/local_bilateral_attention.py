@@ -6,7 +6,7 @@ import torch
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
-from mmattn.ops import local_attention, local_attention_weights, projection
+from mmattn.ops import local_attention, projection
 from mmattn.ops.arguments import as_window_size, under_autocast
 from mmattn.ops.layouts import copy_for_inductor
 from mmattn.registry import MODELS
@@ -66,7 +66,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         torch.Size([1, 32, 8, 8])
     """
 
-    operator_weights = staticmethod(local_attention_weights)
+    operator = staticmethod(local_attention)
 
     def __init__(
         self,

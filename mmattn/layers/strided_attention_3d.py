@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops import strided_attention, strided_attention_weights, strided_offsets
+from mmattn.ops import attention_rows, strided_attention, strided_offsets
 from mmattn.ops.patterns import as_step, strided_support
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice
@@ -102,8 +102,7 @@ class StridedAttention3d(nn.Module):
             operands = self._local_operands(query, query if key is None else key, frame_numbers)
         else:
             operands, _ = self._strided_operands(query, key, frame_numbers)
-        del operands['value']
-        return strided_attention_weights(**operands, queries=queries)
+        return attention_rows(strided_attention, **operands, queries=queries)
 
     def reach(self, voxels: Tensor) -> Tensor:
         """Mark the voxels from which this layer brings information to one of ``voxels``. Both are bool ``(T, H, W)``.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
+from mmattn.ops import global_attention, local_attention
 from mmattn.ops.arguments import as_window_size
 from mmattn.ops.layouts import copy_for_inductor
 from mmattn.registry import MODELS
@@ -211,9 +211,9 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return super().attention_weights(*inputs, queries=queries // self.q_stride, kind=kind, **more)
 
     @staticmethod
-    def operator_weights(**operands: Any) -> Tensor:
-        """Compute attention rows by the operator to which the arguments belong."""
-        return (local_attention_weights if 'kernel_size' in operands else global_attention_weights)(**operands)
+    def operator(**operands: Any) -> Tensor:
+        """Call the operator to which the arguments belong."""
+        return (local_attention if 'kernel_size' in operands else global_attention)(**operands)
 
     def _project(self, name: str, x: Tensor) -> Tensor:
         y = getattr(self, name)(x)

@@ -1,16 +1,25 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 
+from functools import partial
+
 from mmattn.utils.lazy import lazy_names
 
+from .attention_rows import attention_rows
 from .dispatch import explain
 from .dynamic_conv import dynamic_conv
-from .global_attention import global_attention, global_attention_weights
-from .grid_attention import grid_attention, grid_attention_weights
-from .local_attention import local_attention, local_attention_weights
+from .global_attention import global_attention
+from .grid_attention import grid_attention
+from .local_attention import local_attention
 from .patterns import grid_support, strided_offsets, strided_support
 from .projection import projection
-from .strided_attention import strided_attention, strided_attention_weights
+from .strided_attention import strided_attention
 from .zscore import window_zscore
+
+# The names of `attention_rows` up to 0.3.0
+global_attention_weights = partial(attention_rows, global_attention)
+grid_attention_weights = partial(attention_rows, grid_attention)
+local_attention_weights = partial(attention_rows, local_attention)
+strided_attention_weights = partial(attention_rows, strided_attention)
 
 # These serve language alone, and are imported when they are first used.
 __getattr__, _names_of_language = lazy_names(
@@ -24,18 +33,15 @@ __getattr__, _names_of_language = lazy_names(
 )
 __all__ = [
     *_names_of_language,
+    'attention_rows',
     'dynamic_conv',
     'explain',
     'global_attention',
-    'global_attention_weights',
     'grid_attention',
-    'grid_attention_weights',
     'grid_support',
     'local_attention',
-    'local_attention_weights',
     'projection',
     'strided_attention',
-    'strided_attention_weights',
     'strided_offsets',
     'strided_support',
     'window_zscore',

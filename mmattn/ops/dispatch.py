@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import library, triton
 from .autograd import list_tensors
@@ -67,6 +68,24 @@ _backends: dict[str, str] = {}  # operator → what the environment variable or 
 # (operator, dtype, sizes up to powers of 2) → why its Triton kernels failed for such calls in this process
 _failures: dict[tuple[str, torch.dtype, tuple[int, ...]], str] = {}
 _traced: list[str] | None = None  # names of the operators whose Triton kernels ran
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps an operator and its arguments. The call only allocates outputs."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        operator = OPERATORS.get(op._schema.name.removeprefix('mmattn::'))
+        if operator is None:
+            return op(*args, **(kwargs or {}))
+        self.call = operator, operator.Arguments(*args)
+        return operator.fake(*args)
+
+
+def record_call(function: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Check the arguments of a function of ``mmattn.ops``. Returns its operator, and the arguments as a named tuple."""
+    with _Recorder() as recorder, torch.no_grad():
+        function(*args, **kwargs)
+    return recorder.call
 
 
 def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
@@ -318,10 +337,9 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
         backward: reference
     """
     name = operator.__name__
-    check = OPERATORS[name].check if name in OPERATORS else None
-    if check is None:
+    if name not in OPERATORS:
         raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
-    arguments = check(*args, **kwargs)
+    _, arguments = record_call(operator, *args, **kwargs)
     device, dtype = _device_and_dtype(arguments)
     lacking = [x for x in LACKING.get(name, ()) if device.type == 'cuda' and getattr(arguments, x) not in (None, False)]
     lines = [f'{name}, {dtype} on {device}']

@@ -51,10 +51,6 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
         >>> dynamic_conv(value, logits, kernel_size=3).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    return torch.ops.mmattn.dynamic_conv(*_arguments(value, logits, kernel_size, dilation))
-
-
-def _arguments(value: Tensor, logits: Tensor, kernel_size: int | tuple[int, int], dilation: int = 1) -> ConvArguments:
     if value.dim() != 5:
         raise ValueError(f'value must be (B, groups, H, W, channels); got {tuple(value.shape)}')
     for name, x in (('value', value), ('logits', logits)):
@@ -66,7 +62,7 @@ def _arguments(value: Tensor, logits: Tensor, kernel_size: int | tuple[int, int]
     if logits.shape != expected:
         raise ValueError(f'logits must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(logits.shape)}')
     check_device(value, logits=logits)
-    return ConvArguments(value, logits, sizes, dilation)
+    return torch.ops.mmattn.dynamic_conv(value, logits, sizes, dilation)
 
 
 def _work(a: ConvArguments, exact: bool, *extra: Tensor) -> Iterator[tuple]:
@@ -104,9 +100,8 @@ def _flops(a: ConvArguments, backward: bool) -> int:
 
 
 OPERATOR = Operator(
-    'dynamic_conv(Tensor value, Tensor logits, int[] kernel_size, int dilation) -> Tensor',
+    'dynamic_conv',
     ConvArguments,
-    check=_arguments,
     forward=_forward,
     backward=_backward,
     fake=_fake,

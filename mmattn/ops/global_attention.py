@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from .arguments import (
     check_one_per_axis,
     check_operands,
     check_positions,
-    check_queries,
     check_window,
     expanded,
 )
@@ -51,22 +50,6 @@ class GlobalArguments(NamedTuple):
     return_lse: bool = True
 
 
-# fmt: off
-@overload
-def global_attention(
-    query: Tensor, key: Tensor, value: Tensor, *,
-    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
-    outside_bias: Tensor | float = ..., axis_bias: Sequence[Tensor] = ..., key_bias: Tensor | None = ...,
-    key_mask: Tensor | None = ..., is_causal: bool = ..., return_lse: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def global_attention(
-    query: Tensor, key: Tensor, value: Tensor, *,
-    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
-    outside_bias: Tensor | float = ..., axis_bias: Sequence[Tensor] = ..., key_bias: Tensor | None = ...,
-    key_mask: Tensor | None = ..., is_causal: bool = ..., return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-# fmt: on
 def global_attention(
     query: Tensor,
     key: Tensor,
@@ -81,7 +64,7 @@ def global_attention(
     key_mask: Tensor | None = None,
     is_causal: bool = False,
     return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:  # with return_lse, tuple[Tensor, Tensor]
     """Attend over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, with the biases δp of
@@ -132,26 +115,6 @@ def global_attention(
         >>> global_attention(query, key, value, window_bias=bias, window_size=7).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    window = window_bias, window_size, outside_bias
-    arguments = _arguments(query, key, value, scale, *window, axis_bias, key_bias, key_mask, is_causal, return_lse)
-    out, lse = torch.ops.mmattn.global_attention(*arguments)
-    return (out, lse) if return_lse else out
-
-
-def _arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float | None = None,
-    window_bias: Tensor | None = None,
-    window_size: int | tuple[int, ...] | None = None,
-    outside_bias: Tensor | float = 0.0,
-    axis_bias: Sequence[Tensor] = (),
-    key_bias: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    is_causal: bool = False,
-    return_lse: bool = False,
-) -> GlobalArguments:
     query, key, value = check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     if 0 in key_size and 0 not in size:
@@ -177,7 +140,8 @@ def _arguments(
         check_device(query, key_mask=key_mask, **{f'axis_bias[{axis}]': x for axis, x in enumerate(axes)})
     scale = as_scale(scale, query)
     tensors = query, key, value, window_bias, outside, axes, key_bias, key_mask
-    return GlobalArguments(*tensors, sizes, outside_value, scale, is_causal, return_lse)
+    out, lse = torch.ops.mmattn.global_attention(*tensors, sizes, outside_value, scale, is_causal, return_lse)
+    return (out, lse) if return_lse else out
 
 
 def has_biases(a: GlobalArguments) -> bool:
@@ -222,12 +186,12 @@ class Rows:
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
         return chunks(self.query.shape[2], row * self.bias_dtype.itemsize, chunk_bytes(self.query.device))
 
-    def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
+    def realign(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
         queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
         return window_keys(queries, self.key_size, self.a.window_size, self.a.is_causal)
 
-    def window(self, rows: slice | Tensor, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
+    def window(self, rows: slice, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
         """Expand window biases to all keys: ``(B, heads, n, M + 1 + columns)``. Columns from M on are arbitrary."""
         where, exists = realigned
         count = self.key.shape[2]
@@ -240,7 +204,7 @@ class Rows:
         # Entries that do not exist are written to column M.
         return table.scatter_(-1, where.where(exists, count).expand_as(window), window)
 
-    def add_to(self, logits: Tensor, rows: slice | Tensor) -> None:
+    def add_to(self, logits: Tensor, rows: slice) -> None:
         """Add axis and key biases of some queries to logits ``(B, heads, n, M)``, in place."""
         for axis, values in enumerate(self.axis_bias):
             shape = [1] * len(self.key_size)
@@ -249,7 +213,7 @@ class Rows:
         if self.key_bias is not None:
             logits += self.key_bias.unsqueeze(2)
 
-    def mask(self, logits: Tensor, rows: slice | Tensor) -> None:
+    def mask(self, logits: Tensor, rows: slice) -> None:
         """Set logits ``(B, heads, n, M)`` to −∞, in place, where a query does not attend to a key."""
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
@@ -257,7 +221,7 @@ class Rows:
             keys = torch.arange(logits.shape[-1], device=logits.device)
             logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
 
-    def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
+    def logits(self, rows: slice) -> tuple[Tensor, tuple | None]:
         """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
         query, key, scale = self.query[:, :, rows], self.key.transpose(-1, -2), self.a.scale
         realigned = None
@@ -402,41 +366,9 @@ def _flops(a: GlobalArguments, backward: bool) -> int:
     return attention_flops(a.query.shape, a.value.shape, math.prod(a.key.shape[2:-1]), backward)
 
 
-@torch.no_grad()
-def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Compute the weights of :func:`global_attention` for selected queries only. Not differentiable.
-
-    Args:
-        query, key (Tensor): as in :func:`global_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, shared by all batch items.
-        **settings: the other arguments of :func:`global_attention`.
-
-    Returns:
-        Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if
-        the query has no keys.
-
-    Example:
-        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
-        >>> weights = global_attention_weights(query, key, torch.tensor([[0, 0], [3, 5]]), is_causal=True)
-        >>> weights.shape, weights[0, 0, 0, 0, 0].item()  # the first query attends to itself only
-        (torch.Size([1, 2, 2, 8, 8]), 1.0)
-    """
-    x = Rows(_arguments(query, key, key, **settings))
-    check_queries(queries, x.size)
-    rows = torch.arange(x.query.shape[2], device=query.device).view(x.size)[queries.to(query.device).unbind(-1)]
-    with torch.autocast(query.device.type, enabled=False):
-        logits, _ = x.logits(rows)
-        lse = logits.logsumexp(-1, keepdim=True)
-        weights = logits.sub_(lse.masked_fill_(lse == -math.inf, 0)).exp_()
-    return weights.unflatten(-1, x.key_size)
-
-
 OPERATOR = Operator(
-    'global_attention(Tensor query, Tensor key, Tensor value, Tensor? window_bias, Tensor? outside_bias, '
-    'Tensor[] axis_bias, Tensor? key_bias, Tensor? key_mask, int[] window_size, float outside_value, float scale, '
-    'bool is_causal, bool return_lse=True) -> (Tensor, Tensor)',
+    'global_attention',
     GlobalArguments,
-    check=_arguments,
     forward=_forward,
     backward=_backward,
     fake=lambda a: empty_outputs(a.query, a.value),

@@ -10,17 +10,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .arguments import as_scale, check_device, check_operands, check_positions, check_queries, check_window
+from .arguments import as_scale, check_device, check_operands, check_positions, check_window
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_with_layout, match_layout
-from .neighbourhood import softmax
 from .operator import Operator
 
 ALL = slice(None)
@@ -40,20 +39,6 @@ class GridArguments(NamedTuple):
     return_lse: bool = True
 
 
-# fmt: off
-@overload
-def grid_attention(
-    query: Tensor, key: Tensor, value: Tensor, *,
-    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
-    outside_bias: Tensor | float = ..., return_lse: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def grid_attention(
-    query: Tensor, key: Tensor, value: Tensor, *,
-    scale: float | None = ..., window_bias: Tensor | None = ..., window_size: int | tuple[int, ...] | None = ...,
-    outside_bias: Tensor | float = ..., return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-# fmt: on
 def grid_attention(
     query: Tensor,
     key: Tensor,
@@ -64,7 +49,7 @@ def grid_attention(
     window_size: int | tuple[int, ...] | None = None,
     outside_bias: Tensor | float = 0.0,
     return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:  # with return_lse, tuple[Tensor, Tensor]
     """Attend over the keys on the axes through each position of a 2-D or 3-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
@@ -94,21 +79,6 @@ def grid_attention(
         >>> grid_attention(query, key, value).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    arguments = _arguments(query, key, value, scale, window_bias, window_size, outside_bias, return_lse)
-    out, lse = torch.ops.mmattn.grid_attention(*arguments)
-    return (out, lse) if return_lse else out
-
-
-def _arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float | None = None,
-    window_bias: Tensor | None = None,
-    window_size: int | tuple[int, ...] | None = None,
-    outside_bias: Tensor | float = 0.0,
-    return_lse: bool = False,
-) -> GridArguments:
     query, key, value = check_operands(query, key, value, axes=(2, 3))
     check_positions('query', query)
     if key.shape != query.shape:
@@ -116,7 +86,10 @@ def _arguments(
     sizes, window_bias, outside, outside_value = check_window(query, window_bias, window_size, outside_bias, True)
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside)
     scale = as_scale(scale, query)
-    return GridArguments(query, key, value, window_bias, outside, sizes, outside_value, scale, return_lse)
+    out, lse = torch.ops.mmattn.grid_attention(
+        query, key, value, window_bias, outside, sizes, outside_value, scale, return_lse
+    )
+    return (out, lse) if return_lse else out
 
 
 def _forward(a: GridArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
@@ -248,20 +221,20 @@ def _finite(lse: Tensor) -> Tensor:
 
 
 class Positions:
-    """The window biases of one call, laid out for each arm. For queries ``at`` coordinates, ``(Q)`` replaces ``*S``."""
+    """The window biases of one call, laid out for each arm."""
 
-    def __init__(self, a: GridArguments, window_bias: Tensor, dtype: torch.dtype, at: tuple[Tensor, ...]) -> None:
+    def __init__(self, a: GridArguments, window_bias: Tensor, dtype: torch.dtype) -> None:
         self.window_size = a.window_size
-        self.window = window_bias[_index(*at)].to(dtype)
+        self.window = window_bias.to(dtype)
         if a.outside_bias is None:
             self.outside = self.window.new_full(self.window.shape[:-1], a.outside_value)
         else:
-            self.outside = a.outside_bias[_index(*at)].to(dtype)
+            self.outside = a.outside_bias.to(dtype)
 
     @classmethod
-    def build(cls, a: GridArguments, dtype: torch.dtype, at: tuple[Tensor, ...] = ()) -> Positions | None:
+    def build(cls, a: GridArguments, dtype: torch.dtype) -> Positions | None:
         """Lay out the window biases of a call in a dtype, or return None if it has none."""
-        return None if a.window_bias is None else cls(a, a.window_bias, dtype, at)
+        return None if a.window_bias is None else cls(a, a.window_bias, dtype)
 
     def arm(self, axis: int) -> slice:
         """Select the entries of an axis. The last axis comes first and has the centre, which the other axes omit."""
@@ -299,10 +272,6 @@ class Positions:
         return entry.clamp(0, k + 1)
 
 
-def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    return ALL, ALL, *coordinates
-
-
 def _fake(a: GridArguments) -> tuple[Tensor, Tensor]:
     value, query = a.value, a.query
     out = empty_with_layout(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
@@ -314,46 +283,9 @@ def _flops(a: GridArguments, backward: bool) -> int:
     return attention_flops(a.query.shape, a.value.shape, sum(size) - (len(size) - 1), backward)
 
 
-@torch.no_grad()
-def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Compute the weights of :func:`grid_attention` for selected queries only. Not differentiable.
-
-    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`grid_attention`. Returns
-    ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0 at keys that are
-    not on the axes through the query.
-
-    Example:
-        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
-        >>> weights = grid_attention_weights(query, key, torch.tensor([[0, 0], [3, 5]]))
-        >>> weights.shape, int((weights[0, 0, 1] > 0).sum())  # a query has 8 + 8 − 1 keys
-        (torch.Size([1, 2, 2, 8, 8]), 15)
-    """
-    a = _arguments(query, key, key, **settings)
-    query, key = a.query, a.key
-    size, dtype = query.shape[2:-1], accumulator(query)
-    check_queries(queries, size)
-    at = queries.to(query.device).unbind(-1)
-    row = torch.arange(len(queries), device=query.device)[:, None]
-    with torch.autocast(query.device.type, enabled=False):
-        positions = Positions.build(a, dtype, at)
-        rows = query[_index(*at)].to(dtype) * a.scale  # (B, heads, Q, D)
-        logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
-        for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last
-            line = [coordinate[:, None] for coordinate in at]
-            line[axis] = torch.arange(length, device=query.device)[None]
-            arm = torch.einsum('bhqd,bhqld->bhql', rows, key[_index(*line)].to(dtype))
-            if positions is not None:
-                index = positions.index(axis, at[axis], length)
-                arm += positions.realign(axis, positions.window, positions.outside.unsqueeze(-1), index)
-            logits[_index(row, *line)] = arm
-        return softmax(logits.flatten(3), -1).view(logits.shape)
-
-
 OPERATOR = Operator(
-    'grid_attention(Tensor query, Tensor key, Tensor value, Tensor? window_bias, Tensor? outside_bias, '
-    'int[] window_size, float outside_value, float scale, bool return_lse=True) -> (Tensor, Tensor)',
+    'grid_attention',
     GridArguments,
-    check=_arguments,
     forward=_forward,
     backward=_backward,
     fake=_fake,

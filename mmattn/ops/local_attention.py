@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from .arguments import (
     check_device,
     check_mask,
     check_operands,
-    check_queries,
     expanded_window,
 )
 from .dtypes import accumulator
@@ -43,20 +42,6 @@ class LocalArguments(NamedTuple):
     return_lse: bool = True
 
 
-# fmt: off
-@overload
-def local_attention(
-    query: Tensor | None, key: Tensor | None, value: Tensor, kernel_size: int | tuple[int, int] = ..., *,
-    dilation: int = ..., scale: float | None = ..., window_bias: Tensor | None = ..., key_mask: Tensor | None = ...,
-    iterations: int = ..., return_lse: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def local_attention(
-    query: Tensor | None, key: Tensor | None, value: Tensor, kernel_size: int | tuple[int, int] = ..., *,
-    dilation: int = ..., scale: float | None = ..., window_bias: Tensor | None = ..., key_mask: Tensor | None = ...,
-    iterations: int = ..., return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-# fmt: on
 def local_attention(
     query: Tensor | None,
     key: Tensor | None,
@@ -69,7 +54,7 @@ def local_attention(
     key_mask: Tensor | None = None,
     iterations: int = 1,
     return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:  # with return_lse, tuple[Tensor, Tensor]
     """Attend over the k×k neighbourhood of each position of a 2-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
@@ -119,25 +104,6 @@ def local_attention(
         >>> (share * near.flatten(2, 3) + (1 - share) * far).unflatten(2, (32, 32)).shape
         torch.Size([1, 8, 32, 32, 16])
     """
-    arguments = _arguments(
-        query, key, value, kernel_size, dilation, scale, window_bias, key_mask, iterations, return_lse
-    )
-    out, lse = torch.ops.mmattn.local_attention(*arguments)
-    return (out, lse) if return_lse else out
-
-
-def _arguments(
-    query: Tensor | None,
-    key: Tensor | None,
-    value: Tensor,
-    kernel_size: int | tuple[int, int] = 3,
-    dilation: int = 1,
-    scale: float | None = None,
-    window_bias: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    iterations: int = 1,
-    return_lse: bool = False,
-) -> LocalArguments:
     if (query is None) != (key is None):
         raise ValueError(f'query and key must be given together; {"query" if query is None else "key"} is missing')
     if query is None and window_bias is None:
@@ -164,7 +130,10 @@ def _arguments(
         check_mask(key_mask, (value.shape[0], *value.shape[2:4]))
     check_device(value, query=query, key=key, window_bias=window_bias, key_mask=key_mask)
     scale = as_scale(scale, like)
-    return LocalArguments(query, key, value, window_bias, key_mask, sizes, dilation, scale, iterations, return_lse)
+    out, lse = torch.ops.mmattn.local_attention(
+        query, key, value, window_bias, key_mask, sizes, dilation, scale, iterations, return_lse
+    )
+    return (out, lse) if return_lse else out
 
 
 def squash(x: Tensor) -> Tensor:
@@ -285,61 +254,9 @@ def _flops(a: LocalArguments, backward: bool) -> int:
     return flops + (a.iterations - 1) * (3 if backward else 1) * refining
 
 
-@torch.no_grad()
-def local_attention_weights(
-    query: Tensor | None, key: Tensor | None, queries: Tensor, *, window_bias: Tensor | None = None, **settings: Any
-) -> Tensor:
-    """Compute the weights of :func:`local_attention` for selected queries only. Not differentiable.
-
-    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`local_attention`. Returns
-    ``(B, heads, Q, H, W)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0 outside the
-    neighbourhood of its query.
-
-    Example:
-        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
-        >>> weights = local_attention_weights(query, key, torch.tensor([[0, 0], [3, 5]]), kernel_size=3)
-        >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a corner has 4 neighbours, itself included
-        (torch.Size([1, 2, 2, 8, 8]), 4)
-    """
-    operand = window_bias if key is None else key
-    if operand is None:
-        raise ValueError(NEITHER)
-    if key is None and operand.dim() != 5:
-        raise ValueError(f'window_bias must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
-    query, key, operand, window_bias, key_mask, kernel_size, dilation, scale, iterations, _ = _arguments(
-        query, key, operand, window_bias=window_bias, **settings
-    )
-    if window_bias is not None and key is None:
-        operand = window_bias
-    size, dtype = operand.shape[2:4], accumulator(operand)
-    check_queries(queries, size)
-    steps = [torch.arange(-(k // 2), k // 2 + 1, device='cpu') * dilation for k in kernel_size]
-    around = queries.cpu()[:, None] + torch.cartesian_prod(*steps)  # (Q, K, 2)
-    inside = ((around >= 0) & (around < torch.tensor(size, device='cpu'))).all(-1).to(operand.device)  # (Q, K)
-    rows, columns = (at.clamp(0, n - 1).to(operand.device) for at, n in zip(around.unbind(-1), size))
-    is_key = inside if key_mask is None else (inside & key_mask[:, rows, columns]).unsqueeze(1)  # (…, Q, K)
-    y, x = queries.to(operand.device).unbind(-1)
-    logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype).masked_fill(~is_key, -torch.inf)
-    if query is not None and key is not None:
-        with torch.autocast(operand.device.type, enabled=False):
-            keys = key[:, :, rows, columns].to(dtype).masked_fill(~is_key.unsqueeze(-1), 0)  # (B, heads, Q, K, D)
-            towards = query[:, :, y, x].to(dtype) * scale
-            for _ in range(iterations):
-                logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
-                towards = squash((softmax(logits, -1).unsqueeze(-2) @ keys).squeeze(-2))
-    if window_bias is not None:
-        logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~is_key, 0)
-    weights = logits.new_zeros((*logits.shape[:3], size.numel()))
-    # Entries outside the map have weight 0, and are added to a key at the border.
-    weights.scatter_add_(-1, (rows * size[1] + columns).expand_as(logits), softmax(logits, -1))
-    return weights.unflatten(-1, size)
-
-
 OPERATOR = Operator(
-    'local_attention(Tensor? query, Tensor? key, Tensor value, Tensor? window_bias, Tensor? key_mask, '
-    'int[] kernel_size, int dilation, float scale, int iterations, bool return_lse=True) -> (Tensor, Tensor)',
+    'local_attention',
     LocalArguments,
-    check=_arguments,
     forward=_forward,
     backward=_backward,
     fake=_fake,

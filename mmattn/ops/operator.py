@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -16,6 +16,30 @@ CUDA_LIBRARY = torch.library.Library('mmattn_cuda', 'FRAGMENT')  # the CUDA kern
 Arguments = TypeVar('Arguments', bound=tuple)
 
 
+def schema(arguments: Any, defaults: bool = True) -> str:
+    """Write the arguments of an operator, a NamedTuple, as PyTorch's dispatcher declares them.
+
+    ``Annotated[int, torch.SymInt]`` is an int that may be symbolic.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> schema(NamedTuple('Scaled', [('x', Tensor), ('bias', Tensor | None), ('size', Sequence[int])]))
+        'Tensor x, Tensor? bias, int[] size'
+    """
+    hints, given = get_type_hints(arguments, include_extras=True), arguments._field_defaults if defaults else {}
+    values = {name: f'={value}' for name, value in given.items()}
+    return ', '.join(f'{_schema_type(hint)} {name}{values.get(name, "")}' for name, hint in hints.items())
+
+
+def _schema_type(hint: Any) -> str:
+    inner = get_args(hint)
+    if not inner:
+        return hint.__name__
+    if get_origin(hint) is Annotated:
+        return inner[1].__name__
+    return _schema_type(inner[0]) + ('[]' if get_origin(hint) is Sequence else '?')
+
+
 class Operator(Generic[Arguments]):
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
@@ -24,9 +48,10 @@ class Operator(Generic[Arguments]):
     arguments as one named tuple.
 
     Args:
-        schema (str): name, arguments and outputs. The first dimension of every tensor is the batch. If the last
-            argument is ``return_lse``, the second output is a log-sum-exp, which is undefined if it is False.
-        arguments (type): a NamedTuple of the arguments.
+        name (str): name of the operator.
+        arguments (type): a NamedTuple of the arguments: :func:`schema` is derived from it. The first dimension of every
+            tensor is the batch. If the last argument is ``return_lse``, the second output is a log-sum-exp, which is
+            undefined if it is False.
         forward (Callable): computes the outputs in float32 or float64. Every kernel is compared with it. With
             ``exact=False``, it computes in the dtype of the operands, as on GPUs.
         backward (Callable): called with the gradient of each differentiable output (None if it has none, except for
@@ -36,25 +61,24 @@ class Operator(Generic[Arguments]):
         flops (Callable): counts FLOPs from the arguments, and a bool, True for the backward pass.
         kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
         differentiable (sequence of str): names of the first outputs, which have a derivative. Defaults to ('out',).
+            There are no outputs but these and the kept ones.
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
         always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``, and run everywhere. Defaults to
             False.
-        check (Callable, optional): checks the arguments of the public function and returns the tuple, for
-            :func:`mmattn.ops.explain`.
 
     Example:
         >>> from typing import NamedTuple
         >>> Square = NamedTuple('Square', [('x', Tensor)])
-        >>> SQUARE = Operator('square(Tensor x) -> Tensor', Square, forward=lambda a: a.x**2,
-        ...                   backward=lambda grad, a: [2 * grad * a.x], fake=lambda a: torch.empty_like(a.x),
-        ...                   flops=lambda a, backward: a.x.numel(), always_exact=True)
+        >>> SQUARE = Operator('square', Square, forward=lambda a: a.x**2, backward=lambda grad, a: [2 * grad * a.x],
+        ...                   fake=lambda a: torch.empty_like(a.x), flops=lambda a, backward: a.x.numel(),
+        ...                   always_exact=True)
         >>> torch.ops.mmattn.square(torch.tensor([3.0]))
         tensor([9.])
     """
 
     def __init__(
         self,
-        schema: str,
+        name: str,
         arguments: type[Arguments],
         *,
         forward: Callable,
@@ -65,30 +89,29 @@ class Operator(Generic[Arguments]):
         differentiable: Sequence[str] = ('out',),
         layout: torch.memory_format = torch.contiguous_format,
         always_exact: bool = False,
-        check: Callable[..., Arguments] | None = None,
     ) -> None:
-        self.name, _, signature = schema.partition('(')
-        self.Arguments, self.check = arguments, check
+        self.name, self.Arguments = name, arguments
         self._forward, self._backward, self._fake, self._flops = forward, backward, fake, flops
         self._layout = layout
         self.leading = len(differentiable) + len(kept)  # arguments of the backward operator that come first
         leading = ['Tensor grad', *(f'Tensor? grad_{x}' for x in differentiable[1:]), *(f'Tensor {x}' for x in kept)]
         self.keeps_lse = 'lse' in kept
-        operands = signature.partition(') -> ')[0].replace('=True', '')
-        derivative = f'({", ".join(leading)}, {operands}, bool[] needed) -> Tensor[]'
+        outputs = ', '.join(['Tensor'] * max(len(kept), len(differentiable)))
+        signature = f'({schema(arguments)}) -> {f"({outputs})" if "," in outputs else outputs}'
+        derivative = f'({", ".join(leading)}, {schema(arguments, defaults=False)}, bool[] needed) -> Tensor[]'
         run, run_backward = (
             (self.reference, self.reference_backward) if always_exact else (self._run, self._run_backward)
         )
-        self._define(self.name, f'({signature}', run, self.fake)
-        self._define(f'{self.name}_backward', derivative, run_backward, self.fake_backward)
-        dispatch.OPERATORS[self.name] = self
-        dispatch.register(self.name, 'reference', self.reference, self.reference_backward)
+        self._define(name, signature, run, self.fake)
+        self._define(f'{name}_backward', derivative, run_backward, self.fake_backward)
+        dispatch.OPERATORS[name] = self
+        dispatch.register(name, 'reference', self.reference, self.reference_backward)
         if not always_exact:
-            dispatch.register(self.name, 'composition', self.composition, self.composition_backward)
-        self.run = getattr(torch.ops.mmattn, self.name).default
-        autograd.register(self.name, len(differentiable))
-        count_flops(self.name, lambda *operands: flops(arguments(*operands), False))
-        count_flops(f'{self.name}_backward', lambda *x: flops(arguments(*x[self.leading : -1]), True))
+            dispatch.register(name, 'composition', self.composition, self.composition_backward)
+        self.run = getattr(torch.ops.mmattn, name).default
+        autograd.register(name, len(differentiable))
+        count_flops(name, lambda *operands: flops(arguments(*operands), False))
+        count_flops(f'{name}_backward', lambda *x: flops(arguments(*x[self.leading : -1]), True))
 
     def reference(self, *operands: Any) -> Any:
         """Evaluate the operator in float32 or float64."""

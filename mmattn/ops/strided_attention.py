@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, Literal, NamedTuple, overload
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,14 +25,12 @@ from .arguments import (
     check_one_per_axis,
     check_operands,
     check_positions,
-    check_queries,
     expanded,
 )
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
-from .neighbourhood import softmax
 from .operator import Operator
 from .patterns import PATTERNS, as_step, check_step, reaches, strided_offsets
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
@@ -45,26 +43,12 @@ class StridedArguments(NamedTuple):
     key: Tensor  # (B, heads, *R, D)
     value: Tensor  # (B, heads, *R, Dv)
     offset_bias: Sequence[Tensor]  # (B, heads, *S, K) for each axis
-    step: Sequence[int]  # empty: ⌈√side⌉ of each axis
+    step: Sequence[Annotated[int, torch.SymInt]]  # empty: ⌈√side⌉ of each axis
     pattern: str
     scale: float
     return_lse: bool = True
 
 
-# fmt: off
-@overload
-def strided_attention(
-    query: Tensor, key: Tensor, value: Tensor, *,
-    pattern: str, step: int | tuple[int, ...] | None = ..., scale: float | None = ...,
-    offset_bias: Sequence[Tensor] = ..., return_lse: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def strided_attention(
-    query: Tensor, key: Tensor, value: Tensor, *,
-    pattern: str, step: int | tuple[int, ...] | None = ..., scale: float | None = ...,
-    offset_bias: Sequence[Tensor] = ..., return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-# fmt: on
 def strided_attention(
     query: Tensor,
     key: Tensor,
@@ -75,7 +59,7 @@ def strided_attention(
     scale: float | None = None,
     offset_bias: Sequence[Tensor] = (),
     return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:  # with return_lse, tuple[Tensor, Tensor]
     """Attend over a cube of keys, or over the keys at multiples of a step.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The sum is
@@ -112,21 +96,6 @@ def strided_attention(
         >>> strided_attention(query, key, value, pattern='block', step=(4, 8, 8)).shape
         torch.Size([1, 2, 4, 32, 32, 16])
     """
-    arguments = _arguments(query, key, value, pattern, step, scale, offset_bias, return_lse)
-    out, lse = torch.ops.mmattn.strided_attention(*arguments)
-    return (out, lse) if return_lse else out
-
-
-def _arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    pattern: str,
-    step: int | tuple[int, ...] | None = None,
-    scale: float | None = None,
-    offset_bias: Sequence[Tensor] = (),
-    return_lse: bool = False,
-) -> StridedArguments:
     query, key, value = check_operands(query, key, value, axes=(1, 3))
     check_choice('pattern', pattern, PATTERNS)
     check_positions('query', query)
@@ -142,7 +111,9 @@ def _arguments(
             for axis, (bias, offset) in enumerate(zip(offset_bias, offsets))
         ]
     check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
-    return StridedArguments(query, key, value, biases, steps, pattern, as_scale(scale, query), return_lse)
+    scale = as_scale(scale, query)
+    out, lse = torch.ops.mmattn.strided_attention(query, key, value, biases, steps, pattern, scale, return_lse)
+    return (out, lse) if return_lse else out
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:
@@ -432,43 +403,9 @@ def _flops(a: StridedArguments, backward: bool) -> int:
     return attention_flops((*a.query.shape[:2], a.query.shape[-1]), a.value.shape, pairs, backward)
 
 
-@torch.no_grad()
-def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Compute the weights of :func:`strided_attention` for selected queries only. Not differentiable.
-
-    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`strided_attention`, and also
-    returns ``(B, heads, Q, *R)``. The weights of keys outside the pattern are 0.
-
-    Example:
-        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
-        >>> queries = torch.tensor([[0, 0], [3, 5]])
-        >>> weights = strided_attention_weights(query, key, queries, pattern='strided', step=4)
-        >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a query has 2×2 keys
-        (torch.Size([1, 2, 2, 8, 8]), 4)
-    """
-    a = _arguments(query, key, key, **settings)
-    query, key, offset_bias, pattern = a.query, a.key, a.offset_bias, a.pattern
-    steps = as_step(a.step or None, query.shape[2:-1], key.shape[2:-1])
-    size, dtype = key.shape[2:-1], accumulator(query)
-    check_queries(queries, query.shape[2:-1])
-    at = queries.to(query.device).unbind(-1)
-    rows: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
-    with torch.autocast(query.device.type, enabled=False):
-        logits = query[rows].to(dtype) * a.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
-        for axis, (i, length, step) in enumerate(zip(at, size, steps)):
-            j = torch.arange(length, device=query.device)
-            table = offset_bias[axis][rows] if offset_bias else None
-            entry = _entries(i[:, None], j, length, step, pattern, table)
-            along = _along(entry, table, dtype).unflatten(-1, _alone(length, axis, len(size)))
-            logits.unflatten(-1, size).add_(along)
-        return softmax(logits, -1).unflatten(-1, size)
-
-
 OPERATOR = Operator(
-    'strided_attention(Tensor query, Tensor key, Tensor value, Tensor[] offset_bias, SymInt[] step, str pattern, '
-    'float scale, bool return_lse=True) -> (Tensor, Tensor)',
+    'strided_attention',
     StridedArguments,
-    check=_arguments,
     forward=_forward,
     backward=_backward,
     fake=lambda a: empty_outputs(a.query, a.value),

@@ -93,8 +93,8 @@ def window_zscore(
     if key_mask is not None:
         check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
     check_device(window_bias, outside_bias=outside, key_mask=key_mask)
-    arguments = ZscoreArguments(window_bias, outside, key_mask, sizes, outside_value, is_causal, support)
-    return torch.ops.mmattn.window_zscore(*arguments)[:2]
+    tensors = window_bias, outside, key_mask
+    return torch.ops.mmattn.window_zscore(*tensors, sizes, outside_value, is_causal, support)[:2]
 
 
 class _Slice(NamedTuple):
@@ -216,8 +216,7 @@ def _flops(a: ZscoreArguments, backward: bool) -> int:
 
 
 OPERATOR = Operator(
-    'window_zscore(Tensor window_bias, Tensor? outside_bias, Tensor? key_mask, int[] window_size, '
-    'float outside_value, bool is_causal, str support) -> (Tensor, Tensor, Tensor)',
+    'window_zscore',
     ZscoreArguments,
     forward=_forward,
     backward=_backward,

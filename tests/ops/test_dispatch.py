@@ -321,7 +321,7 @@ def test_explain_says_what_runs_a_call_and_why(gpu, monkeypatch):
         x = torch.empty(1, 1, 3, 4, 2, device='cuda', dtype=torch.bfloat16)
         text = ops.explain(global_attention, x, x, x)
     assert 'forward: composition\n    not triton: Triton is not installed' in text
-    for function, arguments in ((ops.strided_offsets, ((3, 4), 2, 'block')), (ops.window_zscore, (x, 3))):
+    for function, arguments in ((ops.strided_offsets, ((3, 4), 2, 'block')), (ops.projection, (x, x))):
         with pytest.raises(ValueError, match=rf'one of mmattn\.ops with kernels.*got {function.__name__}'):
             ops.explain(function, *arguments)
 

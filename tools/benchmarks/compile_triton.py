@@ -21,9 +21,10 @@ from unittest import mock
 import torch
 
 import mmattn.utils.command
+from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
-from mmattn.ops.dispatch import OPERATORS
+from mmattn.ops.dispatch import record_call
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 CHANNELS = (32, 64, 128, 256)
@@ -119,7 +120,7 @@ def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool =
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
         for tensors, settings in calls(dtype, channels, positions):
-            arguments = OPERATORS[operator].check(*tensors, **settings)
+            _, arguments = record_call(getattr(ops, operator), *tensors, **settings)
             out, lse = module.forward(*arguments)
             module.backward(out, lse, out, lse, *arguments, [True] * len(list_tensors(arguments)))
     return found

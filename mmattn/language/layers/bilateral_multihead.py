@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from mmattn.layers.attention_weights import AttentionWeights
 from mmattn.layers.relative_position import RelativePosition
 from mmattn.layers.window_position import POSITIONS, WindowPosition
-from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops import global_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_divisor, check_number, check_positive
 
@@ -70,7 +70,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         torch.Size([2, 10, 16])
     """
 
-    operator_weights = staticmethod(global_attention_weights)
+    operator = staticmethod(global_attention)
     # nn.TransformerEncoder reads both. False disables its fast path, which would ignore positions.
     batch_first = True
     _qkv_same_embed_dim = False

@@ -69,10 +69,6 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
         >>> bilinear_logits(words, regions, weight).shape
         torch.Size([2, 4, 14, 36])
     """
-    return torch.ops.mmattn.bilinear_logits(*_logits_arguments(query, key, weight))
-
-
-def _logits_arguments(query: Tensor, key: Tensor, weight: Tensor) -> LogitsArguments:
     query, key = _check_pair(query, key, 'key')
     if not weight.is_floating_point():
         raise TypeError(f'weight must be floating-point; got {weight.dtype}')
@@ -80,7 +76,7 @@ def _logits_arguments(query: Tensor, key: Tensor, weight: Tensor) -> LogitsArgum
     if weight.dim() not in (2, 3) or weight.shape[-1] != channels or weight.shape[:-2] not in ((), (batch,)):
         raise ValueError(f'weight must be (G, {channels}) or ({batch}, G, {channels}); got {tuple(weight.shape)}')
     check_device(query, key=key, weight=weight)
-    return LogitsArguments(query, key, weight.expand(batch, *weight.shape[-2:]))
+    return torch.ops.mmattn.bilinear_logits(query, key, weight.expand(batch, *weight.shape[-2:]))
 
 
 def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
@@ -136,10 +132,6 @@ def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> Tensor:
         >>> bilinear_pooling(weights, torch.randn(2, 14, 64), torch.randn(2, 36, 64)).shape
         torch.Size([2, 4, 64])
     """
-    return torch.ops.mmattn.bilinear_pooling(*_pooling_arguments(weights, query, value))
-
-
-def _pooling_arguments(weights: Tensor, query: Tensor, value: Tensor) -> PoolingArguments:
     query, value = _check_pair(query, value, 'value')
     if not weights.is_floating_point():
         raise TypeError(f'weights must be floating-point; got {weights.dtype}')
@@ -147,7 +139,7 @@ def _pooling_arguments(weights: Tensor, query: Tensor, value: Tensor) -> Pooling
     if weights.dim() != 4 or weights.shape[::2] != (batch, queries) or weights.shape[3] != keys:
         raise ValueError(f'weights must be ({batch}, G, {queries}, {keys}); got {tuple(weights.shape)}')
     check_device(query, weights=weights, value=value)
-    return PoolingArguments(weights, query, value)
+    return torch.ops.mmattn.bilinear_pooling(weights, query, value)
 
 
 def bilinear_attention(
@@ -283,9 +275,8 @@ def _flops_pooling(args: PoolingArguments, backward: bool) -> int:
 
 
 LOGITS = Operator(
-    'bilinear_logits(Tensor query, Tensor key, Tensor weight) -> Tensor',
+    'bilinear_logits',
     LogitsArguments,
-    check=_logits_arguments,
     forward=_logits,
     backward=_logits_backward,
     fake=_fake_logits,
@@ -294,9 +285,8 @@ LOGITS = Operator(
     always_exact=True,
 )
 POOLING = Operator(
-    'bilinear_pooling(Tensor weights, Tensor query, Tensor value) -> Tensor',
+    'bilinear_pooling',
     PoolingArguments,
-    check=_pooling_arguments,
     forward=_pooling,
     backward=_pooling_backward,
     fake=_fake_pooling,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.layers.attention_weights import TermWeights, check_terms
-from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops import global_attention
 from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
@@ -62,7 +62,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         True
     """
 
-    operator_weights = staticmethod(global_attention_weights)
+    operator = staticmethod(global_attention)
 
     def __init__(
         self,
