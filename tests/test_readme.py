@@ -172,7 +172,7 @@ def test_blocks_of_code_are_of_their_language(page):
 def test_options_of_commands_are_those_of_the_tools():
     """Each ``--option`` of a command is in the code of its tool, or in what all tools share."""
     libraries = (f'mmattn/{folder}/conversion.py' for folder in ('language/translation', 'language/regions', 'utils'))
-    places = 'mmattn/engine/command_line.py', *libraries
+    places = 'mmattn/engine/command_line.py', 'tools/reproduction/machine.py', *libraries
     shared = ''.join((ROOT / place).read_text() for place in places)
     commands = [
         (page, *command)

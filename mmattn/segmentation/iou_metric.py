@@ -16,7 +16,8 @@ class IoUMetric(mmseg.evaluation.IoUMetric):
     ``iou_metrics``, there are also 'mDice_foreground', 'mFscore_foreground' and so on.
 
     Args:
-        background (str or sequence of str): class, or classes, that these means leave out. Defaults to 'background'.
+        background (str or sequence of str): class, or classes, that these means leave out. Defaults to (): there are
+            mmseg's metrics alone.
         output_dir (str, optional): folder for the predicted label maps. Defaults to None.
         **kwargs: as in mmseg's ``IoUMetric``.
 
@@ -27,7 +28,7 @@ class IoUMetric(mmseg.evaluation.IoUMetric):
 
     suffix = '_foreground'
 
-    def __init__(self, background: str | Sequence[str] = 'background', output_dir: str | None = None, **kwargs) -> None:
+    def __init__(self, background: str | Sequence[str] = (), output_dir: str | None = None, **kwargs) -> None:
         super().__init__(output_dir=output_dir, **kwargs)
         self.background = [background] if isinstance(background, str) else [*background]
 
@@ -50,7 +51,7 @@ class IoUMetric(mmseg.evaluation.IoUMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Compute mmseg's metrics, in percent, and those of the foreground."""
         metrics = super().compute_metrics(results)
-        if self.format_only:
+        if self.format_only or not self.background:
             return metrics
         areas = [sum(parts) for parts in zip(*results)]
         values = self.total_area_to_metrics(*areas, self.metrics, self.nan_to_num, self.beta)
