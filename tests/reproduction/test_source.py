@@ -30,7 +30,7 @@ def find(table, name, setting=''):
 
 
 def differing(row):
-    return [difference.words for difference in differences(row._replace(deviations=[]), map(shipped, row.configs))]
+    return [difference.words for difference in differences(row._replace(deviations={}), map(shipped, row.configs))]
 
 
 STATED = {
@@ -120,7 +120,7 @@ def test_every_stage_is_compared():
     as_stated, configs = differing(row), [deepcopy(shipped(name)) for name in row.configs]
     for stage, cfg in enumerate(configs, 1):
         cfg.optim_wrapper.optimizer.betas = (0.5, 0.5)
-        changed = [difference.words for difference in differences(row._replace(deviations=[]), configs)]
+        changed = [difference.words for difference in differences(row._replace(deviations={}), configs)]
         added = f'betas 0.5, 0.5 (source: 0.9, {0.98 if stage == 1 else 0.999}) in stage {stage}'
         assert {*changed} - {*as_stated} >= {added}
         assert len({*changed} - {*as_stated}) == stage
@@ -175,7 +175,7 @@ def test_augmentation_is_what_changes_pictures(change, words):
     cfg = deepcopy(shipped(row.configs[0]))
     (resize,) = (step for step in cfg.train_dataloader.dataset.pipeline if step.type == 'mmattn.ClipResize')
     resize.update(change)
-    (difference,) = differences(row._replace(source=[{'augmentation': 'x'}], deviations=[]), [cfg])
+    (difference,) = differences(row._replace(source=[{'augmentation': 'x'}], deviations={}), [cfg])
     assert difference.words == f'augmentation {words} (source: x)'
 
 

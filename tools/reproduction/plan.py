@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from hashlib import sha256
 from pathlib import Path
@@ -115,15 +115,17 @@ def words(methods: list[Method], protocol: Protocol, data: Config | None) -> lis
     return list(dict.fromkeys(text for texts in differences for text in texts))
 
 
-def source_words(rows: list[Row]) -> tuple[list[str], list[str]]:
+def source_words(rows: list[Row], options: Mapping[str, Any] = {}) -> tuple[list[str], list[str]]:
     """Return what the configs of rows have otherwise than the source states, and what the source does not state.
 
     If the table has other rows, too, a text ends with the names of its own. For an ensemble, its members are compared.
+    ``options`` are further settings of all rows.
     """
     rows = [*{(part.name, part.setting): part for row in rows for part in row.members or [row]}.values()]
     names_by_difference: dict[Difference, list[str]] = {}
     for row in rows:
-        for difference in differences(row, map(shipped, row.configs)):
+        with_options = row._replace(options={**row.options, **options})
+        for difference in differences(with_options, map(shipped, row.configs)):
             name = f'{row.name}, {row.setting}' if row.setting else row.name
             names_by_difference.setdefault(difference, []).append(name)
     texts = {

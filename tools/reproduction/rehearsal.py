@@ -174,7 +174,7 @@ def rehearse_table(rows: Sequence[Row], to_train: Sequence[bool], folder: Path) 
         with logged(place / 'log.txt'):
             try:
                 configs = [cfg.to_dict() for cfg in adapt(row, TINY, None)]
-                digest = sha256(str([row._replace(source=[], deviations=[]), configs]).encode()).hexdigest()
+                digest = sha256(str([row._replace(source=[], deviations={}), configs]).encode()).hexdigest()
                 before = outcomes.get(key)
                 if before is not None and before[0] == digest and before[1].suffices(kind):
                     outcome = before[1]

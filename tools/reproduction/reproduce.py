@@ -112,7 +112,7 @@ def reproduce(
     comparable = not deviations and not scope.folds
     choices: list[str] = []
     if follows_source(methods, protocol, data):
-        differing, choices = source_words([row for method in methods for row in method.rows])
+        differing, choices = source_words([row for method in methods for row in method.rows], protocol.options)
         deviations += differing
     if scope.folds:
         deviations.append(f'{len(folds)} folds, each tested on other samples')

@@ -4,8 +4,8 @@ A metafile has it under ``Source`` of a collection: a list of entries with ``Tab
 ``Rows`` (names, in which * matches any text) and ``Stages`` (numbers from 1), the ``Place`` in the source, and
 ``Settings``. The settings of all entries that name a row and a stage are merged in order. ``READERS`` finds a setting
 in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`. What no setting of a
-config shows is under ``Deviations``: entries with a ``Text`` in place of settings. The README of the collection lists
-the same texts.
+config shows is under ``Deviations``: entries with a ``Text`` in place of settings, which is left out where an option of
+the row matches ``Unless``. The README of the collection lists the same texts.
 """
 
 import inspect
@@ -77,8 +77,9 @@ def deviation_text(entry: Mapping[str, str]) -> str:
     return f'{entry["Text"]} ({entry["Place"]})'
 
 
-def deviation_texts(collections: Iterable[Mapping[str, Any]], row: 'Row') -> list[str]:
-    return [*map(deviation_text, _entries(collections, 'Deviations', row))]
+def deviations(collections: Iterable[Mapping[str, Any]], row: 'Row') -> dict[str, str]:
+    """Return the deviations of a row in words, and the pattern of an option without which each holds, or ''."""
+    return {deviation_text(entry): entry.get('Unless', '') for entry in _entries(collections, 'Deviations', row)}
 
 
 class Difference(NamedTuple):
@@ -118,7 +119,10 @@ def differences(row: 'Row', shipped: Iterable[Config]) -> list[Difference]:
         where = f' in stage{"s"[: len(numbers) > 1]} {" and ".join(map(str, numbers))}'
         is_everywhere = name in OF_ROW or len(numbers) == len(row.configs)
         different.append(difference._replace(words=difference.words + where * (not is_everywhere)))
-    return different + [Difference(text, True) for text in row.deviations]
+    for text, unless in row.deviations.items():
+        if not any(fnmatchcase(key, unless) for key in row.options):
+            different.append(Difference(text, True))
+    return different
 
 
 def is_same(stated: Any, ours: Any) -> bool:

@@ -9,7 +9,7 @@ from mmengine.fileio import load
 
 from mmattn.utils import config_path
 
-from .source import deviation_texts, settings
+from .source import deviations, settings
 
 
 class Row(NamedTuple):
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     source: list[dict[str, Any]] = []  # what the source states of each stage, see source.py
     costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
     members: list[Any] = []  # rows whose models are joined
-    deviations: list[str] = []  # from the source, in words
+    deviations: dict[str, str] = {}  # from the source, in words
     paper: str = ''  # title of the paper and chapter; '' if the table is our own
 
     @property
@@ -75,7 +75,7 @@ def read_tables() -> dict[str, list[Row]]:
             stated = [settings(collections, row, number) for number in numbers]
             stated = stated if any(stated) else []
             paper = _paper(collections, model, entry['Table']) if stated or row.metrics or row.members else ''
-            texts = deviation_texts(collections, row) if stated else []
+            texts = deviations(collections, row) if stated else {}
             tables[entry['Table']].append(row._replace(source=stated, deviations=texts, paper=paper))
     return {table: sorted(_with_members(tables[table]), key=_place) for table in sorted(tables)}
 
