@@ -69,4 +69,4 @@ def attention_rows(
         channel = torch.arange(len(queries), device=like.device)
         (rows,) = torch.autograd.grad(out[(slice(None), slice(None), *at, channel)].sum(), value)
     total = rows.flatten(2, -2).sum(2)[(..., *[None] * len(at))]  # not 1 if a log-sum-exp of ±1e8 has been rounded
-    return rows.movedim(-1, 2) / total.masked_fill_(total == 0, 1)
+    return (rows.movedim(-1, 2) / total.masked_fill_(total == 0, 1)).contiguous()
