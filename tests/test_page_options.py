@@ -68,11 +68,18 @@ CASES = {
 }
 
 
-def build(name, key, value):
+def together(page, key, value, place):
+    """The options of one part that a command prints beside each other, such as the type of a loss and its options."""
+    part, text = key.rpartition('.')[0], page.read_text(encoding='utf-8')
+    others = [(k, v) for k, v, at in printed(page) if '`' not in text[min(at, place) : max(at, place)] and k != key]
+    return [f'{k}={v}' for k, v in (*others, (key, value)) if k.rpartition('.')[0] == part]
+
+
+def build(name, key, words):
     cfg = Config.fromfile(config_path(name))
     options = argparse.ArgumentParser()
     add_config_options(options)
-    cfg.merge_from_dict(options.parse_args(['--cfg-options', *shlex.split(f'{key}={value}')]).cfg_options)
+    cfg.merge_from_dict(options.parse_args(['--cfg-options', *shlex.split(' '.join(words))]).cfg_options)
     assert depth(cfg, key) == key.count('.') + 1
     if key.startswith('model.'):
         init_default_scope(cfg.get('default_scope', 'mmattn'))
@@ -93,7 +100,7 @@ def test_an_option_builds_as_printed(case):
     for name in deepest:
         try:
             if not missing.get(name):
-                return build(name, key, value)
+                return build(name, key, together(page, key, value, end))
         except Exception as error:
             errors.append(f'{name}: {type(error).__name__}: {error}')
     reason = next(filter(None, missing.values()), None)

@@ -215,15 +215,6 @@ def test_every_table_of_a_paper_is_compared(table):
     assert bool(stated or choices) == (table not in OWN)
 
 
-@pytest.mark.parametrize('table', ['3.5', '3.6', '3.7'])
-def test_translation_differs_in_checkpoints_and_length_penalty(table):
-    stated, _ = printed(table)
-    names = {text.split(' (')[0].rsplit(' ', 1)[0] for text in stated if text.startswith('length')}
-    assert names == {'length penalty'}
-    assert any(text.startswith('tested checkpoint best in the validation (source: average of') for text in stated)
-
-
-@pytest.mark.parametrize(('setting', 'layers'), [('En-De', 7), ('De-En', 7)])
-def test_layers_of_a_config_per_layer_are_counted(setting, layers):
-    row = find('3.5', 'Dynamic Conv', setting)
-    assert READERS['layers'](shipped(row.configs[-1]), row) == layers
+@pytest.mark.parametrize('setting', ['En-De', 'De-En'])
+def test_layers_of_a_config_per_layer_are_counted(setting):
+    assert 'layers 7' in differing(find('3.5', 'Dynamic Conv', setting))
