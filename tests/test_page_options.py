@@ -42,7 +42,7 @@ def depth(cfg, key):
         except (KeyError, IndexError, TypeError, ValueError):
             return i
         if not isinstance(cfg, dict | list | tuple):
-            return i + (cfg is not None)
+            return i + (cfg is not None or i == key.count('.'))
     return key.count('.') + 1
 
 
