@@ -75,6 +75,7 @@ def table(layer, axis, offset, axes, limits=None, step=1):
 @pytest.mark.parametrize(('spatial', 'temporal'), [*POSITIONS, ('relative', 'trained')], ids=str)
 @pytest.mark.parametrize('kind', [GridAttention3d, DenseAttention3d])
 def test_grid_attention_is_eq_5_9_and_dense_attention_eq_5_1(kind, spatial, temporal, crossed):
+    size = SIZE if kind is GridAttention3d else (3, 2, 3)
     limits = LIMITS if temporal == 'trained' else None
     options = dict(clip_offset=limits) if limits else {}
     options |= dict(wavelength=100.0) if kind is DenseAttention3d else {}  # as in the thesis's public operators
@@ -82,7 +83,7 @@ def test_grid_attention_is_eq_5_9_and_dense_attention_eq_5_1(kind, spatial, temp
     layer = randomised(kind(C, HEADS, 0.7, spatial, temporal, max_offset=4, **options), 0.4)
     if temporal == 'sinusoidal':
         assert layer.temporal_encoding.wavelength == (100 if kind is DenseAttention3d else 10000)
-    query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
+    query, key = (literal.randn(1, *size, C, seed=seed).requires_grad_() for seed in (1, 2))
     other = key if crossed else query
 
     def reaches(p, r):
@@ -99,10 +100,11 @@ def test_grid_attention_is_eq_5_9_and_dense_attention_eq_5_1(kind, spatial, temp
     expected, weights = attend(layer, query, other, NUMBERS, NUMBERS, temporal, vectors, reaches)
     ours = layer(query, key if crossed else None, NUMBERS)
     assert_equal_with_gradients(ours, expected, query, layer)
+    queries = QUERIES % torch.tensor(size)
     found = layer.attention_weights(
-        query, key if crossed else None, NUMBERS, queries=QUERIES, kind=layer.attention_kinds[-1]
+        query, key if crossed else None, NUMBERS, queries=queries, kind=layer.attention_kinds[-1]
     )
-    torch.testing.assert_close(found[0].flatten(2), weights[:, ROWS])
+    torch.testing.assert_close(found[0].flatten(2), weights.unflatten(1, size)[(slice(None), *queries.T)])
 
 
 # Every position with blocks that need padding; every pattern with relative positions.
