@@ -86,6 +86,12 @@ def test_all_masks_together_are_the_weighted_mean_of_their_probabilities():
         np.testing.assert_array_equal(found[number][sure] == 1, (mean > 0.5)[sure])
 
 
+def test_frames_come_once_and_in_order():
+    for numbers in ((0, 2, 1), (0, 1, 1)):
+        with pytest.raises(ValueError, match=f'got 1 after {max(numbers)}'):
+            follow(ClipSession(build()), [FRAMES[number] for number in numbers], given(0, 1))
+
+
 def test_a_cell_of_a_mask_has_the_share_of_its_pixels():
     """Of a frame that is halved; masks without a pattern, and a cell of each object alone."""
     mask = np.random.default_rng(0).choice(np.uint8([0, 1, 5]), (48, 64))

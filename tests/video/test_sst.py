@@ -217,6 +217,7 @@ def test_every_parameter_learns(options, root):
 
 def test_the_losses_are_the_means_over_objects(root):
     model = build(dice_weight=2)
+    model.score.bias.data[1] += 0.5  # so that parts of the objects are found
     one, two = (in_training(root, 2, ClipRandomCrop((40, 52))) for _ in range(2))
     assert (one['data_samples'].gt_masks.data == 255).any()  # what was added around the frame
     data = model.data_preprocessor(pseudo_collate([one, two]))
@@ -232,6 +233,8 @@ def test_the_losses_are_the_means_over_objects(root):
             dices.append(1 - (2 * foreground[there].sum() + 1) / (foreground.sum() + there.sum() + 1))
             found = foreground > 0.5
             ious.append(100 * (found & there).sum() / max(1, (found | there).sum()))
+    assert len({*map(float, ious)} - {0}) == 2
+    assert len({*map(float, ious)} - {0}) == 2
     for name, values, weight in (('loss_mask', expected, 1), ('loss_dice', dices, 2), ('acc_iou', ious, 1)):
         torch.testing.assert_close(losses[name], weight * torch.stack(values).mean())
     model.dice_weight = 0
