@@ -41,6 +41,12 @@ def test_a_processor_without_fast_products_is_a_warning(monkeypatch, factor):
     assert [text.endswith(expected) for text in warnings] == ([True] if factor == 7 else [])
 
 
+def test_the_time_of_a_product_is_the_shortest_of_three(monkeypatch):
+    clock = iter([100.0, 107.0, 200.0, 205.0, 300.0, 306.0])
+    monkeypatch.setattr(cpu.time, 'perf_counter', lambda: next(clock))
+    assert cpu._product_time(torch.float32) == 5
+
+
 EMULATED = """
 import torch
 from mmattn.engine.cpu import SLOW, _product_time
