@@ -5,13 +5,13 @@ from functools import partial
 from mmattn.utils.lazy import lazy_names
 
 from .attention_rows import attention_rows
-from .dispatch import explain
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention
 from .grid_attention import grid_attention
 from .local_attention import local_attention
 from .patterns import grid_support, strided_offsets, strided_support
 from .projection import projection
+from .reports import explain
 from .strided_attention import strided_attention
 from .zscore import window_zscore
 

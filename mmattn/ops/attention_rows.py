@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .arguments import check_queries
-from .dispatch import record_call
 from .dtypes import accumulator
+from .operator import record_call
 
 
 def attention_rows(

@@ -1,13 +1,25 @@
 """Derivatives of the operators, and their batching under ``torch.vmap``.
 
-``torch.library.register_autograd`` supports gradients only: forward-mode derivatives are silently 0, and
-``torch.func.grad`` and second derivatives raise obscure errors. This module therefore registers autograd kernels. The
-README says what this costs.
+This module registers autograd kernels. The README says what this costs. ``torch.library.register_autograd`` cannot
+replace them, neither for :func:`projection` nor where no compiler built those of ``csrc/autograd.cpp``: it supports
+gradients only. With it, forward-mode derivatives are 0, without an error, and ``torch.func.grad`` is an error.
+
+Example:
+    >>> toy = torch.library.Library('mmattn_toy', 'FRAGMENT')
+    >>> name = toy.define('double(Tensor x) -> Tensor')
+    >>> toy.impl(name, lambda x: 2 * x, 'CompositeExplicitAutograd')
+    >>> torch.library.register_autograd(f'mmattn_toy::{name}', lambda ctx, grad: 2 * grad, lib=toy)
+    >>> x = torch.ones(())
+    >>> torch.func.jvp(torch.ops.mmattn_toy.double, (x,), (x,))[1]  # it should be 2
+    tensor(0.)
+    >>> torch.func.grad(torch.ops.mmattn_toy.double)(x)
+    Traceback (most recent call last):
+    RuntimeError: In order to use an autograd.Function with functorch transforms...it must override the setup_context...
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,7 +97,6 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
     gradient or None for each tensor.
     """
     op = getattr(torch.ops.mmattn, name).default
-
     defaults = [x.default_value for x in op._schema.arguments]
 
     def kernel(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
@@ -100,17 +111,11 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
         if not recorded and forward_ad._current_level < 0:
             return below(*arguments)
         template = _replace(arguments, lambda x: Tensor if isinstance(x, Tensor) else x)  # keeps no tensors
-
-        def fill(tensors: Sequence[Tensor]) -> Sequence:
-            remaining = iter(tensors)
-            return _replace(template, lambda x: next(remaining) if x is Tensor else x)
-
+        formula = _Formula(name, below, gradients, differentiable, kept, template)
         # The dispatcher calls this kernel once for each active transform of torch.func, so it must handle one level;
         # `Function.apply` would apply all transforms again.
         with enable_single_level_autograd_function():
-            outputs = super(torch.autograd.Function, _Call).apply(
-                name, below, gradients, differentiable, kept, fill, *tensors
-            )
+            outputs = super(torch.autograd.Function, _Call).apply(formula, *tensors)
         return _as_returned(op, outputs)
 
     for key in KEYS:
@@ -132,18 +137,34 @@ def _replace(arguments: Sequence, by: Callable) -> list:
     return [[by(y) for y in x] if isinstance(x, list | tuple) else by(x) for x in arguments]
 
 
+class _Formula(NamedTuple):
+    """The derivative of an operator, for one call."""
+
+    name: str
+    below: Callable  # runs the operator without autograd
+    gradients: Callable
+    differentiable: int | None
+    kept: int
+    template: list  # the arguments, with the class Tensor in place of tensors
+
+    def arguments(self, tensors: Sequence[Tensor]) -> list:
+        """Fill the template."""
+        remaining = iter(tensors)
+        return _replace(self.template, lambda x: next(remaining) if x is Tensor else x)
+
+
 class _Call(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, name, below, gradients, differentiable, kept, fill, *tensors):  # type: ignore[override]
-        ctx.name, ctx.gradients, ctx.differentiable, ctx.kept, ctx.fill = name, gradients, differentiable, kept, fill
+    def forward(ctx, formula, *tensors):  # type: ignore[override]
+        ctx.formula = formula
         # Autograd is disabled inside `forward`, but the next transform of torch.func requires it.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-            results = below(*fill(tensors))
+            results = formula.below(*formula.arguments(tensors))
         outputs = (results,) if isinstance(results, Tensor) else tuple(results)
         first = outputs[0]
         ctx.zeros = functools.partial(torch.zeros, first.shape, dtype=first.dtype, device=first.device)
-        ctx.save_for_backward(*outputs[:kept], *tensors)
-        ctx.mark_non_differentiable(*([] if differentiable is None else outputs[differentiable:]))
+        ctx.save_for_backward(*outputs[: formula.kept], *tensors)
+        ctx.mark_non_differentiable(*([] if formula.differentiable is None else outputs[formula.differentiable :]))
         ctx.set_materialize_grads(False)
         return outputs
 
@@ -151,19 +172,17 @@ class _Call(torch.autograd.Function):
     def backward(ctx, *grads):  # type: ignore[override]
         if all(grad is None for grad in grads):
             return (None,) * len(ctx.needs_input_grad)
-        first = ctx.zeros() if grads[0] is None else grads[0]
-        saved = ctx.saved_tensors  # read once: activation checkpointing does not allow unpacking them twice
-        tensors = saved[ctx.kept :]
-        needed = [flag and x.is_floating_point() for flag, x in zip(ctx.needs_input_grad[-len(tensors) :], tensors)]
-        grads = (first, *grads[1 : ctx.differentiable])
-        gradients = ctx.gradients(needed, grads, saved[: ctx.kept], *ctx.fill(tensors))
-        return *[None] * 6, *gradients
+        formula, saved = ctx.formula, ctx.saved_tensors  # read once: checkpointing does not allow unpacking them twice
+        kept, tensors = saved[: formula.kept], saved[formula.kept :]
+        needed = [flag and x.is_floating_point() for flag, x in zip(ctx.needs_input_grad[1:], tensors)]
+        grads = (ctx.zeros() if grads[0] is None else grads[0], *grads[1 : formula.differentiable])
+        return None, *formula.gradients(needed, grads, kept, *formula.arguments(tensors))
 
     @staticmethod
     def jvp(ctx, *_):  # type: ignore[override]
         raise NotImplementedError(
-            f'mmattn::{ctx.name} has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad); use '
-            'reverse mode (torch.func.vjp, torch.autograd.grad)'
+            f'mmattn::{ctx.formula.name} has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad); '
+            'use reverse mode (torch.func.vjp, torch.autograd.grad)'
         )
 
 

@@ -1,4 +1,4 @@
-"""Chooses what runs an operator: the table, and the rules that read it.
+"""Chooses what runs an operator: :data:`TABLE`, and :func:`choose`, which reads it.
 
 On a CPU, the dispatcher of PyTorch calls a native kernel at once where it supports the call. All other calls come to
 :func:`run`. Nothing here looks at values, measures, or communicates, so all processes of a run choose alike.
@@ -7,19 +7,17 @@ On a CPU, the dispatcher of PyTorch calls a native kernel at once where it suppo
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import library, triton
 from .autograd import list_tensors
 
 FLOAT32 = (torch.float32,)
 HALF = (torch.float16, torch.bfloat16)
-PASSES = ('forward', 'backward')
 BACKENDS = ('auto', 'native', 'triton', 'composition', 'reference')
 
 
@@ -56,9 +54,6 @@ TABLE = (
 )
 # fmt: on
 
-# Arguments that the CUDA kernels of an operator do not have: the composition runs calls with them.
-LACKING = {'local_attention': ('key_mask', 'return_lse')}
-
 # Operator name → its declaration.
 OPERATORS: dict[str, Any] = {}
 # Name of an operator, or of its backward operator → 'reference' or 'composition' → function of the arguments.
@@ -70,78 +65,22 @@ _failures: dict[tuple[str, torch.dtype, tuple[int, ...]], str] = {}
 _traced: list[str] | None = None  # names of the operators whose Triton kernels ran
 
 
-class _Recorder(TorchDispatchMode):
-    """Keeps an operator and its arguments. The call only allocates outputs."""
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        operator = OPERATORS.get(op._schema.name.removeprefix('mmattn::'))
-        if operator is None:
-            return op(*args, **(kwargs or {}))
-        self.call = operator, operator.Arguments(*args)
-        return operator.fake(*args)
-
-
-def record_call(function: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Check the arguments of a function of ``mmattn.ops``. Returns its operator, and the arguments as a named tuple."""
-    with _Recorder() as recorder, torch.no_grad():
-        function(*args, **kwargs)
-    return recorder.call
-
-
-def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
-    """Register an implementation and its derivative, 'reference' or 'composition'."""
-    FUNCTIONS.setdefault(name, {})[implementation] = forward
-    FUNCTIONS.setdefault(f'{name}_backward', {})[implementation] = backward
-
-
-def run(name: str, arguments: tuple) -> Any:
-    """Run an operator, or its derivative, with the first implementation that supports the call."""
-    device, dtype = _device_and_dtype(arguments)
-    for implementation in running(name, device, dtype):
-        if implementation in ('native', 'triton'):
-            outputs = _run_kernel(implementation, name, arguments)
-        else:
-            if not name.endswith('_backward') and device.type == 'cuda':
-                arguments = _with_lse(name, arguments, device, dtype)
-            outputs = FUNCTIONS[name][implementation](*arguments)
-        if outputs is not NotImplemented:
-            return outputs
-    raise RuntimeError(f'mmattn::{name} has no kernel for these tensors: {dtype} on {device}')
-
-
-def _device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
-    tensors = list_tensors(arguments)
-    for x in tensors:
-        if x.is_floating_point():
-            return x.device, x.dtype
-    return tensors[0].device, torch.float32
-
-
 @functools.cache
-def running(name: str, device: torch.device, dtype: torch.dtype) -> list[str]:
-    """List what may run an operator, or '<operator>_backward', in the order in which it is tried."""
-    found = [x for x, reason in candidates(name, device, dtype) if not reason]
-    # On a CPU, a native kernel has declined the call.
-    return [x for x in found if (x, device.type) != ('native', 'cpu')]
-
-
-def candidates(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
-    """List implementations of an operator in the order in which they are tried, with the reason against each, or ''."""
+def choose(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
+    """List what may run an operator, or '<operator>_backward', in this order, with the reason against each, or ''."""
     operator = name.removesuffix('_backward')
-    backend = _backends.get(operator, 'auto')
-    row = _row(operator, device, dtype)
-    by_table = 'composition' if row is None else row.backward if name != operator else row.forward
-    if backend == 'triton' and operator not in triton.OPERATORS:
-        backend = 'auto'
-    chosen = by_table if backend == 'auto' else backend
-    found = []
-    if chosen in ('native', 'triton'):
-        found.append((chosen, _against_kernel(chosen, operator, device, dtype)))
-    if backend == 'native' and operator in library.KERNELS:
-        return found  # nothing else: the caller wants to know that the kernel ran
-    if backend != 'reference' and (device.type != 'cpu' or backend == 'composition'):
-        found.append(('composition', '' if 'composition' in FUNCTIONS[name] else 'the operator has none'))
-    return [*found, ('reference', '')]
+    selected = _backends.get(operator, 'auto')
+    if selected == 'auto' or (selected == 'triton' and operator not in triton.OPERATORS):
+        row = _row(operator, device, dtype)
+        wanted = 'composition' if row is None else row.forward if name == operator else row.backward
+    else:
+        wanted = selected
+    order = [wanted, *(x for x in ('composition', 'reference') if wanted != 'reference' and x != wanted)]
+    if selected == 'native':  # nothing else: the caller wants to know that the kernel ran
+        order = [wanted]
+    elif device.type == 'cpu' and selected != 'composition':  # the reference is faster
+        order = [x for x in order if x != 'composition']
+    return [(x, _reason_against(x, operator, device, dtype)) for x in order]
 
 
 def _row(operator: str, device: torch.device, dtype: torch.dtype) -> Row | None:
@@ -152,16 +91,51 @@ def _row(operator: str, device: torch.device, dtype: torch.dtype) -> Row | None:
     return row if torch.cuda.get_device_capability(device)[0] == VERIFIED else None
 
 
-def _against_kernel(kernel: str, operator: str, device: torch.device, dtype: torch.dtype) -> str:
-    if kernel == 'native':
+def _reason_against(implementation: str, operator: str, device: torch.device, dtype: torch.dtype) -> str:
+    if implementation == 'native':
         if library.UNAVAILABLE_REASON is not None:
             return library.UNAVAILABLE_REASON
         return '' if library.has_kernel(operator, device.type) else f'no kernel was built for {device.type}'
-    if device.type != 'cuda' and not triton.interpreted():
-        return 'Triton runs on GPUs only'
-    if device.type == 'cuda' and dtype not in HALF:
-        return f'no kernel for {dtype}'
-    return triton.unavailable_reason()
+    if implementation == 'triton':
+        if device.type != 'cuda' and not triton.interpreted():
+            return 'Triton runs on GPUs only'
+        if device.type == 'cuda' and dtype not in HALF:
+            return f'no kernel for {dtype}'
+        return triton.unavailable_reason()
+    return '' if implementation in FUNCTIONS[operator] else 'the operator has none'
+
+
+def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
+    """Register an implementation and its derivative, 'reference' or 'composition'."""
+    FUNCTIONS.setdefault(name, {})[implementation] = forward
+    FUNCTIONS.setdefault(f'{name}_backward', {})[implementation] = backward
+
+
+def run(name: str, arguments: tuple) -> Any:
+    """Run an operator, or its derivative, with the first implementation that supports the call."""
+    device, dtype = device_and_dtype(arguments)
+    operator = name.removesuffix('_backward')
+    for implementation, reason in choose(name, device, dtype):
+        if reason or (implementation, device.type) == ('native', 'cpu'):  # on a CPU, the kernel has declined the call
+            continue
+        if implementation in ('native', 'triton'):
+            outputs = _run_kernel(implementation, name, arguments)
+        else:
+            if name == operator and device.type == 'cuda':
+                arguments = _with_lse(name, arguments, device, dtype)
+            outputs = FUNCTIONS[name][implementation](*arguments)
+        if outputs is not NotImplemented:
+            return outputs
+    raise RuntimeError(f'mmattn::{name} has no kernel for these tensors: {dtype} on {device}')
+
+
+def device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
+    """Return what the implementation is chosen by: device and dtype of the first floating-point tensor."""
+    tensors = list_tensors(arguments)
+    for x in tensors:
+        if x.is_floating_point():
+            return x.device, x.dtype
+    return tensors[0].device, torch.float32
 
 
 def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
@@ -194,7 +168,7 @@ def _call_class(name: str, arguments: tuple) -> tuple[str, torch.dtype, tuple[in
         name = name.removesuffix('_backward')
         arguments = arguments[OPERATORS[name].leading : -1]
     sizes = tuple(n.bit_length() for x in list_tensors(arguments) for n in (*x.shape, 0))
-    return name, _device_and_dtype(arguments)[1], sizes
+    return name, device_and_dtype(arguments)[1], sizes
 
 
 def failure(operator: str) -> str:
@@ -204,11 +178,11 @@ def failure(operator: str) -> str:
 
 def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
     """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
-    if not OPERATORS[name].keeps_lse or running(f'{name}_backward', device, dtype)[0] == 'composition':
+    operator = OPERATORS[name]
+    if not operator.keeps_lse or (_failures and _call_class(name, arguments) in _failures):
         return arguments
-    if _failures and _call_class(name, arguments) in _failures:
-        return arguments
-    return (*arguments[: len(OPERATORS[name].Arguments._fields) - 1], True)
+    backward = next(x for x, reason in choose(f'{name}_backward', device, dtype) if not reason)
+    return arguments if backward == 'composition' else (*arguments[: len(operator.Arguments._fields) - 1], True)
 
 
 # What a person selects
@@ -263,7 +237,7 @@ def backend(name: str) -> Iterator[None]:
 def _select(backends: dict[str, str]) -> None:
     _backends.clear()
     _backends.update(backends)
-    running.cache_clear()
+    choose.cache_clear()
     if library.UNAVAILABLE_REASON is not None:
         return
     for operator in library.KERNELS:
@@ -293,57 +267,3 @@ def kernels_run() -> Iterator[list[str]]:
         _traced = None
         if library.UNAVAILABLE_REASON is None:
             names += torch.ops.mmattn_native.trace(False)
-
-
-# What is said to a person
-
-
-def describe(operator: str, device: torch.device) -> str:
-    """Name what runs an operator on a device, in 16 bit and float32, forward and backward, with the reasons."""
-    failed = f'; for some calls, {reason}' if (reason := failure(operator)) else ''
-    texts: dict[str, list[str]] = {}
-    for dtype, dtypes in ((torch.bfloat16, '16 bit'), (torch.float32, 'float32')):
-        for pass_, name in zip(PASSES, (operator, f'{operator}_backward')):
-            *against, (chosen, _) = _until_running(name, device, dtype)
-            reasons = '; '.join(f'{x}: {reason}' for x, reason in against)
-            texts.setdefault(f'{chosen}{f" ({reasons})" if reasons else ""}', []).append(f'{dtypes} {pass_}')
-    if len(texts) == 1:
-        return next(iter(texts)) + failed
-    listed = ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
-    return listed + failed
-
-
-def _until_running(
-    name: str, device: torch.device, dtype: torch.dtype, lacking: Sequence[str] = ()
-) -> list[tuple[str, str]]:
-    listed = candidates(name, device, dtype)
-    if lacking:
-        listed = [(x, reason or (f'no {lacking[0]}' if x == 'native' else '')) for x, reason in listed]
-    return listed[: 1 + next((i for i, (_, reason) in enumerate(listed) if not reason), len(listed) - 1)]
-
-
-def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
-    """Explain which implementation runs a call of an operator, and why the others do not.
-
-    ``operator`` is a function of ``mmattn.ops``, such as :func:`global_attention`, followed by the arguments of the
-    call. For the forward and the backward pass, the result has a line for each implementation, up to the one that runs.
-
-    Example:
-        >>> from mmattn.ops import dynamic_conv
-        >>> value, logits = torch.randn(1, 8, 32, 32, 16).half(), torch.randn(1, 8, 32, 32, 9)
-        >>> print(explain(dynamic_conv, value, logits, kernel_size=3))
-        dynamic_conv, torch.float16 on cpu
-        forward: reference
-        backward: reference
-    """
-    name = operator.__name__
-    if name not in OPERATORS:
-        raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
-    _, arguments = record_call(operator, *args, **kwargs)
-    device, dtype = _device_and_dtype(arguments)
-    lacking = [x for x in LACKING.get(name, ()) if device.type == 'cuda' and getattr(arguments, x) not in (None, False)]
-    lines = [f'{name}, {dtype} on {device}']
-    for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
-        *against, (chosen, _) = _until_running(full_name, device, dtype, lacking)
-        lines += [f'{pass_}: {chosen}', *(f'    not {x}: {reason}' for x, reason in against)]
-    return '\n'.join(lines)

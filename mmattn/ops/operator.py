@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import autograd, dispatch
 from .autograd import LIBRARY, list_tensors
@@ -166,3 +167,26 @@ class Operator(Generic[Arguments]):
         LIBRARY.define(f'_dispatch_{name}{signature}')
         LIBRARY.impl(f'_dispatch_{name}', run, 'CompositeExplicitAutograd')
         CUDA_LIBRARY.define(name + signature)
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps an operator and its arguments. The call only allocates outputs."""
+
+    call: tuple[Operator, Any] | None = None
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        operator = dispatch.OPERATORS.get(op._schema.name.removeprefix('mmattn::'))
+        if operator is None:
+            return op(*args, **(kwargs or {}))
+        self.call = operator, operator.Arguments(*args)
+        return operator.fake(*args)
+
+
+def record_call(function: Callable, *args: Any, **kwargs: Any) -> tuple[Operator, Any]:
+    """Check the arguments of a function of ``mmattn.ops``. Returns its operator, and the arguments as a named tuple."""
+    with _Recorder() as recorder, torch.no_grad():
+        function(*args, **kwargs)
+    if recorder.call is None:
+        name = getattr(function, '__name__', function)
+        raise ValueError(f'operator must be one of mmattn.ops with kernels, such as global_attention; got {name}')
+    return recorder.call

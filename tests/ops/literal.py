@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
-from mmattn.ops.dispatch import record_call
+from mmattn.ops.operator import record_call
 from mmattn.ops.patterns import strided_offsets
 
 EPS = 1e-5

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses import fake_tensor
 
 from mmattn import engine, ops
-from mmattn.ops import dispatch, global_attention, library, local_attention, triton
+from mmattn.ops import dispatch, global_attention, library, local_attention, reports, triton
 from mmattn.ops.gpu.collect_env import collect_env
 
 from ..requirements import requires
@@ -156,13 +156,13 @@ def gpu(monkeypatch):
     monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': name != 'global_attention' or device == 'cpu')
     monkeypatch.setattr(triton, 'unavailable_reason', lambda: '')
     monkeypatch.setattr(dispatch, '_failures', {})
-    dispatch.running.cache_clear()
+    dispatch.choose.cache_clear()
     yield machine
-    dispatch.running.cache_clear()
+    dispatch.choose.cache_clear()
 
 
 def first(name, dtype):
-    return dispatch.running(name, GPU, dtype)[0]
+    return next(x for x, reason in dispatch.choose(name, GPU, dtype) if not reason)
 
 
 def test_what_runs_on_a_gpu_is_what_its_row_says(gpu):
@@ -195,8 +195,8 @@ def test_without_cuda_kernels_or_triton_compositions_run_and_the_reason_is_said(
     monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': device == 'cpu')
     monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton 3.4.1 is older than 3.6')
     assert {first(name, torch.bfloat16) for name in library.KERNELS} == {'composition'}
-    assert dispatch.describe('local_attention', GPU) == 'composition (native: no kernel was built for cuda)'
-    assert 'triton: Triton 3.4.1 is older than 3.6' in dispatch.describe('global_attention', GPU)
+    assert reports.describe('local_attention', GPU) == 'composition (native: no kernel was built for cuda)'
+    assert 'triton: Triton 3.4.1 is older than 3.6' in reports.describe('global_attention', GPU)
     with pytest.raises(RuntimeError, match=r"'triton' is not available: Triton 3\.4\.1 is older"):
         dispatch.backend('triton').__enter__()
 
@@ -264,7 +264,7 @@ def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, mo
         warnings.simplefilter('error')
         dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
     assert calls == [('composition', False)] * 2  # its own backward pass does not need the log-sum-exp
-    assert 'No space left' in dispatch.describe('global_attention', GPU)
+    assert 'No space left' in reports.describe('global_attention', GPU)
     monkeypatch.setattr(triton, 'run', run)
     dispatch.run('global_attention', (*[on_gpu(2)] * 12, False))
     assert calls[2:] == [('composition', False)]
@@ -321,7 +321,10 @@ def test_explain_says_what_runs_a_call_and_why(gpu, monkeypatch):
         x = torch.empty(1, 1, 3, 4, 2, device='cuda', dtype=torch.bfloat16)
         text = ops.explain(global_attention, x, x, x)
     assert 'forward: composition\n    not triton: Triton is not installed' in text
-    for function, arguments in ((ops.strided_offsets, ((3, 4), 2, 'block')), (ops.projection, (x, x))):
+    for function, arguments in (
+        (ops.strided_offsets, ((3, 4), 2, 'block')),
+        (ops.projection, (torch.ones(2, 2), torch.ones(2, 2))),
+    ):
         with pytest.raises(ValueError, match=rf'one of mmattn\.ops with kernels.*got {function.__name__}'):
             ops.explain(function, *arguments)
 

@@ -24,7 +24,7 @@ import mmattn.utils.command
 from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
-from mmattn.ops.dispatch import record_call
+from mmattn.ops.operator import record_call
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 CHANNELS = (32, 64, 128, 256)

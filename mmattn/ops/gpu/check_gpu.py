@@ -24,7 +24,8 @@ from torch.utils.benchmark import Timer
 import mmattn.utils.command
 from mmattn.ops import dispatch, library, triton
 from mmattn.ops.autograd import list_tensors
-from mmattn.ops.dispatch import HALF, PASSES
+from mmattn.ops.dispatch import HALF
+from mmattn.ops.reports import PASSES
 
 from . import cases
 from .cases import Case

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 import mmattn
-from mmattn.ops import dispatch, library, triton
+from mmattn.ops import library, reports, triton
 from mmattn.ops.projection import ONEDNN
 from mmattn.utils.optional import OPENMMLAB
 
@@ -40,7 +40,7 @@ def collect_env() -> dict[str, str]:
     if torch.cuda.is_available():
         device = torch.device('cuda', torch.cuda.current_device())
         env |= {
-            f'{name} on {torch.cuda.get_device_name(device)}': dispatch.describe(name, device)
+            f'{name} on {torch.cuda.get_device_name(device)}': reports.describe(name, device)
             for name in library.KERNELS
         }
     return env
