@@ -52,11 +52,29 @@ void load_rows_of(const Volume& from, const GlobalAttention& call, const int64_t
 void drop_rows(const GlobalAttention& call, int64_t map, bool transposed, const Tile& rows, int64_t channels) {
   const bool* mask = call.key_mask ? call.key_mask + map / call.heads * call.keys : nullptr;
   const float* bias = call.key_bias ? call.key_bias + map * call.keys : nullptr;
-  const int64_t of_key = transposed ? 1 : rows.pitch, of_channel = transposed ? rows.pitch : 1;
-  for (int64_t key = rows.begin; key < rows.end && (mask || bias); ++key) {
-    if ((mask && !mask[key]) || (bias && bias[key] == -INF)) {
+  if (!mask && !bias) {
+    return;
+  }
+  const auto is_seen = [&](int64_t key) { return (!mask || mask[key]) && (!bias || bias[key] != -INF); };
+  for (int64_t first = rows.begin; first < rows.end; first += LANES) {
+    const int64_t count = min_of(LANES, rows.end - first);
+    bool all = true;
+    for (int64_t i = 0; i < count; ++i) {
+      all &= is_seen(first + i);
+    }
+    float* const start = rows.data + (first - rows.begin) * (transposed ? 1 : rows.pitch);
+    if (!all && transposed) {
+      Vec seen{};
+      for (int64_t i = 0; i < count; ++i) {
+        seen[i] = is_seen(first + i);
+      }
       for (int64_t c = 0; c < channels; ++c) {
-        rows.data[(key - rows.begin) * of_key + c * of_channel] = 0;
+        store(start + c * rows.pitch, seen > 0 ? load(start + c * rows.pitch) : Vec{});
+      }
+    }
+    for (int64_t i = 0; i < count && !all && !transposed; ++i) {
+      for (int64_t c = 0; c < channels && !is_seen(first + i); c += LANES) {
+        store(start + i * rows.pitch + c, Vec{});
       }
     }
   }
