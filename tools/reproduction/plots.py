@@ -117,13 +117,14 @@ def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title
         axis.set_xlabel('difference (dots: seeds, bar: mean, line: interval)')
 
 
-def plot_pair(
-    baseline: Measured, ours: Measured, difference: Difference, title: str, interval: str, path: Path
-) -> None:
-    """Draw the runs of two methods, with a line between those of one seed, and their difference with its interval."""
+def plot_pair(baseline: Measured, ours: Measured, difference: Difference, title: str, over: str, path: Path) -> None:
+    """Draw the runs of two methods, with a line between those of one seed, and their difference with its interval.
+
+    ``over`` says what the interval is over.
+    """
     metric = ours.metrics[0]
     values = baseline.values(metric), ours.values(metric)
-    with figure(path, (7.5, 3.6), 2) as (runs, gap):
+    with figure(path, (8.5, 3.6), 2) as (runs, gap):
         for pair in zip(*values):
             runs.plot([0, 1], pair, 'o-', color='#888888', alpha=0.6, linewidth=1)
         means = [*map(statistics.mean, values)]
@@ -140,7 +141,7 @@ def plot_pair(
         gap.plot([0.15] * len(pairs), pairs, 'o', color='#888888', alpha=0.6)
         gap.set_xlim(-0.5, 0.65)
         gap.set_xticks([])
-        gap.set_title(f'difference, {interval}\ndots: seeds, bar: mean', fontsize='small', loc='left')
+        gap.set_title(f'difference, dots: seeds, bar: mean\nline: 95 % interval {over}', fontsize='small', loc='left')
         for axis in (runs, gap):
             axis.grid(axis='y', alpha=0.3)
 

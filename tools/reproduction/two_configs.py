@@ -298,7 +298,7 @@ def _report(baseline: Measured, ours: Measured, differing: list[str], units: str
     )
     store.report(setup._asdict(), rows_of_store([baseline, ours], setup))
     title = f'{ours.metrics[0]}, {len(ours.results)} seeds' + (f', {verdict.units} samples' if verdict.units else '')
-    plot_pair(baseline, ours, gap, title, f'95 % interval {verdict.over}', folder / 'comparison.png')
+    plot_pair(baseline, ours, gap, title, verdict.over, folder / 'comparison.png')
     plot_curves([baseline, ours], title, folder / 'curves.png')
     text = (
         f'{verdict.sentence()}\n\n{verdict.advice()}\n\n{table([baseline, ours], setup)}\n'
