@@ -11,19 +11,22 @@ import re
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
 from mmengine.logging import print_log
+from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIMIZERS, PARAM_SCHEDULERS, TRANSFORMS
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.engine.config_helpers import SETTINGS, EvaluatedConfig
-from mmattn.utils.component_type import type_name
+from mmattn.utils.component_type import component_class, type_name
 from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_not_input, check_writable, config_files
 
@@ -306,7 +309,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         path (str or Path): the file.
         options (mapping, optional): values by key, for example 'train_cfg.max_iters'. The first part of a key must be a
             setting, or a name in the config. A later part that the config does not have is added, with a warning that
-            suggests the most similar existing key.
+            suggests the most similar existing key, unless it is an argument of the component.
 
     Raises:
         OSError: the file does not exist, or is a folder.
@@ -383,6 +386,18 @@ def _check_names(path: Path, evaluated: EvaluatedConfig) -> None:
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
 
 
+def _is_argument(component: Mapping, name: str, cfg: Config) -> bool:
+    """Whether the class that a part of a config builds has an argument of this name, so that it is no misspelling."""
+    if 'type' not in component:
+        return False
+    for registry in (MODELS, DATASETS, TRANSFORMS, HOOKS, METRICS, OPTIMIZERS, PARAM_SCHEDULERS):
+        with suppress(ImportError):  # of a missing package, which building names
+            kind = component_class(component, registry, cfg.get('default_scope'))
+            if isinstance(kind, type):
+                return any(name in signature(base).parameters for base in kind.__mro__[:-1])
+    return False
+
+
 def _look_up(cfg: Config, key: str, new: Any) -> None:
     value, parts = cfg.to_dict(), key.split('.')
     for depth, part in enumerate(parts):
@@ -399,7 +414,7 @@ def _look_up(cfg: Config, key: str, new: Any) -> None:
             path = '.'.join(parts[: depth + 1])
             if depth == 0 and part not in SETTINGS:
                 raise ValueError(f"--cfg-options {key}: '{part}' is not a setting of the config{hint}")
-            if depth > 0:
+            if depth > 0 and not _is_argument(value, part, cfg):
                 print_log(f'--cfg-options {key}: {path} is new in the config{hint}', 'current', logging.WARNING)
             return
     if isinstance(value, bool | int | float) and isinstance(new, str) and parts[-1] not in NUMBER_OR_TEXT:

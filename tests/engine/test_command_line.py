@@ -186,9 +186,16 @@ def test_only_keys_that_are_not_known_are_a_warning(monkeypatch):
     assert cfg.train_dataloader.dataset.pipeline[3].crop_size == (8, 8)
     assert 'persistent_workers' not in cfg.train_dataloader  # torch refuses both without workers
     assert 'prefetch_factor' not in cfg.val_dataloader
+    new = {  # arguments of the components, also of base classes, that the config leaves at their defaults
+        'model.decode_head.loss_decode.class_weight': [1.0, 2.0],
+        'model.decode_head.sampler': dict(type='OHEMPixelSampler'),
+        'model.backbone.in_channels': 4,
+    }
+    assert load_config(CONFIG, new).model.decode_head.loss_decode.class_weight == [1.0, 2.0]
     assert not logged
-    load_config(CONFIG, {'train_cfg.max_iter': 5})
+    load_config(CONFIG, {'train_cfg.max_iter': 5, 'model.decode_head.loss_decode.class_weights': [1.0, 2.0]})
     assert re.search('max_iter .*max_iters', str(logged))
+    assert 'class_weights' in str(logged)
 
 
 @pytest.mark.parametrize(
