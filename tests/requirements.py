@@ -43,7 +43,17 @@ PARTS = {  # whether it is here, and what to do otherwise
     'native operators': (library.UNAVAILABLE_REASON is None, library.UNAVAILABLE_REASON),
     **{
         name: (find_spec(name) is not None, f'pip install {name}')
-        for name in ('deepspeed', 'mmdet', 'onnx', 'onnxruntime', 'onnxscript', 'sacrebleu', 'sphinx', 'triton')
+        for name in (
+            'deepspeed',
+            'mmdet',
+            'onnx',
+            'onnxruntime',
+            'onnxscript',
+            'sacrebleu',
+            'sphinx',
+            'tifffile',
+            'triton',
+        )
     },
     **{name: (shutil.which(name) is not None, 'it is not on the PATH') for name in ('g++', 'java', 'nvcc')},
     **{name: (real_data(name).is_dir(), f'{name.upper()}_ROOT names its folder') for name in DATA},

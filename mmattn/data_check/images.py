@@ -14,13 +14,8 @@ import mmcv
 import numpy as np
 from mmengine.utils import ProgressBar
 from PIL import Image, ImageOps, UnidentifiedImageError
-from PIL.TiffImagePlugin import (
-    EXTRASAMPLES,
-    PHOTOMETRIC_INTERPRETATION,
-    SAMPLESPERPIXEL,
-    ImageFileDirectory_v2,
-)
 
+from mmattn.utils.channels import read_channels
 from mmattn.utils.files import read_end, write_text
 from mmattn.utils.images import (
     ENDS,
@@ -30,11 +25,13 @@ from mmattn.utils.images import (
     open_header,
     open_whole,
     pillow_limit_fault,
+    tiff_bands,
     unreadable,
 )
 from mmattn.utils.mask_edges import altered_labels
 
 MISSING = 'no such file'
+CHANNELS = 'channels'  # in place of a decoder: read_channels, with their number as flag
 LFS = b'version https://git-lfs'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
 DARK = 1 << 12  # maximum below this: data of at most 12 bits stored in 16
@@ -46,15 +43,14 @@ TURNED = (
 )
 HIDDEN = 'transparent pixels, of which the network sees the hidden colours'
 ALTERED = 'labels that were probably scaled, blurred, compressed or dithered after painting'
-ALPHA = {1, 2}  # values of ExtraSamples in a TIFF: transparency
 SUFFIXES = {f'.{name}' for name in ('avif', 'bmp', 'gif', 'heic', 'heif', 'jfif', 'jp2', 'jpe', 'jpeg', 'jpg')}
-SUFFIXES |= {f'.{name}' for name in ('pbm', 'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp')}
+SUFFIXES |= {f'.{name}' for name in ('npy', 'pbm', 'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp')}
 SIMILAR = 8  # mean difference of grey values, as colours are weighted otherwise
 THREADS = 4  # more threads would wait for the GIL
 
 
 class ImageFile(NamedTuple):
-    """An image or a mask, with the mmcv decoder and ``color_type`` that a pipeline reads it with."""
+    """An image or a mask, with the mmcv decoder and ``color_type`` that a pipeline reads it with, or CHANNELS."""
 
     path: str
     backend: str
@@ -65,7 +61,8 @@ class ImageFile(NamedTuple):
 class Facts(NamedTuple):
     """Width and height, and the labels of a mask (at most 257, more than a data set can have), or only the fault.
 
-    A doubt is a kind and, after ': ', details. ``end`` is the result of ``read_end``, () for masks.
+    A doubt is a kind and, after ': ', details. ``end`` is the result of ``read_end``, () for masks. ``counts`` are the
+    pixels of each of the ``labels``.
     """
 
     size: tuple[int, ...] = ()
@@ -73,6 +70,7 @@ class Facts(NamedTuple):
     fault: str = ''
     doubts: tuple[str, ...] = ()
     end: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFile, Facts], int]:
@@ -123,9 +121,9 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
 
 def _is_entry(entry: Any) -> bool:
     match entry:
-        case [[int(), int()], [[*size], [*labels], str(), [*doubts], [*end]]]:
+        case [[int(), int()], [[*size], [*labels], str(), [*doubts], [*end], [*counts]]]:
             return (
-                all(isinstance(x, int) for x in size + end)
+                all(isinstance(x, int) for x in size + end + counts)
                 and all(isinstance(x, int | float) for x in labels)
                 and all(isinstance(x, str) for x in doubts)
             )
@@ -146,6 +144,8 @@ def look(file: ImageFile) -> Facts:
 
 
 def _look_at_image(file: ImageFile) -> Facts:
+    if file.backend == CHANNELS:
+        return Facts(read_channels(file.path, int(file.flag)).shape[1::-1])
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
         if fault := _bands_fault(stream):
             return Facts(fault=fault)
@@ -181,18 +181,13 @@ def _is_upright(pixels: np.ndarray, image: Image.Image) -> bool:
 
 
 def _bands_fault(stream: BinaryIO) -> str:
-    # Grey or RGB TIFFs with further bands. PIL does not open all such files, so the header is read here.
-    header = stream.read(8)
-    if header[:4] not in (b'II*\0', b'MM\0*'):
+    bands = tiff_bands(stream)
+    if bands is None:
         return ''
-    tags = ImageFileDirectory_v2(header)
-    stream.seek(tags.next)
-    tags.load(stream)
-    bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION, -1))
-    has_alpha = bool(ALPHA.intersection(tags.get(EXTRASAMPLES, ())))
-    if colours is None or bands == colours + has_alpha:
-        return ''
-    return f'a TIFF of {bands} bands, of which loading keeps {colours}; save the bands that count as grey or RGB'
+    return (
+        f'a TIFF of {bands[0]} bands, of which loading keeps {bands[1]}; save the bands that count as grey or RGB, or '
+        'read all: docs/custom_data.md#images-with-other-channels'
+    )
 
 
 def _tiff_fault(image: Image.Image) -> str:
@@ -239,10 +234,13 @@ def _look_at_mask(file: ImageFile) -> Facts:
         return Facts(fault=f'a mask of shape {mask.shape}, not one label per pixel; {CONVERTER} converts it')
     doubts = [f'{ALTERED}: {reason}'] if (reason := altered_labels(mask)) else []
     if mask.dtype == np.uint8:
-        labels = np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))  # faster than np.unique
+        pixels = cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel().astype(int)  # faster than np.unique
+        labels = np.flatnonzero(pixels)
+        pixels = pixels[labels]
     else:
-        labels = np.unique(mask)
-    return Facts(mask.shape[::-1], tuple(labels[:257].tolist()), doubts=tuple(doubts))
+        labels, pixels = np.unique(mask, return_counts=True)
+    counts = tuple(pixels[:257].tolist())
+    return Facts(mask.shape[::-1], tuple(labels[:257].tolist()), doubts=tuple(doubts), counts=counts)
 
 
 def _decode(file: ImageFile) -> np.ndarray:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import groupby
 from logging import WARNING
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from mmcv.transforms import LoadImageFromFile
@@ -26,6 +27,7 @@ from mmattn.utils.model_wrappers import unwrapped
 
 from .batches import batch_faults
 from .classes import IGNORED, class_faults, classes_of_labels
+from .colours import colour_faults
 from .data_sets import (
     CACHE,
     LOADERS,
@@ -40,7 +42,10 @@ from .data_sets import (
     repeated_images,
 )
 from .hook import DataCheckHook
-from .images import MISSING, Facts, ImageFile, inspect_files, unread_files
+from .images import CHANNELS, MISSING, Facts, ImageFile, inspect_files, unread_files
+from .load_channels import LoadChannels
+
+UNEQUAL = 10  # from this ratio of shares on, the log has weights
 
 
 class EmptyError(Exception):
@@ -143,11 +148,14 @@ class SegDataCheckHook(DataCheckHook):
             for part in parts
         }
         yield from class_faults(cfg, parts, labels, incomplete, self.allow_absent)
+        if 'train_dataloader' in loaders:
+            _log_shares([part for part in parts if part.loader == 'train_dataloader'], facts)
         sizes = {
             part.where: [tuple(facts[sample.image].size) if sample.image else () for sample in part.samples]
             for part in parts
         }
         yield from batch_faults(cfg, unwrapped(getattr(runner, 'model', None)), parts, sizes)
+        yield from colour_faults(parts)
         yield from _unread(cfg, parts)
         for part in parts:
             yield from _file_faults(part, facts, self.allow_ignored)
@@ -158,12 +166,42 @@ class SegDataCheckHook(DataCheckHook):
         log(f'{len(files)} files, {len(files) - inspected} of them unchanged since the last check, {seconds:.1f} s')
 
 
+def _log_shares(parts: Sequence[Part], facts: dict[ImageFile, Facts]) -> None:
+    """Log the share of each class in the pixels of the training masks, and, if they are unequal, weights."""
+    pixels: Counter[str] = Counter()
+    for part in parts:
+        indices = classes_of_labels(part.dataset)
+        names = {label: part.classes[i] for label, i in indices.items() if i is not IGNORED and part.classes}
+        for mask in (facts[sample.mask] for sample in part.samples if sample.mask):
+            for label, count in zip(mask.labels, mask.counts):
+                if label in names:
+                    pixels[names[label]] += count
+    classes = list(dict.fromkeys(name for part in parts for name in part.classes))
+    shares = [pixels[name] / max(1, pixels.total()) for name in classes]
+    if not pixels or max(shares) < UNEQUAL * min(shares):
+        return
+    log('pixels of the training masks: ' + ', '.join(f'{name} {share:.2%}' for name, share in zip(classes, shares)))
+    log(f'to weigh rare classes more (docs/custom_data.md): class_weight={class_weights(shares)}')
+
+
+def class_weights(shares: Sequence[float]) -> list[float]:
+    """Return a weight for each class: the root of median share / share, so that a rare class does not drown others.
+
+    A class without pixels gets 1.
+
+    Example:
+        >>> class_weights([0.9, 0.09, 0.01])
+        [0.316, 1.0, 3.0]
+    """
+    middle = median(share for share in shares if share)
+    return [round((middle / share) ** 0.5, 3) if share else 1.0 for share in shares]
+
+
 def _read(where: str, cfg: dict) -> Part:
     dataset = _build(cfg)
     transforms = list(_flat(dataset.pipeline))
-    image_loader = next(
-        (t for t in transforms if getattr(type(t), 'transform', None) is LoadImageFromFile.transform), None
-    )
+    read = LoadImageFromFile.transform, LoadChannels.transform
+    image_loader = next((t for t in transforms if getattr(type(t), 'transform', None) in read), None)
     mask_loader = next((t for t in transforms if loads_masks_as(t, LoadAnnotations)), None)
     if not (image_loader or mask_loader):
         log(f'{where} is skipped: its files are read by other transforms')
@@ -181,12 +219,19 @@ def _read(where: str, cfg: dict) -> Part:
             raise EmptyError('its pipeline has LoadAnnotations, but its data_prefix has no seg_map_path')
         samples.append(
             Sample(
-                image_loader and ImageFile(info['img_path'], image_loader.imdecode_backend, image_loader.color_type),
+                image_loader and image_file(info['img_path'], image_loader),
                 mask_loader
                 and ImageFile(info['seg_map_path'], mask_loader.imdecode_backend, 'unchanged', is_mask=True),
             )
         )
     return Part(where, dataset, samples)
+
+
+def image_file(path: str, loader: LoadImageFromFile) -> ImageFile:
+    """Return an image with what a loader of a pipeline reads it with."""
+    if isinstance(loader, LoadChannels):
+        return ImageFile(path, CHANNELS, str(loader.channels))
+    return ImageFile(path, loader.imdecode_backend, loader.color_type)
 
 
 def _build(cfg: dict) -> BaseSegDataset:

@@ -8,6 +8,8 @@ __getattr__, __all__ = lazy_names(
         'attention_head': 'AttentionHead',
         'bi_cc_head': 'BiCCHead',
         'bi_nl_head': 'BiNLHead',
+        'channels': 'ChannelsPreprocessor FirstLayerHook',
+        'mmattn.data_check.load_channels': 'LoadChannels',
         'mmattn.data_check.masks': 'SegDataCheckHook',
         'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
         'inferencer': 'SegmentationInferencer',

@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from mmattn.utils.channels import is_plain_picture, measure_channels, read_channels
 from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import find_copies, hidden_folder_fault
 from mmattn.utils.images import unreadable
+from mmattn.utils.progress import track
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
@@ -32,6 +34,19 @@ val_dataloader = dict(dataset=dataset)
 test_dataloader = val_dataloader
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
 work_dir = {work_dir!r}
+"""
+CHANNELS = """\
+# Images with all their channels and values; mean and deviation are of the training images.
+load = dict(type='mmattn.LoadChannels', channels={channels})
+train_pipeline, test_pipeline, tta_pipeline = _base_.train_pipeline, _base_.test_pipeline, _base_.tta_pipeline
+train_pipeline[1] = test_pipeline[0] = tta_pipeline[0] = load
+train_dataloader.update(dataset=dict(dataset, pipeline=train_pipeline))
+val_dataloader.update(dataset=dict(dataset, pipeline=test_pipeline))
+model.update(
+    data_preprocessor=dict(type='mmattn.ChannelsPreprocessor', mean={mean}, std={std}, bgr_to_rgb=False),
+    backbone=dict(in_channels={channels}),
+)
+default_hooks = dict(first_layer=dict(type='mmattn.FirstLayerHook'))  # for pretrained weights of RGB
 """
 
 
@@ -95,6 +110,17 @@ def read_image(path: Path, mode: str | None = None) -> np.ndarray:
     return np.array(image.convert(mode) if mode else image)
 
 
+def read_picture(path: Path) -> np.ndarray:
+    """Decode an image in RGB, or, if it has other channels or values, as it is: shape (H, W, C)."""
+    try:
+        return read_image(path, 'RGB') if is_plain_picture(path) else read_channels(path)
+    except FileNotFoundError as error:
+        raise Fault(f'{path}: no such file') from error
+    except (OSError, ValueError, ImportError, SyntaxError) as error:
+        text = unreadable(error)
+        raise Fault(text if str(path) in text else f'{path}: {text}') from error
+
+
 def size_text(image: np.ndarray) -> str:
     """Format an image's size as width×height."""
     return f'{image.shape[1]}×{image.shape[0]}'
@@ -103,15 +129,15 @@ def size_text(image: np.ndarray) -> str:
 def read_together(
     image: Path, labels: Iterable[Path], read_label: Callable[[Path], np.ndarray]
 ) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
-    """Read an RGB image and all files of its labels, even after a fault.
+    """Read an image and all files of its labels, even after a fault.
 
     ``read_label`` returns shape (H, W) or (H, W, C), or raises ``Fault``. The result is the image, uint8 of
-    shape (H, W, 3), or None, then the labels, then the faults, with the image's first.
+    shape (H, W, 3), see :func:`read_picture`, or None, then the labels, then the faults, with the image's first.
     """
     pixels, decoded = None, []
     faults: list[str] = []
     try:
-        pixels = read_image(image, 'RGB')
+        pixels = read_picture(image)
     except Fault as fault:
         faults += fault.args
     sizes = []
@@ -231,11 +257,24 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
             path.rename(moved)
 
 
-def config_text(name: str, suffix: str, classes: Sequence[str], palette: Sequence[Sequence[int]]) -> str:
+def config_text(
+    name: str, suffix: str, classes: Sequence[str], palette: Sequence[Sequence[int]], images: Collection[Path]
+) -> str:
     """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
-    ``name`` names the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels.
+    ``name`` names the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels. If one of
+    ``images``, those for training, has other channels or values than a picture, the config loads all channels, and
+    has their measured mean and deviation.
     """
-    return CONFIG.format(
+    text = CONFIG.format(
         classes=tuple(classes), palette=palette, suffix=suffix, count=len(classes), work_dir=f'work_dirs/{name}'
     )
+    if all(map(is_plain_picture, images)):
+        return text
+    try:
+        measured = measure_channels(track(images, 'Measuring', len(images)))
+    except ValueError as error:
+        raise Fault(f'images must have the same channels; {error}') from error
+    channels = len(measured.mean)
+    print(f'{channels} channels: mean {measured.mean}, deviation {measured.std}')
+    return text + CHANNELS.format(channels=channels, mean=measured.mean, std=measured.std)

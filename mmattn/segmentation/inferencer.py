@@ -29,18 +29,21 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmattn._compat import load_weights
-from mmattn.data_check.images import ImageFile, look
+from mmattn.data_check.images import look
+from mmattn.data_check.load_channels import LoadChannels
+from mmattn.data_check.masks import image_file
 from mmattn.engine import (  # registers 'mmattn::…'
     check_checkpoint,
     guard_checkpoints,
     inference_precision,
     prepare_for_inference,
 )
+from mmattn.utils.channels import as_picture, read_channels
 from mmattn.utils.checks import check_count, check_counts, check_number
-from mmattn.utils.component_type import check_model, inner_data_sets
+from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
-from mmattn.utils.image_files import check_names, lines, list_images, reason
+from mmattn.utils.image_files import SUFFIXES, check_names, lines, list_images, reason
 from mmattn.utils.trained_model import warn_of_differences
 from mmattn.visualization.legend import add_legend, class_colours
 
@@ -106,7 +109,7 @@ class SegmentationInferencer(MMSegInferencer):
         self.show_progress = show_progress
         prepare_for_inference(self.model)
         self._precision = inference_precision(device, amp)
-        self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader))
+        self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
 
     def __call__(  # type: ignore[override]
         self,
@@ -286,10 +289,26 @@ class SegmentationInferencer(MMSegInferencer):
         return SegLocalVisualizer()  # without the config's backends
 
     def read_image(self, path: str) -> np.ndarray:
-        """Read an image with the pixels that the model receives: uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``."""
+        """Read an image with the pixels that the model receives: uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``.
+
+        Of an image with other channels or values, these are what :func:`~mmattn.utils.channels.as_picture` shows.
+        """
+        if isinstance(self._load, LoadChannels):
+            return as_picture(read_channels(path, self._load.channels))
         return np.atleast_3d(self._load(path)['img'])[..., ::-1]  # BGR to RGB, or grey
 
-    _inputs_to_list = list_inputs = staticmethod(list_images)  # the names in mmengine and here
+    def list_inputs(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
+        """List image files, see :func:`~mmattn.utils.image_files.list_images`."""
+        return list_images(inputs, {*SUFFIXES, '.npy'} if isinstance(self._load, LoadChannels) else SUFFIXES)
+
+    _inputs_to_list = list_inputs  # the name in mmengine
+
+    def _init_pipeline(self, cfg: Config | ConfigDict) -> Compose:
+        steps = cfg.test_dataloader.dataset.pipeline
+        kinds = [component_class(step, TRANSFORMS, 'mmseg') for step in steps]
+        if LoadChannels not in kinds:
+            return super()._init_pipeline(cfg)
+        return Compose([step for step in steps if 'Annotations' not in type_name(step)])
 
     def _pipeline_at(self, scale: float) -> Compose:
         if not 0 < scale < math.inf:
@@ -352,12 +371,12 @@ class SegmentationInferencer(MMSegInferencer):
             raise _ModelError(_model_fault(sample, error)) from error
 
     def _read(self, path: str, pipeline: Compose) -> dict | str:
-        loader = self._load.from_file
-        fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
+        loader = getattr(self._load, 'from_file', self._load)
+        fault = look(image_file(path, loader)).fault
         try:
-            return fault or pipeline(path)
+            return fault or pipeline(dict(img_path=path))
         except Exception as error:  # decoders raise many types
-            return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {reason(error)}'
+            return f'{loader} cannot decode it, or the pipeline cannot process it: {reason(error)}'
 
     def _forward(self, batch: list[dict]) -> list[SegDataSample]:
         with self._precision:

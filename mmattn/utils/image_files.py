@@ -1,7 +1,7 @@
 """Input images of a command, and the files that it writes for them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from mmengine.logging import print_log
@@ -13,11 +13,11 @@ from .files import check_path
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
 
 
-def list_images(inputs: str | Path | Sequence[str | Path]) -> list[str]:
+def list_images(inputs: str | Path | Sequence[str | Path], suffixes: Collection[str] = SUFFIXES) -> list[str]:
     """List image files: one, several, or those of a folder in the order of their names.
 
     In a folder, all files with the suffix of an image are listed, except hidden files. Subfolders are not read. The log
-    names skipped files.
+    names skipped files. ``suffixes`` are the suffixes of images, by default those that PIL opens.
 
     Raises:
         ValueError: there is no image.
@@ -27,8 +27,8 @@ def list_images(inputs: str | Path | Sequence[str | Path]) -> list[str]:
     elif (folder := check_path('inputs', inputs)).is_dir():
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith('.'))
         # includes folders and broken links that are named like images: they are reported as faults
-        paths = [str(path) for path in entries if path.suffix.lower() in SUFFIXES]
-        rest = [path.name for path in entries if path.suffix.lower() not in SUFFIXES]
+        paths = [str(path) for path in entries if path.suffix.lower() in suffixes]
+        rest = [path.name for path in entries if path.suffix.lower() not in suffixes]
         if rest:
             print_log(f'{inputs}: skipped, no suffix of an image: {", ".join(shorten(rest, 10))}', 'current')
     else:

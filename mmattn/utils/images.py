@@ -6,6 +6,12 @@ from threading import Lock
 from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import (
+    EXTRASAMPLES,
+    PHOTOMETRIC_INTERPRETATION,
+    SAMPLESPERPIXEL,
+    ImageFileDirectory_v2,
+)
 
 from .faults import one_line, reading
 
@@ -16,6 +22,7 @@ JPEG_SCAN = b'\xff\xda'
 LOSSY_FORMATS = frozenset(('AVIF', 'BLP', 'DDS', 'FTEX', 'HEIF', 'JPEG', 'JPEG2000', 'MPO', 'WEBP'))
 MAX_PIXELS = 2**30  # that OpenCV decodes
 ORIENTATION = 0x0112  # EXIF tag; values of 5 and more swap width and height
+ALPHA = {1, 2}  # values of ExtraSamples in a TIFF: transparency
 LIMIT = Lock()  # PIL's limit of pixels is global
 LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
 
@@ -51,6 +58,22 @@ def open_header(stream: BinaryIO) -> Image.Image:
                 return Image.open(stream)
             finally:
                 Image.MAX_IMAGE_PIXELS = limit
+
+
+def tiff_bands(stream: BinaryIO) -> tuple[int, int] | None:
+    """Return the bands of a TIFF, and how many loading keeps, if it is grey or RGB with further bands. Else None.
+
+    PIL does not open all such files, so the header is read.
+    """
+    header = stream.read(8)
+    if header[:4] not in (b'II*\0', b'MM\0*'):
+        return None
+    tags = ImageFileDirectory_v2(header)
+    stream.seek(tags.next)
+    tags.load(stream)
+    bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION, -1))
+    has_alpha = bool(ALPHA.intersection(tags.get(EXTRASAMPLES, ())))
+    return None if colours is None or bands == colours + has_alpha else (bands, colours)
 
 
 def pillow_limit_fault(image: Image.Image) -> str:

@@ -1,5 +1,6 @@
 """The figure of attention maps, as in Fig. 3.4 of the bilateral-attention thesis: one row per query."""
 
+import os
 import warnings
 from collections.abc import Sequence
 
@@ -11,6 +12,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from mmengine.fileio import get
+
+from mmattn.utils.channels import as_picture, is_plain_picture, read_channels
 
 from .attention_maps import AttentionMaps
 
@@ -101,6 +104,8 @@ def read_image(path: str, backend_args: dict | None = None) -> np.ndarray:
         FileNotFoundError: the file does not exist.
         ValueError: OpenCV cannot decode the file. The message names it.
     """
+    if backend_args is None and os.path.isfile(path) and not is_plain_picture(path):
+        return as_picture(read_channels(path))
     image = cv2.imdecode(np.frombuffer(get(path, backend_args=backend_args), np.uint8), cv2.IMREAD_COLOR)
     if image is None:
         raise ValueError(f'{path} is not an image, or is truncated')

@@ -62,7 +62,8 @@ def test_labels_of_masks(tmp_path, backend):
         path = tmp_path / f'{name}.png'
         mask.save(path)
         file = image_files.ImageFile(str(path), backend, 'unchanged', is_mask=True)
-        assert image_files.look(file) == ((64, 64), expected, '', (), ())
+        counts = tuple(int((np.asarray(mask) == label).sum()) for label in expected)
+        assert image_files.look(file) == ((64, 64), expected, '', (), (), counts)
         cut(path)
         assert image_files.look(file).fault.startswith('unreadable: ')
 

@@ -22,7 +22,7 @@ from mmattn.video.frame_files import find_files
 
 from ..engine.test_tools import CONFIG, SMALL, free_port
 from ..forked_tools import tool
-from .image_folders import SIZE, FakeRunner, add, cut, data_set, write
+from .image_folders import SIZE, FakeRunner, add, cut, data_set, labels, write
 
 
 def spoil(root):
@@ -477,3 +477,14 @@ def test_only_validating_checks_what_validates(check, root):
     assert set(check(data_set(root), data_set(root, 'val'), stage='before_val')) == {
         str(root / 'ann_dir/val/label.png')
     }
+
+
+def test_unequal_classes_are_logged_with_weights_to_copy(check, root, warned):
+    """Shares of all training pixels that count; equal classes need no weights."""
+    labels(root, 0, 1)
+    check(data_set(root))
+    assert 'class_weight' not in str(warned)
+    labels(root, *[0] * 22, 1, 255)
+    check(data_set(root))
+    assert 'class 0 95.65%, class 1 4.35%' in str(warned)
+    assert 'class_weight=[0.723, 3.391]' in str(warned)  # (median share / share) ** 0.5, of 22/23 and 1/23

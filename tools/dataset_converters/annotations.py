@@ -247,7 +247,8 @@ def write_segmentation(
     if faults := convert_all([*targets], convert_picture):
         raise Fault(*faults)
     suffix = next(iter(targets.values())).suffix
-    return classes, counts, config_text(args.out_dir.resolve().name, suffix, classes, palette)
+    training = [new / 'img_dir' / target for target in targets.values() if target.parts[0] == 'train']
+    return classes, counts, config_text(args.out_dir.resolve().name, suffix, classes, palette, training)
 
 
 def write_detection(

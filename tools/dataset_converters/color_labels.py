@@ -14,6 +14,9 @@ several colours: repeat its name. Each pixel gets the label of the nearest colou
 exactly; ``--max-distance``, a Euclidean distance in RGB, permits masks that were resized or compressed with loss. More
 distant colours are faults, or, with ``--ignore-unknown``, become label 255, which training ignores.
 
+Images may have any number of channels, of 8 or 16 bits or floats, also as TIFF (which requires tifffile) or
+``.npy``. If one is not 8-bit grey or RGB, the config loads all channels, with their measured mean and deviation.
+
 For binary masks of 0 and 255, in grey or RGB, use the palette ``background:0,0,0 building:255,255,255``.
 
 ``--val-fraction`` splits images that are not split yet. Their names and ``--seed`` select this share of them for
@@ -55,7 +58,7 @@ from mmattn.utils.conversion import Fault, convert_all, run_converter
 from mmattn.utils.faults import shorten
 
 WHITE = 2**16 - 1  # in 16 bits
-SUFFIXES = set(Image.registered_extensions())
+SUFFIXES = {*Image.registered_extensions(), '.npy'}
 
 
 def read_palette(entries: Sequence[str]) -> Palette:
@@ -147,7 +150,8 @@ def convert(args: argparse.Namespace) -> None:
         else:
             validation = choose_validation(seen, args.val_fraction, args.seed)
             divide(converted, scratch / 'new', validation)
-            text = config_text(args.out_dir.resolve().name, *suffixes, palette.classes, palette.of_classes())
+            training = [images[name] for name in names if name not in validation]
+            text = config_text(args.out_dir.resolve().name, *suffixes, palette.classes, palette.of_classes(), training)
             (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
     for label, name in enumerate(palette.classes):
         if not any(label in labels for labels in seen.values()):

@@ -1,0 +1,125 @@
+"""Images with all their channels and values: 1 to N channels, of 8 or 16 bits, or floats, of TIFF, PNG or ``.npy``."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mmcv
+import numpy as np
+from PIL import Image
+
+from .images import deep_picture_fault, open_header, tiff_bands
+
+TIFF = '.tif', '.tiff'
+
+
+def read_channels(path: str | Path, channels: int | None = None) -> np.ndarray:
+    """Read an image as it is stored: ``(H, W, C)``, the channels in the order of the file, the values unchanged.
+
+    ``.npy`` has ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)``. TIFF requires the package tifffile, because OpenCV mixes up
+    planes or drops channels. An EXIF orientation is not applied.
+
+    Args:
+        path (str or Path): the file.
+        channels (int, optional): the number of channels that it must have. Defaults to None, any.
+
+    Raises:
+        ValueError: it has another number of channels, or values that are NaN or infinite.
+        ImportError: a TIFF, without tifffile.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix == '.npy':
+        pixels = np.load(path, allow_pickle=False)
+        if pixels.ndim == 3 and pixels.shape[2] != channels and pixels.shape[0] in (channels, min(pixels.shape)):
+            pixels = np.moveaxis(pixels, 0, -1)
+    elif suffix in TIFF:
+        pixels = _read_tiff(path)
+    else:
+        pixels = mmcv.imread(str(path), flag='unchanged', backend='cv2')
+        if pixels is None:
+            raise ValueError(f'{path}: cv2 cannot decode it')
+        if pixels.ndim == 3:
+            pixels = pixels[..., [2, 1, 0, *range(3, pixels.shape[2])]]  # OpenCV has blue first
+    if pixels.ndim not in (2, 3) or not pixels.size or pixels.dtype.kind not in 'buif':
+        raise ValueError(f'{path}: an image has shape (H, W) or (H, W, C); got {pixels.shape} of {pixels.dtype}')
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if channels is not None and pixels.shape[2] != channels:
+        raise ValueError(f'{path}: {pixels.shape[2]} channels; the config has {channels}')
+    if pixels.dtype.kind == 'f' and not np.isfinite(pixels).all():
+        raise ValueError(f'{path}: {(~np.isfinite(pixels)).sum()} values are NaN or infinite; replace them')
+    return pixels
+
+
+def _read_tiff(path: str | Path) -> np.ndarray:
+    try:
+        import tifffile  # lazy: for TIFFs alone
+    except ImportError:
+        raise ImportError(f'{path}: all channels of a TIFF require tifffile: pip install tifffile') from None
+    with tifffile.TiffFile(path) as file:
+        series = file.series[0]  # further ones are small copies
+        axes, pixels = series.axes, series.asarray()
+    others = [axis for axis in axes if axis not in 'YX']
+    if 'Y' not in axes or 'X' not in axes or len(others) > 1:
+        raise ValueError(f'{path}: a TIFF must have height, width and channels; its axes are {axes} of {pixels.shape}')
+    return np.moveaxis(pixels, axes.index(others[0]), -1) if others else pixels
+
+
+def is_plain_picture(path: str | Path) -> bool:
+    """Whether a file is grey or RGB of 8 bits, perhaps with transparency, which all loaders read alike."""
+    if Path(path).suffix.lower() == '.npy':
+        return False
+    with open(path, 'rb') as stream, suppress(Image.UnidentifiedImageError):
+        if tiff_bands(stream) is not None:
+            return False
+        stream.seek(0)
+        image = open_header(stream)
+        tiles: Any = getattr(image, 'tile', None)
+        raw = tiles[0][3] if tiles else ''
+        return not deep_picture_fault(image) and '16' not in str(raw)
+    return Path(path).suffix.lower() not in TIFF  # another format is the decoder's fault
+
+
+class Statistics(NamedTuple):
+    """Mean and deviation of each channel over images."""
+
+    mean: list[float]
+    std: list[float]
+
+
+def measure_channels(paths: Iterable[str | Path]) -> Statistics:
+    """Measure mean and standard deviation of each channel over all pixels of images.
+
+    Raises:
+        ValueError: an image has another number of channels than the first one.
+
+    Example:
+        >>> np.save('a.npy', np.stack([np.full((2, 2), 7), np.arange(4).reshape(2, 2)], -1))
+        >>> measure_channels(['a.npy'])
+        Statistics(mean=[7.0, 1.5], std=[1.0, 1.11803])
+    """
+    count, channels = 0, None
+    sums: Any = 0.0
+    squares: Any = 0.0
+    for path in paths:
+        pixels = read_channels(path, channels).astype(np.float64)
+        channels = pixels.shape[2]
+        count += pixels.shape[0] * pixels.shape[1]
+        sums = sums + pixels.sum((0, 1))
+        squares = squares + (pixels**2).sum((0, 1))
+    mean = sums / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    std[std < 1e-6 * np.maximum(np.abs(mean), 1e-6)] = 1.0  # a constant channel
+    return Statistics(*([float(f'{value:.6g}') for value in values] for values in (mean, std)))
+
+
+def as_picture(pixels: np.ndarray) -> np.ndarray:
+    """Return an image to look at, uint8 ``(H, W, 3)``, RGB: the first three channels, or the first one as grey.
+
+    Each channel is stretched from its 2nd to its 98th percentile, except 8-bit images, which are shown as they are.
+    """
+    shown = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., :1].repeat(3, -1)
+    if shown.dtype == np.uint8:
+        return np.ascontiguousarray(shown)
+    low, high = np.percentile(shown, (2, 98), (0, 1))
+    return np.rint(255 * np.clip((shown - low) / np.where(high > low, high - low, 1), 0, 1)).astype(np.uint8)

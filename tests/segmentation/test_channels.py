@@ -1,0 +1,196 @@
+"""Images with other channels and values: from files through converter, training, test and demo; first layer; faults."""
+
+import re
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner.checkpoint import load_state_dict
+from PIL import Image
+
+from mmattn.data_check.colours import colour_faults
+from mmattn.data_check.data_sets import Part
+from mmattn.data_check.load_channels import LoadChannels
+from mmattn.segmentation.channels import FirstLayerHook
+from mmattn.utils.channels import as_picture, is_plain_picture, measure_channels, read_channels
+from tests.forked_tools import tool
+from tests.requirements import requires
+
+SIZE = 40, 48
+PALETTE = ['ground:0,0,0', 'core:127,127,127', 'roof:255,255,255']
+
+
+def scene(seed):
+    """Four channels of 16 bits, and a mask with 0, 127 and 255; only the fourth channel shows the classes."""
+    rng = np.random.default_rng(seed)
+    image = rng.integers(1000, 3000, (*SIZE, 4)).astype(np.uint16)
+    mask = np.zeros(SIZE, np.uint8)
+    top, left = rng.integers(0, 16), rng.integers(0, 20)
+    mask[top : top + 24, left : left + 28] = 255
+    mask[top + 8 : top + 16, left + 8 : left + 20] = 127
+    image[..., 3] += mask.astype(np.uint16) * 40
+    return image, mask
+
+
+def save(path, image):
+    if path.suffix == '.npy':
+        np.save(path, image)
+    else:
+        cv2.imwrite(str(path), image[..., [2, 1, 0, *range(3, image.shape[2])]] if image.shape[2] > 2 else image)
+
+
+@pytest.mark.e2e
+def test_four_channels_of_16_bits_from_files_to_iou_by_class(run, tmp_path):
+    """The roof is learned, which the fourth channel alone shows. The demo also reads the channels of ``.npy``."""
+    for name in ('images', 'masks'):
+        (tmp_path / name).mkdir()
+    for seed in range(8):
+        image, mask = scene(seed)
+        save(tmp_path / f'images/{seed}.png', image)
+        Image.fromarray(mask).save(tmp_path / f'masks/{seed}.png')
+    out, work = tmp_path / 'out', tmp_path / 'work'
+    command = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--out-dir', out]
+    run(*tool('dataset_converters/color_labels.py', *command, '--val-fraction', 0.25, '--palette', *PALETTE))
+    cfg = Config.fromfile(out / 'config.py')
+    assert cfg.model.backbone.in_channels == 4
+    trained = [path.stem for path in (out / 'img_dir/train').iterdir()]
+    pixels = np.concatenate([scene(int(name))[0].reshape(-1, 4) for name in trained]).astype(float)
+    assert cfg.model.data_preprocessor.mean == pytest.approx(pixels.mean(0), rel=1e-5)
+    assert cfg.model.data_preprocessor.std == pytest.approx(pixels.std(0), rel=1e-5)
+    small = {
+        'train_cfg.max_iters': 12,
+        'train_cfg.val_interval': 12,
+        'param_scheduler.0.end': 12,
+        'train_dataloader.dataset.pipeline.3.scale': '(48,40)',
+        'train_dataloader.dataset.pipeline.4.crop_size': '(32,32)',
+        'model.data_preprocessor.size': '(32,32)',
+        'train_dataloader.batch_size': 2,
+        **{f'{loader}_dataloader.num_workers': 0 for loader in ('train', 'val')},
+    }
+    options = ['--cfg-options', *(f'{key}={value}' for key, value in small.items())]
+    run(*tool('train.py', out / 'config.py', '--work-dir', work, *options))
+    checkpoint = work / 'iter_12.pth'
+    said = run(*tool('test.py', out / 'config.py', checkpoint, '--work-dir', work, '--show-dir', tmp_path / 'shown'))
+    ious = {name: float(iou) for name, iou in re.findall(r'^\|\s+(\w+)\s+\|\s+([\d.]+)\s+\|', said, re.M)}
+    assert {*ious} == {'ground', 'core', 'roof'}
+    assert ious['roof'] > 50
+    validated = [path.stem for path in (out / 'img_dir/val').iterdir()]
+    assert {path.stem for path in (tmp_path / 'shown').iterdir()} == {*validated}
+    demo = tmp_path / 'demo'
+    for seed in (8, 9):
+        save(tmp_path / f'images/{seed}.npy', scene(seed)[0])
+    run(*tool('image_demo.py', tmp_path / 'images', out / 'config.py', checkpoint, '--out-dir', demo))
+    for seed in range(10):
+        labels = np.array(Image.open(demo / f'pred/{seed}.png'))
+        assert labels.shape == SIZE
+        truth = scene(seed)[1] == 255
+        assert ((labels == 2) & truth).sum() / ((labels == 2) | truth).sum() > 0.5
+        with Image.open(demo / f'vis/{seed}.png') as overlay:
+            assert overlay.size == SIZE[::-1]
+
+
+@pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize('channels', [1, 2, 3, 4, 7])
+def test_channels_and_values_are_those_of_the_file(channels, dtype, tmp_path):
+    pixels = (np.random.default_rng(0).random((6, 5, channels)) * 250).astype(dtype)
+    for name, stored in (('last', pixels), ('first', np.moveaxis(pixels, -1, 0))):
+        np.save(tmp_path / f'{name}.npy', stored)
+        read = read_channels(tmp_path / f'{name}.npy', channels)
+        assert read.dtype == dtype
+        assert np.array_equal(read, pixels)
+    if channels in (1, 3, 4) and dtype != np.float32:
+        save(tmp_path / 'a.png', pixels)
+        assert np.array_equal(read_channels(tmp_path / 'a.png'), pixels)
+        with Image.open(tmp_path / 'a.png') as image:
+            assert channels == 1 or len(image.getbands()) == channels
+        assert is_plain_picture(tmp_path / 'a.png') == (dtype == np.uint8)
+
+
+@requires('tifffile')
+@pytest.mark.parametrize('planar', ['contig', 'separate'])
+@pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
+def test_tiffs_have_all_bands(dtype, planar, tmp_path):
+    import tifffile
+
+    for channels in (2, 3, 4, 8):
+        pixels = (np.random.default_rng(0).random((16, 12, channels)) * 250).astype(dtype)
+        stored = pixels if planar == 'contig' else np.moveaxis(pixels, -1, 0)
+        tifffile.imwrite(tmp_path / 'a.tif', stored, photometric='minisblack', planarconfig=planar)
+        assert np.array_equal(read_channels(tmp_path / 'a.tif', channels), pixels)
+        assert not is_plain_picture(tmp_path / 'a.tif')
+
+
+@pytest.mark.parametrize(
+    ('pixels', 'named'),
+    [
+        (np.zeros((5, 6, 3)), r'a\.npy: 3 channels; the config has 4'),
+        (np.full((5, 6, 4), np.nan), r'a\.npy: 120 values are NaN'),
+        (np.zeros((5, 6, 4), complex), r'a\.npy: .* of complex128'),
+        (np.zeros((2, 5, 6, 4)), r'a\.npy: .*\(2, 5, 6, 4\)'),
+    ],
+)
+def test_faults_name_the_file(pixels, named, tmp_path):
+    np.save(tmp_path / 'a.npy', pixels)
+    with pytest.raises(ValueError, match=named):
+        read_channels(tmp_path / 'a.npy', 4)
+
+
+def test_images_of_several_numbers_of_channels_are_not_measured(tmp_path):
+    for channels in (3, 4):
+        np.save(tmp_path / f'{channels}.npy', np.zeros((9, 9, channels)))
+    with pytest.raises(ValueError, match=r'4\.npy: 4 channels'):
+        measure_channels([tmp_path / '3.npy', tmp_path / '4.npy'])
+
+
+@pytest.mark.parametrize('mode', ['repeat', 'mean'])
+def test_weights_of_rgb_start_a_first_layer_of_four_channels(mode, caplog):
+    """For a grey image, the first layer's output is that of the stock network; weights that fit stay as they are."""
+    init_default_scope('mmseg')
+    stock, ours = (MODELS.build(dict(type='ResNet', depth=18, base_channels=8, in_channels=n)) for n in (3, 4))
+    runner = type('Runner', (), dict(model=type('Model', (), dict(backbone=ours))()))()
+    FirstLayerHook(mode).before_run(runner)
+    weights = stock.state_dict()
+    load_state_dict(ours, dict(weights))
+    image = torch.randn(1, 1, 8, 8)
+    torch.testing.assert_close(
+        ours.conv1(image.expand(1, 4, 8, 8)).mean(1), stock.conv1(image.expand(1, 3, 8, 8)).mean(1)
+    ) if mode == 'mean' else torch.testing.assert_close(ours.conv1.weight[:, 3], stock.conv1.weight[:, 0] * 0.75)
+    assert torch.equal(ours.layer1[0].conv1.weight, stock.layer1[0].conv1.weight)
+    trained = {name: weight + 1 for name, weight in ours.state_dict().items()}
+    load_state_dict(ours, dict(trained))
+    assert torch.equal(ours.conv1.weight, trained['conv1.weight'])
+
+
+def test_transforms_of_colours_are_named():
+    """PhotoMetricDistortion clips 16 bits at 255, or fails on four channels; geometric transforms are no fault."""
+    init_default_scope('mmseg')
+    from mmengine.dataset import Compose
+
+    geometric = [dict(type='RandomCrop', crop_size=(16, 16)), dict(type='RandomFlip', prob=0.5)]
+    geometric += [dict(type='RandomResize', scale=(32, 24), ratio_range=(0.5, 2.0), keep_ratio=True)]
+
+    def faults(channels, *transforms):
+        steps = [LoadChannels(channels), *Compose([*geometric, *transforms, dict(type='PackSegInputs')]).transforms]
+        data = type('Data', (), dict(pipeline=type('Pipeline', (), dict(transforms=steps))))
+        return [*colour_faults([Part('train_dataloader.dataset', data, [])])]
+
+    before = np.random.get_state()[1].copy()
+    assert faults(4) == faults(3) == []
+    for channels, words in ((3, 'clips values at 255'), (4, 'clips values at 255|fails on 4 channels')):
+        ((where, reason),) = faults(channels, dict(type='PhotoMetricDistortion'))
+        assert where == 'train_dataloader.dataset.pipeline'
+        assert re.match(f'PhotoMetricDistortion ({words})', reason)
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+def test_a_picture_shows_dark_16_bits(tmp_path):
+    image = scene(0)[0]
+    shown = as_picture(image)
+    assert shown.shape == (*SIZE, 3)
+    assert shown.min() == 0
+    assert shown.max() == 255
+    grey = as_picture(image[..., 3:])
+    assert (grey == grey[..., :1]).all()
