@@ -1,7 +1,9 @@
 """Position-aware attention for MMSegmentation and MMDetection.
 
 Importing this package loads neither torch nor any OpenMMLab package. Components register themselves when a config first
-names one (``type='mmattn.BiCCHead'``).
+names one (``type='mmattn.BiCCHead'``). Data flows from a config to ``registry.py``, a component of a task
+(``segmentation``, ``video``, ``language``), a layer (``layers``), an operator (``ops``), and its kernel. Imports go the
+same way, and every folder may import ``utils``. ``_compat.py`` has what belongs to other packages.
 """
 
 from importlib import import_module

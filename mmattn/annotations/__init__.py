@@ -2,7 +2,7 @@
 
 :func:`read` recognises the format by content, and returns pictures with their shapes, whatever the format.
 ``shapes.py`` has these types and turns shapes into masks; each format has a file of its own; ``layout.py`` finds the
-images, the splits and the groups. It imports :mod:`mmattn.utils` alone.
+images, the splits and the groups. It imports :mod:`mmattn.utils` alone. Start with ``formats.py``.
 """
 
 from .formats import read

@@ -1,4 +1,9 @@
-"""Extensions of mmengine's Runner: CPU support, checkpoints, checks, and the command line that the tools share."""
+"""Extensions of mmengine's Runner: CPU support, checkpoints, checks, and the command line that the tools share.
+
+Tasks and tools import the names below, which load on first use. ``hooks`` has what acts during a run. It imports
+``ops``, ``registry.py`` and ``utils``, and no task. Start with ``command_line.py`` (from arguments to a config), then
+``cpu.py`` and ``checkpoint_files.py`` (what a run and a checkpoint need in addition).
+"""
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.lazy import lazy_names

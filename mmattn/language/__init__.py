@@ -1,4 +1,11 @@
-"""Attention that reads and writes sentences. Importing this package imports no tokenizer and no metric's package."""
+"""Attention that reads and writes sentences. Importing this package imports no tokenizer and no metric's package.
+
+A task (``translation``, ``captioning``, ``vqa``, ``grounding``) has data sets, models, a metric and an inferencer. They
+share ``text`` (sentences), ``regions`` (features of images), ``layers`` and ``models`` (stacks, generation, training)
+and the names below, and no task imports another. Imports ``ops``, ``layers``, ``data_check``, ``engine``,
+``visualization`` and ``utils``. Nothing outside imports it, except that some names of ``mmattn.ops`` load it on first
+use. Start with ``translation``, the smallest task.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

@@ -1,4 +1,10 @@
-"""Attention layers for maps and clips: ``nn.Module`` classes built on the operators, which know no task."""
+"""Attention layers for maps and clips: ``nn.Module`` classes built on the operators, which know no task.
+
+Configs name them as mmcv's plugins, and tasks import the names below, which load on first use. Imports ``ops``,
+``registry.py``, ``_compat.py`` and ``utils``. Start with ``bilateral_criss_cross.py``, the shortest whole layer:
+``operands`` computes the arguments of one operator, and ``forward`` calls it. ``window_position.py`` and
+``relative_position.py`` are positions that layers share, and ``attention_weights.py`` their weights for pictures.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

@@ -1,4 +1,11 @@
-"""Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
+"""Attention operators: exact, differentiable, with extra memory linear in the number of positions.
+
+The names below are functions of tensors. Imports torch and ``utils``; everything else may import it. An operator is one
+file: a named tuple of its arguments, the function, both passes in PyTorch, and an
+:class:`~mmattn.ops.operator.Operator` that declares them. ``csrc`` and ``triton`` have kernels under the same name.
+Start with ``grid_attention.py``, then ``operator.py`` (the declaration), ``dispatch.py`` (what runs where) and
+``autograd.py``.
+"""
 
 from functools import partial
 

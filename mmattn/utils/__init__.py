@@ -1,4 +1,9 @@
-"""Utilities: paths of configs, atomic files, command lines, and measurements of time and memory."""
+"""Utilities: paths of configs, atomic files, command lines, and measurements of time and memory.
+
+Import from the files: there is one per subject, and :func:`config_path` is the only name of the package. Imports
+``_compat.py`` alone, so everything may import it. Start with ``checks.py`` and ``faults.py`` (errors that name an
+argument or a file) and ``files.py`` (atomic writes); ``command.py`` is the frame of every tool.
+"""
 
 from .paths import config_path
 

@@ -1,4 +1,9 @@
-"""Semi-supervised video object segmentation: follow objects, each given by one mask. Needs only mmengine and mmcv."""
+"""Semi-supervised video object segmentation: follow objects, each given by one mask. Needs only mmengine and mmcv.
+
+Configs name the components below, which load on first use. Imports ``engine``, ``visualization``, ``registry.py`` and
+``utils``, and no other task. Start with ``session.py``, which follows objects through a clip, and ``sst.py``, the
+network that it asks; ``datasets.py`` and ``loading.py`` feed the training, and ``inferencer.py`` reads clips for both.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

@@ -1,1 +1,6 @@
-"""Hooks of a run: resumable checkpoints, preemption, and checks of data, losses and state-dict keys."""
+"""Hooks of a run: resumable checkpoints, preemption, and checks of data, losses and state-dict keys.
+
+Configs name the hooks (``type='mmattn.CheckpointHook'``), and :mod:`mmattn.engine` exports them. One file per hook;
+``resumed_state.py`` restores what mmengine forgets. Imports the rest of ``engine``, ``registry.py`` and ``utils``.
+Start with ``checkpoint.py``.
+"""

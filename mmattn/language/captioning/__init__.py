@@ -1,4 +1,9 @@
-"""Captioning: models, data sets, metrics and self-critical training. Packages of the metrics are imported on use."""
+"""Captioning: models, data sets, metrics and self-critical training. Packages of the metrics are imported on use.
+
+Configs name the components, which load on first use. Imports ``language``'s ``text``, ``regions``, ``layers`` and
+``models``, and no other task. Start with ``captioner.py``, the base of the models in ``san.py`` and ``eta.py``, then
+``datasets.py``; ``self_critical.py`` is the second stage of training, and ``cider.py`` its reward.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

@@ -1,4 +1,8 @@
-"""Phrase grounding: the regions of an image that the phrases of a caption describe."""
+"""Phrase grounding: the regions of an image that the phrases of a caption describe.
+
+Configs name the components, which load on first use. Imports ``language``'s ``text``, ``regions`` and ``layers``, and
+no other task. Start with ``phrase_grounder.py``, the model; ``entities.py`` reads the phrases of Flickr30k Entities.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

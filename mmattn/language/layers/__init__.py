@@ -1,4 +1,9 @@
-"""Attention and fusion for sentences and regions: ``nn.Module`` classes, which need torch alone."""
+"""Attention and fusion for sentences and regions: ``nn.Module`` classes, which need torch alone.
+
+Models of all language tasks are built from the classes below. Imports ``mmattn.layers``, ``mmattn.ops``,
+``registry.py`` and ``utils``, and nothing else of ``language``. Start with ``bilateral_multihead.py``, the attention of
+translation. An operator of its own is in ``bilinear_attention.py``, and its layer in ``bilinear_attention_network.py``.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

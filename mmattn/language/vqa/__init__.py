@@ -1,4 +1,9 @@
-"""Visual question answering."""
+"""Visual question answering.
+
+Configs name the components, which load on first use. Imports ``language``'s ``text``, ``regions``, ``layers`` and
+``models``, and no other task. Start with ``vqa_model.py``: an encoder of questions and images (``encoders.py``,
+``mcan.py``) and a head (``heads.py``). ``datasets.py`` joins ``questions.py`` and ``answers.py``.
+"""
 
 from mmattn.utils.lazy import lazy_names
 

@@ -1,6 +1,8 @@
 """A second GPU backend: kernels in Triton, which compiles them at run time, without nvcc.
 
-This file does not import Triton, which is optional.
+This file does not import Triton, which is optional. ``dispatch.py`` calls :func:`run`, which imports the kernels. They
+import ``ops``. Start with ``global_attention.py``, which launches what ``global_attention_kernels.py`` compiles;
+``launch.py`` has their configurations, and ``blocks.py`` has what kernels share.
 """
 
 from __future__ import annotations

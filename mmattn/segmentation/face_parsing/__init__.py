@@ -1,4 +1,8 @@
-"""Face parsing: the data sets HELEN and LFW-PL, and their metric."""
+"""Face parsing: the data sets HELEN and LFW-PL, and their metric.
+
+Configs name the classes below. Imports ``segmentation``, ``registry.py`` and ``utils``. Start with ``datasets.py``;
+``conversion.py`` prepares their files, and ``alignment.py`` the faces.
+"""
 
 from mmattn.utils.lazy import lazy_names
 
