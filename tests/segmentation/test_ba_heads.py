@@ -169,16 +169,17 @@ def test_the_recommended_config_divides_content_logits_by_the_root_of_the_channe
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'name'),
+    ('head', 'options', 'name'),
     [
-        (dict(up_channels=(10,)), 'up_channels'),
-        (dict(block=[CONV]), 'block'),
-        (dict(in_channels=(4, 8)), 'up_channels'),
+        (UNetBAHead, dict(UNET, up_channels=(10,)), 'up_channels'),
+        (UNetBAHead, dict(UNET, block=[CONV]), 'block'),
+        (UNetBAHead, dict(UNET, in_channels=(4, 8)), 'up_channels'),
+        (DeepLabV3PlusBAHead, dict(DEEPLAB, c1_channels=0), 'c1_channels'),
     ],
 )
-def test_maps_and_blocks_must_fit(wrong, name):
-    with pytest.raises(ValueError, match=name):
-        UNetBAHead(**{**UNET, 'block': CONV, **wrong})
+def test_maps_and_blocks_must_fit(head, options, name):
+    with pytest.raises(ValueError, match=f'{name} must'):
+        head(**{'block': CONV, **options})
 
 
 @pytest.mark.parametrize(
