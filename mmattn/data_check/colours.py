@@ -40,6 +40,6 @@ def _fault(transform: object, channels: int) -> str:
             return ''
         except Exception as error:  # of OpenCV and others
             return f'fails on {channels} channels: {one_line(error)}'
-        if seen.size and seen.max() <= 255:
+        if seen.size and seen.max() == 255:  # others may rescale the image
             return 'clips values at 255, so it is for 8-bit images'
     return ''

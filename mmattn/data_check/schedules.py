@@ -1,6 +1,6 @@
 """Schedules and hooks that do not fit the training, found before the first iteration: the schedules are stepped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from itertools import groupby
@@ -177,7 +177,7 @@ def _late_schedules(loop: Any, schedulers: dict[str, _ParamScheduler]) -> Iterat
             value: Any = getattr(part, name, ())
             start = 0 if name in ('begin', 'end') else begin
             last = length - (name in ('begin', *STEPS))  # at which it may act, or end
-            late = [time for time in ([value] if isinstance(value, int) else value) if last < start + time < INF]
+            late = [time for time in (value if isinstance(value, Iterable) else [value]) if last < start + time < INF]
             if late and not (name in DURATIONS and start + value == part.end):  # the end has been told
                 yield (
                     f'{where}.{name}',

@@ -20,7 +20,19 @@ from typing import Any, NamedTuple
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
 from mmengine.logging import print_log
-from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIMIZERS, PARAM_SCHEDULERS, TRANSFORMS
+from mmengine.registry import (
+    DATA_SAMPLERS,
+    DATASETS,
+    HOOKS,
+    LOOPS,
+    METRICS,
+    MODELS,
+    OPTIM_WRAPPERS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+    TRANSFORMS,
+    VISUALIZERS,
+)
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
@@ -51,6 +63,19 @@ OLD_SETTINGS = {  # of MMSegmentation 0.x and MMDetection 2.x, which mmengine ig
     'optimizer_config': 'optim_wrapper',
     'resume_from': 'load_from with resume',
 }
+COMPONENTS = (  # registries whose classes a part of a config may name
+    MODELS,
+    DATASETS,
+    TRANSFORMS,
+    HOOKS,
+    METRICS,
+    OPTIMIZERS,
+    OPTIM_WRAPPERS,
+    PARAM_SCHEDULERS,
+    DATA_SAMPLERS,
+    LOOPS,
+    VISUALIZERS,
+)
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: an environment variable that it sets, and the command that starts it
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
@@ -390,7 +415,7 @@ def _is_argument(component: Mapping, name: str, cfg: Config) -> bool:
     """Whether the class that a part of a config builds has an argument of this name, so that it is no misspelling."""
     if 'type' not in component:
         return False
-    for registry in (MODELS, DATASETS, TRANSFORMS, HOOKS, METRICS, OPTIMIZERS, PARAM_SCHEDULERS):
+    for registry in COMPONENTS:
         with suppress(ImportError):  # of a missing package, which building names
             kind = component_class(component, registry, cfg.get('default_scope'))
             if isinstance(kind, type):

@@ -44,7 +44,7 @@ class AttentionWeights:
                 encoding), 'content' (the softmax of the content logits only, with the same scale) or 'position' (the
                 softmax of the position logits only). In Transformer attention, E1 and E3 are content, E2 and E4 are
                 position, and 'E1' to 'E4' (those in ``attention_terms``) are the softmax of one term only. Defaults to
-                'bilateral'.
+                'bilateral', which a layer with a softmax for each kind does not have.
 
         Returns:
             Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.

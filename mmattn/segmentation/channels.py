@@ -74,7 +74,10 @@ class FirstLayerHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Watch the first convolution, before weights are loaded."""
         backbone = unwrapped(runner.model).backbone
-        name, layer = next((name, part) for name, part in backbone.named_modules() if isinstance(part, nn.Conv2d))
+        convolutions = ((name, part) for name, part in backbone.named_modules() if isinstance(part, nn.Conv2d))
+        name, layer = next(convolutions, ('', None))
+        if layer is None:
+            raise ValueError(f'FirstLayerHook is for a backbone with a convolution; got {type(backbone).__name__}')
 
         def hook(state: dict, prefix: str, *_: Any) -> None:
             weight = state.get(f'{prefix}weight')

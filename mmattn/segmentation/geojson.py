@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmattn.utils.images import ORIENTATION, decoding, open_header
+from mmattn.utils.images import ORIENTATION, decoding, open_header, tiff_tags
 
 from .coco import connected_areas
 
@@ -38,8 +38,11 @@ def read_georeference(path: str | Path) -> GeoReference:
     """
     path = Path(path)
     with open(path, 'rb') as stream, decoding(path):
-        image = open_header(stream)
-        tags, orientation = {**getattr(image, 'tag_v2', {})}, image.getexif().get(ORIENTATION, 1)
+        found = tiff_tags(stream)  # of any number of bands
+        tags = {**found} if found is not None else {}
+        stream.seek(0)
+        is_picture = found is None and path.suffix.lower() != '.npy'
+        orientation = (open_header(stream).getexif() if is_picture else tags).get(ORIENTATION, 1)
     if orientation > 1:
         raise ValueError(
             f'{path} has an EXIF orientation, {orientation}: map coordinates of rotated images are unclear'
@@ -67,7 +70,8 @@ def _tagged(tags: dict) -> np.ndarray | None:
 def _world_file(path: Path) -> np.ndarray:
     end = path.suffix[1:]
     names = [path.with_suffix(f'.{name}') for name in (f'{end[:1]}{end[-1:]}w', f'{end}w', 'wld')]
-    files = [file for name in names for file in (name, name.with_suffix(name.suffix.upper())) if file.is_file()]
+    endings = str.lower, str.upper, str
+    files = [file for name in names for ending in endings if (file := name.with_suffix(ending(name.suffix))).is_file()]
     if not files:
         raise ValueError(
             f'{path} has no map coordinates: neither the tags of a GeoTIFF, nor a world file, '

@@ -376,7 +376,7 @@ class SegmentationInferencer(MMSegInferencer):
         try:
             return fault or pipeline(dict(img_path=path))
         except Exception as error:  # decoders raise many types
-            return f'{loader} cannot decode it, or the pipeline cannot process it: {reason(error)}'
+            return f'{type(loader).__name__} cannot decode it, or the pipeline cannot process it: {reason(error)}'
 
     def _forward(self, batch: list[dict]) -> list[SegDataSample]:
         with self._precision:

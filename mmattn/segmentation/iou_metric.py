@@ -42,7 +42,7 @@ class IoUMetric(mmseg.evaluation.IoUMetric):
         self._dataset_meta = dataset_meta
         classes = (dataset_meta or {}).get('classes') or ()
         unknown = [name for name in self.background if name not in classes]
-        if unknown or not set(classes) - set(self.background):
+        if self.background and (unknown or not set(classes) - set(self.background)):
             raise ValueError(
                 f'background must name some of the classes {", ".join(classes)}, but not all; got '
                 f'{", ".join(self.background)}'

@@ -76,7 +76,8 @@ def is_plain_picture(path: str | Path) -> bool:
         image = open_header(stream)
         tiles: Any = getattr(image, 'tile', None)
         raw = tiles[0][3] if tiles else ''
-        return not deep_picture_fault(image) and '16' not in str(raw)
+        mode = raw[0] if isinstance(raw, tuple) else raw  # further arguments of the decoder are numbers
+        return not deep_picture_fault(image) and '16' not in str(mode)
     return Path(path).suffix.lower() not in TIFF  # another format is the decoder's fault
 
 

@@ -60,17 +60,22 @@ def open_header(stream: BinaryIO) -> Image.Image:
                 Image.MAX_IMAGE_PIXELS = limit
 
 
-def tiff_bands(stream: BinaryIO) -> tuple[int, int] | None:
-    """Return the bands of a TIFF, and how many loading keeps, if it is grey or RGB with further bands. Else None.
-
-    PIL does not open all such files, so the header is read.
-    """
+def tiff_tags(stream: BinaryIO) -> ImageFileDirectory_v2 | None:
+    """Return the tags of the first picture in a TIFF, which PIL may not open. None for another format."""
     header = stream.read(8)
     if header[:4] not in (b'II*\0', b'MM\0*'):
         return None
     tags = ImageFileDirectory_v2(header)
     stream.seek(tags.next)
     tags.load(stream)
+    return tags
+
+
+def tiff_bands(stream: BinaryIO) -> tuple[int, int] | None:
+    """Return the bands of a TIFF, and how many loading keeps, if it is grey or RGB with further bands. Else None."""
+    tags = tiff_tags(stream)
+    if tags is None:
+        return None
     bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION, -1))
     has_alpha = bool(ALPHA.intersection(tags.get(EXTRASAMPLES, ())))
     return None if colours is None or bands == colours + has_alpha else (bands, colours)

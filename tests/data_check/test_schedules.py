@@ -75,6 +75,7 @@ def test_a_learning_rate_that_is_0_or_never_changes_is_an_error(train_cfg, sched
     ('train_cfg', 'schedule', 'hooks', 'said'),
     [
         (ITERATIONS, [dict(type='LinearLR', end=500, by_epoch=False)], [], '0.end: 500'),
+        (ITERATIONS, [dict(type='LinearLR', end=5e2, by_epoch=False)], [], '0.end: 500'),
         (EPOCHS, [dict(type='LinearLR', end=500, by_epoch=False)], [], '0.end: 500, but .* 100 iterations'),
         (ITERATIONS, [poly(begin=100, end=200)], [], '0.begin: 100'),
         (ITERATIONS, [dict(type='OneCycleLR', eta_max=1, total_steps=500, by_epoch=False)], [], '500'),

@@ -176,6 +176,14 @@ def test_the_table_of_all_pairs_is_never_stored(operator, shapes, settings):
     assert extra < 16
 
 
+def test_queries_of_inference_mode():
+    query, key = randn(2, 1, 2, 5, 4, 8).float().unbind()
+    expected = local_attention_weights(query, key, torch.tensor([[1, 2]]), kernel_size=3)
+    with torch.inference_mode():
+        rows = local_attention_weights(query * 1, key * 1, torch.tensor([[1, 2]]), kernel_size=3)
+    assert torch.equal(rows, expected)
+
+
 def test_neighbourhoods_under_autocast_and_another_default_device():
     query, key, bias = (randn(1, 2, 6, 6, n).float() for n in (8, 8, 25))
     queries = torch.tensor([[0, 0], [3, 2]])

@@ -166,6 +166,7 @@ def test_options_have_the_defaults_of_their_classes():
     [
         ({}, 'affine + colours + crop + flip + scale'),
         (dict(type='mmattn.ClipResize', ratio_range=(1, 1)), 'affine + colours + crop + flip'),
+        (dict(type='mmattn.ClipResize', ratio_range=None), 'affine + colours + crop + flip'),
         (dict(type='Mine', ratio_range=(1, 1)), 'Mine + affine + colours + crop + flip'),
     ],
 )

@@ -73,6 +73,8 @@ def pair(base, tmp_path):
         ("test_evaluator = [dict(type='IoUMetric'), dict(type='IoUMetric')]", 'mine.py: test_evaluator must be one'),
         ("test_evaluator = dict(iou_metrics=['mDice'])", 'test_evaluator.iou_metrics must have mIoU'),
         ("test_evaluator = dict(_delete_=True, type='Accuracy')", 'test_evaluator must be one of IoUMetric'),
+        ("default_hooks = dict(checkpoint=dict(save_best=['mIoU', 'aAcc']))", 'save_best must be one metric'),
+        ("custom_hooks = [dict(type='EarlyStoppingHook', monitor='mIoU')]", 'EarlyStoppingHook'),
         ('model = dict(decode_head=dict(position="none"))', 'nothing to compare'),
     ],
 )
@@ -94,7 +96,8 @@ def test_what_may_differ_is_no_fault(pair):
 def test_runs_keep_what_resuming_and_the_report_need(pair):
     """A checkpoint now and then, a log of figures, one validation: where it is the test, nothing is chosen by it."""
     lines = (
-        "default_hooks = dict(checkpoint=dict(interval=-1, save_best='mIoU'), logger=dict(interval=5000))\n"
+        "default_hooks = dict(checkpoint=dict(interval=-1, save_best='mIoU', max_keep_best=3, out_dir='x'), "
+        'logger=dict(interval=5000))\n'
         "visualizer = dict(vis_backends=[dict(type='TensorboardVisBackend')])\nval_dataloader = None\n"
         'val_evaluator = None\nval_cfg = None\nwork_dir = "elsewhere"\nresume = True'
     )
@@ -102,6 +105,7 @@ def test_runs_keep_what_resuming_and_the_report_need(pair):
     for cfg in (first, second):
         assert cfg.default_hooks.checkpoint.interval == 10
         assert cfg.default_hooks.checkpoint.save_best is None
+        assert not {'out_dir', 'max_keep_best'} & {*cfg.default_hooks.checkpoint}
         assert cfg.default_hooks.logger.interval <= 4
         assert [backend.type for backend in cfg.visualizer.vis_backends].count('LocalVisBackend') == 1
         assert cfg.train_cfg.val_interval == cfg.train_cfg.max_iters == 40

@@ -109,6 +109,15 @@ def test_channels_and_values_are_those_of_the_file(channels, dtype, tmp_path):
         assert is_plain_picture(tmp_path / 'a.png') == (dtype == np.uint8)
 
 
+def test_pictures_of_8_bits_are_plain_whatever_their_size(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 720, 3), np.uint8)
+    for side in range(1, 40):
+        for suffix, options in (('.bmp', {}), ('.tif', dict(compression='tiff_lzw'))):
+            path = tmp_path / f'a{suffix}'
+            Image.fromarray(pixels[:side]).save(path, **options)
+            assert is_plain_picture(path), (path, side)
+
+
 @requires('tifffile')
 @pytest.mark.parametrize('planar', ['contig', 'separate'])
 @pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
@@ -171,6 +180,7 @@ def test_transforms_of_colours_are_named():
 
     geometric = [dict(type='RandomCrop', crop_size=(16, 16)), dict(type='RandomFlip', prob=0.5)]
     geometric += [dict(type='RandomResize', scale=(32, 24), ratio_range=(0.5, 2.0), keep_ratio=True)]
+    geometric += [dict(type='Normalize', mean=[6000.0], std=[2000.0], to_rgb=False)]  # rescales
 
     def faults(channels, *transforms):
         steps = [LoadChannels(channels), *Compose([*geometric, *transforms, dict(type='PackSegInputs')]).transforms]

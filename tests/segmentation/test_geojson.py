@@ -52,6 +52,29 @@ def place(folder, name):
     return expected
 
 
+def test_a_geotiff_of_four_bands_of_16_bits_that_pil_cannot_open(tmp_path):
+    ifd = tags(('projected', 32633), scale=(0.5, 0.25, 0), ties=(0, 0, 0, 7, 9, 0))
+    ifd[256], ifd[257], ifd[258], ifd[262], ifd[277] = 2, 2, (16,) * 4, 1, 4
+    path = tmp_path / 'bands.tif'
+    with open(path, 'wb') as stream:
+        ifd.save(stream)
+    with pytest.raises(OSError, match='cannot identify'):
+        Image.open(path)
+    found = read_georeference(path)
+    np.testing.assert_array_equal(found.matrix, [[0.5, 0, 7], [0, -0.25, 9]])
+    assert found.epsg == 32633
+
+
+def test_world_files_of_arrays_and_in_other_case(tmp_path):
+    for name, world in (('a.npy', 'a.wld'), ('B.TIF', 'B.tfw')):
+        if name == 'a.npy':
+            np.save(tmp_path / name, np.zeros((4, 2, 2)))
+        else:
+            Image.new('L', (2, 2)).save(tmp_path / name)
+        (tmp_path / world).write_text('1 0 0 -1 0.5 0.5', encoding='utf-8')
+        np.testing.assert_array_equal(read_georeference(tmp_path / name).matrix, [[1, 0, 0], [0, -1, 1]])
+
+
 def signed_area(points):
     return sum(x * to_y - to_x * y for (x, y), (to_x, to_y) in itertools.pairwise(points)) / 2
 

@@ -43,3 +43,4 @@ def test_the_mean_of_the_other_classes(background):
 def test_classes_that_cannot_be_left_out(background):
     with pytest.raises(ValueError, match='background must name some of the classes wall, door'):
         IoUMetric(background=background).dataset_meta = dict(classes=('wall', 'door'))
+    IoUMetric().dataset_meta = None

@@ -59,7 +59,6 @@ class Method:
     def name_after_setting(self) -> None:
         """Add the setting to the name, to distinguish methods of the same name."""
         self.name = f'{self.name}, {"/".join(row.setting for row in self.rows)}'
-        self.baseline = self.baseline and f'{self.baseline}, {"/".join(row.compared[1] for row in self.rows)}'
 
     def counts(self) -> tuple[int, float]:
         """Return parameters and multiply-accumulates of the network in inference, for one input."""
@@ -99,6 +98,10 @@ def plan(
     if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:
         for method in methods:
             method.name_after_setting()
+    method_names = {(row.name, row.setting): method.name for method in methods for row in method.rows}
+    for method in methods:
+        if method.baseline is not None:
+            method.baseline = method_names[method.baseline, method.rows[0].compared[1]]
     return methods
 
 
@@ -203,8 +206,13 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
 
 
 def _training(cfg: Config) -> dict[str, Any]:
-    """Return what decides a training and its validation: all but the settings of the test."""
+    """Return what decides a training and the checkpoint that is tested: all but the settings of the test.
+
+    ``model.test_cfg`` belongs to the validation, too, which may choose the checkpoint.
+    """
     settings = {key: value for key, value in cfg.to_dict().items() if not key.startswith(('test_', 'tta_'))}
+    if cfg.get('val_evaluator') is not None and cfg.default_hooks.checkpoint.get('save_best'):
+        return settings
     return {**settings, 'model': {key: value for key, value in settings['model'].items() if key != 'test_cfg'}}
 
 

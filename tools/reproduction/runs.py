@@ -82,6 +82,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
     words = [sys.executable, str(config_path().parent / 'tools' / tool), *map(str, command)]
     environment = {'OMP_NUM_THREADS': threads, **os.environ, **run.environment}
     log = run.folder / 'output.log'
+    before = log.stat().st_size if log.exists() else 0
     with open(log, 'a', encoding='utf-8') as file:
         print('$', *words, file=file, flush=True)
         process = (
@@ -102,7 +103,8 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
         write_text(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
     if code:
-        said = re.findall(rf'^{re.escape(tool)}: error: (.+)', log.read_text(encoding='utf-8', errors='replace'), re.M)
+        text = log.read_bytes()[before:].decode('utf-8', 'replace')
+        said = re.findall(rf'^{re.escape(Path(tool).name)}: error: (.+)', text, re.M)
         reason = f': {said[-1]}' if said else ''
         raise RuntimeError(f'{tool} failed with exit code {code}{reason}; see {log}')
 

@@ -231,7 +231,7 @@ def _augmentation(cfg: Config, row: 'Row') -> list[str]:
     for part in complexity.dicts(cfg.train_dataloader.dataset.get('pipeline', [])):
         name = type_name(part)
         words = [word for kind, word in AUGMENTATIONS.items() if name.endswith(kind)]
-        words += ['scale'] * (len({*part.get('ratio_range', ())}) > 1)
+        words += ['scale'] * (len({*(part.get('ratio_range') or ())}) > 1)
         kinds.update(words or [name] * (not PLAIN.fullmatch(name)))
     return sorted(kinds)
 

@@ -91,6 +91,14 @@ def read_config(path: Path, options: dict[str, Any]) -> Config:
     hooks = cfg.setdefault('default_hooks', {})
     saver = hooks.setdefault('checkpoint', dict(type='CheckpointHook'))
     interval = saver.get('interval', -1)
+    if isinstance(saver.get('save_best'), list | tuple):
+        raise ProtocolError(f'{path}: save_best must be one metric, which chooses the checkpoint that is tested')
+    if any(type_name(hook) == 'EarlyStoppingHook' for hook in cfg.get('custom_hooks') or ()):
+        raise ProtocolError(
+            f'{path}: EarlyStoppingHook ends runs at different times; leave it out, and choose by save_best'
+        )
+    for key in ('out_dir', 'filename_tmpl', 'max_keep_best'):  # where the checkpoint of a run is expected
+        saver.pop(key, None)
     quarter = max(1, steps // 4)
     saver.update(by_epoch=unit == 'epoch', interval=min(interval, quarter) if interval > 0 else quarter, save_last=True)
     saver.setdefault('max_keep_ckpts', 1)
