@@ -161,19 +161,19 @@ def test_low_precision_is_accumulated_in_float32(operator, options, more, dtype)
 
 
 @pytest.mark.parametrize(
-    ('operator', 'shapes', 'settings'),
+    ('operator', 'shapes', 'settings', 'limit'),
     [
-        ('global_attention', {'window_bias': [31**2], 'outside_bias': []}, {'window_size': 31}),
-        ('grid_attention', {'window_bias': [61], 'outside_bias': []}, {'window_size': 31}),
-        (LOCAL, {'window_bias': [15**2]}, {'kernel_size': 15, 'iterations': 3}),
+        ('global_attention', {'window_bias': [31**2], 'outside_bias': []}, {'window_size': 31}, 16),
+        ('grid_attention', {'window_bias': [61], 'outside_bias': []}, {'window_size': 31}, 1.5),
+        (LOCAL, {'window_bias': [15**2]}, {'kernel_size': 15, 'iterations': 3}, 16),
     ],
 )
-def test_the_table_of_all_pairs_is_never_stored(operator, shapes, settings):
-    """It would take 64 MiB. Three rows of 64×64 take 48 KiB."""
+def test_the_table_of_all_pairs_is_never_stored(operator, shapes, settings, limit):
+    """It would take 64 MiB, and 2 MiB for all crosses. The passes with three channels of values take the rest."""
     shapes = {'query': [8], 'key': [8], **shapes}
     tensors = {name: torch.randn(1, 1, 64, 64, *channels) for name, channels in shapes.items()}
     _, extra = extra_memory(lambda: weights(operator, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
-    assert extra < 16
+    assert extra < limit
 
 
 def test_queries_of_inference_mode():
