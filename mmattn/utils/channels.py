@@ -31,8 +31,10 @@ def read_channels(path: str | Path, channels: int | None = None) -> np.ndarray:
     suffix = Path(path).suffix.lower()
     if suffix == '.npy':
         pixels = np.load(path, allow_pickle=False)
-        if pixels.ndim == 3 and pixels.shape[2] != channels and pixels.shape[0] in (channels, min(pixels.shape)):
-            pixels = np.moveaxis(pixels, 0, -1)
+        if pixels.ndim == 3 and pixels.shape[2] != channels:
+            first, *sides = pixels.shape
+            if first == channels or (channels is None and first < min(sides)):
+                pixels = np.moveaxis(pixels, 0, -1)
     elif suffix in TIFF:
         pixels = _read_tiff(path)
     else:

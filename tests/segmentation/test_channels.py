@@ -109,6 +109,12 @@ def test_channels_and_values_are_those_of_the_file(channels, dtype, tmp_path):
         assert is_plain_picture(tmp_path / 'a.png') == (dtype == np.uint8)
 
 
+@pytest.mark.parametrize(('shape', 'read'), [((2, 5, 6), (5, 6, 2)), ((6, 6, 20), (6, 6, 20)), ((5, 6, 2), (5, 6, 2))])
+def test_the_axis_of_channels_whose_number_is_unknown(shape, read, tmp_path):
+    np.save(tmp_path / 'a.npy', np.zeros(shape))
+    assert read_channels(tmp_path / 'a.npy').shape == read
+
+
 def test_pictures_of_8_bits_are_plain_whatever_their_size(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 255, (40, 720, 3), np.uint8)
     for side in range(1, 40):
