@@ -64,7 +64,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     Args:
         resumable_best (bool): save best checkpoints with the states from which a run resumes. They become as large as
             other checkpoints. Defaults to False.
-        max_keep_best (int): number of best checkpoints. Of equal ones, the earlier is better. Defaults to 1.
+        max_keep_best (int): number of best checkpoints. Of equal ones, the earlier is better. Those of a run
+            that is resumed into another folder stay in theirs, and in the ranking. Defaults to 1.
         ``*args``, ``**kwargs``: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless
             ``backend_args`` or ``file_client_args`` select another way to write.
 
