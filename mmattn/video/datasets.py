@@ -300,6 +300,8 @@ def _videos(path: str | Path) -> dict[str, dict]:
     with reading(path, 'must hold videos.<clip>.objects.<id>.{category, frames}'):
         videos = load(path)['videos']
         for name, video in videos.items():
+            if not name:
+                raise ValueError('a clip without a name')
             for i, thing in video['objects'].items():
                 texts = [*thing['frames'], thing.get('category', '')]
                 if not (0 < int(i) < VOID and isinstance(thing['frames'], list) and all(map(_is_text, texts))):

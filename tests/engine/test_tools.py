@@ -111,7 +111,7 @@ def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
 @pytest.mark.e2e
 def test_the_best_two_by_the_foreground_are_kept(run, tmp_path):
     config = tmp_path / 'config.py'
-    evaluator = "val_evaluator = dict(type='mmattn.IoUMetric', iou_metrics=['mIoU'])"
+    evaluator = "val_evaluator = dict(type='mmattn.IoUMetric', iou_metrics=['mIoU'], background='background')"
     hook = "dict(save_best='mIoU_foreground', rule='greater', max_keep_best=2)"
     config.write_text(f'_base_ = {str(CONFIG)!r}\n{evaluator}\ndefault_hooks = dict(checkpoint={hook})\n')
     options = [*SMALL, 'train_cfg.val_interval=1', 'default_hooks.checkpoint.interval=1']

@@ -29,6 +29,7 @@ from mmattn.language.vqa.questions import Question
 from mmattn.utils.conversion import Fault, check_folder, find, run_converter
 
 TYPES = ('object', 'number', 'color', 'location')
+LONGEST_ID = 18  # digits; Python refuses to read thousands
 NAMES = ('questions', 'answers', 'img_ids', 'types')
 
 
@@ -44,7 +45,13 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
         return []
     questions = []
     for number, (text, answer, image, kind) in enumerate(zip(*columns)):
-        if not text or not answer or not image.isdecimal() or kind not in ('0', '1', '2', '3'):
+        if (
+            not text
+            or not answer
+            or not image.isdecimal()
+            or len(image) > LONGEST_ID
+            or kind not in ('0', '1', '2', '3')
+        ):
             faults.append(f'{folder}, line {number + 1}: not a question; got {text!r}, {answer!r}, {image!r}, {kind!r}')
             continue
         questions.append(Question(first + number, str(int(image)), text, [answer], answer, TYPES[int(kind)]))

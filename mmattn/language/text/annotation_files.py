@@ -37,7 +37,7 @@ def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name:
             parsed.append(parse(entry))
         except KeyError as error:
             faults.append(f'{name}[{i}]: no key {error}')
-        except (TypeError, AttributeError, ValueError) as error:
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:  # the last of int(inf)
             faults.append(f'{name}[{i}]: another layout ({error})')
     return parsed
 

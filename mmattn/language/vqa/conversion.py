@@ -56,7 +56,9 @@ def archive_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[
     if faults or not archives:
         return faults
     for split, questions in splits.items():
-        faults += missing_regions(split, (question.image_id for question in questions), stored)
+        faults += missing_regions(
+            f'{archives[0].parent}, {split}', (question.image_id for question in questions), stored
+        )
     return faults
 
 
