@@ -29,7 +29,7 @@ from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.visualization import PictureHook
 
-LABEL_MAPS = 'IoUMetric', 'FaceParsingMetric'  # write one per image
+LABEL_MAPS = 'IoUMetric', 'ForegroundIoUMetric', 'FaceParsingMetric'  # write one per image
 
 
 def parse_args() -> argparse.Namespace:

@@ -17,7 +17,7 @@ from .data_sets import Fault, Part, absent_classes, allow_absent_hint, dicts, lo
 from .images import CONVERTER
 
 HEADS = ('decode_head', 'auxiliary_head')
-METRICS = ('IoUMetric', 'FaceParsingMetric')
+METRICS = ('IoUMetric', 'ForegroundIoUMetric', 'FaceParsingMetric')
 IGNORE_INDEX = 255  # default of mmseg's heads, data sets and metrics
 IGNORED = None  # instead of a class index
 

@@ -13,6 +13,7 @@ from mmattn.utils.component_type import component_class, type_name
 from .data_sets import Fault, dicts, log
 
 IOU_METRICS = {'mIoU': ('mIoU', 'mAcc'), 'mDice': ('mDice', 'mAcc'), 'mFscore': ('mFscore', 'mPrecision', 'mRecall')}
+IOU_KINDS = 'IoUMetric', 'ForegroundIoUMetric'
 BOX_RESULTS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 
 
@@ -20,7 +21,7 @@ def metric_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: a metric of mmseg's ``IoUMetric`` with an unknown name."""
     for name in ('val_evaluator', 'test_evaluator'):
         for metric in _metrics(cfg, name):
-            if type_name(metric) == 'IoUMetric':
+            if type_name(metric) in IOU_KINDS:
                 for unknown in set(_list(metric.get('iou_metrics', ['mIoU']))) - set(IOU_METRICS):
                     yield f'{name}.iou_metrics', _unknown(unknown, IOU_METRICS)
 
@@ -28,8 +29,8 @@ def metric_faults(cfg: Config) -> Iterator[Fault]:
 def monitor_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: hooks and schedulers that wait for a metric that nothing computes.
 
-    ``IoUMetric`` of mmseg and mmattn, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with ``metric_names`` are
-    checked. These are the names of their results, which may go on after a slash or a dot. What never acts because there
+    mmseg's ``IoUMetric`` and ``ForegroundIoUMetric``, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with
+    ``metric_names`` are checked. These are the names of their results, which may go on after a slash or a dot. What never acts because there
     is no validation is logged as a warning.
     """
     metrics = _metrics(cfg, 'val_evaluator')
@@ -54,11 +55,11 @@ def monitor_faults(cfg: Config) -> Iterator[Fault]:
 
 def _computed(metric: dict) -> set[str] | None:
     kind = type_name(metric)
-    if kind == 'IoUMetric':
+    if kind in IOU_KINDS:
         names = _list(metric.get('iou_metrics', ['mIoU']))
         keys = {'aAcc', *(key for name in names for key in IOU_METRICS.get(name, ()))}
-        suffix = getattr(component_class(metric, METRICS), 'suffix', None)  # of mmattn.IoUMetric
-        keys |= {f'{key}{suffix}' for key in keys if suffix and key != 'aAcc'}
+        if kind == 'ForegroundIoUMetric':
+            keys |= {f'{key}_foreground' for key in keys - {'aAcc'}}
         prefix = metric.get('prefix')
     elif kind == 'VOCMetric' and metric.get('metric', 'mAP') == 'mAP':
         keys = {'mAP', *(f'AP{int(iou * 100):02d}' for iou in _list(metric.get('iou_thrs', 0.5)))}

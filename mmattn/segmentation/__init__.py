@@ -18,7 +18,7 @@ __getattr__, __all__ = lazy_names(
         'mmattn.data_check.masks': 'SegDataCheckHook',
         'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
         'inferencer': 'SegmentationInferencer',
-        'iou_metric': 'IoUMetric',
+        'foreground_iou': 'ForegroundIoUMetric',
         'resnet_stem': 'ResNetStem',
         'unet_ba_head': 'UNetBAHead',
     },

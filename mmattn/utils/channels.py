@@ -5,7 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mmcv
 import numpy as np
 from PIL import Image
 
@@ -38,6 +37,8 @@ def read_channels(path: str | Path, channels: int | None = None) -> np.ndarray:
     elif suffix in TIFF:
         pixels = _read_tiff(path)
     else:
+        import mmcv  # lazy: attention maps are drawn without it
+
         pixels = mmcv.imread(str(path), flag='unchanged', backend='cv2')
         if pixels is None:
             raise ValueError(f'{path}: cv2 cannot decode it')

@@ -23,7 +23,7 @@ IOU, PLATEAU = dict(type='IoUMetric'), dict(type='ReduceOnPlateauLR')
         (dict(type='mmseg.IoUMetric'), 'mIOU', {}, "'mIOU' .*'mIoU'.* aAcc, mAcc, mIoU"),
         (dict(IOU, iou_metrics=['mFscore']), 'mIoU', {}, "'mIoU' .*aAcc, mFscore"),
         (dict(IOU, iou_metrics='mIOU'), 'auto', {}, "val_evaluator.iou_metrics: 'mIOU' .*'mIoU'"),
-        (dict(type='mmattn.IoUMetric', prefix='roofs'), 'roofs/mIoU_foreground', {}, None),
+        (dict(type='mmattn.ForegroundIoUMetric', background='a', prefix='roofs'), 'roofs/mIoU_foreground', {}, None),
         (
             dict(IOU, background='other'),
             'mIoU_foreground',

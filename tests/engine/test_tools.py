@@ -111,7 +111,7 @@ def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
 @pytest.mark.e2e
 def test_the_best_two_by_the_foreground_are_kept(run, tmp_path):
     config = tmp_path / 'config.py'
-    evaluator = "val_evaluator = dict(type='mmattn.IoUMetric', iou_metrics=['mIoU'], background='background')"
+    evaluator = "val_evaluator = dict(type='mmattn.ForegroundIoUMetric', iou_metrics=['mIoU'], background='background')"
     hook = "dict(save_best='mIoU_foreground', rule='greater', max_keep_best=2)"
     config.write_text(f'_base_ = {str(CONFIG)!r}\n{evaluator}\ndefault_hooks = dict(checkpoint={hook})\n')
     options = [*SMALL, 'train_cfg.val_interval=1', 'default_hooks.checkpoint.interval=1']
@@ -176,7 +176,7 @@ def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path,
 def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
     """Of several metrics, one writes; a second run replaces the results of the first."""
     config = tmp_path / 'config.py'
-    metric = 'dict(type="mmattn.IoUMetric", iou_metrics=["{0}"], prefix="{0}")'
+    metric = 'dict(type="mmattn.ForegroundIoUMetric", background="background", iou_metrics=["{0}"], prefix="{0}")'
     evaluator = f'test_evaluator = [{metric.format("mIoU")}, {metric.format("mFscore")}]'
     config.write_text(f'_base_ = {str(CONFIG)!r}\n{evaluator}\n')
     folders = '--work-dir', tmp_path / 'work', '--out', tmp_path / 'predictions'

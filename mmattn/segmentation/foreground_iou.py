@@ -9,26 +9,25 @@ from mmattn.registry import METRICS
 
 
 @METRICS.register_module()
-class IoUMetric(mmseg.evaluation.IoUMetric):
+class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
     """mmseg's ``IoUMetric``, and the means over all classes but the background: 'mIoU_foreground', 'mAcc_foreground'.
 
     The pixels of the background are counted as before: a class that is predicted there has a smaller IoU. With
     ``iou_metrics``, there are also 'mDice_foreground', 'mFscore_foreground' and so on.
 
     Args:
-        background (str or sequence of str): class, or classes, that these means leave out. Defaults to (): there are
-            mmseg's metrics alone.
+        background (str or sequence of str): class, or classes, that these means leave out.
         output_dir (str, optional): folder for the predicted label maps. Defaults to None.
         **kwargs: as in mmseg's ``IoUMetric``.
 
     Example:
-        >>> metric = METRICS.build(dict(type='IoUMetric', background='other'))
+        >>> metric = METRICS.build(dict(type='mmattn.ForegroundIoUMetric', background='other'))
         >>> metric.dataset_meta = dict(classes=('other', 'road'))
     """
 
     suffix = '_foreground'
 
-    def __init__(self, background: str | Sequence[str] = (), output_dir: str | None = None, **kwargs) -> None:
+    def __init__(self, background: str | Sequence[str], output_dir: str | None = None, **kwargs) -> None:
         super().__init__(output_dir=output_dir, **kwargs)
         self.background = [background] if isinstance(background, str) else [*background]
 
@@ -42,7 +41,7 @@ class IoUMetric(mmseg.evaluation.IoUMetric):
         self._dataset_meta = dataset_meta
         classes = (dataset_meta or {}).get('classes') or ()
         unknown = [name for name in self.background if name not in classes]
-        if self.background and (unknown or not set(classes) - set(self.background)):
+        if unknown or not set(classes) - set(self.background):
             raise ValueError(
                 f'background must name some of the classes {", ".join(classes)}, but not all; got '
                 f'{", ".join(self.background)}'
@@ -51,7 +50,7 @@ class IoUMetric(mmseg.evaluation.IoUMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Compute mmseg's metrics, in percent, and those of the foreground."""
         metrics = super().compute_metrics(results)
-        if self.format_only or not self.background:
+        if self.format_only:
             return metrics
         areas = [sum(parts) for parts in zip(*results)]
         values = self.total_area_to_metrics(*areas, self.metrics, self.nan_to_num, self.beta)
