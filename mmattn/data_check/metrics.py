@@ -30,8 +30,8 @@ def monitor_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: hooks and schedulers that wait for a metric that nothing computes.
 
     mmseg's ``IoUMetric`` and ``ForegroundIoUMetric``, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with
-    ``metric_names`` are checked. These are the names of their results, which may go on after a slash or a dot. What never acts because there
-    is no validation is logged as a warning.
+    ``metric_names`` are checked. These are the names of their results, which may go on after a slash or a dot. What
+    never acts because there is no validation is logged as a warning.
     """
     metrics = _metrics(cfg, 'val_evaluator')
     monitored = list(_monitored(cfg))
