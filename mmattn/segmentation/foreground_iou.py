@@ -16,7 +16,8 @@ class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
     ``iou_metrics``, there are also 'mDice_foreground', 'mFscore_foreground' and so on.
 
     Args:
-        background (str or sequence of str): class, or classes, that these means leave out.
+        background (str or sequence of str): class, or classes, that these means leave out. If the data set has no such
+            class, or no other, a ValueError says so before the test.
         output_dir (str, optional): folder for the predicted label maps. Defaults to None.
         **kwargs: as in mmseg's ``IoUMetric``.
 
@@ -24,8 +25,6 @@ class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
         >>> metric = METRICS.build(dict(type='mmattn.ForegroundIoUMetric', background='other'))
         >>> metric.dataset_meta = dict(classes=('other', 'road'))
     """
-
-    suffix = '_foreground'
 
     def __init__(self, background: str | Sequence[str], output_dir: str | None = None, **kwargs) -> None:
         super().__init__(output_dir=output_dir, **kwargs)
@@ -55,5 +54,5 @@ class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
         areas = [sum(parts) for parts in zip(*results)]
         values = self.total_area_to_metrics(*areas, self.metrics, self.nan_to_num, self.beta)
         foreground = [name not in self.background for name in self._dataset_meta['classes']]  # type: ignore[index]
-        means = {f'm{key}{self.suffix}': np.nanmean(x[foreground]) for key, x in values.items() if key != 'aAcc'}
+        means = {f'm{key}_foreground': np.nanmean(x[foreground]) for key, x in values.items() if key != 'aAcc'}
         return metrics | {key: np.round(mean * 100, 2) for key, mean in means.items()}

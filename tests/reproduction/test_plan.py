@@ -14,7 +14,7 @@ import pytest
 from mmengine.config import Config
 
 from mmattn.utils import config_path
-from reproduction.plan import check_data, plan, select, words, write_configs
+from reproduction.plan import _training, check_data, plan, select, words, write_configs
 from reproduction.protocol import Protocol, data_sets, read_data, shipped
 from reproduction.report import find_contrasts
 from reproduction.tables import add_variant, read_tables
@@ -437,3 +437,18 @@ def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
         find_contrasts(args.contrasts, [*names, *args.untrained])
         assert args.dataset in data_sets() or (ROOT / args.dataset).is_file()
         assert args.workers == 0
+
+
+@pytest.mark.parametrize('chooses', [True, False])
+def test_a_test_setting_belongs_to_the_training_if_it_chooses_the_checkpoint(chooses):
+    config = dict(
+        model=dict(type='A', test_cfg=dict(mode='whole')),
+        val_evaluator=dict(type='IoUMetric'),
+        default_hooks=dict(checkpoint=dict(save_best='mIoU' if chooses else None)),
+        test_dataloader=dict(batch_size=1),
+    )
+    first, second = Config(config), Config(config)
+    second.test_dataloader.batch_size = 2
+    assert _training(first) == _training(second)
+    second.model.test_cfg.mode = 'slide'
+    assert (_training(first) == _training(second)) is not chooses

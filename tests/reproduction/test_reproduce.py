@@ -416,3 +416,15 @@ def test_a_run_that_stopped_in_its_last_validation_is_not_finished(steps, tmp_pa
         runs.finish(run, 1, last, 4)
     assert ['--resume' in command for command in called] == [True]
     runs.finish(run, 1, last)  # the validation is not required
+
+
+def test_the_reason_is_of_this_call(tmp_path, monkeypatch):
+    """An error that an earlier call left in the log is none; the tool may lie in a folder."""
+    (tmp_path / 'tools/misc').mkdir(parents=True)
+    tool = tmp_path / 'tools/misc/fail.py'
+    monkeypatch.setattr(runs, 'config_path', lambda: tmp_path / 'configs')
+    run = runs.Run('a', 0, tmp_path / 'a.py', tmp_path / 'run', [], {})
+    for line, reason in (('print("fail.py: error: no data")', ': no data'), ('', '')):
+        tool.write_text(f'{line}\nraise SystemExit(3)\n')
+        with pytest.raises(RuntimeError, match=rf'misc/fail\.py failed with exit code 3{reason}; see'):
+            runs.call(run, 1, 'misc/fail.py')

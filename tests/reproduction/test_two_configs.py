@@ -13,7 +13,8 @@ from scipy import stats
 from mmattn.utils import config_path
 from reproduction.results import Measured, Result, compare
 from reproduction.task import ProtocolError
-from reproduction.two_configs import POWER, Verdict, read_pair
+from reproduction.two_configs import read_pair
+from reproduction.verdict import POWER, Verdict
 
 BASE = 'bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py'
 SMALLER = dict(scale=(48, 36), crop_size=(36, 36))
