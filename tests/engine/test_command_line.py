@@ -190,7 +190,7 @@ def test_only_keys_that_are_not_known_are_a_warning(monkeypatch):
         'model.decode_head.loss_decode.class_weight': [1.0, 2.0],
         'model.decode_head.sampler': dict(type='OHEMPixelSampler'),
         'model.backbone.in_channels': 4,
-        'optim_wrapper.clip_grad': dict(max_norm=1),
+        'optim_wrapper.accumulative_counts': 2,
     }
     assert load_config(CONFIG, new).model.decode_head.loss_decode.class_weight == [1.0, 2.0]
     assert not logged
