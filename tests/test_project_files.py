@@ -1,6 +1,7 @@
 """What a repository's host reads, such as citation and workflow, and image files, which ``docker/prove.sh`` builds."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import yaml
@@ -46,6 +47,14 @@ def test_the_workflow_runs_the_command_of_the_readme():
     assert all(('uses' in step) != ('run' in step) for step in job['steps'])
     (command,) = (step['run'] for step in job['steps'] if 'run' in step)
     assert f'\n{command}\n' in (ROOT / 'README.md').read_text(encoding='utf-8')
+
+
+def test_ci_runs_the_first_two_commands_of_the_readme():
+    ci = [str(ROOT / '.ci/run'), '--commands']
+    assert subprocess.run(['bash', *ci], capture_output=True, text=True, check=True).stdout.splitlines() == [
+        'bash tools/quickstart.sh',
+        'bash tools/run_tests.sh',
+    ]
 
 
 def test_reports_come_with_the_environment():
