@@ -6,8 +6,8 @@
 #     bash tools/run_tests.sh --all    all tests and the linters; also compiles mmcv's operators, once, and installs Triton
 #                                      and Sphinx
 #
-# It prints one line per step, the slowest tests, and why others were skipped. All output is in work_dirs/tests.log, and what
-# failed is printed.
+# It prints one line per step, the slowest tests, and why others were skipped. All output is in work_dirs/tests.log, each test
+# with its result as soon as it ends, and what failed is printed in the end.
 # Arguments after these are passed to pytest, which then prints its own output:
 #
 #     bash tools/run_tests.sh tests/ops -k causal -n 0
@@ -51,7 +51,7 @@ run=($python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}")
 if [ $# -gt 0 ]; then exec "${run[@]}" "$@"; fi
 from=$(wc -c <"$MMATTN_LOG")
 code=0
-step 'tests' "${run[@]}" -o console_output_style=count -rs --durations 10 --disable-warnings 2>/dev/null || code=$?
+step 'tests' "${run[@]}" -vv -o console_output_style=count -rs --durations 10 --disable-warnings 2>/dev/null || code=$?
 output() { tail -c +$((from + 1)) "$MMATTN_LOG"; }
 if [ $code != 0 ]; then
     { output | sed -n '/^=* \(ERRORS\|FAILURES\) =*$/,$p' | grep . || output | tail -n 40; } >&2
