@@ -20,6 +20,7 @@ __getattr__, __all__ = lazy_names(
         'inferencer': 'SegmentationInferencer',
         'foreground_iou': 'ForegroundIoUMetric',
         'resnet_stem': 'ResNetStem',
+        'tiled_encoder_decoder': 'TiledEncoderDecoder',
         'unet_ba_head': 'UNetBAHead',
     },
 )

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmattn.utils.channels import is_plain_picture, measure_channels, read_channels
-from mmattn.utils.conversion import Fault, check_folder, files_below, output_folder
+from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, output_folder
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import find_copies, hidden_folder_fault
-from mmattn.utils.images import unreadable
+from mmattn.utils.images import tile_positions, unreadable
 from mmattn.utils.progress import track
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
@@ -29,24 +29,34 @@ CONFIG = """\
 _base_ = ['mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py']
 metainfo = dict(classes={classes!r}, palette={palette!r})
 dataset = dict(data_root='{{{{ fileDirname }}}}', metainfo=metainfo, img_suffix={suffix!r})
-train_dataloader = dict(dataset=dataset)
+train_dataloader = dict(dataset={train})
 val_dataloader = dict(dataset=dataset)
 test_dataloader = val_dataloader
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
 work_dir = {work_dir!r}
 """
+PIPELINES = """\
+train_pipeline, test_pipeline, tta_pipeline = _base_.train_pipeline, _base_.test_pipeline, _base_.tta_pipeline
+train_dataloader['dataset'].update(pipeline=train_pipeline)
+dataset.update(pipeline=test_pipeline)
+"""
 CHANNELS = """\
 # Images with all their channels and values; mean and deviation are of the training images.
 load = dict(type='mmattn.LoadChannels', channels={channels})
-train_pipeline, test_pipeline, tta_pipeline = _base_.train_pipeline, _base_.test_pipeline, _base_.tta_pipeline
 train_pipeline[1] = test_pipeline[0] = tta_pipeline[0] = load
-train_dataloader.update(dataset=dict(dataset, pipeline=train_pipeline))
-val_dataloader.update(dataset=dict(dataset, pipeline=test_pipeline))
 model.update(
     data_preprocessor=dict(type='mmattn.ChannelsPreprocessor', mean={mean}, std={std}, bgr_to_rgb=False),
     backbone=dict(in_channels={channels}),
 )
 default_hooks = dict(first_layer=dict(type='mmattn.FirstLayerHook'))  # for pretrained weights of RGB
+"""
+CROPS = """\
+# Crops at the size of the files. Validation, test and image_demo.py slide a window of the same size.
+del train_pipeline[3], test_pipeline[1]  # they resize images
+train_pipeline[3].crop_size = ({crop}, {crop})
+model.setdefault('data_preprocessor', dict()).update(size=({crop}, {crop}))
+windows = dict(mode='slide', crop_size=({crop}, {crop}), stride=({stride}, {stride}))
+model.update(type='mmattn.TiledEncoderDecoder', test_cfg=windows)
 """
 
 
@@ -175,13 +185,21 @@ def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tu
     Returns:
         tuple: labels, uint8 of shape (H, W); and ``r,g,b`` of the more distant colours → distance.
     """
-    codes, where = np.unique(mask @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
-    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1)
+    codes = mask[..., 0].astype(np.uint32)
+    for channel in (1, 2):
+        codes <<= 8
+        codes |= mask[..., channel]
+    present = np.zeros(1 << 24, bool)  # sorting the pixels of a large mask takes a hundred times as long
+    present[codes] = True
+    values = np.flatnonzero(present)
+    colours = np.stack([values >> 16, values >> 8 & 255, values & 255], -1)
     squares = (colours**2).sum(-1)[:, None] - 2 * colours @ palette.colours.T + (palette.colours**2).sum(-1)
     distance = np.sqrt(squares.min(-1))
     labels = np.where(distance <= max_distance, palette.labels[squares.argmin(-1)], np.uint8(IGNORED))
     far = {','.join(map(str, colours[i])): distance[i] for i in np.flatnonzero(distance > max_distance).tolist()}
-    return labels[where].reshape(mask.shape[:2]), far
+    table = np.zeros(1 << 24, np.uint8)
+    table[values] = labels
+    return table[codes], far
 
 
 def count_faults(splits: Iterable[str], expected: Mapping[str, int], allow_others: bool) -> list[str]:
@@ -258,23 +276,83 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
 
 
 def config_text(
-    name: str, suffix: str, classes: Sequence[str], palette: Sequence[Sequence[int]], images: Collection[Path]
+    name: str,
+    suffix: str,
+    classes: Sequence[str],
+    palette: Sequence[Sequence[int]],
+    images: Collection[Path],
+    crop: int | None = None,
 ) -> str:
     """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
     ``name`` names the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels. If one of
     ``images``, those for training, has other channels or values than a picture, the config loads all channels, and
-    has their measured mean and deviation.
+    has their measured mean and deviation. With ``crop``, it trains on crops of the pieces of :func:`cut_images`.
     """
+    plain = all(map(is_plain_picture, images))
     text = CONFIG.format(
-        classes=tuple(classes), palette=palette, suffix=suffix, count=len(classes), work_dir=f'work_dirs/{name}'
+        classes=tuple(classes),
+        palette=palette,
+        suffix=suffix,
+        train='dict(dataset)' if crop is None else f'dict(dataset, img_suffix={piece_suffix(plain)!r})',
+        count=len(classes),
+        work_dir=f'work_dirs/{name}',
     )
-    if all(map(is_plain_picture, images)):
-        return text
-    try:
-        measured = measure_channels(track(images, 'Measuring', len(images)))
-    except ValueError as error:
-        raise Fault(f'images must have the same channels; {error}') from error
-    channels = len(measured.mean)
-    print(f'{channels} channels: mean {measured.mean}, deviation {measured.std}')
-    return text + CHANNELS.format(channels=channels, mean=measured.mean, std=measured.std)
+    if not plain or crop is not None:
+        text += PIPELINES
+    if not plain:
+        try:
+            measured = measure_channels(track(images, 'Measuring', len(images)))
+        except ValueError as error:
+            raise Fault(f'images must have the same channels; {error}') from error
+        channels = len(measured.mean)
+        print(f'{channels} channels: mean {measured.mean}, deviation {measured.std}')
+        text += CHANNELS.format(channels=channels, mean=measured.mean, std=measured.std)
+    if crop is not None:
+        text += CROPS.format(crop=crop, stride=max(1, crop * 2 // 3))
+    return text
+
+
+def check_crop(crop: int | None) -> None:
+    """Raise a fault if the side of crops is not possible."""
+    if crop is not None and crop < 1:
+        raise Fault(f'--crop must be at least 1; got {crop}')
+
+
+def piece_suffix(plain: bool) -> str:
+    """Return the suffix of the pieces of images, of pictures or of images with other channels or values."""
+    return '.png' if plain else '.npy'
+
+
+def cut_images(folder: Path, crop: int) -> None:
+    """Replace the training images and masks of ``folder`` by pieces of at most twice the side of a crop.
+
+    To read a crop, a data loader decodes the whole file: of pieces, it decodes four times what it needs, of an image
+    of many megapixels a hundred times. Pieces do not overlap, except for the last ones of each axis.
+    """
+    images = sorted(path for path in (folder / 'img_dir/train').rglob('*') if path.is_file())
+    plain = all(map(is_plain_picture, images))
+    count = 0
+
+    def cut(path: Path) -> None:
+        nonlocal count
+        image = read_picture(path)
+        mask = (folder / 'ann_dir' / path.relative_to(folder / 'img_dir')).with_suffix('.png')
+        with Image.open(mask) as opened:
+            labels, palette = np.array(opened), np.array(opened.getpalette()).reshape(-1, 3)[:IGNORED].tolist()
+        path.unlink()
+        mask.unlink()
+        for y in tile_positions(image.shape[0], 2 * crop, 2 * crop):
+            for x in tile_positions(image.shape[1], 2 * crop, 2 * crop):
+                part = slice(y, y + 2 * crop), slice(x, x + 2 * crop)
+                name = f'{path.stem}_{y}_{x}'
+                if plain:
+                    Image.fromarray(image[part]).save(path.with_name(f'{name}.png'), compress_level=1)
+                else:
+                    np.save(path.with_name(f'{name}.npy'), image[part])
+                save_labels(mask.with_name(f'{name}.png'), labels[part], palette)
+                count += 1
+
+    if faults := convert_all(images, cut):
+        raise Fault(*faults)
+    print(f'{len(images)} training images are cut into {count} pieces of at most {2 * crop}×{2 * crop}')

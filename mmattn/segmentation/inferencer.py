@@ -50,6 +50,7 @@ from mmattn.visualization.legend import add_legend, class_colours
 from .coco import coco_annotations
 from .geojson import GeoReference, read_georeference
 from .geojson import geojson as make_geojson
+from .tiled_encoder_decoder import TiledEncoderDecoder
 from .tiles import resize_rows, segment_in_tiles
 
 CLASS_INDICES = dict(Labels='class indices from 0')  # in a PNG: it is not shifted by reduce_zero_label when it is read
@@ -145,7 +146,8 @@ class SegmentationInferencer(MMSegInferencer):
                 Defaults to False.
             tile (int, optional): side of square tiles in pixels of what the test pipeline gives, after its ``Resize``,
                 for large images. Tiles overlap, and logits are averaged, as in mmseg's ``mode='slide'``, but memory is
-                for the image and one row of tiles. Defaults to None, no tiles.
+                for the image and one row of tiles. Defaults to None: the windows of the config, if it has
+                ``mode='slide'``, else no tiles.
             stride (int, optional): distance between tiles, 1 to ``tile``. Defaults to two thirds of ``tile``.
             scale (float, optional): segment at this multiple of the image's size, in place of each ``Resize`` of the
                 test pipeline. Objects should be about as large as in training. Defaults to None, the pipeline's size.
@@ -177,6 +179,7 @@ class SegmentationInferencer(MMSegInferencer):
                 raise ValueError(f'stride must be at most the tile of {tile}, or tiles would leave gaps; got {stride}')
             if not isinstance(self.model, EncoderDecoder):
                 raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
+        windows = ((tile, tile), (stride, stride)) if tile and stride else self._windows()
         pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
         out = check_path('out_dir', out_dir)
         extra = dict(prob=probabilities, geojson=geojson)
@@ -188,11 +191,7 @@ class SegmentationInferencer(MMSegInferencer):
         places = _georeferences(paths) if geojson else {}
 
         items = ((path, self._read(path, pipeline)) for path in paths)
-        results = (
-            self._tiled(items, pipeline, batch_size, tile, stride)
-            if tile and stride
-            else self._predict(items, batch_size)
-        )
+        results = self._tiled(items, pipeline, batch_size, *windows) if windows else self._predict(items, batch_size)
         written, faults = [], []
         for path, result in track(zip(paths, results), 'Inference', len(paths), disable=not self.show_progress):
             try:
@@ -213,6 +212,15 @@ class SegmentationInferencer(MMSegInferencer):
             rest = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
             raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{lines(faults)}')
         return written
+
+    def _windows(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Return size and stride, if the config says ``mode='slide'``: one row of tiles needs less memory."""
+        kind, cfg = type(self.model), getattr(self.model, 'test_cfg', None) or {}
+        known = getattr(kind, 'slide_inference', None) in (
+            EncoderDecoder.slide_inference,
+            TiledEncoderDecoder.slide_inference,
+        )
+        return (tuple(cfg['crop_size']), tuple(cfg['stride'])) if known and cfg.get('mode') == 'slide' else None
 
     def _write(
         self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool, legend: bool
@@ -331,8 +339,8 @@ class SegmentationInferencer(MMSegInferencer):
         items: Iterator[tuple[str, dict | str]],
         pipeline: Compose,
         batch_size: int,
-        tile: int,
-        stride: int,
+        tile: tuple[int, int],
+        stride: tuple[int, int],
     ) -> Iterator['_Result | str']:
         warned = False
         for path, item in items:
@@ -345,7 +353,7 @@ class SegmentationInferencer(MMSegInferencer):
             if (height, width) != original and not any(map(_resizes, pipeline.transforms)):
                 yield f'tiles require a test pipeline that keeps the size, or has a Resize; it makes {made}'
                 continue
-            if pipeline is self.pipeline and not warned and max(height, width) <= tile < max(original):
+            if pipeline is self.pipeline and not warned and max(height, width) <= max(tile) < max(original):
                 warned = True
                 print_log(
                     f'{path}: the test pipeline makes {made}, which fit into one tile. If the model was trained on '
@@ -356,12 +364,17 @@ class SegmentationInferencer(MMSegInferencer):
             yield _Result(original, self._tile_rows(image, sample, tile, stride, batch_size))
 
     def _tile_rows(
-        self, image: Tensor, sample: SegDataSample, tile: int, stride: int, batch_size: int
+        self,
+        image: Tensor,
+        sample: SegDataSample,
+        tile: tuple[int, int],
+        stride: tuple[int, int],
+        batch_size: int,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         size = image.shape[1], image.shape[2]
         try:
             parts = segment_in_tiles(self.model, image, sample, tile, stride, batch_size)
-            for logits in resize_rows(parts, size, sample.ori_shape, self.model.align_corners, tile):
+            for logits in resize_rows(parts, size, sample.ori_shape, self.model.align_corners, tile[0]):
                 if len(logits) > 1:
                     yield logits.argmax(0), logits
                 else:

@@ -1,6 +1,6 @@
 """Segmentation of a large image in overlapping tiles, with memory for one row of tiles."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from mmseg.models.segmentors import EncoderDecoder
@@ -8,51 +8,80 @@ from mmseg.structures import SegDataSample
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-
-def tile_positions(length: int, size: int, stride: int) -> list[int]:
-    """List where the tiles of an axis begin, as mmseg's ``mode='slide'`` places them: the last one ends at the edge.
-
-    Example:
-        >>> tile_positions(10, 4, 3), tile_positions(11, 4, 3), tile_positions(3, 4, 3)
-        ([0, 3, 6], [0, 3, 6, 7], [0])
-    """
-    count = max(length - size + stride - 1, 0) // stride + 1
-    return [max(min(i * stride + size, length) - size, 0) for i in range(count)]
+from mmattn.utils.images import tile_positions
 
 
 @torch.no_grad()
 def segment_in_tiles(
-    model: EncoderDecoder, image: Tensor, sample: SegDataSample, size: int, stride: int, batch_size: int = 1
+    model: EncoderDecoder,
+    image: Tensor,
+    sample: SegDataSample,
+    size: int | tuple[int, int],
+    stride: int | tuple[int, int],
+    batch_size: int = 1,
 ) -> Iterator[Tensor]:
     """Yield the logits of successive rows of pixels, from top to bottom.
 
-    Tiles, and the mean where they overlap, are as in mmseg's ``mode='slide'`` with square windows. mmseg holds the
-    logits of the whole image. Here, memory is for one row of tiles. The model's ``test_cfg`` is not read.
+    Tiles, and the mean where they overlap, are as in mmseg's ``mode='slide'``. mmseg holds the logits of the whole
+    image. Here, memory is for one row of tiles. The model's ``test_cfg`` is not read.
 
     Args:
         model (EncoderDecoder): the segmentor, in evaluation mode.
         image (Tensor): uint8 ``(bands, H, W)``, as the test pipeline packs it. It may be on another device.
         sample (SegDataSample): meta information of the image.
-        size (int): side of a tile in pixels.
-        stride (int): distance between tiles, 1 to ``size``.
+        size (int or tuple[int, int]): side, or height and width, of a tile in pixels.
+        stride (int or tuple[int, int]): distance between tiles, or down and across, 1 to ``size``.
         batch_size (int): maximum number of tiles that the model receives together. Defaults to 1.
 
     Yields:
         Tensor: ``(channels, h, W)``, on the model's device. The heights ``h`` add up to ``H``.
     """
+    yield from join_tiles(
+        lambda tiles: _logits(model, tiles, sample),
+        image,
+        model.out_channels,
+        next(model.parameters()).device,
+        (size, size) if isinstance(size, int) else size,
+        (stride, stride) if isinstance(stride, int) else stride,
+        batch_size,
+    )
+
+
+def join_tiles(
+    forward: Callable[[list[Tensor]], Tensor],
+    image: Tensor,
+    channels: int,
+    device: torch.device,
+    size: tuple[int, int],
+    stride: tuple[int, int],
+    batch_size: int = 1,
+) -> Iterator[Tensor]:
+    """Yield rows of pixels of the joined results of tiles, the mean where they overlap.
+
+    Args:
+        forward (callable): from tiles ``(bands, h, w)`` to a tensor ``(tiles, channels, h, w)`` on ``device``.
+        image (Tensor): ``(bands, H, W)``.
+        channels (int): channels of the results.
+        device (torch.device): where the results are.
+        size (tuple[int, int]): height and width of a tile.
+        stride (tuple[int, int]): distance between tiles, down and across.
+        batch_size (int): maximum number of tiles that ``forward`` receives together. Defaults to 1.
+
+    Yields:
+        Tensor: ``(channels, h, W)``. The heights ``h`` add up to ``H``.
+    """
     _, height, width = image.shape
-    device = next(model.parameters()).device
-    ys, xs = tile_positions(height, size, stride), tile_positions(width, size, stride)
-    overlaps = _overlaps(ys, height, size).to(device)[:, None] * _overlaps(xs, width, size).to(device)
-    shared = torch.zeros(model.out_channels, 0, width, device=device)  # sums of rows above that tiles below have, too
+    ys, xs = tile_positions(height, size[0], stride[0]), tile_positions(width, size[1], stride[1])
+    overlaps = _overlaps(ys, height, size[0]).to(device)[:, None] * _overlaps(xs, width, size[1]).to(device)
+    shared = torch.zeros(channels, 0, width, device=device)  # sums of rows above that tiles below have, too
     for y, end in zip(ys, [*ys[1:], height]):
-        sums = torch.zeros(model.out_channels, min(size, height), width, device=device)
+        sums = torch.zeros(channels, min(size[0], height), width, device=device)
         sums[:, : shared.shape[1]] = shared
         for start in range(0, len(xs), batch_size):
             batch = xs[start : start + batch_size]
-            tiles = [image[:, y : y + size, x : x + size] for x in batch]
-            for x, logits in zip(batch, _logits(model, tiles, sample)):
-                sums[:, :, x : x + size] += logits
+            tiles = [image[:, y : y + size[0], x : x + size[1]] for x in batch]
+            for x, logits in zip(batch, forward(tiles)):
+                sums[:, :, x : x + size[1]] += logits
         shared = sums[:, end - y :].clone()
         yield sums[:, : end - y].div_(overlaps[y:end])
 

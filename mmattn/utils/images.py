@@ -125,3 +125,14 @@ def unreadable(error: Exception) -> str:
 def decoding(path: object) -> AbstractContextManager[None]:
     """Turn what decoders raise in the block into a ValueError that names the image. A missing file raises as it is."""
     return reading(path, describe=unreadable)
+
+
+def tile_positions(length: int, size: int, stride: int) -> list[int]:
+    """List where the tiles of an axis begin, as mmseg's ``mode='slide'`` places them: the last one ends at the edge.
+
+    Example:
+        >>> tile_positions(10, 4, 3), tile_positions(11, 4, 3), tile_positions(3, 4, 3)
+        ([0, 3, 6], [0, 3, 6, 7], [0])
+    """
+    count = max(length - size + stride - 1, 0) // stride + 1
+    return [max(min(i * stride + size, length) - size, 0) for i in range(count)]

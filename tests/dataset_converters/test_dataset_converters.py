@@ -14,6 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from mmengine.config import Config
 from PIL import Image
 
 from mmattn.segmentation.face_parsing import HELENDataset
@@ -289,6 +290,58 @@ def test_images_are_divided_by_name(command, photos, out):
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize('deep', [False, True])
+def test_large_images_are_cut_for_training_alone(command, tmp_path, out, deep):
+    """The pieces put together are the image and its labels; the config crops without scaling, and slides a window."""
+    images, rng = {}, np.random.default_rng(0)
+    for name in 'abc':
+        image = rng.integers(0, 60000 if deep else 256, (70, 45, 4 if deep else 3)).astype(
+            'uint16' if deep else 'uint8'
+        )
+        labels = rng.integers(0, 2, image.shape[:2], dtype=np.uint8)
+        for folder in ('images', 'masks'):
+            (tmp_path / folder / name).parent.mkdir(exist_ok=True)
+        if deep:
+            np.save(tmp_path / 'images' / f'{name}.npy', image)
+        else:
+            Image.fromarray(image).save(tmp_path / 'images' / f'{name}.png')
+        Image.fromarray(255 * labels).save(tmp_path / 'masks' / f'{name}.png')
+        images[name] = image, labels
+    options = '--palette', 'ground:0,0,0', 'roof:255,255,255', '--val-fraction', 0.3, '--crop', 16
+    assert command(color_labels, '--images', tmp_path / 'images', '--masks', tmp_path / 'masks', *options)[0] == 0
+    [kept] = (out / 'img_dir/val').iterdir()
+    assert kept.read_bytes() == (tmp_path / 'images' / kept.name).read_bytes()
+    joined = {name: (np.zeros_like(image), np.full_like(labels, 9)) for name, (image, labels) in images.items()}
+    for path in (out / 'img_dir/train').iterdir():
+        name, y, x = path.stem.split('_')
+        piece = np.load(path) if deep else pixels(path)
+        assert max(piece.shape[:2]) <= 32
+        part = slice(int(y), int(y) + piece.shape[0]), slice(int(x), int(x) + piece.shape[1])
+        joined[name][0][part] = piece
+        joined[name][1][part] = pixels(out / 'ann_dir/train' / f'{path.stem}.png')
+    for name in {*images} - {kept.stem}:
+        for found, expected in zip(joined[name], images[name]):
+            assert (found == expected).all()
+    config = Config.fromfile(out / 'config.py')
+    train, val = config.train_dataloader.dataset, config.val_dataloader.dataset
+    assert [step.type for step in val.pipeline if 'Load' not in step.type] == ['PackSegInputs']
+    assert [step.crop_size for step in train.pipeline if 'crop_size' in step] == [(16, 16)]
+    assert not any('Resize' in step.type for step in train.pipeline)
+    from mmseg.registry import DATASETS
+    from mmseg.utils import register_all_modules
+
+    register_all_modules(init_default_scope=False)
+    for part, size in ((train, (16, 16)), (val, (70, 45))):
+        sample = DATASETS.build(dict(part, _scope_='mmseg'))[0]
+        assert sample['inputs'].shape == (4 if deep else 3, *size)
+        assert sample['data_samples'].gt_sem_seg.shape == size
+
+
+def test_crops_require_a_config(fails, photos):
+    assert re.search('--crop.*--val-fraction', ' '.join(fails(color_labels, *photos[:-2], '--crop', 16)))
+    assert re.search('--crop.*0', ' '.join(fails(color_labels, *photos, '--crop', 0)))
+
+
 def test_photographs_train_with_the_command_that_is_printed(run, command, photos, out, tmp_path):
     """And the data may move, with their config."""
     *_, printed = command(color_labels, *photos)[1]

@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.segmentation import face_parsing
 from mmattn.segmentation.inferencer import SegmentationInferencer
@@ -179,9 +180,10 @@ def resized(cfg, **options):
 )
 @pytest.mark.parametrize('align_corners', [False, True])
 def test_tiles_are_the_sliding_windows_of_mmseg(
-    model, save, tmp_path, channels, size, tile, stride, batch_size, resize, scale, align_corners
+    model, save, tmp_path, channels, size, tile, stride, batch_size, resize, scale, align_corners, monkeypatch
 ):
     """Of the image as the test pipeline, or ``scale``, resizes it; labels have the size of the file."""
+    monkeypatch.setattr(SegmentationInferencer, '_windows', lambda self: None)  # the expected ones by mmseg itself
     weights = {key: value[:channels] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
     classes = max(2, channels)
     checkpoint = save(weights, dataset_meta=dict(classes=CLASSES[:classes], palette=PALETTE[:classes]))
@@ -229,6 +231,72 @@ def test_a_row_of_tiles_is_as_high_as_a_tile(model):
     heights = [rows.shape[1] for rows in segment_in_tiles(model, image, sample, 16, 7)]
     assert max(heights) <= 16
     assert sum(heights) == 100
+
+
+class LargestMap(TorchDispatchMode):
+    """The most floats of one result: no map of all classes is held."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.most = max(self.most, result.numel())
+        return result
+
+
+@pytest.mark.parametrize(('classes', 'channels'), [(4, 4), (2, 1)])
+def test_the_tiled_segmentor_has_the_labels_of_a_sliding_window_without_its_maps(model, classes, channels):
+    windows = dict(mode='slide', crop_size=(24, 16), stride=(17, 12))
+    cfg = config().model
+    cfg.decode_head.update(num_classes=classes, out_channels=channels, threshold=0.4)
+    cfg.test_cfg = windows
+    torch.manual_seed(0)
+    stock, tiled = (MODELS.build(dict(cfg, type=kind)).eval() for kind in (cfg.type, 'mmattn.TiledEncoderDecoder'))
+    for weight in stock.parameters():
+        torch.nn.init.normal_(weight)
+    stock.decode_head.conv_seg.weight.data.mul_(1e-3)  # probabilities that are no zeros and ones
+    tiled.load_state_dict(stock.state_dict())
+    image = torch.from_numpy(blocks(100, 45)).permute(2, 0, 1)[None]
+    with torch.no_grad():
+        inputs = stock.data_preprocessor(dict(inputs=image))['inputs']
+        logits = stock.slide_inference(inputs, [dict(ori_shape=(100, 45))])
+    stock.decode_head.threshold = tiled.decode_head.threshold = logits.sigmoid().median()
+    for shape in ((100, 45), (67, 90)):
+        results = []
+        for segmentor in (stock, tiled):
+            samples = [SegDataSample(metainfo=dict(ori_shape=shape, img_shape=(100, 45)))]
+            data = segmentor.data_preprocessor(dict(inputs=image, data_samples=samples))
+            with torch.no_grad(), LargestMap() as largest:
+                results.append((*segmentor.predict(data['inputs'], data['data_samples']), largest.most))
+        (expected, most), (found, less) = results
+        assert (found.pred_sem_seg.data == expected.pred_sem_seg.data).all()
+        assert found.pred_sem_seg.data.unique().numel() > 1
+        assert most >= channels * math.prod(shape)
+        assert less < 0.6 * most or channels == 1  # of one channel, features of a window are larger
+    flipped = [SegDataSample(metainfo=dict(ori_shape=(100, 45), img_shape=(100, 45), flip=False))]
+    with torch.no_grad():
+        (kept,) = tiled.predict(inputs, flipped)
+    assert torch.equal(kept.seg_logits.data, logits[0] if channels > 1 else logits[0].sigmoid())
+
+
+def test_the_windows_of_the_config_are_the_tiles(checkpoint, tmp_path):
+    Image.fromarray(blocks(70, 90)).save(tmp_path / 'a.png')
+    windows = dict(mode='slide', crop_size=(32, 24), stride=(21, 16))
+    maps = []
+    for kind in ('EncoderDecoder', 'mmattn.TiledEncoderDecoder'):
+        cfg = config()
+        cfg.model.update(type=kind, test_cfg=windows)
+        inferencer = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)
+        [path] = inferencer(tmp_path / 'a.png', tmp_path / kind, probabilities=True)
+        sample = SegDataSample(metainfo=dict(ori_shape=(70, 90), img_shape=(70, 90)))
+        image = torch.from_numpy(blocks(70, 90)[..., ::-1].copy()).permute(2, 0, 1)
+        [expected] = inferencer.model.test_step(dict(inputs=[image], data_samples=[sample]))
+        assert (np.array(Image.open(path)) == expected.pred_sem_seg.data[0].numpy()).all()
+        maps.append(np.load(tmp_path / kind / 'prob/a.npy'))
+    assert (maps[0] == maps[1]).all()
 
 
 def test_tiles_of_a_reduced_image(checkpoint, tmp_path, monkeypatch):

@@ -36,9 +36,11 @@ from mmattn.annotations.layout import groups, split_named
 from mmattn.segmentation.conversion import (
     IGNORED,
     PARTS,
+    check_crop,
     choose_validation,
     config_text,
     copy_image,
+    cut_images,
     open_upright,
     save_labels,
 )
@@ -178,6 +180,9 @@ def convert(args: argparse.Namespace) -> None:
         raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
     if {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
         raise Fault(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
+    check_crop(args.crop)
+    if args.crop is not None and args.task != 'segmentation':
+        raise Fault('--crop: only with --task segmentation')
     sources = [args.export, *([args.images] if args.images else [])]
     with output_folder(args.out_dir, args.overwrite, sources, WRITTEN) as scratch:
         is_file = args.export.suffix.lower() in ('.json', '.xml')
@@ -248,7 +253,10 @@ def write_segmentation(
         raise Fault(*faults)
     suffix = next(iter(targets.values())).suffix
     training = [new / 'img_dir' / target for target in targets.values() if target.parts[0] == 'train']
-    return classes, counts, config_text(args.out_dir.resolve().name, suffix, classes, palette, training)
+    text = config_text(args.out_dir.resolve().name, suffix, classes, palette, training, args.crop)
+    if args.crop is not None:
+        cut_images(new, args.crop)
+    return classes, counts, text
 
 
 def write_detection(
@@ -306,6 +314,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('--ignore', nargs='+', default=[], metavar='NAME', help='labels that training ignores')
     parser.add_argument('--no-background', action='store_true', help='ignore pixels without a shape, in segmentation')
+    parser.add_argument(
+        '--crop',
+        type=int,
+        metavar='SIDE',
+        help='for large images, in segmentation: train on crops of SIDE×SIDE at the size of the files',
+    )
     parser.add_argument('--fill-boxes', action='store_true', help='paint boxes as rectangles, in segmentation')
     parser.add_argument('--val-fraction', type=float, default=0.2, help='share of images for validation (%(default)s)')
     parser.add_argument('--ungrouped', action='store_true', help='do not keep images of similar names together')

@@ -24,6 +24,9 @@ validation; training keeps at least one image of every class. The output is then
 
     OUT/{img_dir,ann_dir}/{train,val}/...                            in place of OUT/{img_dir,ann_dir}/...
     OUT/config.py                                                    for ``tools/train.py`` and ``tools/test.py``
+
+With ``--crop 512``, for images of many megapixels, the config trains on crops at the size of the files, and tests with
+a sliding window of this size. The training images are cut into pieces of up to 1024×1024, which load faster.
 """
 
 import argparse
@@ -43,9 +46,11 @@ from mmattn.segmentation.conversion import (
     IGNORED,
     PARTS,
     Palette,
+    check_crop,
     choose_validation,
     config_text,
     copy_image,
+    cut_images,
     divide,
     find_pairs,
     label_colours,
@@ -113,6 +118,9 @@ def convert(args: argparse.Namespace) -> None:
     palette = read_palette(args.palette)
     if args.val_fraction is not None and not 0 < args.val_fraction < 1:
         raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
+    check_crop(args.crop)
+    if args.crop is not None and args.val_fraction is None:
+        raise Fault('--crop requires --val-fraction: it cuts the training images, and writes a config')
     if not args.max_distance >= 0:
         raise Fault(f'--max-distance must be at least 0; got {args.max_distance}')
     if args.val_fraction is not None and {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
@@ -151,8 +159,11 @@ def convert(args: argparse.Namespace) -> None:
             validation = choose_validation(seen, args.val_fraction, args.seed)
             divide(converted, scratch / 'new', validation)
             training = [images[name] for name in names if name not in validation]
-            text = config_text(args.out_dir.resolve().name, *suffixes, palette.classes, palette.of_classes(), training)
+            name = args.out_dir.resolve().name
+            text = config_text(name, *suffixes, palette.classes, palette.of_classes(), training, args.crop)
             (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
+            if args.crop is not None:
+                cut_images(scratch / 'new', args.crop)
     for label, name in enumerate(palette.classes):
         if not any(label in labels for labels in seen.values()):
             print(f'warning: no mask has a pixel of {name}', file=sys.stderr)
@@ -173,6 +184,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('--ignore-unknown', action='store_true', help='use label 255 for more distant colours')
     parser.add_argument('--val-fraction', type=float, help='share of the images for validation; also writes a config')
+    parser.add_argument(
+        '--crop',
+        type=int,
+        metavar='SIDE',
+        help='for large images: train on crops of SIDE×SIDE at the size of the files',
+    )
     parser.add_argument('--seed', type=int, default=0, help='seed of the random choice of --val-fraction (%(default)s)')
     return run_converter(convert, parser, argv)
 
