@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
 from PIL import Image
+from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH
 
 from mmattn.utils.conversion import Fault, check_folder, files_below
 from mmattn.utils.faults import reading
 from mmattn.utils.image_files import SUFFIXES
-from mmattn.utils.images import ORIENTATION, unreadable
+from mmattn.utils.images import ORIENTATION, tiff_tags, unreadable
 
 from .shapes import Picture, Size
 
@@ -98,8 +99,13 @@ class Images:
 
 
 def _header(image: Path) -> tuple[Size, int]:
-    with reading(image, kind=Fault, describe=unreadable), Image.open(image) as opened:
-        return opened.size, opened.getexif().get(ORIENTATION, 1)
+    with reading(image, kind=Fault, describe=unreadable), open(image, 'rb') as stream:
+        tags = tiff_tags(stream)  # PIL opens few kinds of bands
+        if tags is not None:
+            return (tags[IMAGEWIDTH], tags[IMAGELENGTH]), tags.get(ORIENTATION, 1)
+        stream.seek(0)
+        with Image.open(stream) as opened:
+            return opened.size, opened.getexif().get(ORIENTATION, 1)
 
 
 def _size_fault(picture: Picture, image: Path, size: Size) -> str:
@@ -155,6 +161,31 @@ def ends(path: PurePath) -> Iterator[str]:
     yield from ('/'.join(parts[first:]) for first in range(len(parts)))
 
 
+def source_name(image: Path) -> str:
+    """Return the name of an image without suffix, and without what Roboflow adds to each copy.
+
+    Example:
+        >>> source_name(Path('IMG_7_JPG.rf.Ab-3x_9.jpg')), source_name(Path('a.jpg'))
+        ('IMG_7', 'a')
+    """
+    return re.sub(r'(_[a-z]+)?\.rf\.[\w-]+$', '', image.stem, flags=re.IGNORECASE)
+
+
+def parted_groups(pictures: Mapping[Path, Picture]) -> list[str]:
+    """Return the sources whose copies, or the clips whose frames, are in several splits.
+
+    Folders that are named after splits do not count.
+    """
+    names = {}
+    for path in pictures:
+        parents = [part for part in path.parts[:-1] if not split_named(part)]
+        names[path] = Path(*parents, path.name)
+    group_of, splits = groups([*names.values()]), defaultdict(set)
+    for path, name in names.items():
+        splits[group_of[name]].add(pictures[path].split)
+    return sorted(group for group, present in splits.items() if len(present) > 1)
+
+
 def groups(names: Iterable[Path]) -> dict[Path, str]:
     """Give each image the name of its group: its folder and its name without Roboflow's suffix and the last number.
 
@@ -167,7 +198,7 @@ def groups(names: Iterable[Path]) -> dict[Path, str]:
         >>> groups([Path('IMG_0001.jpg'), Path('IMG_0002.jpg')])[Path('IMG_0002.jpg')]
         'IMG_0002'
     """
-    sources = {name: str(name.parent / re.sub(r'(_[a-z]+)?\.rf\.[0-9a-zA-Z]+$', '', name.stem)) for name in names}
+    sources = {name: str(name.parent / source_name(name)) for name in names}
     stems = {name: re.sub(r'[ _.\-(]*\d+\)?$', '', source) for name, source in sources.items()}
     counts = Counter(stems.values())
     together = len(counts) >= 4 and max(counts.values()) <= len(sources) / 2

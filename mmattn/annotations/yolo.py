@@ -7,7 +7,8 @@ import yaml
 
 from .shapes import Shape, Size, polygons
 
-NAMES = ('data.yaml', 'obj.names', 'classes.txt')  # Ultralytics and Roboflow, CVAT's YOLO 1.1, Label Studio
+# Ultralytics and Roboflow, CVAT's YOLO 1.1, Label Studio, Roboflow's Darknet
+NAMES = ('data.yaml', 'obj.names', 'classes.txt', '_darknet.labels')
 
 
 def classes(path: Path) -> list[str]:

@@ -18,6 +18,7 @@ from mmattn.annotations.layout import groups
 from mmattn.annotations.shapes import Shape
 from mmattn.utils.conversion import Fault
 
+from ..requirements import requires
 from .conftest import pixels, scripts
 
 [annotations] = scripts('annotations')
@@ -232,6 +233,117 @@ def test_groups_are_clips_or_single_images():
     assert len({*groups(photographs).values()}) == 9
     altered = [Path(f'IMG_{i:04}_jpg.rf.{h * 8}.jpg') for i in range(9) for h in 'ab']
     assert len({*groups(altered).values()}) == 9
+
+
+def roboflow(folder, form, splits, copies=1):
+    """An export after Roboflow's documentation: a folder per split, and several altered copies of an image."""
+    for number, (split, image) in enumerate((split, image) for split, images in splits.items() for image in images):
+        for copy in range(copies if split == 'train' else 1):
+            name = f'{image}_JPG.rf.{number}-aB_{copy}'
+            inside = folder / split / ('images' if form == 'yolo' else '')
+            noise(inside / f'{name}.png', seed=10 * number + copy)
+            (inside / f'{name}.png').rename(inside / f'{name}.jpg')
+            points = np.array(SQUARE) / (WIDTH, HEIGHT)
+            if form == 'yolo':
+                (folder / split / 'labels').mkdir(exist_ok=True)
+                line = f'1 {" ".join(map(str, points.ravel().tolist()))}'
+                (folder / split / 'labels' / f'{name}.txt').write_text(line)
+                (folder / 'data.yaml').write_text(
+                    'train: ../train/images\nval: ../valid/images\ntest: ../test/images\n\nnc: 2\n'
+                    "names: ['cat', 'dog']\n\nroboflow:\n  workspace: w\n"
+                )
+            elif form == 'darknet':
+                (inside / f'{name}.txt').write_text(f'1 {20 / WIDTH} {20 / HEIGHT} {20 / WIDTH} {20 / HEIGHT}\n')
+                (inside / '_darknet.labels').write_text('cat\ndog')
+            elif form == 'voc':
+                box = '<xmin>10</xmin><xmax>30</xmax><ymin>10</ymin><ymax>30</ymax>'
+                (inside / f'{name}.xml').write_text(
+                    f'<annotation><folder></folder><filename>{name}.jpg</filename><path>{name}.jpg</path>'
+                    f'<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>'
+                    f'<object><name>dog</name><occluded>0</occluded><bndbox>{box}</bndbox></object></annotation>'
+                )
+            else:
+                path = inside / '_annotations.coco.json'
+                names = {0: 'pets', 1: 'cat', 2: 'dog'}
+                content = json.loads(path.read_text()) if path.is_file() else dict(images=[], annotations=[])
+                content['categories'] = [
+                    dict(id=i, name=text, supercategory='pets' if i else 'none') for i, text in names.items()
+                ]
+                i = len(content['images'])
+                content['images'].append(dict(id=i, file_name=f'{name}.jpg', width=WIDTH, height=HEIGHT))
+                outline = [np.array(SQUARE).ravel().tolist()]
+                content['annotations'].append(
+                    dict(id=i, image_id=i, category_id=2, bbox=[10, 10, 20, 20], area=400, segmentation=outline)
+                )
+                path.write_text(json.dumps(content))
+    for name in ('README.dataset.txt', 'README.roboflow.txt'):
+        (folder / name).write_text('# pets > 2026\nhttps://example.org\n')
+
+
+@pytest.mark.parametrize('form', ['coco', 'voc', 'yolo', 'darknet'])
+def test_roboflow(tmp_path, command, out, form):
+    """Its splits are kept. If it has one, no copies of an image are parted, whatever the seed."""
+    roboflow(tmp_path / 'split', form, dict(train=['ant', 'bee'], valid=['cow'], test=['dog']), copies=3)
+    code, _, warned = command(annotations, tmp_path / 'split', '--task', 'detection')
+    assert code == 0
+    assert not any('several splits' in line for line in warned)
+    count = {
+        split: len(json.loads((out / f'{split}.json').read_text())['images']) for split in ('train', 'val', 'test')
+    }
+    assert count == dict(train=6, val=1, test=1)
+    content = json.loads((out / 'val.json').read_text())
+    assert [each['name'] for each in content['categories']] == (['dog'] if form == 'voc' else ['cat', 'dog'])
+    assert [np.round(each['bbox'], 3).tolist() for each in content['annotations']] == [[10, 10, 20, 20]]
+    roboflow(tmp_path / 'one', form, dict(train=['IMG_1', 'IMG_2', 'IMG_3', 'IMG_4', 'IMG_5']), copies=3)
+    for seed in range(4):
+        options = '--task', 'detection', '--overwrite', '--seed', seed
+        assert command(annotations, tmp_path / 'one', *options)[0] == 0
+        sources = [
+            {
+                Path(image['file_name']).name.split('_JPG')[0]
+                for image in json.loads((out / f'{name}.json').read_text())['images']
+            }
+            for name in ('train', 'val')
+        ]
+        assert not sources[0] & sources[1]
+        assert len(sources[0]) == 4
+    if form in ('coco', 'yolo'):
+        assert command(annotations, tmp_path / 'split', '--task', 'segmentation', '--overwrite')[0] == 0
+        [path] = (out / 'ann_dir/val').iterdir()
+        labels = pixels(path)
+        assert (labels == 2).sum() == (labels[10:30, 10:30] == 2).sum() == 400
+    shutil.copytree(tmp_path / 'split/train', tmp_path / 'split/valid', dirs_exist_ok=True)
+    *_, warned = command(annotations, tmp_path / 'split', '--task', 'detection', '--overwrite')
+    assert any('ant, bee' in line for line in warned), warned
+
+
+@requires('tifffile')
+def test_shapes_of_images_with_four_channels_of_16_bits(tmp_path, command, out):
+    import tifffile
+
+    for seed, name in enumerate('abcd'):
+        folder = tmp_path / 'export'
+        labelme(folder, name, [polygon('field', *SQUARE)])
+        text = (folder / f'{name}.json').read_text()
+        (folder / f'{name}.json').write_text(text.replace('.png', '.tif'))
+        image = np.random.default_rng(seed).integers(0, 9000, (HEIGHT, WIDTH, 4), np.uint16)
+        tifffile.imwrite(folder / f'{name}.tif', image, photometric='minisblack', planarconfig='contig')
+    assert command(annotations, folder, '--task', 'segmentation', '--val-fraction', 0.25)[0] == 0
+    config = Config.fromfile(out / 'config.py')
+    assert config.model.backbone.in_channels == 4
+    paths = [*(out / 'ann_dir').rglob('*.png')]
+    assert len(paths) == 4
+    for path in paths:
+        image = out / 'img_dir' / path.relative_to(out / 'ann_dir').with_suffix('.tif')
+        assert image.read_bytes() == (folder / image.name).read_bytes()
+        assert (pixels(path)[10:30, 10:30] == 1).all()
+    assert (
+        command(annotations, folder, '--task', 'segmentation', '--val-fraction', 0.25, '--crop', 8, '--overwrite')[0]
+        == 0
+    )
+    pieces = [*(out / 'img_dir/train').glob('*.npy')]
+    assert len(pieces) == 3 * 12
+    assert all(np.load(path).shape == (16, 16, 4) for path in pieces)
 
 
 def test_clips_are_never_parted(tmp_path, command, out):

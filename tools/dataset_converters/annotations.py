@@ -32,7 +32,7 @@ import numpy as np
 
 import mmattn.utils.command
 from mmattn.annotations import Picture, read
-from mmattn.annotations.layout import groups, split_named
+from mmattn.annotations.layout import groups, parted_groups, split_named
 from mmattn.segmentation.conversion import (
     IGNORED,
     PARTS,
@@ -161,6 +161,12 @@ def divide(pictures: Mapping[Path, Picture], args: argparse.Namespace) -> None:
     """Set the splits of pictures that lack one, so that some are for training and some for validation."""
     splits = {picture.split for picture in pictures.values()}
     if {*PARTS} <= splits:
+        if parted := parted_groups(pictures):
+            print(
+                f'warning: the export has copies of an image, or frames of a clip, in several splits, so that results '
+                f'are too good: {", ".join(shorten([Path(group).name for group in parted], 5))}',
+                file=sys.stderr,
+            )
         return
     undecided = [path for path, picture in pictures.items() if picture.split != 'test' or 'train' not in splits]
     group_of = {path: str(path) for path in undecided} if args.ungrouped else groups(undecided)
