@@ -16,17 +16,34 @@ each picture. --attributes is for the models that read attributes.
 
 Finished captions are kept in DIR/captions.json.part. After an interruption, the same command with --resume continues,
 and the result is the same as after an uninterrupted run.
+
+Args:
+    regions (STORE): folder of a region store, or several
+    out (DIR): folder to write
+    ids (ID): images to caption; default: all
+    ann_file: Karpathy's dataset_*.json or COCO's captions_*.json: its images are captioned
+    split: split of --ann-file, if it has splits: 'train', 'val' or 'test'
+    attributes (FILE): JSON: {image id: [[word, score], …]}, for ETA
+    num_attributes (N): attributes per image
+    images (FOLDER): pictures, for the page captions.html
+    page_images (N): images on the page
+    beam (N): hypotheses per image; default: as in the config
+    n_best (N): add the best N captions of each image with their scores, as 'n_best'
+    length_penalty (A): exponent of the length penalty; default: as in the config
+    batch_size (N): images per batch
+    resume: continue an interrupted run, from captions.json.part
+    overwrite: replace files that exist; without --resume, also captions.json.part
 """
 
-import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from PIL import ExifTags
 from rich.progress import track
 
-from mmattn.engine import add_config_options, add_device, add_models, check_checkpoint, load_config, trained_models
+from mmattn.engine import ModelsArguments, check_checkpoint, load_config, trained_models
 from mmattn.language.captioning.annotations import Annotation, read_annotations, select_splits
 from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
@@ -40,55 +57,42 @@ from mmattn.language.captioning.region_pictures import (
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import picture_paths, read_picture, same_shape
 from mmattn.language.regions.region_store import RegionStore
+from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import run
 from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Caption images by their region features')
-    add_models(parser)
-    parser.add_argument(
-        '--regions', type=Path, nargs='+', required=True, metavar='STORE', help='folder of a region store, or several'
-    )
-    parser.add_argument('--out', type=Path, required=True, metavar='DIR', help='folder to write')
-    parser.add_argument('--ids', nargs='+', metavar='ID', help='images to caption; default: all')
-    parser.add_argument(
-        '--ann-file', type=Path, help="Karpathy's dataset_*.json or COCO's captions_*.json: its images are captioned"
-    )
-    parser.add_argument('--split', help="split of --ann-file, if it has splits: 'train', 'val' or 'test'")
-    parser.add_argument('--attributes', type=Path, metavar='FILE', help='JSON: {image id: [[word, score], …]}, for ETA')
-    parser.add_argument(
-        '--num-attributes', type=int, metavar='N', default=20, help='attributes per image; default: %(default)s'
-    )
-    parser.add_argument('--images', type=Path, metavar='FOLDER', help='pictures, for the page captions.html')
-    parser.add_argument(
-        '--page-images', type=int, metavar='N', default=100, help='images on the page; default: %(default)s'
-    )
-    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per image; default: as in the config')
-    parser.add_argument(
-        '--n-best', type=int, metavar='N', help="add the best N captions of each image with their scores, as 'n_best'"
-    )
-    parser.add_argument(
-        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: as in the config'
-    )
-    parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
-    add_device(parser)
-    parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from captions.json.part')
-    parser.add_argument(
-        '--overwrite', action='store_true', help='replace files that exist; without --resume, also captions.json.part'
-    )
-    add_config_options(parser)
-    args = parser.parse_args()
-    if args.split is not None and args.ann_file is None:
-        parser.error('--split requires --ann-file')
-    if args.page_images < 1:
-        parser.error(f'--page-images must be at least 1; got {args.page_images}')
-    return args
+@dataclass
+class Arguments(ModelsArguments):
+    """What the command is given."""
+
+    _: KW_ONLY
+    regions: list[Path]
+    out: Path
+    ids: list[str] | None = None
+    ann_file: Path | None = None
+    split: str | None = None
+    attributes: Path | None = None
+    num_attributes: int = 20
+    images: Path | None = None
+    page_images: int = 100
+    beam: int | None = None
+    n_best: int | None = None
+    length_penalty: float | None = None
+    batch_size: int = 64
+    resume: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.split is not None and self.ann_file is None:
+            raise UsageError('--split requires --ann-file')
+        if self.page_images < 1:
+            raise UsageError(f'--page-images must be at least 1; got {self.page_images}')
 
 
-def annotations_by_image(args: argparse.Namespace) -> dict[str, Annotation]:
+def annotations_by_image(args: Arguments) -> dict[str, Annotation]:
     if args.ann_file is None:
         return {}
     annotations = read_annotations(args.ann_file)
@@ -155,8 +159,8 @@ def reads_regions(inferencer: CaptionInferencer) -> bool:
     return any(member.num_features is not None for member in getattr(inferencer.model, 'members', [inferencer.model]))
 
 
-def main() -> None:
-    args = parse_args()
+@command
+def main(args: Arguments) -> None:
     models, page = trained_models(args), args.out / 'captions.html'
     several = len(models) > 1
     outs = {model.name: (args.out / model.name if several else args.out) / 'captions.json' for model in models}

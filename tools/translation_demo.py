@@ -9,83 +9,68 @@ Multi30k, writes lower-cased translations: a score that regards case is then nea
 
 With --out, finished sentences are kept in FILE.part. After an interruption, the same command with --resume continues,
 and FILE is the same as after an uninterrupted run. --attention DIR draws the attention for the first sentences.
+
+Args:
+    input: UTF-8 text file; default: the standard input
+    out (FILE): file to write; default: the standard output
+    beam (N): hypotheses per sentence; default: as in the config
+    n_best (N): write the best N translations of each sentence: number of the line, score and text, separated by tabs
+    length_penalty (A): exponent of the length penalty; default: as in the config
+    max_source_length (N): a sentence of more subword pieces is an error
+    batch_tokens (N): subword pieces per batch
+    attention (DIR): folder for pictures of attention, <line>.png
+    attention_lines (N): number of sentences with a picture, the first ones
+    attention_layer (N): layer of encoder and decoder that is drawn, from 1; default: the last
+    resume: continue an interrupted run, from FILE.part
+    overwrite: replace FILE and pictures that exist; without --resume, also FILE.part
 """
 
-import argparse
 import sys
 from contextlib import redirect_stdout
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from PIL import Image
 
-from mmattn.engine import add_config_options, add_device, check_checkpoint, load_config
+from mmattn.engine import Amp, ModelArguments, check_checkpoint, load_config
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.text.text_files import decode_lines, read_lines
 from mmattn.language.translation.attention_pictures import attention_parts
 from mmattn.language.translation.inferencer import TranslationInferencer
+from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import describe, run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Translate text, one sentence per line')
-    parser.add_argument('config', help='path of the config')
-    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
-    parser.add_argument('input', nargs='?', type=Path, help='UTF-8 text file; default: the standard input')
-    parser.add_argument('--out', type=Path, metavar='FILE', help='file to write; default: the standard output')
-    parser.add_argument('--beam', type=int, metavar='N', help='hypotheses per sentence; default: as in the config')
-    parser.add_argument(
-        '--n-best',
-        type=int,
-        metavar='N',
-        help='write the best N translations of each sentence: number of the line, score and text, separated by tabs',
-    )
-    parser.add_argument(
-        '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: as in the config'
-    )
-    parser.add_argument(
-        '--max-source-length',
-        type=int,
-        metavar='N',
-        default=250,
-        help='a sentence of more subword pieces is an error; default: %(default)s',
-    )
-    parser.add_argument(
-        '--batch-tokens', type=int, metavar='N', default=4096, help='subword pieces per batch; default: %(default)s'
-    )
-    add_device(parser)
-    parser.add_argument('--attention', type=Path, metavar='DIR', help='folder for pictures of attention, <line>.png')
-    parser.add_argument(
-        '--attention-lines',
-        type=int,
-        metavar='N',
-        default=1,
-        help='number of sentences with a picture, the first ones; default: %(default)s',
-    )
-    parser.add_argument(
-        '--attention-layer',
-        type=int,
-        metavar='N',
-        help='layer of encoder and decoder that is drawn, from 1; default: the last',
-    )
-    parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from FILE.part')
-    parser.add_argument(
-        '--overwrite',
-        action='store_true',
-        help='replace FILE and pictures that exist; without --resume, also FILE.part',
-    )
-    add_config_options(parser)
-    args = parser.parse_args()
-    if args.resume and args.out is None:
-        parser.error('--resume requires --out')
-    if args.attention_lines < 1:
-        parser.error(f'--attention-lines must be at least 1; got {args.attention_lines}')
-    return args
+@dataclass
+class Arguments(ModelArguments):
+    """What the command is given."""
+
+    input: Path | None = None
+    _: KW_ONLY
+    out: Path | None = None
+    beam: int | None = None
+    n_best: int | None = None
+    length_penalty: float | None = None
+    max_source_length: int = 250
+    batch_tokens: int = 4096
+    amp: Amp = False
+    attention: Path | None = None
+    attention_lines: int = 1
+    attention_layer: int | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.out is None:
+            raise UsageError('--resume requires --out')
+        if self.attention_lines < 1:
+            raise UsageError(f'--attention-lines must be at least 1; got {self.attention_lines}')
 
 
-def check_outputs(args: argparse.Namespace) -> Path | None:
+def check_outputs(args: Arguments) -> Path | None:
     """Return the progress file of a run, after all checks of the output."""
     if args.out is None:
         return None
@@ -107,7 +92,7 @@ def format_translations(predictions: list[dict], n_best: int | None) -> bytes:
     return ''.join(f'{line}\n' for line in lines).encode()
 
 
-def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
+def translate(args: Arguments, output: IO[bytes]) -> None:
     """Translate the input, and write translations and pictures."""
     part = check_outputs(args)
     check_checkpoint(args.checkpoint)
@@ -153,8 +138,8 @@ def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
         part.unlink()
 
 
-def main() -> None:
-    args = parse_args()
+@command
+def main(args: Arguments) -> None:
     try:
         with redirect_stdout(sys.stderr):
             translate(args, sys.__stdout__.buffer)  # type: ignore[union-attr]

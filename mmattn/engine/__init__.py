@@ -12,8 +12,9 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         'checkpoint_files': 'check_checkpoint guard_checkpoints read_checkpoint',
-        'command_line': 'add_amp add_channels_last add_common_arguments add_config_options add_device add_models '
-        'config_from count_accumulated data_paths leave_process_group load_config trained_models',
+        'command_line': 'Amp CfgOptions Device ModelArguments ModelsArguments add_amp add_channels_last '
+        'add_common_arguments add_config_options add_device config_from count_accumulated data_paths '
+        'leave_process_group load_config trained_models',
         'cpu': 'CPUAmpOptimWrapper prepare_for_cpu',
         'data_sampling': 'DefaultSampler InfiniteSampler SeedAugmentation',
         'flop_handles': 'add_flop_handles',

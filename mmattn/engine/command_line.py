@@ -13,9 +13,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import KW_ONLY, dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
@@ -102,24 +103,26 @@ class _OptionsAction(DictAction):
                 getattr(namespace, self.dest)[quoted[1]] = quoted[3]
 
 
+CFG_OPTIONS = (
+    'override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces; text of '
+    'digits as key="\'0110\'"'
+)
+DEVICE = 'such as cpu or cuda:1; default: a GPU if one is available'
+AMP = 'use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16'
+# Arguments that many commands have, see mmattn.utils.arguments.command.
+CfgOptions = Annotated[dict | None, CFG_OPTIONS, dict(nargs='+', action=_OptionsAction, type=None)]
+Device = Annotated[str | None, DEVICE]
+Amp = Annotated[bool, AMP]
+
+
 def add_config_options(parser: ArgumentParser) -> None:
     """Add the argument ``--cfg-options``."""
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=_OptionsAction,
-        help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces; '
-        'text of digits as key="\'0110\'"',
-    )
+    parser.add_argument('--cfg-options', nargs='+', action=_OptionsAction, help=CFG_OPTIONS)
 
 
 def add_amp(parser: ArgumentParser) -> None:
     """Add the argument ``--amp``."""
-    parser.add_argument(
-        '--amp',
-        action='store_true',
-        help='use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16',
-    )
+    parser.add_argument('--amp', action='store_true', help=AMP)
 
 
 def add_channels_last(parser: ArgumentParser) -> None:
@@ -133,8 +136,24 @@ def add_channels_last(parser: ArgumentParser) -> None:
 
 def add_device(parser: ArgumentParser) -> None:
     """Add the arguments ``--device`` and ``--amp`` of a demo."""
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    parser.add_argument('--device', help=DEVICE)
     add_amp(parser)
+
+
+@dataclass
+class ModelArguments:
+    """What commands that run a model are given.
+
+    Args:
+        config: path of the config
+        checkpoint: path or URL of the checkpoint
+    """
+
+    config: str
+    checkpoint: str
+    _: KW_ONLY
+    device: Device = None
+    cfg_options: CfgOptions = None
 
 
 class TrainedModel(NamedTuple):
@@ -145,21 +164,26 @@ class TrainedModel(NamedTuple):
     checkpoint: str
 
 
-def add_models(parser: ArgumentParser) -> None:
-    """Add the positional arguments CONFIG CHECKPOINT, one or more pairs, and ``--names``."""
-    parser.add_argument(
-        'models',
-        nargs='+',
-        metavar='CONFIG CHECKPOINT',
-        help='path of the config, and path or URL of the checkpoint; further pairs are models to compare',
-    )
-    parser.add_argument(
-        '--names', nargs='+', metavar='NAME', help='names of several models; default: names of the configs'
-    )
+@dataclass
+class ModelsArguments:
+    """What commands that compare models are given.
+
+    Args:
+        models (CONFIG CHECKPOINT): path of the config, and path or URL of the checkpoint; further pairs are models to
+            compare
+        names (NAME): names of several models; default: names of the configs
+    """
+
+    models: list[str]
+    _: KW_ONLY
+    names: list[str] | None = None
+    device: Device = None
+    amp: Amp = False
+    cfg_options: CfgOptions = None
 
 
-def trained_models(args: Namespace) -> list[TrainedModel]:
-    """List the models of :func:`add_models`.
+def trained_models(args: ModelsArguments) -> list[TrainedModel]:
+    """List the models of a command line.
 
     Raises:
         ValueError: a config has no checkpoint, or the names are not one per model, or are equal, or cannot be names of

@@ -15,16 +15,21 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path, PurePosixPath
 from stat import S_IFDIR, S_IFMT, S_IFREG
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.error import URLError
 
+from .arguments import command
 from .files import replace_folder
 from .progress import track
 
 MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
 THREADS = min(8, os.cpu_count() or 1)  # each thread holds an image with all its labels
+OutDir = Annotated[Path, 'folder to create']
+Overwrite = Annotated[bool, 'replace an existing output']
+AllowOtherCounts = Annotated[bool, 'for a part of the release: only warn if its numbers of files differ']
 T = TypeVar('T')
 
 
@@ -32,26 +37,37 @@ class Fault(Exception):
     """Faults of the input. Each argument is one line for the user, usually ``path: reason``."""
 
 
+def converter(convert: Callable[..., None]) -> Callable[[Sequence[str] | None], int]:
+    """Make a converter a :func:`mmattn.utils.arguments.command` that prints its faults and returns its exit code."""
+
+    @wraps(convert)
+    def run(**arguments: Any) -> int:
+        outputs = (getattr(value, 'out_dir', None) for value in arguments.values())  # of arguments in a dataclass
+        return _print_faults(partial(convert, **arguments), arguments.get('out_dir') or next(filter(None, outputs), ''))
+
+    return command(run)
+
+
 def run_converter(
-    convert: Callable[[argparse.Namespace], None],
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    overwrites: bool = True,
+    convert: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> int:
-    """Run a converter, print its faults to stderr, and return its exit code. ``overwrites`` adds ``--overwrite``."""
-    if overwrites:
-        parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
+    """Run a converter with the arguments of a parser and ``--overwrite``, as :func:`converter` does."""
+    parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
     args = parser.parse_args(argv)
+    return _print_faults(partial(convert, args), args.out_dir)
+
+
+def _print_faults(convert: Callable[[], None], out: Path | str) -> int:
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
     try:
-        convert(args)
+        convert()
     except Fault as fault:
         lines = fault.args
     except URLError as error:
         cache = '~/.cache/torch/hub/checkpoints'
         lines = (f'cannot download a file ({error.reason}); copy it from the address that the output names to {cache}',)
     except OSError as error:
-        path = error.filename2 or error.filename or args.out_dir  # a failed copy names both files
+        path = error.filename2 or error.filename or out  # a failed copy names both files
         lines = (f'{path}: {error.strerror or error}',)
     except KeyboardInterrupt:
         print('Interrupted.', file=sys.stderr)

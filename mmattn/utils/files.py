@@ -4,7 +4,6 @@ import ast
 import errno
 import fcntl
 import os
-from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -168,7 +167,7 @@ def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Pa
             raise ValueError(f'{argument} {output} would replace an input, {source}; choose another path')
 
 
-def input_files(args: Namespace) -> list[Path]:
+def input_files(args: object) -> list[Path]:
     """List the existing files among the arguments of a tool, except ``--out``, and the base files of configs."""
     values = [value for name, value in vars(args).items() if name != 'out']
     items = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]

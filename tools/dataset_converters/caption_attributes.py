@@ -19,9 +19,14 @@ training images, and detects the attributes of the other fifth. The scores of ot
 The quality is printed per split, compared with the same words for all images, scored by their frequency in training.
 Precision and recall can be compared between splits. The mean average precision depends on the number of images: in few
 images, a rare word competes with few others.
+
+Args:
+    ann_file: dataset_*.json of Karpathy's splits, possibly .gz
+    out: file to write; an existing file is an error
+    num_words: words of the classifier
+    num_attributes: the best per image
 """
 
-import argparse
 import errno
 import json
 from collections import Counter
@@ -32,10 +37,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-import mmattn.utils.command
 from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions.region_store import RegionStore
+from mmattn.utils.arguments import command
 from mmattn.utils.checks import check_count
+from mmattn.utils.command import run
 from mmattn.utils.files import check_writable, write_text
 from mmattn.utils.progress import track
 
@@ -172,29 +178,28 @@ def best_words(scores: Tensor, words: Sequence[str], num_attributes: int) -> lis
     return [[[words[j], round(value, 4)] for value, j in zip(*pair)] for pair in zip(values.tolist(), indices.tolist())]
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_count('--num-words', args.num_words)
-    check_count('--num-attributes', args.num_attributes)
-    if args.out.exists():
-        raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(args.out))
-    annotations = read_annotations(args.ann_file)
+@command
+def main(ann_file: Path, regions: Path, *, out: Path, num_words: int = 1000, num_attributes: int = 20) -> None:
+    check_count('--num-words', num_words)
+    check_count('--num-attributes', num_attributes)
+    if out.exists():
+        raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(out))
+    annotations = read_annotations(ann_file)
     splits = ['train' if annotation.split == 'restval' else str(annotation.split) for annotation in annotations]
     if missing := {'train', 'val'} - set(splits):
-        raise ValueError(f"{args.ann_file}: no split {' and '.join(sorted(missing))}; Karpathy's splits are required")
-    store = RegionStore(args.regions)
+        raise ValueError(f"{ann_file}: no split {' and '.join(sorted(missing))}; Karpathy's splits are required")
+    store = RegionStore(regions)
     store.check((annotation.image_id for annotation in annotations), features=False)
-    check_writable(args.out.parent)
+    check_writable(out.parent)
     rows = {split: torch.tensor([i for i, name in enumerate(splits) if name == split]) for split in sorted(set(splits))}
     if len(rows['train']) < FOLDS:
-        raise ValueError(f'{args.ann_file}: {len(rows["train"])} training images; at least {FOLDS} are required')
-    words = attribute_words([annotations[i] for i in rows['train']], args.num_words)
-    if len(words) < args.num_attributes:
-        raise ValueError(
-            f'--num-attributes must be at most {len(words)}, the number of words; got {args.num_attributes}'
-        )
+        raise ValueError(f'{ann_file}: {len(rows["train"])} training images; at least {FOLDS} are required')
+    words = attribute_words([annotations[i] for i in rows['train']], num_words)
+    if len(words) < num_attributes:
+        raise ValueError(f'--num-attributes must be at most {len(words)}, the number of words; got {num_attributes}')
     targets = word_targets(annotations, words)
     if not targets[rows['val']].any():
-        raise ValueError(f'{args.ann_file}: the captions of val have none of the {len(words):,} words')
+        raise ValueError(f'{ann_file}: the captions of val have none of the {len(words):,} words')
     inputs = pool_regions(store, [annotation.image_id for annotation in annotations])
     torch.manual_seed(0)
     scores = cross_predict(inputs, targets, rows['train'], rows['val'])
@@ -202,26 +207,16 @@ def convert(args: argparse.Namespace) -> None:
     print(f'{len(words):,} words, from {words[0]} to {words[-1]}')
     for split, which in rows.items():
         for name, method_scores in (('classifier', scores), ('frequency', prior)):
-            average, precision, recall = quality(method_scores[which], targets[which], args.num_attributes)
+            average, precision, recall = quality(method_scores[which], targets[which], num_attributes)
             print(
                 f'{split}, {len(which):,} images, {name}: mean average precision {average:.4f}; best '
-                f'{args.num_attributes}: precision {precision:.4f}, recall {recall:.4f}'
+                f'{num_attributes}: precision {precision:.4f}, recall {recall:.4f}'
             )
-    best_attributes = best_words(scores, words, args.num_attributes)
+    best_attributes = best_words(scores, words, num_attributes)
     text = json.dumps({item.image_id: best for item, best in zip(annotations, best_attributes)}, ensure_ascii=False)
-    write_text(args.out, text)
-    print(f'{args.out}: {len(best_attributes):,} images')
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description='Detect words of captions in the region features of images.')
-    parser.add_argument('ann_file', type=Path, help="dataset_*.json of Karpathy's splits, possibly .gz")
-    parser.add_argument('regions', type=Path, help='folder of a store of region features')
-    parser.add_argument('--out', type=Path, required=True, help='file to write; an existing file is an error')
-    parser.add_argument('--num-words', type=int, default=1000, help='words of the classifier (default: %(default)s)')
-    parser.add_argument('--num-attributes', type=int, default=20, help='the best per image (default: %(default)s)')
-    convert(parser.parse_args(argv))
+    write_text(out, text)
+    print(f'{out}: {len(best_attributes):,} images')
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -17,16 +17,14 @@ With 'train' and one of 'val' and 'test', every second image of the latter is in
 checkpoint is chosen on other images than those that its result is reported on.
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.regions.conversion import Float16
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.vqa.conversion import archive_faults, hold_out, missing_splits, read_lines, write_set
 from mmattn.language.vqa.questions import Question
-from mmattn.utils.conversion import Fault, check_folder, find, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter, find
 
 TYPES = ('object', 'number', 'color', 'location')
 LONGEST_ID = 18  # digits; Python refuses to read thousands
@@ -58,28 +56,22 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
     return questions
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
-    root = find(args.folder, '*/questions.txt').parents[1]
+@converter
+def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: Overwrite = False) -> None:
+    check_folder(folder)
+    root = find(folder, '*/questions.txt').parents[1]
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     for split in ('train', 'val', 'test'):
         if (root / split).is_dir():
             splits[split] = read_split(root / split, sum(map(len, splits.values())), faults)
     faults += missing_splits(splits, root, '{}/questions.txt')
-    archives = find_archives(args.folder)
+    archives = find_archives(folder)
     faults += archive_faults(splits, archives, '{}')
     if faults:
         raise Fault(*faults)
-    write_set(args, hold_out(splits), archives)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert COCO-QA to the files of visual questions.')
-    parser.add_argument('folder', type=Path, help='folder with train and val or test, and optionally features_*.npz')
-    add_arguments(parser)
-    return run_converter(convert, parser, argv)
+    write_set(folder, out_dir, hold_out(splits), archives, float16=float16, overwrite=overwrite)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -9,27 +9,29 @@ Image and mask have the same name, with any suffix, in the same subfolder. Subfo
     IMAGES/train/NAME.jpg       OUT/img_dir/train/NAME.jpg      unchanged
     MASKS/train/NAME.bmp        OUT/ann_dir/train/NAME.png      with the palette, 0 is its first class
 
-``--palette`` lists ``name:r,g,b`` in the order of the labels, or names a file with one entry per line. A class may have
-several colours: repeat its name. Each pixel gets the label of the nearest colour. By default, the colour must match
-exactly; ``--max-distance``, a Euclidean distance in RGB, permits masks that were resized or compressed with loss. More
-distant colours are faults, or, with ``--ignore-unknown``, become label 255, which training ignores.
-
 Images may have any number of channels, of 8 or 16 bits or floats, also as TIFF (which requires tifffile) or
 ``.npy``. If one is not 8-bit grey or RGB, the config loads all channels, with their measured mean and deviation.
 
 For binary masks of 0 and 255, in grey or RGB, use the palette ``background:0,0,0 building:255,255,255``.
 
-``--val-fraction`` splits images that are not split yet. Their names and ``--seed`` select this share of them for
-validation; training keeps at least one image of every class. The output is then::
+With ``--val-fraction``, the output is::
 
     OUT/{img_dir,ann_dir}/{train,val}/...                            in place of OUT/{img_dir,ann_dir}/...
     OUT/config.py                                                    for ``tools/train.py`` and ``tools/test.py``
 
 With ``--crop 512``, for images of many megapixels, the config trains on crops at the size of the files, and tests with
 a sliding window of this size. The training images are cut into pieces of up to 1024×1024, which load faster.
+
+Args:
+    palette: ``name:r,g,b`` in the order of the labels, or a file with one entry per line. Repeat the name of a class
+        that has several colours. Each pixel gets the label of the nearest colour
+    max_distance: Euclidean distance in RGB that is permitted, for masks that were resized or compressed with loss
+    ignore_unknown: more distant colours become label 255, which training ignores, and are no faults
+    val_fraction: share of the images for validation, which their names and ``--seed`` select; training keeps at least
+        one image of every class. Also writes a config
+    crop (SIDE): for large images: train on crops of SIDE×SIDE at the size of the files
 """
 
-import argparse
 import re
 import shlex
 import sys
@@ -41,7 +43,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-import mmattn.utils.command
 from mmattn.segmentation.conversion import (
     IGNORED,
     PARTS,
@@ -59,7 +60,8 @@ from mmattn.segmentation.conversion import (
     read_together,
     save_labels,
 )
-from mmattn.utils.conversion import Fault, convert_all, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, convert_all, converter
 from mmattn.utils.faults import shorten
 
 WHITE = 2**16 - 1  # in 16 bits
@@ -114,85 +116,77 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
     return labels
 
 
-def convert(args: argparse.Namespace) -> None:
-    palette = read_palette(args.palette)
-    if args.val_fraction is not None and not 0 < args.val_fraction < 1:
-        raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
-    check_crop(args.crop)
-    if args.crop is not None and args.val_fraction is None:
+@converter
+def main(
+    *,
+    images: Path,
+    masks: Path,
+    out_dir: OutDir,
+    palette: list[str],
+    max_distance: float = 0,
+    ignore_unknown: bool = False,
+    val_fraction: float | None = None,
+    crop: int | None = None,
+    seed: int = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    classes = read_palette(palette)
+    if val_fraction is not None and not 0 < val_fraction < 1:
+        raise Fault(f'--val-fraction must be above 0 and below 1; got {val_fraction}')
+    check_crop(crop)
+    if crop is not None and val_fraction is None:
         raise Fault('--crop requires --val-fraction: it cuts the training images, and writes a config')
-    if not args.max_distance >= 0:
-        raise Fault(f'--max-distance must be at least 0; got {args.max_distance}')
-    if args.val_fraction is not None and {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
-        raise Fault(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
-    if args.images.resolve() == args.masks.resolve():
-        raise Fault(f'{args.images}: --images and --masks must be different folders')
-    with label_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
-        images, masks, faults = find_pairs(args.images, args.masks, SUFFIXES)
-        suffixes = Counter(path.suffix for path in images.values())
+    if not max_distance >= 0:
+        raise Fault(f'--max-distance must be at least 0; got {max_distance}')
+    if val_fraction is not None and {*'\'"\\\n'} & {*str(out_dir.resolve())}:
+        raise Fault(f'{out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
+    if images.resolve() == masks.resolve():
+        raise Fault(f'{images}: --images and --masks must be different folders')
+    with label_folder(out_dir, overwrite, [images, masks]) as scratch:
+        image_paths, mask_paths, faults = find_pairs(images, masks, SUFFIXES)
+        suffixes = Counter(path.suffix for path in image_paths.values())
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
-            faults.append(f'{args.images}: all images must have the same suffix; found {kinds}')
-        folders = {name.parts[0] for name in images if name.parent.name}
-        if args.val_fraction is not None and (parts := folders & {*PARTS}):
-            faults.append(f'{args.images}: already has {" and ".join(sorted(parts))}; omit --val-fraction')
-        read = partial(read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
+            faults.append(f'{images}: all images must have the same suffix; found {kinds}')
+        folders = {name.parts[0] for name in image_paths if name.parent.name}
+        if val_fraction is not None and (parts := folders & {*PARTS}):
+            faults.append(f'{images}: already has {" and ".join(sorted(parts))}; omit --val-fraction')
+        read = partial(read_mask, palette=classes, max_distance=max_distance, ignore_unknown=ignore_unknown)
         converted, seen = scratch / 'converted', {}
 
         def convert_pair(name: Path) -> None:
-            _, labels, wrong = read_together(images[name], [masks[name]], read)
+            _, labels, wrong = read_together(image_paths[name], [mask_paths[name]], read)
             if wrong:
                 raise Fault(*wrong)
             seen[name] = set(np.unique(labels[0]).tolist()) - {IGNORED}
             if not faults:
-                copy_image(images[name], converted / 'img_dir' / images[name].relative_to(args.images))
+                copy_image(image_paths[name], converted / 'img_dir' / image_paths[name].relative_to(images))
                 target = converted / 'ann_dir' / name.parent / f'{name.name}.png'
-                save_labels(target, labels[0], palette.of_classes())
+                save_labels(target, labels[0], classes.of_classes())
 
-        names = [name for name in images if name in masks]
+        names = [name for name in image_paths if name in mask_paths]
         faults += convert_all(names, convert_pair)
         if faults:
             raise Fault(*faults)
-        if args.val_fraction is None:
+        if val_fraction is None:
             converted.rename(scratch / 'new')
         else:
-            validation = choose_validation(seen, args.val_fraction, args.seed)
+            validation = choose_validation(seen, val_fraction, seed)
             divide(converted, scratch / 'new', validation)
-            training = [images[name] for name in names if name not in validation]
-            name = args.out_dir.resolve().name
-            text = config_text(name, *suffixes, palette.classes, palette.of_classes(), training, args.crop)
+            training = [image_paths[name] for name in names if name not in validation]
+            name = out_dir.resolve().name
+            text = config_text(name, *suffixes, classes.classes, classes.of_classes(), training, crop)
             (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
-            if args.crop is not None:
-                cut_images(scratch / 'new', args.crop)
-    for label, name in enumerate(palette.classes):
+            if crop is not None:
+                cut_images(scratch / 'new', crop)
+    for label, name in enumerate(classes.classes):
         if not any(label in labels for labels in seen.values()):
             print(f'warning: no mask has a pixel of {name}', file=sys.stderr)
-    print(f'metainfo = dict(classes={palette.classes}, palette={palette.of_classes()})')
-    if args.val_fraction is not None:
+    print(f'metainfo = dict(classes={classes.classes}, palette={classes.of_classes()})')
+    if val_fraction is not None:
         print(f'{len(seen) - len(validation)} images are for training, {len(validation)} for validation; train with')
-        print(shlex.join(['python', 'tools/train.py', str(args.out_dir / 'config.py')]))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert colour-coded masks to the label maps of mmseg.')
-    parser.add_argument('--images', type=Path, required=True, help='folder of the images, with or without subfolders')
-    parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')
-    parser.add_argument('--out-dir', type=Path, required=True)
-    parser.add_argument('--palette', nargs='+', required=True, help='name:r,g,b, in the order of the labels, or a file')
-    parser.add_argument(
-        '--max-distance', type=float, default=0, help='maximum distance to the nearest colour, in RGB (%(default)s)'
-    )
-    parser.add_argument('--ignore-unknown', action='store_true', help='use label 255 for more distant colours')
-    parser.add_argument('--val-fraction', type=float, help='share of the images for validation; also writes a config')
-    parser.add_argument(
-        '--crop',
-        type=int,
-        metavar='SIDE',
-        help='for large images: train on crops of SIDE×SIDE at the size of the files',
-    )
-    parser.add_argument('--seed', type=int, default=0, help='seed of the random choice of --val-fraction (%(default)s)')
-    return run_converter(convert, parser, argv)
+        print(shlex.join(['python', 'tools/train.py', str(out_dir / 'config.py')]))
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -17,17 +17,15 @@ With 'train' and one of 'val' and 'test', every second image of the latter is in
 checkpoint is chosen on other images than those that its result is reported on.
 """
 
-import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.regions.conversion import Float16
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.vqa.conversion import archive_faults, hold_out, missing_splits, read_lines, write_set
 from mmattn.language.vqa.questions import Question
-from mmattn.utils.conversion import Fault, check_folder, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter
 
 # with 'in the' before it, but a few questions have 'in', 'in this' or nothing
 IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?$')
@@ -54,30 +52,24 @@ def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
     return questions
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
+@converter
+def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: Overwrite = False) -> None:
+    check_folder(folder)
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     for split in ('train', 'val', 'test'):
-        paths = sorted(args.folder.glob(f'qa.*{split}.txt'))
+        paths = sorted(folder.glob(f'qa.*{split}.txt'))
         if len(paths) > 1:
-            faults.append(f'{args.folder}: must have one file of {split}; got {", ".join(path.name for path in paths)}')
+            faults.append(f'{folder}: must have one file of {split}; got {", ".join(path.name for path in paths)}')
         elif paths:
             splits[split] = read_split(paths[0], sum(map(len, splits.values())), faults)
-    faults += missing_splits(splits, args.folder, 'qa.*{}.txt')
-    archives = find_archives(args.folder)
+    faults += missing_splits(splits, folder, 'qa.*{}.txt')
+    archives = find_archives(folder)
     faults += archive_faults(splits, archives, 'image{}')
     if faults:
         raise Fault(*faults)
-    write_set(args, hold_out(splits), archives, 'image{}')
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert DAQUAR to the files of visual questions.')
-    parser.add_argument('folder', type=Path, help='folder with qa.*.txt, and optionally features_*.npz')
-    add_arguments(parser)
-    return run_converter(convert, parser, argv)
+    write_set(folder, out_dir, hold_out(splits), archives, 'image{}', float16=float16, overwrite=overwrite)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

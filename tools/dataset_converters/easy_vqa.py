@@ -17,16 +17,14 @@ With 'train' and one of 'val' and 'test', every second image of the latter is in
 checkpoint is chosen on other images than those that its result is reported on.
 """
 
-import argparse
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.vqa.conversion import hold_out, missing_splits, write_set
 from mmattn.language.vqa.questions import Question
-from mmattn.utils.conversion import Fault, check_folder, find, run_converter, unpack
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter, find, unpack
 from mmattn.utils.faults import listing
 
 
@@ -48,8 +46,9 @@ def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Qu
     return [question._replace(question_id=first + number) for number, question in enumerate(questions)]
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
+@converter
+def main(folder: Path, *, out_dir: OutDir, overwrite: Overwrite = False) -> None:
+    check_folder(folder)
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     pictures: dict[str, Path] = {}
@@ -57,39 +56,32 @@ def convert(args: argparse.Namespace) -> None:
         split: path
         for split in ('train', 'val', 'test')
         for name in (f'{split}/questions.json*', f'{split}_questions.json*')
-        for path in sorted(args.folder.glob(name), reverse=True)
+        for path in sorted(folder.glob(name), reverse=True)
     }
-    if faults := missing_splits(paths, args.folder, '{}_questions.json'):  # before pictures are unpacked
+    if faults := missing_splits(paths, folder, '{}_questions.json'):  # before pictures are unpacked
         raise Fault(*faults)
     with tempfile.TemporaryDirectory() as scratch:
         for split, path in paths.items():
-            places = (args.folder / f'{split}_images.zip', args.folder / split / 'images')
-            images = next((folder for folder in places if folder.exists()), None)
+            places = (folder / f'{split}_images.zip', folder / split / 'images')
+            images = next((place for place in places if place.exists()), None)
             splits[split] = read_split(path, split, sum(map(len, splits.values())), faults)
             try:
                 if images is None:
-                    raise Fault(f'{args.folder}: no {split}_images.zip or {split}/images in it')
-                folder = find(unpack(images, Path(scratch)), '*.png').parent
+                    raise Fault(f'{folder}: no {split}_images.zip or {split}/images in it')
+                unpacked = find(unpack(images, Path(scratch)), '*.png').parent
             except Fault as fault:
                 faults += fault.args
                 continue
             for image_id in dict.fromkeys(question.image_id for question in splits[split]):
-                picture = folder / f'{image_id.removeprefix(f"{split}_")}.png'
+                picture = unpacked / f'{image_id.removeprefix(f"{split}_")}.png'
                 pictures[image_id] = picture
                 if not picture.is_file():
                     faults.append(f'{images}: no {picture.name} in it, which a question of {path} has')
         if faults:
             raise Fault(*faults)
-        write_set(args, hold_out(splits), pictures=pictures.items())
-    print(f'{args.out_dir / "images"}: {len(pictures):,} pictures')
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert easy-VQA to the files of visual questions.')
-    parser.add_argument('folder', type=Path, help='folder with questions and pictures')
-    parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')
-    return run_converter(convert, parser, argv)
+        write_set(folder, out_dir, hold_out(splits), pictures=pictures.items(), overwrite=overwrite)
+    print(f'{out_dir / "images"}: {len(pictures):,} pictures')
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

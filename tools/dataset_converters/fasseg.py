@@ -17,18 +17,15 @@ A random split would have the same person in training and test. This one has per
 A pixel has the label of the nearest colour. A photograph whose labels have another size is left out, with a warning.
 """
 
-import argparse
 import math
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
-import mmattn.utils.command
 from mmattn.segmentation.conversion import (
     Palette,
     count_faults,
@@ -39,7 +36,8 @@ from mmattn.segmentation.conversion import (
     size_text,
 )
 from mmattn.utils import config_path
-from mmattn.utils.conversion import Fault, convert_all, files_below, find, run_converter, unpack
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, convert_all, converter, files_below, find, unpack
 
 COUNTS = {'train': 156, 'val': 26, 'test': 92}  # of our runs
 COLOURS = {  # in the order of the labels
@@ -72,10 +70,11 @@ def choose_split(path: Path) -> str:
     return 'train' if number < 7 else 'val' if number == 7 else 'test'
 
 
-def convert(args: argparse.Namespace) -> None:
+@converter
+def main(release: Path, *, out_dir: OutDir = Path('data/fasseg'), overwrite: Overwrite = False) -> None:
     palette = Config.fromfile(config_path('_base_/datasets/fasseg.py')).metainfo.palette
-    with label_folder(args.out_dir, args.overwrite, [args.release]) as scratch:
-        root = find(unpack(args.release, scratch), 'V3/Train_RGB').parent
+    with label_folder(out_dir, overwrite, [release]) as scratch:
+        root = find(unpack(release, scratch), 'V3/Train_RGB').parent
         pairs, splits = [], []
         for part in ('Train', 'Test'):
             images = {
@@ -112,12 +111,5 @@ def convert(args: argparse.Namespace) -> None:
         count_faults(splits, COUNTS, allow_others=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Convert FASSEG's faces at many poses to the layout of mmseg.")
-    parser.add_argument('release', type=Path, help='folder or archive of FASSEG-repository')
-    parser.add_argument('--out-dir', type=Path, default=Path('data/fasseg'), help='default: %(default)s')
-    return run_converter(convert, parser, argv)
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -15,18 +15,26 @@ Output::
 So a checkpoint is chosen on other images than those that its result is reported on.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import mmattn.utils.command
 from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
+from mmattn.language.regions.conversion import Float16, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import read_json
-from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, warn_of_test_set
+from mmattn.utils.command import run
+from mmattn.utils.conversion import (
+    Fault,
+    OutDir,
+    Overwrite,
+    check_folder,
+    converter,
+    find,
+    output_folder,
+    warn_of_test_set,
+)
 from mmattn.utils.faults import listing
 from mmattn.utils.files import write_text
 
@@ -50,10 +58,11 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
     return annotations
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
-    with output_folder(args.out_dir, args.overwrite, [args.folder], {NAME, 'regions'}) as scratch:
-        path = find(args.folder, f'{NAME}*')
+@converter
+def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: Overwrite = False) -> None:
+    check_folder(folder)
+    with output_folder(out_dir, overwrite, [folder], {NAME, 'regions'}) as scratch:
+        path = find(folder, f'{NAME}*')
         archives = find_archives(path.parent)
         if not archives:
             raise Fault(f'{path.parent}: no features_*.npz in it')
@@ -63,23 +72,16 @@ def convert(args: argparse.Namespace) -> None:
         if all(annotation.split != 'test' for annotation in annotations):
             for image in held_out[1::2]:
                 image['split'] = 'test'
-        with RegionWriter(scratch / 'new' / 'regions', describe_source(archives), args.float16) as writer:
+        with RegionWriter(scratch / 'new' / 'regions', describe_source(archives), float16) as writer:
             write_images(writer, read_images(archives, '{}'))
         write_text(scratch / 'new' / NAME, json.dumps(data, ensure_ascii=False))
     for split in dict.fromkeys(image['split'] for image in data['images']):
         images = [image for image in data['images'] if image['split'] == split]
         captions = sum(len(image['sentences']) for image in images)
         print(f'{split}: {len(images):,} images, {captions:,} captions')
-    print(f'{args.out_dir / "regions"}: {len(writer):,} images')
+    print(f'{out_dir / "regions"}: {len(writer):,} images')
     warn_of_test_set({image['split'] for image in data['images']})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert Flickr8k to the files of captioning.')
-    parser.add_argument('folder', type=Path, help=f'folder with {NAME}, possibly .gz, and features_*.npz')
-    add_arguments(parser)
-    return run_converter(convert, parser, argv)
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -18,9 +18,11 @@ Output::
                                 ``mmattn.language.regions.region_store``
 
 So a checkpoint is chosen on other images than those that its result is reported on.
+
+Args:
+    regions (STORE): region store of the images
 """
 
-import argparse
 import json
 import os
 from collections import Counter
@@ -29,14 +31,24 @@ from pathlib import Path
 
 import numpy as np
 
-import mmattn.utils.command
 from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
-from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
+from mmattn.language.regions.conversion import Float16, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, read_images
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.text_files import read_lines
-from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, unpack, warn_of_test_set
+from mmattn.utils.command import run
+from mmattn.utils.conversion import (
+    Fault,
+    OutDir,
+    Overwrite,
+    check_folder,
+    converter,
+    find,
+    output_folder,
+    unpack,
+    warn_of_test_set,
+)
 from mmattn.utils.faults import listing
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track
@@ -139,52 +151,51 @@ def described(images: Sequence[Image]) -> str:
     )
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
-    sources = [args.folder, *([args.regions] if args.regions else [])]
+@converter
+def main(
+    folder: Path,
+    *,
+    regions: Path | None = None,
+    out_dir: OutDir,
+    float16: Float16 = False,
+    overwrite: Overwrite = False,
+) -> None:
+    check_folder(folder)
+    sources = [folder, *([regions] if regions else [])]
     files = {f'entities_{split}.json' for split in SPLITS}
-    with output_folder(args.out_dir, args.overwrite, sources, {*files, 'regions'}) as scratch:
-        archives = find_archives(args.folder)
-        if bool(archives) == (args.regions is not None):
+    with output_folder(out_dir, overwrite, sources, {*files, 'regions'}) as scratch:
+        archives = find_archives(folder)
+        if bool(archives) == (regions is not None):
             raise Fault(
-                f'{args.folder}: has features_*.npz, which --regions would replace'
+                f'{folder}: has features_*.npz, which --regions would replace'
                 if archives
-                else f'{args.folder}: no features_*.npz in it; --regions names a region store'
+                else f'{folder}: no features_*.npz in it; --regions names a region store'
             )
         faults: list[str] = []
-        splits = read_splits(args.folder, faults)
-        sizes = read_sizes(archives, args.regions, faults)
-        folder = args.folder
+        splits = read_splits(folder, faults)
+        sizes = read_sizes(archives, regions, faults)
         if not (folder / 'Sentences').is_dir():
             folder = find(folder, 'annotations.zip')
             if faults:  # before archives are unpacked
                 raise Fault(*faults)
             folder = find(unpack(folder, scratch), 'Sentences').parent
         images = read_release(
-            folder, splits, sizes, str(args.regions or ', '.join(archive.name for archive in archives)), faults
+            folder, splits, sizes, str(regions or ', '.join(archive.name for archive in archives)), faults
         )
         new = scratch / 'new'
         new.mkdir(exist_ok=True)
-        if args.regions is not None:
-            (new / 'regions').symlink_to(args.regions.resolve(), target_is_directory=True)
+        if regions is not None:
+            (new / 'regions').symlink_to(regions.resolve(), target_is_directory=True)
         else:
-            with RegionWriter(new / 'regions', describe_source(archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', describe_source(archives), float16) as writer:
                 write_images(writer, read_images(archives, '{}'))
         for split, split_images in images.items():
             write_text(new / f'entities_{split}.json', json.dumps(prepared(split_images), ensure_ascii=False))
     for split, split_images in images.items():
         print(f'{split}: {described(split_images)}')
-    print(f'{args.out_dir / "regions"}: {len(RegionStore(args.out_dir / "regions")):,} images')
+    print(f'{out_dir / "regions"}: {len(RegionStore(out_dir / "regions")):,} images')
     warn_of_test_set(images)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert Flickr30k Entities to the files of phrase grounding.')
-    parser.add_argument('folder', type=Path, help='folder with Sentences and Annotations, or annotations.zip')
-    parser.add_argument('--regions', type=Path, metavar='STORE', help='region store of the images')
-    add_arguments(parser)
-    return run_converter(convert, parser, argv)
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

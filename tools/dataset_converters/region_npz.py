@@ -16,16 +16,18 @@ Each archive has the regions of N images, padded to the largest number n, under 
 
 Several archives become one store; see ``mmattn.language.regions.region_store``. An interrupted run continues with the
 same command. All faults of the input are reported together, on stderr, with exit code 1.
+
+Args:
+    id_format (TEXT): id of an image in the store, with {} for its image_id, such as 'image{}'
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments, add_repairs, describe_source, write_store
+from mmattn.language.regions.conversion import RepairOptions, describe_source, write_store
 from mmattn.language.regions.region_archives import image_sizes, read_images
-from mmattn.utils.conversion import Fault, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, converter
 
 
 def check_format(text: str) -> str:
@@ -41,29 +43,15 @@ def check_format(text: str) -> str:
 check_format.__name__ = 'format'  # in the message of argparse
 
 
-def convert(args: argparse.Namespace) -> None:
-    source = describe_source(args.npz, f'--id-format {args.id_format}')
+@converter
+def main(npz: list[Path], store: RepairOptions, *, id_format: Annotated[str, dict(type=check_format)] = '{}') -> None:
+    source = describe_source(npz, f'--id-format {id_format}')
     faults: list[str] = []
-    image_sizes(args.npz, faults)
+    image_sizes(npz, faults)
     if faults:
         raise Fault(*faults)
-    write_store(args, source, read_images(args.npz, args.id_format), args.npz)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert region features in NumPy archives to a store.')
-    parser.add_argument('npz', type=Path, nargs='+', help='archive with the regions of images')
-    parser.add_argument(
-        '--id-format',
-        type=check_format,
-        default='{}',
-        metavar='TEXT',
-        help="id of an image in the store, with {} for its image_id, such as 'image{}' (default: %(default)s)",
-    )
-    add_arguments(parser)
-    add_repairs(parser)
-    return run_converter(convert, parser, argv, overwrites=False)
+    write_store(store, source, read_images(npz, id_format), npz)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

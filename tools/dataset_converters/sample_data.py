@@ -26,13 +26,16 @@ dropped. One image distinguishes Dead and Alive; both become Tree, as in the oth
 first and last pixel, counted from 1. No box required repair: each has an area and lies in its image.
 
 pip downloads the release and checks its sha256. It is cached in ``$MMATTN_CACHE/downloads`` (default:
-``~/.cache/mmattn/downloads``), so a second run requires no network. ``--archive`` uses a copy downloaded by hand.
+``~/.cache/mmattn/downloads``), so a second run requires no network.
 
 OUT is written atomically; a complete OUT is not changed. A failure is one line on stderr, with exit code 1 (130
 after Ctrl-C).
+
+Args:
+    out_dir: folder to create; default: data/SAMPLE
+    archive: a copy of the release downloaded by hand
 """
 
-import argparse
 import hashlib
 import io
 import os
@@ -42,17 +45,18 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image
 
-import mmattn.utils.command
-from mmattn.utils.conversion import Fault, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, Overwrite, converter
 from mmattn.utils.files import replace_folder
 
 
@@ -317,18 +321,16 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
     print(f'{out}: ' + ', '.join(f'{len(names)} {part}' for part, names in sample.split.items()))
 
 
-def convert(args: argparse.Namespace) -> None:
-    args.out_dir = (args.out_dir or Path('data', args.sample)).resolve()
-    prepare(SAMPLES[args.sample], args.out_dir, args.archive, args.overwrite)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Download a small sample of real data and convert it.')
-    parser.add_argument('sample', choices=SAMPLES)
-    parser.add_argument('--out-dir', type=Path, help='default: data/SAMPLE')
-    parser.add_argument('--archive', type=Path, help='use this copy of the release instead of downloading it')
-    return run_converter(convert, parser, argv)
+@converter
+def main(
+    sample: Literal['buildings', 'trees'],
+    *,
+    out_dir: Path | None = None,
+    archive: Path | None = None,
+    overwrite: Overwrite = False,
+) -> None:
+    prepare(SAMPLES[sample], (out_dir or Path('data', sample)).resolve(), archive, overwrite)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -9,23 +9,28 @@ Every connected region of a value in ``--objects`` becomes an object, the larges
     IMAGES/train/NAME.jpg       OUT/JPEGImages/train_NAME/00000.jpg     unchanged
     MASKS/train/NAME.png        OUT/Annotations/train_NAME/00000.png    ids 1, 2, … of the objects, 0 elsewhere
 
-Values with commas, such as ``1,3,4``, are one object where they touch. Without ``--objects``, every value except 0 and
-255 makes objects. Photographs without an object are left out.
+Photographs without an object are left out.
 
 ``mmattn.VideoFolderDataset`` reads OUT. In training, ``SampleClip`` repeats the frame, ``ClipRandomAffine(drift=1)``
 moves the scene, and ``ClipCopyPaste`` moves objects of other photographs over it.
+
+Args:
+    objects (VALUE[,VALUE]): values of objects; with commas, such as ``1,3,4``, they are one object where they
+        touch. Default: every value except 0 and 255
+    min_area: smallest share of the photograph of an object
+    max_objects: most objects of a photograph
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import cv2
 import numpy as np
 
-import mmattn.utils.command
 from mmattn.segmentation.conversion import copy_image, find_pairs
-from mmattn.utils.conversion import Fault, convert_all, output_folder, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, convert_all, converter, output_folder
 from mmattn.video.frame_files import SUFFIXES, read_frame
 from mmattn.video.masks import VOID, read_mask, write_mask
 
@@ -56,41 +61,6 @@ def find_objects(mask: np.ndarray, groups: Sequence[Sequence[int]], min_area: fl
     return ids
 
 
-def convert(args: argparse.Namespace) -> None:
-    if not 0 <= args.min_area < 1:
-        raise Fault(f'--min-area must be at least 0 and below 1; got {args.min_area}')
-    if not 1 <= args.max_objects < VOID:
-        raise Fault(f'--max-objects must be 1 to {VOID - 1}; got {args.max_objects}')
-    with output_folder(args.out_dir, args.overwrite, [args.images, args.masks], FOLDERS) as scratch:
-        images, masks, faults = find_pairs(args.images, args.masks, SUFFIXES)
-        clips = {'_'.join(name.parts): name for name in images if name in masks}
-        if len(clips) < sum(name in masks for name in images):
-            faults.append(f'{args.images}: two photographs have one clip: a/b.jpg and a_b.jpg are both a_b')
-        frames, annotations = (scratch / 'new' / name for name in FOLDERS)
-        written: list[int] = []
-
-        def convert_pair(clip: str) -> None:
-            image, path = images[clips[clip]], masks[clips[clip]]
-            try:
-                mask, size = read_mask(path), read_frame(image).shape[:2]
-            except ValueError as error:
-                raise Fault(str(error)) from error
-            if mask.shape != size:
-                raise Fault(f'{path}: {mask.shape[1]}×{mask.shape[0]}, but {image} is {size[1]}×{size[0]}')
-            ids = find_objects(mask, args.objects, args.min_area, args.max_objects)
-            if ids.any() and not faults:
-                write_mask(annotations / clip / '00000.png', ids)
-                copy_image(image, frames / clip / f'00000{image.suffix.lower()}')
-                written.append(int(ids.max()))
-
-        faults += convert_all([*clips], convert_pair)
-        if not faults and not written:
-            faults.append(f'{args.masks}: no mask shows an object')
-        if faults:
-            raise Fault(*faults)
-    print(f'{len(written)} clips with {sum(written)} objects; {len(clips) - len(written)} photographs show none')
-
-
 def parse_values(text: str) -> list[int]:
     """Parse values of masks, 1 to 254, such as ``1,3,4``; void pixels, 255, are read as 0."""
     values = [int(value) for value in text.split(',')]
@@ -99,20 +69,50 @@ def parse_values(text: str) -> list[int]:
     return values
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Make clips of one frame from photographs with masks.')
-    parser.add_argument('--images', type=Path, required=True, help='folder of the photographs')
-    parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')
-    parser.add_argument('--out-dir', type=Path, required=True)
-    parser.add_argument(
-        '--objects', nargs='+', type=parse_values, default=[], metavar='VALUE[,VALUE]', help='values of objects'
-    )
-    parser.add_argument(
-        '--min-area', type=float, default=0.002, help='smallest share of the photograph of an object (%(default)s)'
-    )
-    parser.add_argument('--max-objects', type=int, default=5, help='most objects of a photograph (%(default)s)')
-    return run_converter(convert, parser, argv)
+@converter
+def main(
+    *,
+    images: Path,
+    masks: Path,
+    out_dir: OutDir,
+    objects: Annotated[list[list[int]], dict(type=parse_values)] = [],
+    min_area: float = 0.002,
+    max_objects: int = 5,
+    overwrite: Overwrite = False,
+) -> None:
+    if not 0 <= min_area < 1:
+        raise Fault(f'--min-area must be at least 0 and below 1; got {min_area}')
+    if not 1 <= max_objects < VOID:
+        raise Fault(f'--max-objects must be 1 to {VOID - 1}; got {max_objects}')
+    with output_folder(out_dir, overwrite, [images, masks], FOLDERS) as scratch:
+        image_paths, mask_paths, faults = find_pairs(images, masks, SUFFIXES)
+        clips = {'_'.join(name.parts): name for name in image_paths if name in mask_paths}
+        if len(clips) < sum(name in mask_paths for name in image_paths):
+            faults.append(f'{images}: two photographs have one clip: a/b.jpg and a_b.jpg are both a_b')
+        frames, annotations = (scratch / 'new' / name for name in FOLDERS)
+        written: list[int] = []
+
+        def convert_pair(clip: str) -> None:
+            image, path = image_paths[clips[clip]], mask_paths[clips[clip]]
+            try:
+                mask, size = read_mask(path), read_frame(image).shape[:2]
+            except ValueError as error:
+                raise Fault(str(error)) from error
+            if mask.shape != size:
+                raise Fault(f'{path}: {mask.shape[1]}×{mask.shape[0]}, but {image} is {size[1]}×{size[0]}')
+            ids = find_objects(mask, objects, min_area, max_objects)
+            if ids.any() and not faults:
+                write_mask(annotations / clip / '00000.png', ids)
+                copy_image(image, frames / clip / f'00000{image.suffix.lower()}')
+                written.append(int(ids.max()))
+
+        faults += convert_all([*clips], convert_pair)
+        if not faults and not written:
+            faults.append(f'{masks}: no mask shows an object')
+        if faults:
+            raise Fault(*faults)
+    print(f'{len(written)} clips with {sum(written)} objects; {len(clips) - len(written)} photographs show none')
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

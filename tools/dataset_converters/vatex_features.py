@@ -9,18 +9,17 @@ An interrupted run continues with the same command. All faults of the input are 
 code 1.
 """
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments, write_store
+from mmattn.language.regions.conversion import StoreOptions, write_store
 from mmattn.language.regions.region_store import Regions, grid_boxes
-from mmattn.utils.conversion import Fault, files_below, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, converter, files_below
 from mmattn.utils.faults import reading
 from mmattn.utils.progress import track
 
@@ -35,27 +34,21 @@ def read_video(path: Path) -> Regions:
     return Regions(torch.from_numpy(features.astype(np.float32)), grid_boxes((steps, 1), 1, steps), (steps, 1))
 
 
-def convert(args: argparse.Namespace) -> None:
+@converter
+def main(folder: list[Path], store: StoreOptions) -> None:
     paths: list[Path] = []
-    for folder in args.folder:
-        arrays = [path for path in files_below(folder) if path.suffix == '.npy']
+    for place in folder:
+        arrays = [path for path in files_below(place) if path.suffix == '.npy']
         if not arrays:
-            raise Fault(f'{folder}: {"no file .npy in it" if folder.is_dir() else "no such folder"}')
+            raise Fault(f'{place}: {"no file .npy in it" if place.is_dir() else "no such folder"}')
         paths += arrays
 
     def videos() -> Iterator:
         for path in track(paths, 'Converting', len(paths)):
             yield str(path), path.stem, partial(read_video, path)
 
-    write_store(args, ', '.join(['vatex_features.py', *(folder.name for folder in args.folder)]), videos(), paths)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert the video features of VATEX to a store.')
-    parser.add_argument('folder', type=Path, nargs='+', help='folder with an array per video')
-    add_arguments(parser)
-    return run_converter(convert, parser, argv, overwrites=False)
+    write_store(store, ', '.join(['vatex_features.py', *(place.name for place in folder)]), videos(), paths)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -3,25 +3,26 @@
     python tools/dataset_converters/visual_genome.py data/visual_genome --vqa data/vqa2
 
 The folder contains ``question_answers.json`` and ``image_data.json`` of version 1.2, in it or up to two levels below,
-possibly .gz. ``--vqa`` is the output of ``vqa.py``, whose images decide the split. Output::
+possibly .gz. Output::
 
     VQA/questions_genome_train.json     the questions about images of questions_train.json
     VQA/questions_genome_val.json       the questions about images of questions_val.json
 
 Questions are numbered from 0 in each file, which is written atomically. A data set uses the questions whose answer its
 models can give. All faults of the input are reported together, on stderr, with exit code 1.
+
+Args:
+    vqa (FOLDER): output of ``vqa.py``, whose images decide the split
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import mmattn.utils.command
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
-from mmattn.utils.conversion import Fault, check_folder, find, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, Overwrite, check_folder, converter, find
 from mmattn.utils.faults import listing, shorten
 
 
@@ -39,21 +40,22 @@ def parse_questions(entry: dict) -> list[Question]:
     return questions
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
-    outputs = {split: args.vqa / f'questions_genome_{split}.json' for split in ('train', 'val')}
+@converter
+def main(folder: Path, *, vqa: Path, overwrite: Overwrite = False) -> None:
+    check_folder(folder)
+    outputs = {split: vqa / f'questions_genome_{split}.json' for split in ('train', 'val')}
     faults = [f'{path}: already exists; --overwrite replaces it' for path in outputs.values() if path.exists()]
-    if faults and not args.overwrite:
+    if faults and not overwrite:
         raise Fault(*faults)
     faults = []
     images: dict[str, set[str]] = {}
     read: list[list[Any]] = []
     for split in outputs:
-        path = args.vqa / f'questions_{split}.json'
+        path = vqa / f'questions_{split}.json'
         with listing(faults, path):
             images[split] = {question.image_id for question in read_questions(path)}
     for name, parse in (('image_data', parse_image), ('question_answers', parse_questions)):
-        path, wrong = find(args.folder, f'{name}.json*'), []
+        path, wrong = find(folder, f'{name}.json*'), []
         with listing(faults, path):
             read.append(parse_each(read_json(path), parse, wrong, name))  # type: ignore[arg-type]
         faults += [f'{path}: {fault}' for fault in shorten(wrong)]
@@ -67,7 +69,7 @@ def convert(args: argparse.Namespace) -> None:
         for split, split_questions in splits.items():
             if image_id in images[split]:
                 split_questions.append(question._replace(question_id=len(split_questions), image_id=image_id))
-    if empty := [f'{args.folder}: no question about an image of {split}' for split in splits if not splits[split]]:
+    if empty := [f'{folder}: no question about an image of {split}' for split in splits if not splits[split]]:
         raise Fault(*empty)
     for split, output in outputs.items():
         write_questions(output, splits[split])
@@ -75,12 +77,5 @@ def convert(args: argparse.Namespace) -> None:
     print(f'about other images: {len(questions) - sum(map(len, splits.values())):,} questions, which are left out')
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Add the questions of Visual Genome to a folder of VQA.')
-    parser.add_argument('folder', type=Path, help='folder with question_answers.json and image_data.json')
-    parser.add_argument('--vqa', type=Path, required=True, metavar='FOLDER', help='output of vqa.py')
-    return run_converter(convert, parser, argv)
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -15,22 +15,24 @@ converted, too. Output::
 
     OUT/questions_{train,val,test,test-dev}.json    see ``mmattn.language.vqa.questions``
     OUT/regions                                     from features_*.npz; otherwise, ``bottom_up_features.py`` writes it
+
+Args:
+    hold_out: every second image of val becomes test: for sets without test
 """
 
-import argparse
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import mmattn.utils.command
-from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.regions.conversion import Float16
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
-from mmattn.language.vqa.conversion import Splits, archive_faults, hold_out, write_set
+from mmattn.language.vqa import conversion
+from mmattn.language.vqa.conversion import Splits, archive_faults, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
-from mmattn.utils.conversion import Fault, check_folder, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter
 from mmattn.utils.faults import listing, shorten
 
 NAME = re.compile(
@@ -141,28 +143,21 @@ def read_splits(folder: Path) -> Splits:
     return splits
 
 
-def convert(args: argparse.Namespace) -> None:
-    check_folder(args.folder)
-    splits = read_splits(args.folder)
-    if args.hold_out:
+@converter
+def main(
+    folder: Path, *, hold_out: bool = False, out_dir: OutDir, float16: Float16 = False, overwrite: Overwrite = False
+) -> None:
+    check_folder(folder)
+    splits = read_splits(folder)
+    if hold_out:
         if 'test' in splits or 'val' not in splits:
-            raise Fault(f'{args.folder}: has questions of the test set, so --hold-out cannot be used')
-        splits = hold_out(splits)
-    archives = find_archives(args.folder)
+            raise Fault(f'{folder}: has questions of the test set, so --hold-out cannot be used')
+        splits = conversion.hold_out(splits)
+    archives = find_archives(folder)
     if faults := archive_faults(splits, archives, '{}'):
         raise Fault(*faults)
-    write_set(args, splits, archives)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert VQA 1.0 or 2.0 to the files of visual questions.')
-    parser.add_argument('folder', type=Path, help='folder with the published files, and optionally features_*.npz')
-    parser.add_argument(
-        '--hold-out', action='store_true', help='every second image of val becomes test: for sets without test'
-    )
-    add_arguments(parser)
-    return run_converter(convert, parser, argv)
+    write_set(folder, out_dir, splits, archives, float16=float16, overwrite=overwrite)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -13,25 +13,34 @@ are 0.
 Source: "Bilinear Attention Networks", 2018, appendix. Its code adds 1 for each pair in place of 1/df (--plain-counts).
 
 The output is text, one word and its numbers per line. It is written atomically; an existing file is an error.
+
+Args:
+    vectors: text file of word vectors, such as GloVe, possibly .gz
+    questions: files of questions, whose words are written
+    more: files of further questions
+    captions: annotation files of captions
+    out: file to write; an existing file is an error
 """
 
-import argparse
 import errno
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-import mmattn.utils.command
 from mmattn.language.captioning.annotations import read_annotations
 from mmattn.language.text.text_files import iter_lines
 from mmattn.language.text.words import ban_words, question_words
 from mmattn.language.vqa.questions import read_questions
 from mmattn.language.vqa.word_vectors import read_word_vectors
+from mmattn.utils.arguments import command
+from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.progress import track
 
+Files = Annotated[list[Path], dict(nargs='*')]
 CHUNK = 10_000  # sentences
 
 
@@ -68,42 +77,40 @@ def mix(sentences: Sequence[Sequence[int]], vectors: Tensor, plain_counts: bool 
     return mixed[:, :-1].masked_fill(alone[:, None], 0) / sums
 
 
-def convert(args: argparse.Namespace) -> None:
-    if args.out.exists():
-        raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(args.out))
-    check_writable(args.out.parent)
-    texts = [question.question for path in args.questions for question in read_questions(path)]
+@command
+def main(
+    vectors: Path,
+    questions: list[Path],
+    *,
+    more: Files = [],
+    captions: Files = [],
+    plain_counts: bool = False,
+    out: Path,
+) -> None:
+    if out.exists():
+        raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(out))
+    check_writable(out.parent)
+    texts = [question.question for path in questions for question in read_questions(path)]
     vocabulary = question_words(texts, 'ban')
-    texts += [question.question for path in args.more for question in read_questions(path)]
-    texts += [text for path in args.captions for annotation in read_annotations(path) for text in annotation.captions]
+    texts += [question.question for path in more for question in read_questions(path)]
+    texts += [text for path in captions for annotation in read_annotations(path) for text in annotation.captions]
     numbers = {word: number for number, word in enumerate(vocabulary)}
     sentences = [[numbers.setdefault(word, len(numbers)) for word in ban_words(text)] for text in texts]
-    dim = len(next(iter_lines(args.vectors), '').split()) - 1
+    dim = len(next(iter_lines(vectors), '').split()) - 1
     if dim < 1:
-        raise ValueError(f'{args.vectors}, line 1: expected a word and its numbers')
-    in_file = read_word_vectors(args.vectors, numbers, dim)
+        raise ValueError(f'{vectors}, line 1: expected a word and its numbers')
+    in_file = read_word_vectors(vectors, numbers, dim)
     absent = torch.zeros(dim)
-    vectors = torch.stack([in_file.get(word, absent) for word in numbers])
-    both = torch.cat([vectors, mix(sentences, vectors, args.plain_counts).float()], 1)
-    with atomic_write(args.out) as temporary, open(temporary, 'w', encoding='utf-8') as file:
+    stacked = torch.stack([in_file.get(word, absent) for word in numbers])
+    both = torch.cat([stacked, mix(sentences, stacked, plain_counts).float()], 1)
+    with atomic_write(out) as temporary, open(temporary, 'w', encoding='utf-8') as file:
         for word, row in zip(vocabulary, both.tolist()):
             file.write(f'{word} {" ".join(f"{x:.6g}" for x in row)}\n')
     print(
-        f'{args.out}: {len(vocabulary):,} words with {2 * dim} numbers, of {len(sentences):,} sentences with '
-        f'{len(numbers):,} words; {sum(word in in_file for word in vocabulary):,} are in {args.vectors}'
+        f'{out}: {len(vocabulary):,} words with {2 * dim} numbers, of {len(sentences):,} sentences with '
+        f'{len(numbers):,} words; {sum(word in in_file for word in vocabulary):,} are in {vectors}'
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description='Mix word vectors with the vectors of words in the same sentences.')
-    parser.add_argument('vectors', type=Path, help='text file of word vectors, such as GloVe, possibly .gz')
-    parser.add_argument('questions', type=Path, nargs='+', help='files of questions, whose words are written')
-    parser.add_argument('--more', type=Path, nargs='*', default=[], help='files of further questions')
-    parser.add_argument('--captions', type=Path, nargs='*', default=[], help='annotation files of captions')
-    parser.add_argument('--plain-counts', action='store_true', help='count pairs, as the published code')
-    parser.add_argument('--out', type=Path, required=True, help='file to write; an existing file is an error')
-    convert(parser.parse_args(argv))
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -7,17 +7,19 @@ A-GAME published one: https://github.com/joakimjohnander/agame-vos, folder ``ytv
 Output, beside the folder's ``meta.json``, for ``ann_file`` of ``mmattn.YouTubeVOSDataset``::
 
     FOLDER/meta_train.json, FOLDER/meta_val.json    the entries of the clips in meta.json
+
+Args:
+    train (LIST): list of the clips for training
+    val (LIST): list of the clips for validation
 """
 
-import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.fileio import load
 
-import mmattn.utils.command
-from mmattn.utils.conversion import Fault, run_converter
+from mmattn.utils.command import run
+from mmattn.utils.conversion import Fault, Overwrite, converter
 from mmattn.utils.faults import reading
 from mmattn.utils.files import write_text
 
@@ -31,11 +33,12 @@ def read_list(path: Path, videos: dict) -> list[str]:
     return [name for name in videos if name in {*names}]
 
 
-def convert(args: argparse.Namespace) -> None:
-    meta = args.folder / 'meta.json'
+@converter
+def main(folder: Path, *, train: Path | None = None, val: Path | None = None, overwrite: Overwrite = False) -> None:
+    meta = folder / 'meta.json'
     with reading(meta, 'must hold videos.<clip>', kind=Fault):
         videos = {**load(meta)['videos']}
-    lists = {part: read_list(path, videos) for part in ('train', 'val') if (path := getattr(args, part)) is not None}
+    lists = {part: read_list(path, videos) for part, path in (('train', train), ('val', val)) if path is not None}
     if not lists:
         raise Fault('give a list of clips by --train, --val or both')
     for part, other in (('train', 'val'), ('val', 'train')):
@@ -43,24 +46,14 @@ def convert(args: argparse.Namespace) -> None:
         if not lists[part]:
             raise Fault(f'{meta}: no clip is left for {part}')
     if common := sorted({*lists['train']} & {*lists['val']}):
-        raise Fault(f'{args.val}: {len(common)} clips are also in {args.train}, such as {common[0]}')
-    paths = {part: args.folder / f'meta_{part}.json' for part in ('train', 'val')}
-    if existing := [path for path in paths.values() if path.exists() and not args.overwrite]:
+        raise Fault(f'{val}: {len(common)} clips are also in {train}, such as {common[0]}')
+    paths = {part: folder / f'meta_{part}.json' for part in ('train', 'val')}
+    if existing := [path for path in paths.values() if path.exists() and not overwrite]:
         raise Fault(*(f'{path}: already exists; --overwrite replaces it' for path in existing))
     for part, path in paths.items():
         write_text(path, json.dumps(dict(videos={name: videos[name] for name in lists[part]})))
     print(', '.join(f'{len(lists[part]):,} clips in {path}' for part, path in paths.items()))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description='Split the training clips of YouTube-VOS into training and validation.'
-    )
-    parser.add_argument('folder', type=Path, help='folder of the training clips, with meta.json')
-    parser.add_argument('--train', type=Path, metavar='LIST', help='list of the clips for training')
-    parser.add_argument('--val', type=Path, metavar='LIST', help='list of the clips for validation')
-    return run_converter(convert, parser, argv)
-
-
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -4,44 +4,42 @@
 
 The page is one file that requires no network and no server. It contains the image, the prediction, and the attention of
 a grid of queries by content, by position, and bilateral, for each layer and head.
+
+Args:
+    image: path of the image
+    out: file to write
+    grid: maximum number of queries along the image's longer side; reduced if the page would exceed --max-size
+    max_size: maximum size of the page in MiB
+    layer: name of the only attention layer to show; default: all
 """
 
-import argparse
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import ModelArguments, check_checkpoint, load_config
+from mmattn.utils.arguments import command
 from mmattn.utils.command import run
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import check_not_input, check_writable, input_files, write_text
 from mmattn.visualization import attention_explorer, attention_layers, attention_runs, read_image
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Write a web page to explore attention maps')
-    parser.add_argument('config', help='path of the config')
-    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
-    parser.add_argument('image', help='path of the image')
-    parser.add_argument('--out', type=Path, default=Path('attention.html'), help='file to write; default: %(default)s')
-    parser.add_argument(
-        '--grid',
-        type=int,
-        default=24,
-        help="maximum number of queries along the image's longer side; reduced if the page would exceed --max-size; "
-        'default: %(default)s',
-    )
-    parser.add_argument(
-        '--max-size', type=float, default=4, help='maximum size of the page in MiB; default: %(default)s'
-    )
-    parser.add_argument('--layer', help='name of the only attention layer to show; default: all')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
-    add_config_options(parser)
-    return parser.parse_args()
+@dataclass
+class Arguments(ModelArguments):
+    """What the command is given."""
+
+    image: str
+    _: KW_ONLY
+    out: Path = Path('attention.html')
+    grid: int = 24
+    max_size: float = 4
+    layer: str | None = None
 
 
-def main() -> None:
+@command
+def main(args: Arguments) -> None:
     from mmattn.segmentation.inferencer import SegmentationInferencer  # late: mmseg prints at import
 
-    args = parse_args()
     check_not_input('--out', args.out, input_files(args))
     check_writable(args.out.parent)
     check_checkpoint(args.checkpoint)

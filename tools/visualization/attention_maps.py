@@ -12,10 +12,24 @@ A clip, a video file or a folder of frames, and the mask of the objects in its f
 objects, the attention of a pixel of one frame in all frames, and the positions that reach it through 1, 2 … layers.
 
 No image: the geometric weights of a captioning model with geometry='content_independent' (NG-SAN, Fig. 3 and 4).
+
+Args:
+    image: path of the image; with --mask, of the video or folder of frames
+    query (x,y): pixel of the image, from the top left; may be repeated; in a clip one pixel, x,y@frame
+    mask: mask of a clip's first frame, whose values are the ids of the objects
+    frames: number of frames of a clip that the model processes, at even distances, including the first and that of the
+        query; default: 6
+    kinds (KIND): kinds of weights: content, position and bilateral; a term of Transformer attention, E1 to E4; local
+        and strided in strided attention; default: content, position and bilateral, or what the layer has
+    out: file to write, in the format of its suffix
+    threshold: hide weights below this share of a map's largest
+    box (x0,y0,x1,y1): mark an area on the maps of an image by a dashed line, in pixels; may be repeated
+    layer: name of the attention layer in the model; default: the last one
 """
 
-import argparse
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -26,77 +40,13 @@ from PIL import Image
 from torch import nn
 
 from mmattn._compat import load_weights
-from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config, read_checkpoint
+from mmattn.engine import ModelArguments, check_checkpoint, inference_pipeline, load_config, read_checkpoint
+from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import run
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
 from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, read_image
-
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Draw attention maps')
-    parser.add_argument('config', help='path of the config')
-    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
-    parser.add_argument('image', nargs='?', help='path of the image; with --mask, of the video or folder of frames')
-    parser.add_argument(
-        '--query',
-        action='append',
-        metavar='x,y',
-        help='pixel of the image, from the top left; may be repeated; in a clip one pixel, x,y@frame',
-    )
-    parser.add_argument(
-        '--mask', type=Path, help="mask of a clip's first frame, whose values are the ids of the objects"
-    )
-    parser.add_argument(
-        '--frames',
-        type=int,
-        help='number of frames of a clip that the model processes, at even distances, including the first and that of '
-        'the query; default: 6',
-    )
-    parser.add_argument(
-        '--kinds',
-        nargs='+',
-        metavar='KIND',
-        help='kinds of weights: content, position and bilateral; a term of Transformer attention, E1 to E4; local and '
-        'strided in strided attention; default: content, position and bilateral, or what the layer has',
-    )
-    parser.add_argument(
-        '--out',
-        type=Path,
-        default=Path('attention_maps.png'),
-        help='file to write, in the format of its suffix; default: %(default)s',
-    )
-    parser.add_argument(
-        '--threshold',
-        type=float,
-        default=0.02,
-        help="hide weights below this share of a map's largest; default: %(default)s",
-    )
-    parser.add_argument(
-        '--box',
-        action='append',
-        default=[],
-        type=parse_box,
-        metavar='x0,y0,x1,y1',
-        help='mark an area on the maps of an image by a dashed line, in pixels; may be repeated',
-    )
-    parser.add_argument('--layer', help='name of the attention layer in the model; default: the last one')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
-    add_config_options(parser)
-    args = parser.parse_args()
-    if args.image is None and (args.query or args.mask or args.kinds):
-        parser.error('--query, --mask and --kinds require an image or a clip')
-    if args.image is not None and not args.query:
-        parser.error('an image or a clip requires --query')
-    if args.mask is not None and len(args.query) > 1:
-        parser.error(f'a clip has one --query; got {len(args.query)}')
-    if args.frames is not None and args.mask is None:
-        parser.error('--frames requires a clip, with --mask')
-    args.frames = 6 if args.frames is None else args.frames
-    if args.frames < 2:
-        parser.error(f'--frames must be at least 2; got {args.frames}')
-    return args
 
 
 def parse_box(text: str) -> tuple[int, ...]:
@@ -105,6 +55,35 @@ def parse_box(text: str) -> tuple[int, ...]:
     if not (0 <= left < right and 0 <= top < bottom):
         raise ValueError
     return box
+
+
+@dataclass
+class Arguments(ModelArguments):
+    """What the command is given."""
+
+    image: str | None = None
+    _: KW_ONLY
+    query: Annotated[list[str] | None, dict(action='append', nargs=None)] = None
+    mask: Path | None = None
+    frames: int | None = None
+    kinds: list[str] | None = None
+    out: Path = Path('attention_maps.png')
+    threshold: float = 0.02
+    box: Annotated[list | None, dict(action='append', nargs=None, type=parse_box)] = None
+    layer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.image is None and (self.query or self.mask or self.kinds):
+            raise UsageError('--query, --mask and --kinds require an image or a clip')
+        if self.image is not None and not self.query:
+            raise UsageError('an image or a clip requires --query')
+        if self.mask is not None and len(self.query) > 1:
+            raise UsageError(f'a clip has one --query; got {len(self.query)}')
+        if self.frames is not None and self.mask is None:
+            raise UsageError('--frames requires a clip, with --mask')
+        self.frames = 6 if self.frames is None else self.frames
+        if self.frames < 2:
+            raise UsageError(f'--frames must be at least 2; got {self.frames}')
 
 
 def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
@@ -143,7 +122,7 @@ def relative(query: str, width: int, height: int) -> tuple[float, float]:
     return (x + 0.5) / width, (y + 0.5) / height
 
 
-def draw_image(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
+def draw_image(args: Arguments, cfg: Config, device: torch.device) -> np.ndarray:
     image = read_image(args.image)
     height, width = image.shape[:2]
     points = [relative(query, width, height) for query in args.query]
@@ -151,10 +130,10 @@ def draw_image(args: argparse.Namespace, cfg: Config, device: torch.device) -> n
     check_layers(args, model)
     data = pseudo_collate([inference_pipeline(cfg)(dict(img_path=args.image))])
     maps = attention_maps(model, data, points, args.layer, args.kinds)[-1]
-    return draw_attention_maps(image, points, maps, args.threshold, args.box)
+    return draw_attention_maps(image, points, maps, args.threshold, args.box or [])
 
 
-def draw_clip(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
+def draw_clip(args: Arguments, cfg: Config, device: torch.device) -> np.ndarray:
     from mmattn.video import SST, Frame
     from mmattn.video.attention_pictures import clip_attention, draw_clip_attention
     from mmattn.video.clip_readers import FrameFolder, VideoFile
@@ -193,7 +172,7 @@ def select_frames(length: int, at: int, count: int) -> list[int]:
     return sorted(set(numbers))
 
 
-def draw_geometry(args: argparse.Namespace, cfg: Config, device: torch.device) -> np.ndarray:
+def draw_geometry(args: Arguments, cfg: Config, device: torch.device) -> np.ndarray:
     from mmattn.language.captioning import CaptionInferencer
     from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometry_layers
 
@@ -203,15 +182,15 @@ def draw_geometry(args: argparse.Namespace, cfg: Config, device: torch.device) -
     return draw_geometric_weights(geometry_layers(model, args.layer))
 
 
-def check_layers(args: argparse.Namespace, model: nn.Module) -> None:
+def check_layers(args: Arguments, model: nn.Module) -> None:
     try:
         attention_layers(model, args.layer, args.kinds, clips=args.mask is not None)
     except ValueError as error:
         raise SystemExit(f'{args.config}: {error}') from None
 
 
-def main() -> None:
-    args = parse_args()
+@command
+def main(args: Arguments) -> None:
     check_suffix(args.out)
     if not 0 <= args.threshold <= 1:
         raise ValueError(f'--threshold must be from 0 to 1; got {args.threshold}')

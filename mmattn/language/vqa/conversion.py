@@ -1,6 +1,5 @@
 """Splits, region store and question files that all converters of visual questions share."""
 
-import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -63,25 +62,28 @@ def archive_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[
 
 
 def write_set(
-    args: argparse.Namespace,
+    folder: Path,
+    out_dir: Path,
     splits: Mapping[str, Sequence[Question]],
     archives: Sequence[Path] = (),
     id_format: str = '{}',
     pictures: Iterable[tuple[str, Path]] = (),
+    *,
+    float16: bool = False,
+    overwrite: bool = False,
 ) -> None:
-    """Write the prepared files of a data set atomically, and print the numbers of questions.
+    """Write the prepared files of the data set in ``folder`` atomically, and print the numbers of questions.
 
-    ``args`` has ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``. The ``archives`` have the
-    regions of the images, whose ids are ``id_format`` with {} for the image_id. Without archives, ``pictures`` are
-    copied, given as id and file.
+    The ``archives`` have the regions of the images, whose ids are ``id_format`` with {} for the image_id. Without
+    archives, ``pictures`` are copied, given as id and file.
     """
     written = {f'questions_{split}.json' for split in (*splits, 'test', 'test-dev')}
     written |= {'regions'} if archives else {'images'}  # a store from another converter is never deleted
-    with output_folder(args.out_dir, args.overwrite, [args.folder], written) as scratch:
+    with output_folder(out_dir, overwrite, [folder], written) as scratch:
         new = scratch / 'new'
         new.mkdir()
         if archives:
-            with RegionWriter(new / 'regions', describe_source(archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', describe_source(archives), float16) as writer:
                 write_images(writer, read_images(archives, id_format))
         for image_id, source in pictures:
             (new / 'images').mkdir(exist_ok=True)
@@ -90,7 +92,7 @@ def write_set(
             write_questions(new / f'questions_{split}.json', questions)
     print_counts(splits)
     if archives:
-        print(f'{args.out_dir / "regions"}: {len(writer):,} images')
+        print(f'{out_dir / "regions"}: {len(writer):,} images')
     warn_of_test_set(splits)
 
 
