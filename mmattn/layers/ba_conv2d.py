@@ -7,7 +7,7 @@ from torch.nn.modules.utils import _pair
 
 from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_options
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise
 
@@ -53,9 +53,7 @@ class BAConv2d(LocalBilateralAttention):
     ):
         """Build a plain convolution if attention cannot replace it. ``copy`` calls this without arguments."""
         if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
-            unknown = kwargs.keys() - signature(LocalBilateralAttention).parameters.keys()
-            if unknown:
-                raise TypeError(f'BAConv2d got unexpected arguments: {", ".join(sorted(unknown))}')
+            check_options(cls, kwargs, signature(LocalBilateralAttention).parameters)
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 

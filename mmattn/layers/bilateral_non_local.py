@@ -2,18 +2,17 @@
 
 from mmcv.cnn import NonLocal2d
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from mmattn.ops import global_attention
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_map, check_positive
+from mmattn.utils.checks import check_count, check_map
 
-from .attention_weights import AttentionWeights
-from .relative_position import RelativePosition
-from .window_position import POSITIONS, WindowPosition
+from .positions import PositionOptions, Positions, content_scale
 
 
 @MODELS.register_module()
-class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
+class BilateralNonLocal2d(Positions, NonLocal2d):
     """Non-local attention with position logits: each position attends to all positions of the map.
 
     y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12). A
@@ -25,9 +24,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
     Args:
         in_channels (int): channels C of the map.
         reduction (int): θ, φ and g have C / reduction channels. Defaults to 2.
-        window_size, padding, smoothing, max_offset: as in :class:`~mmattn.layers.BilateralCrissCrossAttention`.
-        position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
-            Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
+        position (str or dict): see :class:`.PositionOptions`. 'relative' is the decomposed relative encoding of Bello
+            et al., as in Table 3.2. Defaults to 'bilateral'.
         conv_cfg, norm_cfg (dict, optional): as in mmcv. The norm applies to the output projection only.
         mode (str): pairwise function of mmcv, 'embedded_gaussian' (default) unless ``position='none'``.
         use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
@@ -37,6 +35,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         sub_sample (bool): keys and values are the maxima of 2×2 positions, as in mmcv. Only with ``position='none'``,
             because offsets between maxima are not defined. Defaults to False.
         zeros_init (bool): the output projection, or its norm, starts at 0, as in mmcv. Defaults to True.
+        **options: ``window_size``, ``padding``, ``smoothing`` and ``max_offset``, as in ``position``.
 
     Example:
         >>> layer = BilateralNonLocal2d(16, window_size=5)
@@ -50,11 +49,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         self,
         in_channels: int,
         reduction: int = 2,
-        window_size: int | tuple[int, int] = 31,
-        position: str = 'bilateral',
-        padding: str = 'learned',
-        smoothing: str | float = 'zscore',
-        max_offset: int = 96,
+        *,
+        position: str | dict = 'bilateral',
         conv_cfg: dict | None = None,
         norm_cfg: dict | None = None,
         mode: str = 'embedded_gaussian',
@@ -63,6 +59,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         zero_init: bool = False,
         sub_sample: bool = False,
         zeros_init: bool = True,
+        **options: Unpack[PositionOptions],
     ) -> None:
         check_count('in_channels', in_channels)
         check_count('reduction', reduction)
@@ -77,25 +74,19 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             zeros_init=zeros_init,
         )
         self.zeros_init = zeros_init
-        check_choice('position', position, POSITIONS)
-        if position != 'none' and mode != 'embedded_gaussian':
-            raise ValueError(f"position={position!r} requires mode='embedded_gaussian'; got {mode!r}")
-        if position != 'none' and sub_sample:
-            raise ValueError(f"sub_sample requires position='none'; got {position!r}")
+        positions = self.choose_positions(position, options)
+        stock = self.position == 'none'
+        if not stock and mode != 'embedded_gaussian':
+            raise ValueError(f"position={self.position!r} requires mode='embedded_gaussian'; got {mode!r}")
+        if not stock and sub_sample:
+            raise ValueError(f"sub_sample requires position='none'; got {self.position!r}")
+        if content_smoothing is not None and mode != 'embedded_gaussian':
+            raise ValueError(f"content_smoothing requires mode='embedded_gaussian'; got {mode!r}")
         channels = self.inter_channels
-        self.position = position
-        self.scale = channels**-0.5 if use_scale or not (position == 'none' or zero_init) else 1.0
-        if content_smoothing is not None:
-            if mode != 'embedded_gaussian':
-                raise ValueError(f"content_smoothing requires mode='embedded_gaussian'; got {mode!r}")
-            check_positive('content_smoothing', content_smoothing)
-            self.scale = 1 / content_smoothing
-        if position == 'bilateral':
-            self.window_position = WindowPosition(
-                2, in_channels, channels, window_size, channels, padding, smoothing, zero_init=zero_init
-            )
-        elif position == 'relative':
-            self.relative_position = RelativePosition(2, channels, max_offset, zero_init=zero_init)
+        scaled = use_scale or not (stock or zero_init)
+        self.scale = content_scale(content_smoothing, channels**-0.5 if scaled else 1.0)
+        window = dict(in_channels=in_channels, embed_channels=channels, zero_init=zero_init)
+        self.build_positions(2, channels, positions, **window)
 
     def init_weights(self, std: float = 0.01, zeros_init: bool | None = None) -> None:
         """Initialise as mmcv does, and the position logits again, after the ``init_cfg`` of a backbone.
@@ -131,9 +122,5 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         query = self.theta(x).movedim(1, -1).unsqueeze(1)  # (B, 1, H, W, C / reduction), as key and value
         key = self.phi(x).movedim(1, -1).unsqueeze(1)
         value = self.g(x).movedim(1, -1).unsqueeze(1)
-        position = {}
-        if self.position == 'bilateral':
-            position = self.window_position(x)
-        elif self.position == 'relative':
-            position = self.relative_position.axis_bias(query * self.scale)
+        position = self.position_logits(x, query)
         return dict(query=query, key=key, value=value, scale=self.scale, **position)

@@ -12,7 +12,6 @@ from mmattn.ops.dtypes import accumulator
 from mmattn.ops.zscore import EPS
 from mmattn.utils.checks import check_choice, check_positive
 
-POSITIONS = ('none', 'bilateral', 'relative')  # of an attention layer: no positions, windows, relative encoding
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
 SMOOTHINGS = ('zscore', 'sqrt_dim')
 
@@ -24,12 +23,9 @@ class WindowPosition(nn.Module):
         axes (int): 1 for sequences, 2 for maps.
         in_channels (int): channels of the feature.
         embed_channels (int): channels between the two layers.
-        window_size (int or tuple[int, ...]): odd window length k, for all axes or for each axis.
+        window_size, padding, smoothing: see :class:`.PositionOptions`. 'learned' is one more output of f. 'neg_inf'
+            makes attention local. 'mean' and 'min' include entries dropped at the border.
         dim (int): d of 'sqrt_dim', the number of channels of query and key.
-        padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
-            (attention becomes local), 'mean' or 'min' (of all entries, including entries dropped at the border).
-        smoothing (str or float): 'sqrt_dim' divides the logits by √d, a number σp by σp. 'zscore' normalises them over
-            the keys of each query, and is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
         support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.

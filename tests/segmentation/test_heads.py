@@ -1,5 +1,7 @@
 """With the position branch off, the heads are mmseg's; with it on, they learn."""
 
+from inspect import signature
+
 import pytest
 import torch
 from mmengine.registry import init_default_scope
@@ -97,6 +99,49 @@ def test_checkpoints_load_in_both_directions():
     ours.gamma.scale.data.fill_(3)
     stock.load_state_dict(ours.state_dict())
     assert stock.gamma.scale.item() == 3
+
+
+@pytest.mark.parametrize('head_class', [BiCCHead, BiNLHead])
+def test_options_of_the_layer_are_options_of_the_head(head_class):
+    layer = head_class.layer
+    options = {name: x.default for name, x in signature(layer).parameters.items() if x.default is not x.empty}
+    shown = signature(head_class).parameters
+    assert {name: shown[name].default for name in options} == options
+    assert {'window_size', 'padding', 'smoothing', 'max_offset', 'reduction', 'zero_init'} <= options.keys()
+    kinds = dict(window_size=(3, 5), padding='mean', smoothing=2.0)
+    torch.manual_seed(0)
+    beside = head_class(**HEAD, position='bilateral', zero_init=True, reduction=4, **kinds)
+    torch.manual_seed(0)
+    within = head_class(**HEAD, position=dict(type='bilateral', **kinds), attention=dict(zero_init=True, reduction=4))
+    torch.manual_seed(0)
+    alone = layer(HEAD['channels'], reduction=4, zero_init=True, **kinds)
+    assert getattr(beside, head_class.attribute).window_position.scale == 0.5
+    for a, b in zip(beside.state_dict().items(), within.state_dict().items(), strict=True):
+        assert a[0] == b[0]
+        assert torch.equal(a[1], b[1])
+    shapes = {f'{head_class.attribute}.{name}': x.shape for name, x in alone.state_dict().items() if 'position' in name}
+    assert shapes.items() <= {name: x.shape for name, x in beside.state_dict().items()}.items()
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'words'),
+    [
+        (dict(window_sise=3), TypeError, 'OwnHead.*window_sise.*window_size'),
+        (dict(num_class=3), TypeError, 'OwnHead.*num_class.*num_classes'),
+        (dict(strenght=3), TypeError, 'OwnHead.*strenght.*strength'),
+        (dict(position=dict(type='bilateral', pading='zero')), TypeError, 'BilateralCrissCross.*pading.*padding'),
+        (dict(position=dict(window_size=3), window_size=3), ValueError, 'window_size.*position'),
+        (dict(position=dict(type='bilatral')), ValueError, 'position.*bilateral.*bilatral'),
+    ],
+)
+def test_an_unknown_option_is_named_with_the_nearest_one(options, error, words):
+    class OwnHead(BiCCHead):
+        def __init__(self, strength=1.0, **kwargs):
+            super().__init__(**kwargs)
+
+    assert signature(OwnHead).parameters.keys() == {'strength', *signature(BiCCHead).parameters}
+    with pytest.raises(error, match=words):
+        OwnHead(**HEAD, **options)
 
 
 @pytest.mark.parametrize('head_class', [BiCCHead, BiNLHead])

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import Unpack
 
-from mmattn.layers.attention_weights import AttentionWeights
-from mmattn.layers.relative_position import RelativePosition
-from mmattn.layers.window_position import POSITIONS, WindowPosition
+from mmattn.layers.positions import PositionOptions, Positions, content_scale
 from mmattn.ops import global_attention
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_divisor, check_number, check_positive
+from mmattn.utils.checks import check_divisor, check_number
 
 from .linear_layers import in_projection, init_xavier
 from .region_attention import normalize_queries
@@ -30,7 +29,7 @@ PADDING = -1e9  # in a float mask: padding
 
 
 @MODELS.register_module()
-class BilateralMultiheadAttention(AttentionWeights, nn.Module):
+class BilateralMultiheadAttention(Positions, nn.Module):
     """Multi-head attention over a sequence, with position logits in each head.
 
     It replaces ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names and, for ``position='none'``,
@@ -44,16 +43,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         embed_dim (int): channels E of the sequence.
         num_heads (int): number of heads, a divisor of E.
         bias (bool): biases in the projections. Defaults to True.
-        window_size (int): odd length k of the position window. A causal layer uses the (k + 1)/2 entries with j ≤ i.
-            The default 21 corresponds to 21 in the encoder and 11 in the decoder of the thesis (Table 3.7).
-        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw et al., q·(k + r_{j−i})) or 'none' (content only).
-            Defaults to 'bilateral'.
-        padding (str): with 'bilateral', the logit of keys outside the window (Table 3.6): 'learned', 'zero', 'neg_inf',
-            'mean' or 'min'. Defaults to 'zero'.
-        smoothing (str or float): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d, d =
-            embed_dim / num_heads), 'zscore' (normalised over the keys of a query, not with 'neg_inf'), or a number σp.
-            Defaults to 'sqrt_dim'.
-        max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
+        position (str or dict): see :class:`.PositionOptions`. 'relative' is q·(k + r_{j−i}) of Shaw et al. Defaults to
+            'bilateral'.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalised self-attention (NSA): normalise each channel of the queries over the
             sequence, see :func:`.normalize_queries`. Not if ``is_causal``. Defaults to False.
@@ -61,6 +52,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         dropout (float): dropout probability of the attention weights, from 0 to 1. In training, a layer with dropout
             computes the table of all weights, so sequences should be short. Defaults to 0.
         device, dtype (optional): of the parameters, as in ``nn.MultiheadAttention``. Defaults to None, torch's.
+        **options: ``window_size``, ``padding``, ``smoothing`` and ``max_offset``, as in ``position``.
 
     Example:
         >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, is_causal=True)
@@ -71,6 +63,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """
 
     operator = staticmethod(global_attention)
+    position_options = PositionOptions(window_size=21, padding='zero', smoothing='sqrt_dim', max_offset=96)
     # nn.TransformerEncoder reads both. False disables its fast path, which would ignore positions.
     batch_first = True
     _qkv_same_embed_dim = False
@@ -80,17 +73,15 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         embed_dim: int,
         num_heads: int,
         bias: bool = True,
-        window_size: int = 21,
-        position: str = 'bilateral',
-        padding: str = 'zero',
-        smoothing: str | float = 'sqrt_dim',
-        max_offset: int = 96,
+        *,
+        position: str | dict = 'bilateral',
         is_causal: bool = False,
         normalize_queries: bool = False,
         content_smoothing: float | None = None,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **options: Unpack[PositionOptions],
     ) -> None:
         super().__init__()
         if not isinstance(bias, bool):  # the third argument of nn.MultiheadAttention is dropout
@@ -100,28 +91,20 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 'normalize_queries requires is_causal=False: statistics over a sequence include the future'
             )
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
-        check_choice('position', position, POSITIONS)
         check_number('dropout', dropout, 0, 1)
+        positions = self.choose_positions(position, options)
         head_dim = embed_dim // num_heads
         self.embed_dim = embed_dim
         self.num_heads = num_heads
-        self.position = position
         self.is_causal = is_causal
         self.normalize_queries = normalize_queries
         self.dropout = dropout
-        self.scale = head_dim**-0.5
-        if content_smoothing is not None:
-            check_positive('content_smoothing', content_smoothing)
-            self.scale = 1 / content_smoothing
+        self.scale = content_scale(content_smoothing, head_dim**-0.5)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
-        if position == 'bilateral':
-            self.window_position = WindowPosition(
-                1, embed_dim, embed_dim, window_size, head_dim, padding, smoothing, num_heads, is_causal=is_causal
-            )
-        elif position == 'relative':
-            self.relative_position = RelativePosition(1, head_dim, max_offset)
+        window = dict(in_channels=embed_dim, embed_channels=embed_dim, num_heads=num_heads, is_causal=is_causal)
+        self.build_positions(1, head_dim, positions, **window)
         init_xavier(self)
         nn.init.xavier_uniform_(self.in_proj_weight)
         if device is not None or dtype is not None:  # torch.func forbids it where layers are built in a transform
@@ -204,11 +187,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 operands['key_bias'] = key_padding_mask[:, None]
             else:
                 operands['key_mask'] = ~key_padding_mask
-        if self.position == 'bilateral':
-            operands |= self.window_position(query.transpose(1, 2), None if padding is None else ~padding)
-        elif self.position == 'relative':
-            operands |= self.relative_position.axis_bias(q * self.scale)
-        return operands
+        key_mask = None if padding is None else ~padding
+        return operands | self.position_logits(query.transpose(1, 2), q, key_mask)
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> dict[str, Tensor]:
         """Start incremental decoding with :meth:`step`. Returns the state before the first token.

@@ -1,0 +1,43 @@
+"""The options of a component: the arguments of its constructor, and those that its ``**kwargs`` pass on."""
+
+from inspect import Parameter, Signature, signature
+from typing import Any
+
+
+def parameters(component: type) -> dict[str, Parameter]:
+    """List the arguments of a class by name: of its constructor and, if this has ``**kwargs``, of its next base.
+
+    A class that passes ``**kwargs`` to something else lists those arguments in a class method ``passed_on``.
+
+    Example:
+        >>> class Conv:
+        ...     def __init__(self, channels: int, size: int = 3) -> None: ...
+        >>> class Norm(Conv):
+        ...     def __init__(self, groups: int, **kwargs) -> None: ...
+        >>> list(parameters(Norm))
+        ['groups', 'channels', 'size']
+    """
+    passed_on = getattr(component, 'passed_on', dict)
+    listed: dict[str, Parameter] = {}
+    for base in component.__mro__:
+        if passed_on is not dict and not hasattr(base, 'passed_on'):
+            break  # what its subclass passes on may go elsewhere
+        if '__init__' in vars(base):
+            _, *own = signature(vars(base)['__init__']).parameters.values()
+            named = [x for x in own if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
+            listed = listed | {x.name: x for x in named} | listed  # in the order of the first, with its values
+            if not any(x.kind == x.VAR_KEYWORD for x in own):
+                return listed
+    return listed | passed_on() | listed
+
+
+class ShownOptions:
+    """Mix-in of classes with ``**kwargs``, whose options ``help`` and :func:`inspect.signature` then show."""
+
+    __signature__: Signature
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _, *own = signature(cls.__init__).parameters
+        options = [x if name in own else x.replace(kind=x.KEYWORD_ONLY) for name, x in parameters(cls).items()]
+        cls.__signature__ = Signature(sorted(options, key=lambda x: x.kind))
