@@ -27,8 +27,8 @@ MODULES = [
 @pytest.mark.parametrize('name', MODULES)
 def test_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for table in ('OPERATORS', 'FUNCTIONS'):  # an operator that an example declares is gone after it
-        monkeypatch.setattr(operators, table, dict(getattr(operators, table)))
+    if name == 'mmattn.ops.operator':  # the operator that it declares is gone after it
+        monkeypatch.setattr(operators, 'OPERATORS', dict(operators.OPERATORS))
     torch.manual_seed(0)
     module = importlib.import_module(name)
     finder = doctest.DocTestFinder()

@@ -7,7 +7,7 @@ On a CPU, the dispatcher of PyTorch calls a native kernel at once where it suppo
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -56,8 +56,6 @@ TABLE = (
 
 # Operator name → its declaration.
 OPERATORS: dict[str, Any] = {}
-# Name of an operator, or of its backward operator → 'reference' or 'composition' → function of the arguments.
-FUNCTIONS: dict[str, dict[str, Callable]] = {}
 
 _backends: dict[str, str] = {}  # operator → what the environment variable or `backend` selects instead of the table
 # (operator, dtype, sizes up to powers of 2) → why its Triton kernels failed for such calls in this process
@@ -102,28 +100,23 @@ def _reason_against(implementation: str, operator: str, device: torch.device, dt
         if device.type == 'cuda' and dtype not in HALF:
             return f'no kernel for {dtype}'
         return triton.unavailable_reason()
-    return '' if implementation in FUNCTIONS[operator] else 'the operator has none'
-
-
-def register(name: str, implementation: str, forward: Callable, backward: Callable) -> None:
-    """Register an implementation and its derivative, 'reference' or 'composition'."""
-    FUNCTIONS.setdefault(name, {})[implementation] = forward
-    FUNCTIONS.setdefault(f'{name}_backward', {})[implementation] = backward
+    return '' if implementation in OPERATORS[operator].implementations else 'the operator has none'
 
 
 def run(name: str, arguments: tuple) -> Any:
     """Run an operator, or its derivative, with the first implementation that supports the call."""
     device, dtype = device_and_dtype(arguments)
-    operator = name.removesuffix('_backward')
+    operator = OPERATORS[name.removesuffix('_backward')]
+    is_forward = name == operator.name
     for implementation, reason in choose(name, device, dtype):
         if reason or (implementation, device.type) == ('native', 'cpu'):  # on a CPU, the kernel has declined the call
             continue
         if implementation in ('native', 'triton'):
             outputs = _run_kernel(implementation, name, arguments)
         else:
-            if name == operator and device.type == 'cuda':
+            if is_forward and device.type == 'cuda':
                 arguments = _with_lse(name, arguments, device, dtype)
-            outputs = FUNCTIONS[name][implementation](*arguments)
+            outputs = (operator.compute if is_forward else operator.compute_backward)(implementation, arguments)
         if outputs is not NotImplemented:
             return outputs
     raise RuntimeError(f'mmattn::{name} has no kernel for these tensors: {dtype} on {device}')
@@ -166,7 +159,7 @@ def _call_class(name: str, arguments: tuple) -> tuple[str, torch.dtype, tuple[in
     """Which calls fail alike, in both passes: by operator, dtype, and sizes of operands up to powers of 2."""
     if name.endswith('_backward'):
         name = name.removesuffix('_backward')
-        arguments = arguments[OPERATORS[name].leading : -1]
+        arguments = OPERATORS[name].backward_call(arguments).arguments
     sizes = tuple(n.bit_length() for x in list_tensors(arguments) for n in (*x.shape, 0))
     return name, device_and_dtype(arguments)[1], sizes
 

@@ -1,9 +1,9 @@
-"""The declaration of an operator: its schema, and its functions under the names that ``dispatch.py`` looks up."""
+"""The declaration of an operator: its schema, and the functions that ``dispatch.py`` calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -41,6 +41,14 @@ def _schema_type(hint: Any) -> str:
     return _schema_type(inner[0]) + ('[]' if get_origin(hint) is Sequence else '?')
 
 
+class BackwardCall(NamedTuple):
+    """The operands of a backward operator."""
+
+    leading: tuple  # gradients of the differentiable outputs, and the kept outputs
+    arguments: Any  # of the operator, as a named tuple
+    needed: Sequence[bool]  # for each tensor among the arguments: whether it needs a gradient
+
+
 class Operator(Generic[Arguments]):
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
@@ -64,7 +72,7 @@ class Operator(Generic[Arguments]):
         differentiable (sequence of str): names of the first outputs, which have a derivative. Defaults to ('out',).
             There are no outputs but these and the kept ones.
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
-        always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``, and run everywhere. Defaults to
+        always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``: no composition exists. Defaults to
             False.
 
     Example:
@@ -92,68 +100,53 @@ class Operator(Generic[Arguments]):
         always_exact: bool = False,
     ) -> None:
         self.name, self.Arguments = name, arguments
-        self._forward, self._backward, self._fake, self._flops = forward, backward, fake, flops
-        self._layout = layout
-        self.leading = len(differentiable) + len(kept)  # arguments of the backward operator that come first
-        leading = ['Tensor grad', *(f'Tensor? grad_{x}' for x in differentiable[1:]), *(f'Tensor {x}' for x in kept)]
+        self._forward, self._backward, self._fake, self._layout = forward, backward, fake, layout
+        self._leading = len(differentiable) + len(kept)
         self.keeps_lse = 'lse' in kept
+        self.implementations = ('reference',) if always_exact else ('reference', 'composition')
+        leading = ['Tensor grad', *(f'Tensor? grad_{x}' for x in differentiable[1:]), *(f'Tensor {x}' for x in kept)]
         outputs = ', '.join(['Tensor'] * max(len(kept), len(differentiable)))
         signature = f'({schema(arguments)}) -> {f"({outputs})" if "," in outputs else outputs}'
         derivative = f'({", ".join(leading)}, {schema(arguments, defaults=False)}, bool[] needed) -> Tensor[]'
-        run, run_backward = (
-            (self.reference, self.reference_backward) if always_exact else (self._run, self._run_backward)
-        )
-        self._define(name, signature, run, self.fake)
-        self._define(f'{name}_backward', derivative, run_backward, self.fake_backward)
+        self._define(name, signature, self.fake)
+        self._define(f'{name}_backward', derivative, self.fake_backward)
         dispatch.OPERATORS[name] = self
-        dispatch.register(name, 'reference', self.reference, self.reference_backward)
-        if not always_exact:
-            dispatch.register(name, 'composition', self.composition, self.composition_backward)
         self.run = getattr(torch.ops.mmattn, name).default
         autograd.register(name, len(differentiable))
         count_flops(name, lambda *operands: flops(arguments(*operands), False))
-        count_flops(f'{name}_backward', lambda *x: flops(arguments(*x[self.leading : -1]), True))
+        count_flops(f'{name}_backward', lambda *operands: flops(self.backward_call(operands).arguments, True))
 
-    def reference(self, *operands: Any) -> Any:
-        """Evaluate the operator in float32 or float64."""
-        return self._forward(self.Arguments(*operands))
+    def backward_call(self, operands: tuple) -> BackwardCall:
+        """Group the operands of the backward operator."""
+        leading, arguments, needed = operands[: self._leading], operands[self._leading : -1], operands[-1]
+        return BackwardCall(leading, self.Arguments(*arguments), needed)
 
-    def composition(self, *operands: Any) -> Any:
-        """Evaluate the operator in the dtype of the operands."""
-        return self._forward(self.Arguments(*operands), exact=False)
+    def compute(self, implementation: str, operands: tuple) -> Any:
+        """Compute the outputs: 'reference' in float32 or float64, 'composition' in the dtype of the operands."""
+        return self._forward(self.Arguments(*operands), **_precision(implementation))
 
-    def reference_backward(self, *given: Any) -> list[Tensor]:
-        """Evaluate the needed gradients in float32 or float64, and return them in the dtypes of the tensors."""
-        return self._needed(given, self._backward(*self._of_backward(given)))
-
-    def composition_backward(self, *given: Any) -> list[Tensor]:
-        """Evaluate the needed gradients in the dtype of the operands."""
-        return self._needed(given, self._backward(*self._of_backward(given), exact=False))
+    def compute_backward(self, implementation: str, operands: tuple) -> list[Tensor]:
+        """Compute the needed gradients, in the dtypes of the tensors."""
+        call = self.backward_call(operands)
+        grads = self._backward(*call.leading, call.arguments, **_precision(implementation))
+        tensors = list_tensors(call.arguments)
+        return [grad.to(x.dtype) for grad, x, needed in zip(grads, tensors, call.needed, strict=True) if needed]
 
     def fake(self, *operands: Any) -> Any:
         """Allocate outputs without data."""
         return self._fake(self.Arguments(*operands))
 
-    def fake_backward(self, *given: Any) -> list[Tensor]:
+    def fake_backward(self, *operands: Any) -> list[Tensor]:
         """Allocate gradients without data."""
-        tensors = list_tensors(given[self.leading : -1])
-        return [torch.empty_like(x, memory_format=self._layout) for x, needed in zip(tensors, given[-1]) if needed]
-
-    def _of_backward(self, given: tuple) -> tuple:
-        return *given[: self.leading], self.Arguments(*given[self.leading : -1])
-
-    def _needed(self, given: tuple, grads: Sequence[Tensor]) -> list[Tensor]:
-        tensors = list_tensors(given[self.leading : -1])
-        return [grad.to(x.dtype) for grad, x, needed in zip(grads, tensors, given[-1], strict=True) if needed]
-
-    def _run(self, *operands: Any) -> Any:
-        return dispatch.run(self.name, operands)
-
-    def _run_backward(self, *given: Any) -> Any:
-        return dispatch.run(f'{self.name}_backward', given)
+        call = self.backward_call(operands)
+        tensors = zip(list_tensors(call.arguments), call.needed)
+        return [torch.empty_like(x, memory_format=self._layout) for x, needed in tensors if needed]
 
     @staticmethod
-    def _define(name: str, signature: str, run: Callable, fake: Callable) -> None:
+    def _define(name: str, signature: str, fake: Callable) -> None:
+        def run(*operands: Any) -> Any:
+            return dispatch.run(name, operands)
+
         def run_strided(*operands: Any) -> Any:
             # PyTorch calls native code, which checks the arguments, for no other tensors
             if odd := [x for x in list_tensors(operands) if x.layout is not torch.strided or x.is_quantized]:
@@ -167,6 +160,10 @@ class Operator(Generic[Arguments]):
         LIBRARY.define(f'_dispatch_{name}{signature}')
         LIBRARY.impl(f'_dispatch_{name}', run, 'CompositeExplicitAutograd')
         CUDA_LIBRARY.define(name + signature)
+
+
+def _precision(implementation: str) -> dict[str, bool]:
+    return {} if implementation == 'reference' else dict(exact=False)
 
 
 class _Recorder(TorchDispatchMode):

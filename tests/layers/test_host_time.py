@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mmattn.ops import table_attention
-from mmattn.ops.dispatch import FUNCTIONS
+from mmattn.ops.dispatch import OPERATORS
 
 from .test_every_layer import LAYERS
 
@@ -36,12 +36,12 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = kwargs or {}, func._schema.name.split('::')[1]
-        if name in FUNCTIONS:
+        if operator := OPERATORS.get(name.removesuffix('_backward')):
             values = [kwargs.get(x.name, x.default_value) for x in func._schema.arguments]
             values[: len(args)] = args
-            implementations = FUNCTIONS[name]
+            compute = operator.compute if name == operator.name else operator.compute_backward
             with self:
-                return implementations.get('composition', implementations['reference'])(*values)
+                return compute(operator.implementations[-1], values)
         out = func(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
         if any(x.device.type != 'meta' for x in tensors):

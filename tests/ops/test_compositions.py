@@ -290,14 +290,14 @@ def launches(*arguments, **settings):
 
 def both_passes(name, arguments, lse=(), implementation='composition', leading=1, device='meta'):
     """Run both passes and return what they launched."""
-    forward, backward = (dispatch.FUNCTIONS[x][implementation] for x in (name, f'{name}_backward'))
+    operator = dispatch.OPERATORS[name]
     needed = [True] * len(autograd.list_tensors(arguments))
     with Launches(device) as mode:
-        outputs = forward(*arguments, *lse)
+        outputs = operator.compute(implementation, (*arguments, *lse))
         outputs = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         kept = () if name == 'local_attention' else outputs if lse or name == 'window_zscore' else ()
         grads = (outputs[0], None) if lse else outputs[:leading]
-        backward(*grads, *kept, *arguments, *lse, needed)
+        operator.compute_backward(implementation, (*grads, *kept, *arguments, *lse, needed))
     return mode
 
 

@@ -232,15 +232,11 @@ def calls(monkeypatch):
     """What calls of two operators run; the functions do nothing."""
     calls = []
 
-    def record(implementation, name):
-        return lambda *arguments: calls.append((implementation, arguments[-1]))
-
     for name in ('global_attention', 'grid_attention'):
-        for pass_ in (name, f'{name}_backward'):
-            for implementation in ('composition', 'reference'):
-                monkeypatch.setitem(dispatch.FUNCTIONS[pass_], implementation, record(implementation, pass_))
+        for compute in ('compute', 'compute_backward'):
+            monkeypatch.setattr(dispatch.OPERATORS[name], compute, lambda by, x: calls.append((by, x[-1])))
     monkeypatch.setattr(triton, 'run', lambda name, arguments, always: calls.append(('triton', arguments[-1])))
-    monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', record('native', 'grid_attention'))
+    monkeypatch.setattr(torch.ops.mmattn_cuda.grid_attention, 'default', lambda *x: calls.append(('native', x[-1])))
     return calls
 
 
@@ -286,7 +282,9 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
     ran = []
     monkeypatch.setattr(module, 'forward', lambda *arguments: ran.append('forward'))
     monkeypatch.setattr(module, 'backward', lambda *arguments: ran.append('backward'))
-    monkeypatch.setitem(dispatch.FUNCTIONS['global_attention'], 'composition', lambda *_: ran.append('composition'))
+    monkeypatch.setattr(
+        dispatch.OPERATORS['global_attention'], 'compute', lambda implementation, _: ran.append(implementation)
+    )
     with fake_tensor.FakeTensorMode():
         x, small = (torch.empty(2, 1, n, n, 8, device='cuda', dtype=torch.bfloat16) for n in (64, 8))
         window, narrow = x.new_empty(2, 1, 64, 64, 9), x.new_empty(2, 1, 8, 8, 9)
