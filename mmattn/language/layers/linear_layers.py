@@ -32,7 +32,7 @@ def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bo
 
 def in_projection(weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Sequence[Tensor]:
     """Project each of n inputs ``(B, L, E)`` with its rows of a weight ``(n·E, E)`` and of a bias ``(n·E)``."""
-    if all(x is inputs[0] for x in inputs):  # one product
+    if len(set(map(id, inputs))) == 1:  # one product
         return F.linear(inputs[0], weight, bias).chunk(len(inputs), -1)
     biases = [None] * len(inputs) if bias is None else bias.chunk(len(inputs))
     return [F.linear(x, w, b) for x, w, b in zip(inputs, weight.chunk(len(inputs)), biases)]

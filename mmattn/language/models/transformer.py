@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,22 +58,22 @@ class LayerSequence(nn.ModuleList):
         configs = [config] if isinstance(config, dict) else config
         super().__init__(MODELS.build({**common, **layer}) for layer in configs)
 
-    def __iter__(self) -> Iterator[Any]:
-        return super().__iter__()
-
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
         """Apply the layers to ``x`` ``(B, L, E)``."""
+        layer: Any
         for layer in self:
             x, _ = layer(x, x, x, key_padding_mask=padding_mask, **context)
         return x
 
     def start(self) -> list[dict[str, Tensor]]:
         """List the states of the layers before the first token."""
-        return [layer.start() for layer in self]
+        layers: Any = self
+        return [layer.start() for layer in layers]
 
     def step(self, x: Tensor, states: list[dict], position: int) -> tuple[Tensor, list[dict]]:
         """Apply the layers to one more token ``(n, 1, E)``. Returns the output and the new states."""
         new_states = []
+        layer: Any
         for layer, state in zip(self, states):
             x, state = layer.step(x, state, position)
             new_states.append(state)
@@ -141,18 +141,21 @@ class TransformerEncoderLayer(nn.Module):
         ``padding_mask`` is bool ``(B, L)``, True where ``x`` is padding. ``context`` contains further arguments of the
         attention, such as ``relative_geometry`` of ``RegionAttention``.
         """
-        return self._residual(self._attended(x, padding_mask, **context), self.feedforward_norm, self.feedforward)
+        return self._transformed(self._attended(x, padding_mask, **context))
 
     def _attended(self, x: Tensor, padding_mask: Tensor | None, **context: Any) -> Tensor:
-        attention = self.self_attention
-        if attention is None:
+        if self.self_attention is None:
             return x
-        return self._residual(x, self.attention_norm, lambda h: attention(h, padding_mask, **context))
+        norm = self.attention_norm
+        return self._sum(x, self.self_attention(norm(x) if self.norm_first else x, padding_mask, **context), norm)
 
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.norm_first:
-            return x + self.dropout(sublayer(norm(x)))
-        return norm(x + self.dropout(sublayer(x)))
+    def _transformed(self, x: Tensor) -> Tensor:
+        norm = self.feedforward_norm
+        return self._sum(x, self.feedforward(norm(x) if self.norm_first else x), norm)
+
+    def _sum(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
+        x = x + self.dropout(y)
+        return x if self.norm_first else norm(x)
 
 
 class TransformerDecoderLayer(TransformerEncoderLayer):
@@ -200,14 +203,13 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         where ``memory`` is padding. Further arguments: see :meth:`TransformerEncoderLayer.forward`.
         """
         x = self._crossed(self._attended(x, padding_mask, **context), memory, memory_padding_mask)
-        return self._residual(x, self.feedforward_norm, self.feedforward)
+        return self._transformed(x)
 
     def _crossed(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> Tensor:
-        return self._residual(
-            x,
-            self.cross_attention_norm,
-            lambda h: self.cross_attention(h, memory, memory, key_padding_mask=memory_padding_mask)[0],
-        )
+        norm = self.cross_attention_norm
+        query = norm(x) if self.norm_first else x
+        y, _ = self.cross_attention(query, memory, memory, key_padding_mask=memory_padding_mask)
+        return self._sum(x, y, norm)
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None) -> dict[str, Tensor]:
         """Compute keys and values of the encoder's output for :meth:`step`, all with S rows."""
@@ -217,20 +219,16 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self, x: Tensor, states: list[dict], memory: dict[str, Tensor], position: int
     ) -> tuple[Tensor, list[dict]]:
         """Decode one more token ``(n, 1, E)``. Returns the output and the new state of the self-attention."""
-
-        def attend(h: Tensor) -> Tensor:
-            nonlocal states
-            assert self.self_attention is not None
-            h, states = self.self_attention.step(h, states, position)
-            return h
-
         if self.self_attention is not None:
-            x = self._residual(x, self.attention_norm, attend)
-        x = self._crossed_step(x, memory, position)
-        return self._residual(x, self.feedforward_norm, self.feedforward), states
+            norm = self.attention_norm
+            y, states = self.self_attention.step(norm(x) if self.norm_first else x, states, position)
+            x = self._sum(x, y, norm)
+        return self._transformed(self._crossed_step(x, memory, position)), states
 
     def _crossed_step(self, x: Tensor, memory: dict[str, Tensor], position: int) -> Tensor:
-        return self._residual(x, self.cross_attention_norm, lambda h: self.cross_attention.step(h, memory, position)[0])
+        norm = self.cross_attention_norm
+        y, _ = self.cross_attention.step(norm(x) if self.norm_first else x, memory, position)
+        return self._sum(x, y, norm)
 
 
 class _LayerStack(nn.Module):
