@@ -100,11 +100,14 @@ def default_flop_handles() -> dict[str, Callable]:
     return _DEFAULT_SUPPORTED_FLOP_OPS
 
 
-def load_weights(model: nn.Module, checkpoint: dict) -> None:
-    """Load weights strictly from memory. mmengine's public function reads a file."""
+def load_weights(model: nn.Module, checkpoint: dict, path: object) -> None:
+    """Load the weights of the checkpoint ``path`` strictly. mmengine's function reads a file, and does not name it."""
     from mmengine.runner.checkpoint import _load_checkpoint_to_model  # lazy: it imports the Runner
 
-    _load_checkpoint_to_model(model, checkpoint, strict=True)
+    try:
+        _load_checkpoint_to_model(model, checkpoint, strict=True)
+    except RuntimeError as error:  # it lists the keys
+        raise RuntimeError(f'{path}: {error}') from error
 
 
 def mmengine_home() -> str:

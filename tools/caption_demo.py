@@ -54,7 +54,6 @@ from mmattn.language.captioning.region_pictures import (
     comparison_figure,
     region_layers,
 )
-from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import picture_paths, read_picture, same_shape
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.arguments import UsageError, command
@@ -62,6 +61,7 @@ from mmattn.utils.command import run
 from mmattn.utils.faults import raise_faults
 from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable
+from mmattn.utils.progress_file import check_output, progress_path
 
 
 @dataclass

@@ -35,13 +35,13 @@ from typing import IO
 from PIL import Image
 
 from mmattn.engine import Amp, ModelArguments, check_checkpoint, load_config
-from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.text.text_files import decode_lines, read_lines
 from mmattn.language.translation.attention_pictures import attention_parts
 from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import describe, run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
+from mmattn.utils.progress_file import check_output, progress_path
 
 
 @dataclass

@@ -24,11 +24,11 @@ import numpy as np
 from PIL import Image
 
 from mmattn.engine import add_config_options, add_device, check_checkpoint, load_config
-from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
+from mmattn.utils.progress_file import check_output, progress_path
 
 
 def parse_args() -> argparse.Namespace:

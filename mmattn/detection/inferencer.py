@@ -27,6 +27,7 @@ from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
+from mmattn.utils.progress_file import open_file_progress, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 
 
@@ -60,16 +61,24 @@ class DetectionInferencer(DetInferencer):
     def __init__(
         self, model: str | Path | Config, weights: str, device: str | None = None, show_progress: bool = True
     ) -> None:
+        if not isinstance(weights, str | Path):
+            raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(weights).__name__}')
         check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         check_model(cfg, BaseDetector, 'a detector')
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
+        self._trained = dict(model=cfg.model.to_dict(), weights=weights_digest(self.model))
         prepare_for_inference(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
 
     def __call__(  # type: ignore[override]
-        self, inputs: str | Path | Sequence[str | Path], out_dir: str | Path, score_threshold: float = 0.3
+        self,
+        inputs: str | Path | Sequence[str | Path],
+        out_dir: str | Path,
+        score_threshold: float = 0.3,
+        progress_file: str | Path | None = None,
+        resume: bool = True,
     ) -> list[Path]:
         """Write ``pred/<name>.json`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -82,14 +91,19 @@ class DetectionInferencer(DetInferencer):
             inputs (str, Path or sequence of them): image, folder, or list of images on a local disk.
             out_dir (str or Path): output folder, created if it does not exist.
             score_threshold (float): objects with smaller scores are left out, 0 to 1. Defaults to 0.3.
+            progress_file (str or Path, optional): file that records each finished image. Defaults to None.
+            resume (bool): continue an interrupted run from ``progress_file``, if it exists, with the same model and
+                options. Images that are finished and have not changed are left out. False: the file is emptied first.
+                Defaults to True.
 
         Returns:
             list of Path: the JSON files, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs, there is no input, two inputs would have the same output, or an output
-                would overwrite an input. At the end, some images could not be processed.
-            OSError: a result cannot be written. The message names the path.
+            ValueError: before the model runs, there is no input, two inputs would have the same output, an output
+                would overwrite an input, or ``progress_file`` belongs to another run. At the end, some images could not
+                be processed.
+            OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
         """
         check_number('score_threshold', score_threshold, 0, 1)
         pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
@@ -97,17 +111,26 @@ class DetectionInferencer(DetInferencer):
         check_writable(vis_dir)
         paths = list_images(inputs)
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], vis_dir)
+        settings = dict(
+            self._trained,
+            meta=self.model.dataset_meta,
+            pipeline=self.cfg.test_dataloader.dataset.pipeline,
+            score_threshold=score_threshold,
+        )
         written, faults = [], []
-        for path in track(paths, 'Inference', disable=not self.show_progress):
-            sample = self._detect(path, score_threshold)
-            if isinstance(sample, str):
-                faults.append(f'{path}: {sample}')
-                continue
-            boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
-            write_text(boxes, json.dumps(self.pred2dict(sample)))
-            with atomic_write(picture) as temporary:
-                Image.fromarray(self._draw(path, sample)).save(temporary)
-            written.append(boxes)
+        with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
+            for path in track(paths, 'Inference', disable=not self.show_progress):
+                boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
+                if not is_finished(path, (boxes, picture)):
+                    sample = self._detect(path, score_threshold)
+                    if isinstance(sample, str):
+                        faults.append(f'{path}: {sample}')
+                        continue
+                    write_text(boxes, json.dumps(self.pred2dict(sample)))
+                    with atomic_write(picture) as temporary:
+                        Image.fromarray(self._draw(path, sample)).save(temporary)
+                    finish(path)
+                written.append(boxes)
         if faults:
             rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
             raise ValueError(f'detection fails on {len(faults)} of {len(paths)} images{rest}:{lines(faults)}')
@@ -120,7 +143,7 @@ class DetectionInferencer(DetInferencer):
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
         assert checkpoint is not None
-        load_weights(model, checkpoint)
+        load_weights(model, checkpoint, self.weights)
         meta = checkpoint.get('meta') or {}
         warn_of_differences(self.weights, meta, cfg.model)
         if not {'dataset_meta', 'CLASSES'} & {*meta}:  # mmdet would take the classes of COCO

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +21,11 @@ from mmattn.engine import check_checkpoint, inference_precision  # it also regis
 from mmattn.utils import config_path
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
+from mmattn.utils.progress_file import digest, open_progress, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 
 from .models.embedding import vocabulary_size
 from .models.generation import LengthPenalty
-from .progress_file import digest, open_progress
 from .text.vocabulary import SPECIALS, Vocabulary
 
 Rows = tuple[str, dict[str, Tensor]]
@@ -170,19 +169,17 @@ class LanguageInferencer(BaseInferencer):
         postprocess: dict[str, Any],
         **settings: Any,
     ) -> dict[int, dict]:
-        done: dict[int, dict] = {}
         total = sum(len(batch.indices) for batch in batches)
         console = Console(stderr=True)
-        with ExitStack() as stack:
-            add = None
-            if progress_file is not None:
-                # everything on which predictions depend
-                settings = dict(self._settings(), **forward, **postprocess, **settings)
-                done, add = stack.enter_context(open_progress(Path(progress_file), settings, resume))
-                # A batch is processed as a whole: rounding depends on its composition.
-                batches = [batch for batch in batches if not done.keys() >= set(batch.indices)]
-            hidden = not (self.show_progress and console.is_terminal)
-            progress = stack.enter_context(Progress(console=console, disable=hidden))
+        hidden = not (self.show_progress and console.is_terminal)
+        # everything on which predictions depend
+        settings = dict(self._settings(), **forward, **postprocess, **settings) if progress_file is not None else {}
+        with (
+            open_progress(progress_file, settings, resume) as (done, add),
+            Progress(console=console, disable=hidden) as progress,
+        ):
+            # A batch is processed as a whole: rounding depends on its composition.
+            batches = [batch for batch in batches if not done.keys() >= set(batch.indices)]
             unfinished = sum(len(batch.indices) for batch in batches)
             task = progress.add_task(title, total=total, completed=total - unfinished)
             for batch in batches:
@@ -191,20 +188,15 @@ class LanguageInferencer(BaseInferencer):
                 predictions = self.postprocess(outputs, **postprocess)
                 new = dict(zip(batch.indices, predictions))
                 done.update(new)
-                if add is not None:
-                    add(new)
+                add(new)
                 progress.advance(task, len(batch.indices))
         return done
 
     def _settings(self) -> dict[str, Any]:
-        weights = sha256()
-        for name, x in self.model.state_dict().items():
-            weights.update(name.encode())
-            weights.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         return dict(
             amp=self.amp,
             model=digest(self.cfg.model.to_dict()),
-            weights=weights.hexdigest(),
+            weights=weights_digest(self.model),
             vocabulary=digest({name: self.meta[name] for name in self.meta_keys}),
         )
 
@@ -231,7 +223,7 @@ class LanguageInferencer(BaseInferencer):
                 f'included, but vocab_size of the model is {rows}: use the config that the training wrote to its work '
                 f'dir, or --cfg-options model.vocab_size={len(self.vocabulary)}'
             )
-        load_weights(model, checkpoint)
+        load_weights(model, checkpoint, self.weights)
         warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
 
     def _read_meta(self) -> None:

@@ -44,6 +44,7 @@ from mmattn.utils.component_type import check_model, component_class, inner_data
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import SUFFIXES, check_names, lines, list_images, reason
+from mmattn.utils.progress_file import open_file_progress, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 from mmattn.visualization.legend import add_legend, class_colours
 
@@ -108,6 +109,7 @@ class SegmentationInferencer(MMSegInferencer):
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
+        self._trained = dict(model=cfg.model.to_dict(), weights=weights_digest(self.model), amp=amp)
         prepare_for_inference(self.model)
         self._precision = inference_precision(device, amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
@@ -125,6 +127,8 @@ class SegmentationInferencer(MMSegInferencer):
         coco: bool = False,
         geojson: bool = False,
         legend: bool = False,
+        progress_file: str | Path | None = None,
+        resume: bool = True,
     ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -158,15 +162,19 @@ class SegmentationInferencer(MMSegInferencer):
                 :func:`~mmattn.segmentation.geojson.read_georeference`. Defaults to False.
             legend (bool): whether to add the names and colours of an image's classes below its overlay, which is then
                 higher than the image. Defaults to False.
+            progress_file (str or Path, optional): file that records each finished image. Defaults to None.
+            resume (bool): continue an interrupted run from ``progress_file``, if it exists, with the same model and
+                options. Images that are finished and have not changed are left out. False: the file is emptied first.
+                Defaults to True.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
             ValueError: before the model runs, there is no input, two inputs would have the same output, an output
-                would overwrite an input, or an image has no map coordinates for ``geojson``. At the end, some images
-                could not be read or segmented.
-            OSError: a result cannot be written. The message names the path.
+                would overwrite an input, an image has no map coordinates for ``geojson``, or ``progress_file`` belongs
+                to another run. At the end, some images could not be read or segmented.
+            OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
         """
         check_count('batch_size', batch_size)
         check_number('opacity', opacity, 0, 1)
@@ -190,18 +198,35 @@ class SegmentationInferencer(MMSegInferencer):
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
         places = _georeferences(paths) if geojson else {}
 
-        items = ((path, self._read(path, pipeline)) for path in paths)
-        results = self._tiled(items, pipeline, batch_size, *windows) if windows else self._predict(items, batch_size)
-        written, faults = [], []
-        for path, result in track(zip(paths, results), 'Inference', len(paths), disable=not self.show_progress):
-            try:
-                if isinstance(result, str):
-                    raise _ModelError(result)
-                with self._precision:  # the tiles of an image are segmented while it is written
-                    written.append(self._write(path, result, out, opacity, probabilities, legend))
-            except _ModelError as error:
-                faults.append(f'{path}: {error}')
-        done = [path for path in paths if out / f'pred/{Path(path).stem}.png' in written]
+        settings = dict(
+            self._trained,
+            meta=self.model.dataset_meta,
+            pipeline=self.cfg.test_dataloader.dataset.pipeline,
+            scale=scale,
+            opacity=opacity,
+            probabilities=probabilities,
+            windows=windows,
+            legend=legend,
+        )
+        faults: dict[str, str] = {}
+        with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
+            kinds = ('pred/{}.png', 'vis/{}.png', *(['prob/{}.npy'] if probabilities else []))
+            rest = [
+                path for path in paths if not is_finished(path, [out / kind.format(Path(path).stem) for kind in kinds])
+            ]
+            items = ((path, self._read(path, pipeline)) for path in rest)
+            results = self._tiled(items, pipeline, batch_size, *windows) if windows else self._predict(items, batch_size)
+            for path, result in track(zip(rest, results), 'Inference', len(rest), disable=not self.show_progress):
+                try:
+                    if isinstance(result, str):
+                        raise _ModelError(result)
+                    with self._precision:  # the tiles of an image are segmented while it is written
+                        self._write(path, result, out, opacity, probabilities, legend)
+                    finish(path)
+                except _ModelError as error:
+                    faults[path] = str(error)
+        done = [path for path in paths if path not in faults]
+        written = [out / f'pred/{Path(path).stem}.png' for path in done]
         if coco:
             self._write_coco(out / 'coco.json', done)
         for path in done if geojson else ():
@@ -209,8 +234,9 @@ class SegmentationInferencer(MMSegInferencer):
             content = make_geojson(labels, self.model.dataset_meta['classes'], places[path])
             write_text(out / f'geojson/{Path(path).stem}.geojson', json.dumps(content))
         if faults:
-            rest = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
-            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{lines(faults)}')
+            named = lines([f'{path}: {fault}' for path, fault in faults.items()])
+            others = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
+            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{others}:{named}')
         return written
 
     def _windows(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -224,7 +250,7 @@ class SegmentationInferencer(MMSegInferencer):
 
     def _write(
         self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool, legend: bool
-    ) -> Path:
+    ) -> None:
         labels, top = np.empty(result.shape, np.uint8), 0
         name, shape = Path(path).stem, (self.model.num_classes, *result.shape)
         with atomic_write(out / f'prob/{name}.npy') if probabilities else nullcontext() as temporary:
@@ -249,7 +275,6 @@ class SegmentationInferencer(MMSegInferencer):
             drawn = add_legend(drawn, class_colours(self.model.dataset_meta, labels))
         with atomic_write(out / f'vis/{name}.png') as temporary:
             Image.fromarray(drawn).save(temporary)
-        return out / f'pred/{name}.png'
 
     def _write_coco(self, file: Path, paths: Sequence[str]) -> None:
         classes = self.model.dataset_meta['classes']
@@ -266,7 +291,7 @@ class SegmentationInferencer(MMSegInferencer):
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
         if checkpoint is None:
             raise ValueError('weights must be the path or URL of a checkpoint; got None')
-        load_weights(model, checkpoint)
+        load_weights(model, checkpoint, self.weights)
         warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
         meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
         if not (meta.get('classes') and meta.get('palette')):
@@ -274,16 +299,18 @@ class SegmentationInferencer(MMSegInferencer):
         classes, palette = meta.get('classes'), meta.get('palette')
         if not (classes and palette):
             raise ValueError(
-                "classes and palette are not in the checkpoint's meta.dataset_meta, nor in the metainfo "
-                'of test_dataloader.dataset in the config'
+                f'{self.weights}: classes and palette are neither in meta.dataset_meta, nor in the metainfo of '
+                'test_dataloader.dataset in the config'
             )
         if not len(classes) == len(palette) == model.num_classes:
             raise ValueError(
-                f'the model has {model.num_classes} classes, but the metainfo has {len(classes)} names and '
-                f'{len(palette)} colours: {list(classes)}'
+                f'{self.weights}: the model has {model.num_classes} classes, but the metainfo has {len(classes)} names '
+                f'and {len(palette)} colours: {list(classes)}'
             )
         if not all(len(colour) == 3 and all(0 <= value <= 255 for value in colour) for colour in palette):
-            raise ValueError(f'colours of the palette must be three values from 0 to 255; got {list(palette)}')
+            raise ValueError(
+                f'{self.weights}: colours of the palette must be three values from 0 to 255; got {list(palette)}'
+            )
         if model.num_classes == 1:
             raise ValueError(
                 'a model of one class has two labels, but one colour if decode_head.num_classes is 1; '

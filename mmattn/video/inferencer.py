@@ -96,7 +96,7 @@ class VOSInferencer:
             raise ValueError('backbone_weights are for label propagation; a checkpoint contains the backbone')
         if weights is not None:
             checkpoint = read_checkpoint(weights)
-            load_weights(self.model, checkpoint)
+            load_weights(self.model, checkpoint, weights)
             warn_of_differences(str(weights), checkpoint.get('meta') or {}, self.cfg.model)
         elif isinstance(self.model, LabelPropagation):
             load_backbone(self.model.backbone, self.cfg.model.backbone, backbone_weights)

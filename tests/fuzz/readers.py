@@ -24,7 +24,6 @@ from mmattn.data_check.masks import SegDataCheckHook
 from mmattn.engine import read_checkpoint
 from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
 from mmattn.language.grounding.datasets import EntitiesDataset
-from mmattn.language.progress_file import open_progress
 from mmattn.language.regions.image_inputs import given_picture
 from mmattn.language.regions.region_store import Regions, RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
@@ -32,6 +31,7 @@ from mmattn.language.translation.datasets import ParallelTextDataset
 from mmattn.language.vqa.datasets import VQADataset, read_picture
 from mmattn.language.vqa.encoders import read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
+from mmattn.utils.progress_file import open_progress
 from mmattn.utils.trained_model import trained_settings, warn_of_differences
 from mmattn.video.backbone_weights import load_backbone
 from mmattn.video.clip_readers import open_clip

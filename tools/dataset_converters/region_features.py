@@ -48,7 +48,7 @@ def main(
         init_default_scope(cfg.get('default_scope', 'mmdet'))
         prepare_config(cfg.model, max_regions)
         model = revert_sync_batchnorm(MODELS.build(cfg.model))
-        load_weights(model, read_checkpoint(options.checkpoint))
+        load_weights(model, read_checkpoint(options.checkpoint), options.checkpoint)
         return RegionExtractor(model.to(device).eval(), inference_pipeline(cfg), **settings)
 
     extract_images(options, settings, load)

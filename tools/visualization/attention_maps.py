@@ -90,7 +90,7 @@ def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
     """Build the config's model for inference, with the weights of a checkpoint, which must fit."""
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model = MODELS.build(cfg.model)
-    load_weights(model, read_checkpoint(checkpoint))
+    load_weights(model, read_checkpoint(checkpoint), checkpoint)
     return model.to(device).eval()
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.generation import Hypothesis
-from mmattn.language.progress_file import digest
 from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.faults import shorten
+from mmattn.utils.progress_file import digest
 
 from .annotations import read_attributes
 from .captioner import CaptionEnsemble, Captioner

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
-from mmattn.language.progress_file import digest
 from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import raise_faults
+from mmattn.utils.progress_file import digest
 
 from .datasets import word_numbers
 from .entities import Caption, parse_phrases

@@ -182,7 +182,7 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
     prefix = 'backbone.' if any(name.startswith('backbone.') for name in state) else ''
     weights = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
     parts = {name.partition('.')[0] for name in backbone.state_dict()}
-    load_weights(backbone, {name: x for name, x in weights.items() if name.partition('.')[0] in parts})
+    load_weights(backbone, {name: x for name, x in weights.items() if name.partition('.')[0] in parts}, checkpoint)
     backbone.requires_grad_(False).eval()  # ``train`` of many backbones returns None
     return backbone, MODELS.build(preprocessor)
 

@@ -16,12 +16,12 @@ from mmengine.logging import print_log
 
 from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.generation import Hypothesis
-from mmattn.language.progress_file import digest
 from mmattn.language.text.batching import token_batches
 from mmattn.language.text.subwords import TextProcessor, undo_bpe, unmark
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
+from mmattn.utils.progress_file import digest
 
 from .transformer import TranslationTransformer, longest
 

@@ -12,12 +12,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
-from mmattn.language.progress_file import digest
 from mmattn.language.regions.image_inputs import Stores, image_inputs, picture_paths, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import raise_faults
+from mmattn.utils.progress_file import digest
 
 from .answers import best_answers
 from .datasets import image_faults, read_picture

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mmattn.language.progress_file import open_progress, progress_path
+from mmattn.utils.progress_file import open_progress, progress_path
 
 from ..full_disk import full_disk
 

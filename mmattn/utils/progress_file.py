@@ -1,22 +1,34 @@
-"""A file with the finished predictions of a long run, from which an interrupted run continues."""
+"""A file that records what a long run has finished, from which an interrupted run continues."""
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from mmattn.utils.faults import reading, shorten
-from mmattn.utils.files import check_writable, lock
+import torch
+from torch import nn
+
+from .faults import reading, shorten
+from .files import check_writable, lock
 
 
 def digest(value: Any) -> str:
     """Compute the SHA-256 of a value that can be written as JSON."""
     return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Compute the SHA-256 of the names and values of a model's weights."""
+    found = sha256()
+    for name, x in model.state_dict().items():
+        found.update(name.encode())
+        found.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def check_output(path: Path, overwrite: bool) -> None:
@@ -45,7 +57,7 @@ def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
 
 @contextmanager
 def open_progress(
-    path: Path, settings: Mapping[str, Any], resume: bool
+    path: str | Path | None, settings: Mapping[str, Any], resume: bool
 ) -> Iterator[tuple[dict[int, dict], Callable[[dict[int, dict]], None]]]:
     """Open a progress file. Yields its predictions by index, and a function that adds the predictions of a batch.
 
@@ -53,8 +65,12 @@ def open_progress(
     settings, which are everything that the predictions depend on, and every further line a prediction. If a killed
     process left the last line incomplete, the line is removed. Raises an OSError if the file cannot be read or written,
     or if another process uses it. On a file system without locks, nothing is locked. Raises a ValueError if it is
-    another file or damaged, or if a run with other settings has written it.
+    another file or damaged, or if a run with other settings has written it. Without a path, nothing is recorded.
     """
+    if path is None:
+        yield {}, lambda predictions: None
+        return
+    path = Path(path)
     settings = json.loads(json.dumps(settings, default=str))
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, 'a+b', buffering=0) as file:
@@ -73,6 +89,36 @@ def open_progress(
         if not file.tell():
             _append(file, path, [json.dumps(settings)])
         yield done, add
+
+
+@contextmanager
+def open_file_progress(
+    path: str | Path | None, settings: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[Callable[[str, Iterable[Path]], bool], Callable[[str], None]]]:
+    """Open the progress file of a run that writes files for each input file, see :func:`open_progress`.
+
+    Yields two functions. The first says whether an input was finished: it has not changed since, and its outputs
+    exist. The second adds a finished input.
+    """
+    with open_progress(path, settings, resume) as (done, add):
+        finished = [record.get('input') for record in done.values()]
+
+        def is_finished(source: str, outputs: Iterable[Path]) -> bool:
+            return bool(finished) and _state(source) in finished and all(output.exists() for output in outputs)
+
+        def finish(source: str) -> None:
+            finished.append(_state(source))
+            add({len(finished): dict(input=finished[-1])})
+
+        yield is_finished, finish
+
+
+def _state(path: str) -> list | None:
+    try:
+        stat = Path(path).stat()
+    except OSError:
+        return None
+    return [str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns]
 
 
 def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
