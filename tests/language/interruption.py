@@ -1,18 +1,8 @@
 """Interrupted inference: in the same process, between two batches; and what continues no other run."""
 
-import pytest
-
 
 class Stop(ValueError):
     pass
-
-
-def assert_no_other_run_continues(call, path, changes):
-    """A call with other options names what differs from the one that wrote its progress to the file."""
-    call(progress_file=path)
-    for options, names in changes:
-        with pytest.raises(ValueError, match=rf'{path.name} .*differs in {names}$'):
-            call(**options, progress_file=path)
 
 
 def stop_once(inferencer_class, batches, monkeypatch):

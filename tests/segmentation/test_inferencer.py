@@ -1,10 +1,8 @@
 """Index maps and overlays of files of every kind, against the model run by hand; and what must be an error."""
 
-import math
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmattn.segmentation import face_parsing
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.segmentation.tiles import resize_rows, segment_in_tiles
-from mmattn.utils import image_files, trained_model
+from mmattn.utils import image_files
 from mmattn.utils.paths import config_path
 
 from ..forked_tools import tool
-from ..full_disk import full_disk
 from ..requirements import requires
 
 CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
@@ -46,8 +43,7 @@ def config():
     return Config(dict(model=model, test_dataloader=dict(dataset=dict(type='BaseSegDataset', pipeline=pipeline))))
 
 
-@pytest.fixture(scope='module')
-def model():
+def random_model():
     """The model by itself, which tells classes apart, and as it was saved."""
     init_default_scope('mmseg')
     torch.manual_seed(0)
@@ -55,6 +51,9 @@ def model():
     for weight in model.parameters():
         torch.nn.init.normal_(weight)
     return model
+
+
+model = pytest.fixture(scope='module')(random_model)
 
 
 @pytest.fixture
@@ -85,10 +84,9 @@ def blocks(height, width, channels=3, seed=0):
     return coarse.repeat(8, 0).repeat(8, 1)[:height, :width].squeeze()
 
 
-@pytest.fixture
-def folder(tmp_path):
+def write_images(folder):
     """Images of different sizes and kinds."""
-    path = tmp_path / 'images'
+    path = folder / 'images'
     path.mkdir()
     Image.fromarray(blocks(40, 56)).save(path / 'even.png')
     Image.fromarray(blocks(33, 47)).save(path / 'odd.ppm')
@@ -106,6 +104,11 @@ def folder(tmp_path):
     return path
 
 
+@pytest.fixture
+def folder(tmp_path):
+    return write_images(tmp_path)
+
+
 def shown(path):
     """The image as a viewer shows it: uint8 ``(H, W, 3)``, RGB, without its alpha."""
     return np.array(ImageOps.exif_transpose(Image.open(path)).convert('RGB'))
@@ -116,32 +119,6 @@ def argmax(model, image):
     x = (torch.from_numpy(image).float() - torch.tensor(MEAN)) / torch.tensor(STD)
     logits = model.decode_head(model.backbone(x.permute(2, 0, 1)[None]))
     return torch.nn.functional.interpolate(logits, image.shape[:2], mode='bilinear')[0].argmax(0).numpy()
-
-
-@pytest.mark.parametrize('batch_size', [1, 3])
-def test_every_file_has_its_index_map_and_overlay(model, inferencer, folder, tmp_path, batch_size):
-    out = tmp_path / 'deep/out'
-    paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name != '.hidden')
-    assert inferencer(str(folder), out, batch_size, opacity=0.25) == [out / f'pred/{path.stem}.png' for path in paths]
-    assert sorted(str(path.relative_to(out)) for path in out.rglob('*')) == sorted(
-        ['pred', 'vis', *(f'pred/{path.stem}.png' for path in paths), *(f'vis/{path.stem}.png' for path in paths)]
-    )
-    for path in paths:
-        image = shown(path)
-        expected = argmax(model, image)
-        with Image.open(out / f'pred/{path.stem}.png') as written:
-            found = np.array(written)
-            assert written.mode == 'P'
-            assert np.reshape(written.getpalette(), (-1, 3)).tolist()[: len(PALETTE)] == PALETTE
-        if path.suffix == '.jpg':  # PIL and OpenCV may decode it with small differences
-            assert image.shape[:2] == (61, 24)
-            assert (found == expected).mean() > 0.99
-        else:
-            np.testing.assert_array_equal(found, expected)
-        assert path.stem in ('thin', 'tiny') or len(np.unique(found)) > 1
-        overlay = 0.75 * image + 0.25 * np.array(PALETTE)[found]
-        difference = np.abs(np.array(Image.open(out / f'vis/{path.stem}.png')) - overlay)
-        assert difference.max() < (1 if path.suffix != '.jpg' else 10)
 
 
 def with_logits(channels):
@@ -339,16 +316,6 @@ def test_mixed_precision(inferencer, checkpoint, folder, tmp_path):
         assert (expected != actual).mean() < 0.02
 
 
-def test_a_list_in_its_order_one_file_and_a_path(inferencer, folder, tmp_path):
-    out = tmp_path / 'out'
-    names = ['odd.ppm', 'even.png']
-    assert inferencer([folder / names[0], str(folder / names[1])], out) == [out / 'pred/odd.png', out / 'pred/even.png']
-    assert inferencer(folder / 'gray.png', str(out)) == [out / 'pred/gray.png']
-    assert len(list(out.glob('pred/*'))) == len(list(out.glob('vis/*'))) == 3
-    # the first image has folded the norms, which makes the others faster
-    assert not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in inferencer.model.modules())
-
-
 def test_results_have_the_size_of_the_image(checkpoint, folder, tmp_path):
     """If it is resized, and if its orientation is ignored."""
     cfg = config()
@@ -401,20 +368,6 @@ def spoil(folder):
     (folder / 'link.png').symlink_to(folder / 'nowhere.png')
     Image.fromarray(np.ones((4, 4), np.float32)).save(folder / 'float.tif')
     return ['cut_even', 'cut_odd', 'cut_turned', 'damaged', 'empty', 'float', 'folder', 'link', 'notes']
-
-
-@pytest.mark.parametrize('batch_size', [1, 3])
-def test_bad_images_do_not_lose_the_results_of_the_others(inferencer, folder, tmp_path, batch_size):
-    inferencer(folder, tmp_path / 'alone')
-    bad = spoil(folder)
-    with pytest.raises(ValueError, match=r'9 of 17 images cannot be segmented; the results of the others') as raised:
-        inferencer(folder, tmp_path / 'out', batch_size)
-    named = re.findall(r'^  (.*?): ', str(raised.value), re.MULTILINE)
-    assert [Path(path).stem for path in named] == bad
-    written = {path.relative_to(tmp_path / 'out') for path in (tmp_path / 'out').rglob('*.*')}
-    assert written == {path.relative_to(tmp_path / 'alone') for path in (tmp_path / 'alone').rglob('*.*')}
-    for path in written:
-        assert (tmp_path / 'out' / path).read_bytes() == (tmp_path / 'alone' / path).read_bytes()
 
 
 @pytest.mark.parametrize('batch_size', [1, 3])
@@ -473,99 +426,23 @@ def test_what_is_left_out_of_a_folder_is_named(inferencer, folder, tmp_path, mon
     assert told == [f'{folder}: skipped, no suffix of an image: a.heic, b.txt, c.pdf, deeper']
 
 
-def test_a_full_disk_ends_the_run_and_names_the_file(inferencer, tmp_path):
-    (tmp_path / 'images').mkdir()
-    for name in 'abc':
-        Image.fromarray(blocks(96, 96)).save(tmp_path / f'images/{name}.bmp')
-    for size, what in ((100, 'pred'), (2000, 'vis')):
-        with full_disk(size), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/out/{what}/a\.png'"):
-            inferencer(tmp_path / 'images', tmp_path / 'out')
-        assert not list((tmp_path / 'out').rglob('.*'))
-
-
-@pytest.mark.parametrize(
-    ('inputs', 'options', 'names'),
-    [
-        ('deeper', {}, 'inputs'),
-        ((), {}, 'inputs'),
-        (('even.png', 'other/even.ppm'), {}, r'even.png .*other/even.ppm'),
-        (('even.png', 'even.png'), {}, r'inputs .*even\.png'),
-        (('out/pred/a.png',), {}, r'out/pred/a\.png'),
-        ('even.png', dict(out_dir='file/out'), 'cannot be written to .*file/out'),
-        ('even.png', dict(batch_size=0), 'batch_size .* 0'),
-        ('even.png', dict(batch_size=1.5), r'batch_size .* 1\.5'),
-        ('even.png', dict(opacity=1.5), r'opacity .* 1\.5'),
-        ('even.png', dict(tile=0), 'tile .* 0'),
-        ('even.png', dict(stride=4), 'stride .*tile'),
-        ('even.png', dict(scale=0), 'scale .* 0'),
-        ('even.png', dict(scale=math.inf), 'scale .* inf'),
-        ('even.png', dict(tile=4, stride=5), 'stride .* 4.* 5'),
-        (None, {}, 'inputs .*NoneType'),
-        ([np.zeros((4, 4, 3))], {}, 'inputs .*ndarray'),
-        ('even.png', dict(out_dir=b'out'), 'out_dir .*bytes'),
-    ],
-)
-def test_wrong_arguments(idle, folder, inputs, options, names):
-    (folder / 'file').write_text('')
-    if isinstance(inputs, str):
-        inputs = folder / inputs
-    elif isinstance(inputs, tuple):
-        inputs = [folder / name for name in inputs]
-    out = options.get('out_dir', 'out')
-    options = {
-        'out_dir': folder / out if isinstance(out, str) else out,
-        **{k: options[k] for k in {*options} - {'out_dir'}},
-    }
-    with pytest.raises((ValueError, TypeError, OSError), match=f'(?s){names}'):
-        idle(inputs, **options)
-
-
-META = dict(classes=CLASSES, palette=PALETTE)
-RENAMED = {'decode_head.conv_seg.weight': 'decode_head.other.weight'}
 DETECTOR = config_path('attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py')
-VIDEO = config_path('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py')
 
 
 @pytest.mark.parametrize(
-    ('cfg', 'meta', 'names'),
+    ('cfg', 'names'),
     [
-        (None, {}, 'classes and palette'),
-        (None, dict(META, palette=None), 'classes and palette'),
-        (None, dict(classes=CLASSES[1:], palette=PALETTE[1:]), '4 classes, .* 3'),
-        (None, dict(META, palette=[[0, 0, 300]] * 4), '0 to 255'),
-        ('one class', dict(classes=['face'], palette=[[9, 9, 9]]), 'num_classes=2 and out_channels=1'),
-        ('renamed', META, r'(?s)decode_head\.other\.weight.*decode_head\.conv_seg\.weight'),
-        pytest.param(DETECTOR, META, 'FasterRCNN', marks=requires('mmcv operators')),
-        (VIDEO, META, r'mmattn\.SST'),
-        ('missing.py', META, r'missing\.py'),
+        (None, 'num_classes=2 and out_channels=1'),  # one class has no colour for the rest
+        pytest.param(DETECTOR, 'FasterRCNN', marks=requires('mmcv operators')),
     ],
 )
-def test_a_model_that_cannot_segment(save, model, cfg, meta, names):
-    """There is no default for the classes; one class has no colour for the rest."""
-    weights = model.state_dict()
-    if cfg == 'renamed':
-        weights = {RENAMED.get(key, key): value for key, value in weights.items()}
-    elif cfg == 'one class':
-        weights = {key: value[:1] if 'conv_seg' in key else value for key, value in weights.items()}
-    own = config()
-    own.model.decode_head.num_classes = 1 if cfg == 'one class' else len(CLASSES)
-    with pytest.raises((ValueError, RuntimeError, FileNotFoundError), match=names):
-        SegmentationInferencer(
-            own if cfg in (None, 'one class', 'renamed') else cfg, save(weights, dataset_meta=meta), device='cpu'
-        )
-
-
-def test_another_model_than_trained_is_named(save, monkeypatch):
-    said = []
-    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
-    path = save(cfg=config().pretty_text, dataset_meta=META)
-    other = config()
-    other.model.decode_head.align_corners = True
-    for cfg in (config(), other):
-        SegmentationInferencer(cfg, path, 'cpu')
-    (message,) = said
-    assert path in message
-    assert 'model.decode_head.align_corners is True' in message
+def test_a_model_that_cannot_segment(save, model, cfg, names):
+    weights = {key: value[:1] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
+    one = config()
+    one.model.decode_head.num_classes = 1
+    path = save(weights, dataset_meta=dict(classes=['face'], palette=[[9, 9, 9]]))
+    with pytest.raises(ValueError, match=names):
+        SegmentationInferencer(cfg or one, path, device='cpu')
 
 
 def test_classes_and_palette_may_be_the_data_sets(save):

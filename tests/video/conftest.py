@@ -26,10 +26,8 @@ class SmallSST(NamedTuple):
     checkpoint: Path
 
 
-@pytest.fixture(scope='session')
-def small_sst(tmp_path_factory):
+def write_small_sst(folder):
     """Its config and checkpoint; it sees background and each object somewhere in every frame."""
-    folder = tmp_path_factory.mktemp('small_sst')
     cfg = Config.fromfile(CONFIG)
     cfg.merge_from_dict(SMALL)
     cfg.dump(folder / 'config.py')
@@ -42,3 +40,8 @@ def small_sst(tmp_path_factory):
             nn.init.kaiming_normal_(parameter)
     torch.save(dict(meta={}, state_dict=model.state_dict()), folder / 'checkpoint.pth')
     return SmallSST(folder / 'config.py', folder / 'checkpoint.pth')
+
+
+@pytest.fixture(scope='session')
+def small_sst(tmp_path_factory):
+    return write_small_sst(tmp_path_factory.mktemp('small_sst'))

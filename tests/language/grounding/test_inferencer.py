@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.colors import to_rgba
 from PIL import Image
 
@@ -13,31 +12,14 @@ from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepa
 from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.grounding.phrase_pictures import closest_box, draw_phrases
 from mmattn.language.regions.box_pictures import BOX_COLOURS
-from mmattn.language.regions.region_store import RegionStore
 
-from ..failing import failing
+from ...contracts.inferencers import Phrases
 from ..files import read_json, write_json
-from ..vqa.asking import BAN, FEATURES, SIZE, WORDS, write_model, write_pictures, write_store
+from ..vqa.asking import SIZE, write_model, write_pictures, write_store
 
 TOOL = Path(__file__).parents[3] / 'tools/grounding_demo.py'
-GROUNDER = dict(
-    type='mmattn.PhraseGrounder',
-    vocab_size=4 + len(WORDS),
-    num_features=FEATURES,
-    embed_dim=12,
-    question_encoder=dict(type='mmattn.QuestionGRU', word_dim=8),
-)
-CAPTIONS = [
-    ('7', '[This dog] is [the colour], of [the cats]'),
-    ('12', 'how many [zebras?]'),
-    ('7', '[the dog], the [dog]'),
-    ('40', "[the dog's colour] of the dog"),
-]
+CAPTIONS = Phrases.items
 # By hand: the numbers of the words, the unknown ones as padding, and the place of the last word of each phrase.
-TOKENS = [[6, 7, 5, 8, 9, 10, 8, 13], [11, 12, 1], [8, 7, 8, 7], [8, 7, 1, 9, 10, 8, 7]]
-LAST = [[1, 4, 7], [2], [1, 3], [3]]
-PHRASES = [['this dog', 'the colour', 'the cats'], ['zebras'], ['the dog', 'dog'], ["the dog 's colour"]]
-UNKNOWN = [[], ['zebras'], [], ["'s"]]
 
 
 @pytest.fixture(scope='module')
@@ -50,52 +32,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def trained(folder):
-    return write_model(folder, 'grounder', GROUNDER)
+    return write_model(folder, 'grounder', Phrases.model_config)
 
 
 def make(trained, **options):
     return GroundingInferencer(trained.config, trained.checkpoint, 'cpu', **options)
-
-
-def test_predictions_are_those_of_the_model_for_single_captions(folder, trained):
-    inferencer = make(trained, batch_size=3)
-    store = RegionStore(folder / 'regions')
-    found = inferencer(folder / 'regions', CAPTIONS, top_k=np.int64(2))['predictions']
-    assert [each['unknown'] for each in found] == UNKNOWN
-    for (image, text), prediction, tokens, last, phrases in zip(CAPTIONS, found, TOKENS, LAST, PHRASES, strict=True):
-        assert (prediction['image_id'], prediction['caption']) == (image, text)
-        assert [each['phrase'] for each in prediction['phrases']] == phrases
-        regions = store[image]
-        logits = inferencer.model(
-            dict(caption=torch.tensor([tokens]), phrases=torch.tensor([last]), features=regions.features[None])
-        )[0]
-        for each, row in zip(prediction['phrases'], logits.tolist(), strict=True):
-            order = sorted(range(len(row)), key=lambda j: -row[j])[:2]
-            assert [region['region'] for region in each['regions']] == order
-            assert each['box'] == each['regions'][0]['box'] == regions.boxes[order[0]].tolist()
-            assert each['score'] == pytest.approx(1 / (1 + np.exp(-row[order[0]])), abs=1e-6)
-
-
-@pytest.fixture
-def ground(folder, trained, monkeypatch):
-    """The inferencer for the region store, whose model must not run."""
-    inferencer = make(trained)
-    monkeypatch.setattr(inferencer, 'forward', None)
-    return partial(inferencer, folder / 'regions')
-
-
-test_failures_before_the_model_runs = failing(
-    (lambda ground: ground([('7', 'no phrase')]), 'caption 1'),
-    (lambda ground: ground([('7', '[a dog]'), ('7', '[a] b]')]), 'caption 2'),
-    (lambda ground: ground([('7', '[,] is')]), "caption 1.*'\\[,\\]'"),
-    (lambda ground: ground([]), 'captions'),
-    (lambda ground: ground([('7', 3)]), 'captions'),
-    (lambda ground: ground([('8', '[a]'), ('9', '[a]')]), 'image 9'),
-    (lambda ground: ground(CAPTIONS, 0), 'top_k'),
-    (lambda ground, tmp_path: ground.func(write_store(tmp_path / 'wide', width=7), CAPTIONS), '7 features'),
-    (lambda tmp_path: make(write_model(tmp_path, 'ban', BAN)), 'PhraseGrounder'),
-    (lambda: draw_phrases([('a man', 0.5), ('a bike', 0.25)], [(0, 0, 30, 40)], SIZE), 'boxes'),
-)
 
 
 def test_boxes_have_their_place_in_a_reduced_picture():
@@ -111,6 +52,11 @@ def test_boxes_have_their_place_in_a_reduced_picture():
     assert len(columns)
     assert min(columns) < left + 12
     assert abs(max(columns) - middle) < 12
+
+
+def test_each_phrase_has_a_box():
+    with pytest.raises(ValueError, match='boxes'):
+        draw_phrases([('a man', 0.5), ('a bike', 0.25)], [(0, 0, 30, 40)], SIZE)
 
 
 def test_phrases_are_listed_with_the_numbers_and_colours_of_their_boxes(monkeypatch):

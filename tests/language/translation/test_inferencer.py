@@ -9,20 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.language.models.generation import LengthPenalty, beam_search
-from mmattn.language.text.subwords import TextProcessor, undo_bpe
-from mmattn.language.text.vocabulary import EOS, Vocabulary
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
 
-from ..failing import failing
 from ..files import names
-from ..interruption import assert_no_other_run_continues, stop_once
-from .conftest import CONFIG, LINES, META, SYMBOLS, random_model
+from ..interruption import stop_once
+from .conftest import LINES
 
 TOOL = Path(__file__).parents[3] / 'tools/translation_demo.py'
 
@@ -38,61 +33,19 @@ def inferencer(trained):
     return make(trained, batch_tokens=60)
 
 
-@pytest.fixture(scope='module')
-def expected():
-    """n-best of each line, by the stages of the pipeline written out, without the inferencer."""
-    model = random_model().double()
-    vocabulary = Vocabulary(SYMBOLS)
-    source = TextProcessor('en', META['codes'], True, escape=True)
-    target = TextProcessor('de', None, True, escape=True)
-    found = []
-    for line in LINES:
-        pieces = source.segment(source.tokenize(line)).split()
-        if not pieces:
-            found.append([('', 0.0)])
-            continue
-        with torch.no_grad():
-            memory, mask = model.encode(torch.tensor([vocabulary.encode(' '.join(pieces))]))
-            options = dict(beam=3, max_length=len(pieces) + 4, length_penalty=LengthPenalty(1.0), first=EOS)
-            [hypotheses] = beam_search(model.step, model.decoder.start(memory, mask), 1, **options)
-        texts = [target.detokenize(undo_bpe(vocabulary.decode(each.tokens))) for each in hypotheses]
-        found.append([*zip(texts, [each.score for each in hypotheses])])
-    return found
+def test_batches_have_at_most_batch_tokens_and_the_longest_come_first(inferencer):
+    batches = inferencer.preprocess(LINES)
+    lengths = [max(len(pieces) + 1 for pieces in batch.inputs) for batch in batches]
+    assert lengths == sorted(lengths, reverse=True)
+    assert all(len(batch.indices) * length <= 60 for batch, length in zip(batches, lengths))
+    assert sorted(i for batch in batches for i in batch.indices) == [i for i, line in enumerate(LINES) if line.strip()]
 
 
-def check(predictions, expected, n_best):
-    assert len(predictions) == len(expected)
-    for found, hypotheses in zip(predictions, expected):
-        assert [each['text'] for each in found['n_best']] == [text for text, _ in hypotheses[:n_best]]
-        scores = [each['score'] for each in found['n_best']]
-        torch.testing.assert_close(scores, [score for _, score in hypotheses[:n_best]], rtol=0, atol=1e-10)
-        assert (found['text'], found['score']) == (found['n_best'][0]['text'], scores[0])
-        assert scores == sorted(scores, reverse=True)
-
-
-@pytest.mark.parametrize(('batch_tokens', 'n_best'), [(23, 1), (60, 3), (4096, 2)])
-def test_batches_equal_single_sentences_in_the_order_of_the_input(
-    trained, expected, tmp_path, batch_tokens, n_best, monkeypatch
-):
-    inferencer = make(trained, batch_tokens=batch_tokens)
-    translate = inferencer.model.translate
-    shapes = []
-
-    def spy(source, **options):
-        shapes.append(tuple(source.shape))
-        assert (source[:, 0] > EOS).all()  # no empty sentence
-        return translate(source, **options)
-
-    monkeypatch.setattr(inferencer.model, 'translate', spy)
-    assert len({text for (text, _), *_ in expected}) > 6  # the model is no constant
-    check(inferencer(LINES, n_best=n_best)['predictions'], expected, n_best)
-    assert sum(count for count, _ in shapes) == sum(bool(line.strip()) for line in LINES)
-    assert all(count * length <= batch_tokens for count, length in shapes)
-    assert [length for _, length in shapes] == sorted((length for _, length in shapes), reverse=True)
+def test_text_may_be_a_sentence_or_a_file(inferencer, tmp_path):
     path = tmp_path / 'lines.en'
-    path.write_bytes('\n'.join(LINES).encode())
-    check(inferencer(path)['predictions'], expected, 1)
-    check(inferencer(LINES[2])['predictions'], expected[2:3], 1)
+    path.write_bytes('\n'.join(LINES[:2]).encode())
+    assert inferencer(path) == inferencer(LINES[:2])
+    assert inferencer(LINES[0])['predictions'] == inferencer(path)['predictions'][:1]
 
 
 def test_translations_that_may_be_cut_are_named(trained, monkeypatch):
@@ -126,11 +79,6 @@ def test_options_of_the_search_replace_those_of_the_config(trained, inferencer):
     assert found != inferencer(LINES)
 
 
-def test_numbers_may_be_of_numpy(inferencer):
-    numpy = dict(beam=np.int64(2), length_penalty=np.float32(0.5), n_best=np.int32(2))
-    assert inferencer(LINES, **numpy) == inferencer(LINES, beam=2, length_penalty=0.5, n_best=2)
-
-
 def test_unknown_characters_are_named(inferencer, logged):
     """By line; the symbols have no umlauts, and no parts of the entity of an apostrophe."""
     said = logged(module)
@@ -139,83 +87,6 @@ def test_unknown_characters_are_named(inferencer, logged):
     assert unknown == {7: ['&', ';'], 8: ['ü', 'ß'], 11: ['\U0001f436']}
     [message] = [message for message in said if 'read as <unk>' in message]
     assert message.endswith('line 7 (& ;), line 8 (ü ß), line 11 (\U0001f436)')
-
-
-def test_a_batch_that_is_half_finished_is_translated_again_and_no_other_run_continues(trained, tmp_path):
-    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
-    path, whole = tmp_path / 'out.part', inferencer(LINES, n_best=2)
-    call = lambda lines=LINES, **options: inferencer(lines, **dict(n_best=2) | options)  # noqa: E731
-    changes = [(dict(beam=4), 'beam'), (dict(n_best=3), 'n_best'), (dict(length_penalty=0.5), 'length_penalty')]
-    assert_no_other_run_continues(call, path, [*changes, (dict(lines=LINES[1:]), 'input')])
-    other = make(trained, batch_tokens=61)
-    with torch.no_grad():
-        other.model.embedding.weight[7] += 1e-7
-    with pytest.raises(ValueError, match=r'differs in (?=.*weights).*batch_tokens'):
-        other(LINES, n_best=2, progress_file=path)
-    lines = path.read_bytes().splitlines()
-    path.write_bytes(b'\n'.join(lines[:4]) + b'\n')  # the settings and three predictions
-    assert call(progress_file=path) == whole  # exact, in float32, too
-
-
-def write(path, content):
-    path.write_bytes(content)
-    return path
-
-
-@pytest.fixture
-def run(inferencer, monkeypatch):
-    """An inferencer whose model must not run."""
-    monkeypatch.setattr(inferencer.model, 'translate', None)
-    return inferencer
-
-
-test_failures_before_the_model_runs = failing(
-    (lambda run: run(LINES, max_source_length=14), 'line 3: .*max_source_length'),
-    (lambda run: run(['a', 'b ' * 61]), 'line 2: batch_tokens'),
-    (lambda run: run(LINES, n_best=4), 'n_best'),
-    (lambda run: run(LINES, beam=0), 'beam'),
-    (lambda run: run(LINES, length_penalty='1'), 'alpha'),
-    (lambda run: run(['a dog\r\n', 'a dog\ra man'], name='lines.en'), 'lines.en, line 2'),
-    (lambda run, tmp_path: run(write(tmp_path / 'a.en', b'a dog\ra man\r')), 'a.en, line 1'),
-    (lambda run, tmp_path: run(write(tmp_path / 'a.en', b'a\nb\n\xfc\n')), 'a.en, line 3'),
-    (lambda run, tmp_path: run(str(write(tmp_path / 'a.en', b'a'))), r"Path\('.*a.en"),
-    (lambda run: run(['a', 3]), 'inputs .*int'),
-    (lambda run, tmp_path: run(tmp_path / 'missing.en'), 'missing.en'),
-    error=(OSError, TypeError, ValueError),
-)
-
-
-@pytest.mark.parametrize(
-    ('meta', 'names'),
-    [
-        (None, 'source, target, lowercase, moses, symbols, codes'),
-        ({name: META[name] for name in META if name != 'codes'}, 'codes'),
-        (dict(META, symbols=[*SYMBOLS, 'more']), rf'model\.vocab_size={5 + len(SYMBOLS)}$'),
-        (dict(META, symbols=[*SYMBOLS[:-1], 'a']), "symbols .*'a'"),
-        (dict(META, moses=dict(unknown=True)), 'unknown'),
-        (dict(META, codes=['t h e']), 'codes'),
-        (dict(META, source='xx'), 'language'),
-    ],
-)
-def test_checkpoints_that_do_not_fit(trained, tmp_path, meta, names):
-    checkpoint = dict(torch.load(trained.checkpoint), meta={} if meta is None else dict(dataset_meta=meta))
-    torch.save(checkpoint, tmp_path / 'other.pth')
-    with pytest.raises(ValueError, match=rf'other\.pth: .*{names}'):
-        TranslationInferencer(trained.config, tmp_path / 'other.pth', 'cpu')
-
-
-OTHER = CONFIG | dict(encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))
-EMBEDDING = dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)
-SHIPPED = 'mmattn::bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py'
-test_models_that_do_not_fit = failing(
-    (lambda trained: TranslationInferencer(Config(dict(model=OTHER)), trained.checkpoint, 'cpu'), 'window_position'),
-    (lambda trained: TranslationInferencer(Config(dict(model=EMBEDDING)), trained.checkpoint, 'cpu'), 'Transformer'),
-    (lambda trained: TranslationInferencer(SHIPPED, trained.checkpoint, 'cpu'), 'vocab_size'),
-    (lambda trained: TranslationInferencer(dict(model=CONFIG), trained.checkpoint, 'cpu'), 'model'),
-    (lambda trained: TranslationInferencer(trained.config, None, 'cpu'), 'weights'),
-    (lambda trained: make(trained, batch_tokens=0), 'batch_tokens'),
-    error=(RuntimeError, TypeError, ValueError),
-)
 
 
 # The command line.

@@ -1,7 +1,5 @@
 """Answers about a region store or pictures, from Python and by the command line: values in any batch, stops, errors."""
 
-import os
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -10,18 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from mmattn.language.regions.region_store import RegionStore
-from mmattn.language.vqa.datasets import VQADataset, read_picture
+from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
-from ..failing import failing
 from ..files import names, read_json
-from ..interruption import Stop, assert_no_other_run_continues, in_double, stop_once
+from ..interruption import Stop, stop_once
 from .asking import (
-    ANSWERS,
     BAN,
-    IDS,
     MCAN,
     PICTURES,
     QUESTIONS,
@@ -36,8 +30,6 @@ from .asking import (
 TOOL = Path(__file__).parents[3] / 'tools/vqa_demo.py'
 CONFIGS = dict(ban=BAN, unitary=UNITARY, mcan=MCAN, pictures=PICTURES)
 # By hand: the numbers of the words of QUESTIONS, the unknown ones as padding; 7 words are read.
-TOKENS = [[4, 5, 6], [4, 5, 8, 9, 10, 8, 7], [11, 12, 1, 10, 4, 9], [5, 6, 1, 7], [7]]
-UNKNOWN = [[], [], ['zebras'], ['a'], []]
 
 
 @pytest.fixture(scope='module')
@@ -58,39 +50,6 @@ def write_trained(folder, name):
 
 def make(folder, name, **options):
     return VQAInferencer(*write_trained(folder, name), 'cpu', **options)
-
-
-def expected_scores(folder, name):
-    """The scores of each question alone, by the model without inferencer, tokenizer and preprocessor."""
-    model, store = random_model(CONFIGS[name]).double(), RegionStore(folder / 'regions')
-    for (image_id, _), tokens in zip(QUESTIONS, TOKENS):
-        inputs = dict(question=torch.tensor([tokens + [1] * (7 - len(tokens))]))
-        if name == 'pictures':
-            inputs['image'] = read_picture(folder / f'pictures/{image_id}.png')[None].double()
-        else:
-            regions = store[image_id]
-            inputs |= dict(features=regions.features[None].double(), boxes=regions.boxes[None].double())
-        with torch.no_grad():
-            yield model(inputs)[0].sigmoid()
-
-
-@pytest.mark.parametrize('name', CONFIGS)
-@pytest.mark.parametrize(('batch_size', 'top_k'), [(1, 1), (2, 3), (64, 99)])
-def test_batches_equal_single_questions(folder, name, batch_size, top_k, monkeypatch):
-    ask = in_double(make(folder, name, batch_size=batch_size), monkeypatch)
-    found = ask(folder / ('pictures' if name == 'pictures' else 'regions'), QUESTIONS, top_k)['predictions']
-    expected = [*expected_scores(folder, name)]
-    assert len({each.argmax().item() for each in expected}) > 1  # the model is no constant
-    for index, (prediction, scores) in enumerate(zip(found, expected, strict=True)):
-        values, order = scores.sort(descending=True)
-        assert [each['answer'] for each in prediction['answers']] == [ANSWERS[number] for number in order[:top_k]]
-        # float32: the scores of a prediction
-        torch.testing.assert_close(
-            [each['score'] for each in prediction['answers']], values[:top_k].tolist(), rtol=1e-6, atol=1e-7
-        )
-        assert {name: prediction[name] for name in ('answer', 'score')} == prediction['answers'][0]
-        assert (prediction['image_id'], prediction['question']) == QUESTIONS[index]
-        assert (prediction['question_id'], prediction['unknown']) == (index, UNKNOWN[index])
 
 
 def test_mcan_without_words_or_regions():
@@ -117,59 +76,6 @@ def test_pictures_have_the_size_of_the_training(folder, tmp_path):
     assert len(ask(pictures, QUESTIONS)['predictions']) == len(QUESTIONS)
     with pytest.raises(ValueError, match=r'4 faults:\n  7\.png: 16×16 .*20×16\n'):
         ask(folder / 'pictures', QUESTIONS)
-
-
-def test_faults_of_pictures(folder, tmp_path):
-    ask = make(folder, 'pictures')
-    with pytest.raises(TypeError, match='inputs'):
-        ask(RegionStore(folder / 'regions'), QUESTIONS)
-    pictures = write_pictures(tmp_path / 'pictures', IDS[:2])
-    with pytest.raises(ValueError, match=r'2 faults:\n.*image 5: .*\n.*image 40: '):
-        ask(pictures, QUESTIONS)
-    write_pictures(tmp_path / 'other', IDS[2:], (16, 20))
-    for name in IDS[2:]:
-        shutil.copy(tmp_path / f'other/{name}.png', pictures)
-    (pictures / '40.png').write_bytes(b'')
-    with pytest.raises(ValueError, match=r'2 faults:\n.*5\.png: 16×20.*\n.*40\.png'):
-        ask(pictures, QUESTIONS)
-
-
-def test_no_other_run_continues_a_progress_file(folder, tmp_path):
-    store, path = shutil.copytree(folder / 'regions', tmp_path / 'regions'), tmp_path / 'out.part'
-    ask = make(folder, 'ban')
-    call = lambda questions=QUESTIONS, top_k=5, **options: ask(store, questions, top_k, **options)  # noqa: E731
-    assert_no_other_run_continues(call, path, [(dict(top_k=2), 'top_k'), (dict(questions=QUESTIONS[:3]), 'questions')])
-    os.utime(store / 'features.npy', (1, 1))  # another file
-    with pytest.raises(ValueError, match='differs in images'):
-        call(progress_file=path)
-
-
-def with_meta(folder, **meta):
-    trained = write_model(folder, 'other', BAN, **meta)
-    return VQAInferencer(trained.config, trained.checkpoint, 'cpu')
-
-
-@pytest.fixture
-def ask(folder, monkeypatch):
-    """An inferencer whose model must not run."""
-    ask = make(folder, 'ban')
-    monkeypatch.setattr(ask, 'forward', None)
-    return ask
-
-
-PAIRS = (None, [], [('7',)], [(7, 'dog')], ['dog'])
-test_failures_before_the_model_runs = failing(
-    (lambda ask, folder: ask(folder / 'regions', [(n, 'dog') for n in ('7', '99', 'x')]), 'image 99 .*\n.*image x'),
-    *((lambda ask, folder, pairs=pairs: ask(folder / 'regions', pairs), 'questions') for pairs in PAIRS),
-    (lambda ask, folder: ask([folder / 'regions', 3], QUESTIONS), 'inputs'),
-    (lambda ask, tmp_path: ask(write_store(tmp_path / 'narrow', width=5), QUESTIONS), '5 features'),
-    (lambda ask, folder: ask(folder / 'regions', folder / 'none.json'), 'none.json'),
-    (lambda ask, folder: ask(folder / 'none', QUESTIONS), 'none'),
-    (lambda tmp_path: with_meta(tmp_path, answers=ANSWERS[:-1]), 'other.pth: .*num_answers'),
-    (lambda tmp_path: with_meta(tmp_path, tokens='words'), 'other.pth: .*tokens'),
-    (lambda tmp_path: with_meta(tmp_path, max_words=0), 'other.pth: .*max_words'),
-    error=(OSError, TypeError, ValueError),
-)
 
 
 # The command line.
