@@ -215,7 +215,9 @@ class SegmentationInferencer(MMSegInferencer):
                 path for path in paths if not is_finished(path, [out / kind.format(Path(path).stem) for kind in kinds])
             ]
             items = ((path, self._read(path, pipeline)) for path in rest)
-            results = self._tiled(items, pipeline, batch_size, *windows) if windows else self._predict(items, batch_size)
+            results = (
+                self._tiled(items, pipeline, batch_size, *windows) if windows else self._predict(items, batch_size)
+            )
             for path, result in track(zip(rest, results), 'Inference', len(rest), disable=not self.show_progress):
                 try:
                     if isinstance(result, str):
