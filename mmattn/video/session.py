@@ -35,6 +35,7 @@ class ClipNetwork(Protocol):
 
     aggregation: str  # as in `aggregate`
     data_preprocessor: Any  # with `normalize` and `pad_size_divisor`, as ClipDataPreprocessor
+    uses_previous: bool  # if so, frames arrive one by one, and `object_streams` has the argument `previous`
 
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, Tensor | None]:
         """Extract ``(N, h, w, C)``, and finer maps ``(N, C', h', w')`` or None, from ``(N, 3, H, W)``."""
@@ -50,6 +51,9 @@ class ClipNetwork(Protocol):
             reference (Tensor): ``(O, h, w, C)``, features of each object's reference frame.
             masks (Tensor): float ``(O, h, w)``, each object's mask in its reference frame, see :func:`shrink_masks`.
             clip (Tensor): int64 ``(O)``, index of each object's clip, 0 to B − 1.
+
+        With ``uses_previous``, there is also ``previous`` (Tensor), float ``(O, h, w)``, each object's mask in the
+        frame before the only one that follows the reference frame. It is 0 for objects without one.
         """
 
     def head(self, stream: Tensor, fine: Tensor | None, size: Sequence[int]) -> Tensor:
@@ -151,6 +155,7 @@ class ClipSession:
         self.sampling = sampling
         self.references = references
         self._references: dict[int, _Reference] = {}
+        self._previous: np.ndarray | None = None  # (H, W), ids of the frame before, for `uses_previous`
         self._size: tuple[int, ...] | None = None
 
     def __contains__(self, number: int) -> bool:
@@ -172,6 +177,8 @@ class ClipSession:
         """
         for part in self._consecutive(frames):
             ids = known([frame.number for frame in part])
+            if ids is not None:
+                self._previous = ids[-1]
             yield from self._segment_part(part) if ids is None else zip(part, ids)
             part.clear()  # before the next one is read
 
@@ -246,19 +253,36 @@ class ClipSession:
                 f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of {frame.image.shape[:2]}'
             )
         features, _, _ = self._features([frame])
-        image = self.resize(frame.image)
-        masks = np.stack([mask == i for i in ids])
-        shares = F.interpolate(torch.from_numpy(masks).float()[None], image.shape[:2], mode='area')[0]
+        masks = self._shrink(frame, mask, ids, features[0])
+        self._references[frame.number] = _Reference(features[0], ids, masks, mask)
+
+    def _shrink(self, frame: Frame, mask: np.ndarray, ids: list[int], features: Tensor) -> Tensor:
+        """Average the objects of an index mask over the cells of a feature map ``(h, w, C)``: ``(O, h, w)``."""
+        height, width = self.resize(frame.image).shape[:2]
+        shares = torch.from_numpy(np.stack([mask == i for i in ids])).float()
+        shares = F.interpolate(shares[None], (height, width), mode='area')[0]
         pad = self.model.data_preprocessor.pad_size_divisor
-        shares = F.pad(shares, (0, -shares.shape[2] % pad, 0, -shares.shape[1] % pad))
-        self._references[frame.number] = _Reference(
-            features[0], ids, shrink_masks(shares.to(features.device), features.shape[1:3]), mask
-        )
+        shares = F.pad(shares, (0, -width % pad, 0, -height % pad))
+        return shrink_masks(shares.to(features.device), features.shape[:2])
 
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
         part = sorted(part, key=lambda frame: frame.number)
         features, fine, size = self._features(part)  # (T, h, w, C), (T, 1, C', H/4, W/4) or None
         weights = self._weights([frame.number for frame in part])
+        at_once = 1 if self.model.uses_previous else len(part)
+        for start in range(0, len(part), at_once):
+            block = slice(start, start + at_once)
+            of_block = {i: frames[block] for i, frames in weights.items()}
+            streams = self._streams(part[block], features[block], of_block)
+            for at, frame in enumerate(part[block], start):
+                labels = self._labels(frame, streams[at - start], None if fine is None else fine[at], size)
+                self._previous = labels
+                yield frame, labels
+
+    def _streams(
+        self, part: list[Frame], features: Tensor, weights: dict[int, list[dict[int, float]]]
+    ) -> list[dict[int, list[tuple[float, Tensor]]]]:
+        """Follow all objects through frames: by frame and id, streams with the weights of their references."""
         streams: list[dict[int, list[tuple[float, Tensor]]]] = [defaultdict(list) for _ in part]
         for number, reference in self._references.items():
             earlier = [at for at, frame in enumerate(part) if frame.number < number]
@@ -267,12 +291,19 @@ class ClipSession:
                 ids = [i for i in reference.ids if any(number in weights[i][at] for at in side)]
                 if ids:
                     distances = [abs(part[at].number - number) for at in side]
-                    for i, followed in zip(ids, self._follow(reference, ids, distances, features[side])):
+                    previous = self._previous_masks(part[0], ids, reference.features)
+                    for i, followed in zip(ids, self._follow(reference, ids, distances, features[side], **previous)):
                         for at, stream in zip(side, followed):
                             if number in weights[i][at]:
                                 streams[at][i].append((weights[i][at][number], stream))
-        for at, frame in enumerate(part):
-            yield frame, self._labels(frame, streams[at], None if fine is None else fine[at], size)
+        return streams
+
+    def _previous_masks(self, frame: Frame, ids: list[int], features: Tensor) -> dict[str, Tensor]:
+        if not self.model.uses_previous:
+            return {}
+        if self._previous is None or self.sampling == 'sparse':  # whose frames are far apart
+            return dict(previous=torch.zeros(len(ids), *features.shape[:2], device=features.device))
+        return dict(previous=self._shrink(frame, self._previous, ids, features))
 
     def _weights(self, numbers: list[int]) -> dict[int, list[dict[int, float]]]:
         """Weigh the references of each object, by id, for frames: see :func:`reference_weights`."""
@@ -282,7 +313,9 @@ class ClipSession:
                 masks[i].append(number)
         return {i: [reference_weights(masks[i], number, self.references) for number in numbers] for i in masks}
 
-    def _follow(self, reference: _Reference, ids: list[int], distances: list[int], features: Tensor) -> Tensor:
+    def _follow(
+        self, reference: _Reference, ids: list[int], distances: list[int], features: Tensor, **previous: Tensor
+    ) -> Tensor:
         """Follow objects of a reference frame through other frames, as in training: it comes first, as frame 0."""
         return self.model.object_streams(
             torch.cat([reference.features[None], features]).unsqueeze(0),  # (1, 1 + T, h, w, C)
@@ -290,6 +323,7 @@ class ClipSession:
             reference.features.expand(len(ids), -1, -1, -1),  # (O, h, w, C)
             reference.masks[[reference.ids.index(i) for i in ids]],  # (O, h, w)
             torch.zeros(len(ids), dtype=torch.long, device=features.device),  # (O)
+            **previous,
         )[:, 1:]  # (O, T, h, w, C)
 
     def _labels(

@@ -72,6 +72,8 @@ class SST(BaseModel):
         [(32, 48), (32, 48), (32, 48)]
     """
 
+    uses_previous = False  # see ClipNetwork
+
     def __init__(
         self,
         backbone: dict,

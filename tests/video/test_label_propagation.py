@@ -56,6 +56,171 @@ def test_against_a_literal_search(k, monkeypatch):
                     assert found[o, t, y, x, 0] == pytest.approx(share, abs=1e-6)  # features are normalised in float32
 
 
+@torch.no_grad()
+def test_several_maps_count_alike():
+    """Their similarity is the mean of their cosines, at the size of the largest map."""
+    backbone = dict(BACKBONE, num_stages=2, out_indices=(0, 1), strides=(1, 2), dilations=(1, 1))
+    torch.manual_seed(0)
+    model = MODELS.build(dict(type='mmattn.LabelPropagation', backbone=backbone, num_maps=2)).eval()
+    frames = torch.randn(2, 3, 32, 48)
+    fine, coarse = model.backbone(frames)
+    coarse = F.interpolate(coarse, fine.shape[2:], mode='bilinear', align_corners=False)
+    cosines = [
+        F.cosine_similarity(x[0].flatten(1)[:, :, None], x[1].flatten(1)[:, None], dim=0) for x in (fine, coarse)
+    ]
+    one, other = model.extract_feat(frames)[0].flatten(1, 2)
+    torch.testing.assert_close(one @ other.T, (cosines[0] + cosines[1]) / 2)
+    model.num_maps = 3
+    with pytest.raises(ValueError, match='num_maps'):
+        model.extract_feat(frames)
+
+
+@torch.no_grad()
+def test_only_the_neighbourhood_of_the_last_mask_is_compared():
+    """Inside, shares are those of a search everywhere; an object without a last mask is looked for everywhere."""
+    radius, (h, w) = 2, (9, 11)
+    model, generator = build(top_k=3, radius=radius), torch.Generator().manual_seed(0)
+    features = F.normalize(torch.randn(1, 2, h, w, 8, generator=generator), dim=-1)
+    masks, previous = torch.rand(3, h, w, generator=generator), torch.zeros(3, h, w)
+    previous[0, 1, 2] = previous[0, 2, 9] = previous[1, 0, 0] = 0.5
+    previous[2, 4, 4] = 0.49  # of no cell the larger part
+    arguments = features, torch.tensor([[0, 1]]), features[0, :1].expand(3, -1, -1, -1), masks, torch.zeros(3).long()
+    everywhere, found = model.object_streams(*arguments), model.object_streams(*arguments, previous=previous)
+    torch.testing.assert_close(found[:, 0, ..., 0], masks)
+    for o in range(3):
+        near = [(y, x) for y, x in (previous[o] >= 0.5).nonzero().tolist()]
+        for y in range(h):
+            for x in range(w):
+                inside = not near or any(max(abs(y - v), abs(x - u)) <= radius for v, u in near)
+                torch.testing.assert_close(found[o, 1, y, x], everywhere[o, 1, y, x] * inside)
+
+
+def test_edges_are_those_of_least_squares():
+    """In every window, the map is fitted as a linear function of the colours; fits are averaged."""
+    radius, epsilon, generator = 1, 0.05, torch.Generator().manual_seed(0)
+    x, guide = (torch.rand(1, n, 5, 6, generator=generator, dtype=torch.float64) for n in (1, 3))
+    fitted = [[[] for _ in range(6)] for _ in range(5)]
+    for i in range(5):
+        for j in range(6):
+            window = np.s_[0, :, max(i - radius, 0) : i + radius + 1, max(j - radius, 0) : j + radius + 1]
+            colours, values = guide[window].flatten(1).T.numpy(), x[window].flatten().numpy()
+            penalty = np.sqrt(epsilon * len(values)) * np.eye(3, 4)
+            rows = np.vstack([np.c_[colours, np.ones(len(values))], penalty])
+            *slope, offset = np.linalg.lstsq(rows, np.r_[values, 0, 0, 0], rcond=None)[0]
+            fitted[i][j] = (slope, offset)
+    found = label_propagation.guided_filter(x, guide, radius, epsilon)
+    for i in range(5):
+        for j in range(6):
+            near = [fitted[v][u] for v in range(5) for u in range(6) if max(abs(v - i), abs(u - j)) <= radius]
+            expected = np.mean([guide[0, :, i, j].numpy() @ slope + offset for slope, offset in near])
+            assert float(found[0, 0, i, j]) == pytest.approx(expected)
+
+
+@torch.no_grad()
+def test_only_the_surroundings_of_an_object_are_filtered():
+    """Without a difference: beyond them, the result is 0."""
+    model, generator = build(edge_radius=0.2), torch.Generator().manual_seed(0)
+    stream, fine = torch.zeros(2, 10, 15, 1), torch.rand(2, 3, 40, 60, generator=generator)
+    stream[0, 3:6, 9:12] = torch.rand(3, 3, 1, generator=generator)  # the other object is lost
+    share = label_propagation.resize(stream.permute(0, 3, 1, 2), (40, 60))
+    radius = round(0.2 * float(share[0].sum()) ** 0.5)
+    assert radius == 2
+    expected = label_propagation.guided_filter(share, fine, radius).clamp(0, 1)
+    found = model.head(stream, fine, (40, 60)).softmax(1)[:, 1:]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_coarse_mask_gets_the_edge_of_the_frame():
+    """A disk of another colour, from a map at stride 8."""
+    y, x = np.mgrid[:64, :96]
+    disk = (y - 30) ** 2 + (x - 45) ** 2 < 20**2
+    image = torch.from_numpy(np.where(disk, 1.0, -1.0)).float().expand(1, 3, -1, -1)
+    stream = shrink_masks(torch.from_numpy(disk)[None], (8, 12)).unsqueeze(-1)
+    errors = []
+    for model in (build(), build(edge_radius=0.15)):
+        fine = model.extract_feat(image)[1]
+        predicted = model.head(stream, fine, (64, 96)).argmax(1)[0].numpy() == 1
+        errors.append((predicted != disk).sum())
+    assert errors[1] < errors[0] / 2
+
+
+def jump(*columns):
+    """Frames with a red square of 16 pixels at these columns, or none, and masks of the squares."""
+    frames, masks = [], []
+    for number, column in enumerate(columns):
+        image, mask = np.full((32, 96, 3), 128, np.uint8), np.zeros((32, 96), np.uint8)
+        if column is not None:
+            image[8:24, column : column + 16], mask[8:24, column : column + 16] = (0, 0, 255), 1
+        frames.append(Frame(number, image, mask if number == 0 else None))
+        masks.append(mask)
+    return frames, masks
+
+
+def overlaps(model, frames, masks, **options):
+    followed = [ids for _, ids in ClipSession(model, **options).segment(frames)]
+    return [((ids & mask).sum() / max((ids | mask).sum(), 1)).item() for ids, mask in zip(followed, masks)]
+
+
+def test_an_object_that_is_out_of_reach_is_found_when_it_was_lost():
+    """It moves by 2 cells, then by 12, which is too far, and is looked for everywhere after the frame without it."""
+    frames, masks = jump(0, 8, 56, 56, 64)
+    assert min(overlaps(build(top_k=3), frames, masks)) > 0.6
+    followed = overlaps(build(top_k=3, radius=4), frames, masks)
+    assert min(followed[:2] + followed[3:]) > 0.6
+    assert followed[2] == 0
+
+
+@pytest.mark.parametrize('radius', [None, 3])
+def test_neither_parts_nor_an_interruption_change_the_masks(radius):
+    """Two squares change places in between; where the search begins is read from the masks that are already written."""
+    frames, _ = jump(0, 8, 16, 24, 32, 40, 48)
+    for number, frame in enumerate(frames):
+        frame.image[8:24, 72 - 8 * number : 88 - 8 * number] = (0, 0, 255)
+    model = build(top_k=3, radius=radius)
+    whole = [ids for _, ids in ClipSession(model).segment(frames)]
+    for count in (2, 3):
+        parts = [ids for _, ids in ClipSession(model, max_frames=count).segment(frames)]
+        np.testing.assert_array_equal(parts, whole)
+
+        def known(numbers):
+            return [whole[number] for number in numbers] if max(numbers) < 5 else None
+
+        continued = [ids for _, ids in ClipSession(model, max_frames=count).segment(frames, known)]
+        np.testing.assert_array_equal(continued, whole)
+
+
+@pytest.mark.parametrize('length', [6, 24])
+def test_nothing_is_kept_of_earlier_frames(length, monkeypatch):
+    """The model receives the reference and one frame, and a session holds as many bytes at the end as in the middle."""
+    model, sizes, held = build(top_k=3, radius=3, edge_radius=0.1), set(), set()
+    follow = model.object_streams
+
+    def object_streams(features, *args, **kwargs):
+        sizes.add(tuple(features.shape[:2]))
+        return follow(features, *args, **kwargs)
+
+    monkeypatch.setattr(model, 'object_streams', object_streams)
+    session = ClipSession(model, max_frames=4)
+    for _ in session.segment(jump(*[8] * length)[0]):
+        kept = [session._previous, *(x for reference in session._references.values() for x in reference)]
+        held.add(sum(x.nbytes for x in kept if hasattr(x, 'nbytes')))
+    assert sizes == {(1, 2)}
+    assert len(held) == 1
+
+
+def test_stages_behind_the_last_output_do_not_run():
+    backbone = dict(type='mmseg.MobileNetV2', widen_factor=0.25, out_indices=(1, 2))
+    whole, model = MODELS.build(backbone), MODELS.build(dict(type='mmattn.LabelPropagation', backbone=backbone))
+    whole.eval()  # returns None
+    model.backbone.load_state_dict(whole.state_dict(), strict=True)
+    model.backbone.layer4.register_forward_hook(lambda *args: pytest.fail('layer4 ran'))
+    image = torch.randn(1, 3, 32, 64)
+    model.eval()
+    for actual, expected in zip(model.backbone(image), whole(image), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 def test_objects_are_followed_in_parts():
     """Of two colours, which change places after the first frame."""
     model, grey = build(), np.full((64, 96, 3), 128, np.uint8)
@@ -81,7 +246,7 @@ def test_the_head_returns_the_shares():
     torch.testing.assert_close(logits.softmax(1)[:, 1:], expected)
 
 
-@pytest.mark.parametrize('name', ['top_k', 'temperature'])
+@pytest.mark.parametrize('name', ['top_k', 'temperature', 'num_maps', 'radius', 'edge_radius'])
 def test_invalid_options(name):
     with pytest.raises(ValueError, match=name):
         build(**{name: 0})

@@ -100,7 +100,12 @@ def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, tmp_path):
     Image.merge('RGBA', [square, square, square, square]).resize(Image.open('frame.png').size).save('first.png')
     backbone = MODELS.build(Config.fromfile(config_path(DEFAULT_CONFIG)).model.backbone)
     torch.save(dict(state_dict=backbone.state_dict()), 'w')
-    call(monkeypatch, *f'{untrained} --backbone-weights w --device cpu --no-overlay'.split())
+    call(
+        monkeypatch,
+        *f'{untrained} --backbone-weights w --device cpu --no-overlay'.split(),
+        '--cfg-options',
+        'model.test_cfg.scale=(64,64)',
+    )
     np.testing.assert_array_equal(masks()[0], squares(0, 1))
     write_mask(tmp_path / 'first.png', squares(0, 1))
     write_mask(tmp_path / 'later.png', squares(20, 5))
