@@ -1,5 +1,6 @@
 """Index maps and overlays of files of every kind, against the model run by hand; and what must be an error."""
 
+import math
 import re
 import runpy
 import sys
