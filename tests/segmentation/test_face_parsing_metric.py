@@ -1,4 +1,4 @@
-"""F1 against loops over pixels, by hand, over two processes, and through the Runner and both test tools."""
+"""F1 against loops over pixels, by hand, and through the Runner and both test tools."""
 
 import json
 import runpy
@@ -184,54 +184,6 @@ def test_predictions_without_ground_truth(tmp_path, reduce_zero_label):
     with Image.open(tmp_path / 'a/b/face.png') as image:
         assert image.mode == 'L'
         np.testing.assert_array_equal(np.array(image), predicted + reduce_zero_label)
-
-
-# Scores five images with two processes, batches of two; the sampler gives the first image to the second process, too.
-TWO = """
-import json, os, sys
-import torch, torch.distributed as dist
-from mmengine.dataset import DefaultSampler
-from mmengine.evaluator import Evaluator
-from torch.utils.data import DataLoader
-from mmattn.segmentation.face_parsing import metric as metric_module
-from mmattn.segmentation.face_parsing.metric import FaceParsingMetric
-
-samples, options, classes = torch.load({path!r}, weights_only=False)
-rank = 0 if os.fork() else 1
-dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=2)
-loader = DataLoader(samples, 2, sampler=DefaultSampler(samples, shuffle=False), collate_fn=list)
-evaluator = Evaluator(FaceParsingMetric(**options))
-evaluator.dataset_meta = dict(classes=classes)
-seen = 0
-for batch in loader:
-    evaluator.process(batch)
-    seen += len(batch)
-assert seen == 3, seen
-metrics = evaluator.evaluate(len(samples))
-with open(f'{path}.{{rank}}', 'w') as file:
-    json.dump(metrics, file)
-dist.destroy_process_group()
-if rank == 0:
-    assert os.wait()[1] == 0
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_pool_their_counts_and_count_no_image_twice(run_python, tmp_path):
-    pairs = list(images(5))
-    columns = ('brows', 'mouth', 'left_brow', 'overall', 'accuracy')
-    path = tmp_path / 'samples'
-    torch.save(([sample(*pair) for pair in pairs], dict(HELEN, columns=columns), CLASSES), path)
-    run_python(TWO.format(path=str(path)), OMP_NUM_THREADS='1')
-    found = [json.loads(Path(f'{path}.{rank}').read_text()) for rank in (0, 1)]
-    expected = score(pairs, **HELEN, columns=columns)
-    assert found == [expected, expected]
-    assert found[0]['overall'] == pytest.approx(literal_f1(pairs, BROWS, MOUTH), abs=0.00501)
-    twice = score([*pairs, pairs[0]], **HELEN, columns=columns)
-    halves = [score(pairs[rank::2], **HELEN, columns=columns) for rank in (0, 1)]
-    # what would show the mistakes
-    assert abs(twice['overall'] - expected['overall']) > 0.1
-    assert abs(np.mean([half['overall'] for half in halves]) - expected['overall']) > 0.1
 
 
 def config(folder, name):

@@ -1,4 +1,4 @@
-"""J and F by hand, against the package vos-benchmark on real clips, over two processes, and what is written."""
+"""J and F by hand, against the package vos-benchmark on real clips, and what is written."""
 
 import csv
 import json
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from math import isnan
-from pathlib import Path
 from zipfile import ZipFile
 
 import cv2
@@ -260,56 +259,6 @@ def test_predictions_are_written_for_the_server(tmp_path):
         assert archive.read('Annotations/a/00005.png') == (out / 'a/00005.png').read_bytes()
     assert score(data_samples, **options) != {}  # what is there is replaced, and scored
     assert len(table_of(out / 'results.csv')) == 1 + 1 + 2 + 3
-
-
-# Scores five clips with two processes; the sampler gives the first clip to the second process, too.
-TWO = """
-import json, os
-import torch, torch.distributed as dist
-from mmengine.dataset import DefaultSampler
-from mmengine.evaluator import Evaluator
-from torch.utils.data import DataLoader
-from mmattn.video.metric import VOSMetric
-
-samples = torch.load({path!r}, weights_only=False)
-rank = 0 if os.fork() else 1
-dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=2)
-loader = DataLoader(samples, 1, sampler=DefaultSampler(samples, shuffle=False), collate_fn=list)
-evaluator = Evaluator(VOSMetric(output_dir={path!r} + '.out', submission=True))
-evaluator.dataset_meta = dict(seen_categories=['cat'])
-seen = 0
-for batch in loader:
-    evaluator.process(batch)
-    seen += len(batch)
-assert seen == 3, seen
-metrics = evaluator.evaluate(len(samples))
-with open(f'{path}.{{rank}}', 'w') as file:
-    json.dump(metrics, file)
-dist.destroy_process_group()
-if rank == 0:
-    assert os.wait()[1] == 0
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_score_every_clip_once(run_python, tmp_path):
-    objects = {name: {1: ('cat', 0), **({6: ('yak', 1)} if i % 2 else {})} for i, name in enumerate('abcde')}
-    lengths = dict(zip('abcde', (4, 6, 5, 7, 8)))
-    clips.youtube_vos(tmp_path, objects, lengths)
-    dataset = YouTubeVOSDataset(data_root=str(tmp_path), pipeline=TEST)
-    predicted = {name: [squares(p * i // 3, 1, 6) for p in range(lengths[name])] for i, name in enumerate('abcde')}
-    data_samples = [with_prediction(item['data_samples'], predicted) for item in dataset]
-    path = tmp_path / 'samples'
-    torch.save(data_samples, path)
-    run_python(TWO.format(path=str(path)), OMP_NUM_THREADS='1')
-    meta = dict(seen_categories=['cat'])
-    expected = score(data_samples, meta, csv_file=str(tmp_path / 'one.csv'))
-    assert [json.loads(Path(f'{path}.{rank}').read_text()) for rank in (0, 1)] == [expected, expected]
-    assert table_of(f'{path}.out/results.csv') == table_of(tmp_path / 'one.csv')
-    with ZipFile(f'{path}.out/submission.zip') as archive:
-        assert len(archive.namelist()) == sum(lengths.values())
-    twice = score([*data_samples, data_samples[0]], meta)
-    assert abs(twice['J'] - expected['J']) > 1  # what would show the mistake
 
 
 @pytest.fixture(scope='session')

@@ -110,15 +110,6 @@ def test_a_phrase_without_a_correct_region_is_a_miss():
     assert found['R@1'] == found['R@10'] == found['upper bound'] == pytest.approx(100 / 3)
 
 
-def test_repeated_samples_count_once_and_missing_ones_are_an_error():
-    data = samples(5)
-    assert evaluate(PhraseRecall(), [*data, data[2]]) == evaluate(PhraseRecall(), data)
-    metric = PhraseRecall()
-    metric.process({}, data)
-    with pytest.raises(ValueError, match='caption_id'):
-        metric.evaluate(6)
-
-
 def test_wrong_scores_are_an_error():
     sample = samples(6)[5]
     for scores in (sample['pred_scores'][:, 1:], sample['pred_scores'] * torch.nan):

@@ -1,11 +1,9 @@
-"""BLEU against its definition, counted n-gram by n-gram, and examples; the metric in one process and in several."""
+"""BLEU against its definition, counted n-gram by n-gram, and examples."""
 
-import json
 import math
 import random
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import sacrebleu
@@ -16,7 +14,6 @@ from mmattn.language import Hypothesis
 from mmattn.language.translation import BLEU
 from mmattn.language.translation.bleu import split_compounds, tokenized_bleu
 
-ROOT = Path(__file__).parents[3]
 CAT = 'the cat sat on the mat', 'the cat sat on a mat'
 MAN = 'a man walks', 'a man walks in the park'
 META = dict(
@@ -219,38 +216,6 @@ def test_unknown_words_match_no_reference():
     expected = literally(['ein <unk> hund und der <unk>', 'a b c d'], ['ein x hund und der x', 'a b c d'])
     assert evaluate(samples)['BLEU'] == pytest.approx(expected, abs=1e-9)
     assert 0 < expected < 100
-
-
-TWO = """
-import json, os, torch, torch.distributed as dist
-from tests.language.translation.test_bleu import BLEU, META, SAMPLES, Evaluator
-
-rank = 0 if os.fork() else 1 if os.fork() else 2
-dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=3)
-found = []
-for parts in ([[4, 0], [2, 1, 3], []], [[], [0], []]):  # unequal, in no order; fewer sentences than processes
-    evaluator = Evaluator(BLEU(output_dir={path!r} + f'.files{{len(found)}}'))
-    evaluator.dataset_meta = META
-    if parts[rank]:
-        evaluator.process([SAMPLES[i] for i in parts[rank]])
-    found.append(evaluator.evaluate(sum(map(len, parts))))
-with open(f'{path}.{{rank}}', 'w', encoding='utf-8') as file:
-    json.dump(found, file)
-dist.destroy_process_group()
-if rank != 2:
-    assert os.wait()[1] == 0
-"""
-
-
-@pytest.mark.slow
-def test_processes_with_unequal_numbers_of_sentences(run_python, tmp_path):
-    path = tmp_path / 'found'
-    run_python(TWO.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
-    expected = [evaluate(SAMPLES, output_dir=str(tmp_path)), evaluate(SAMPLES[:1])]
-    for rank in range(3):
-        assert json.loads(Path(f'{path}.{rank}').read_text(encoding='utf-8')) == expected
-    for name in ('translations.txt', 'n-best.txt'):
-        assert Path(f'{path}.files0', name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_without_sacrebleu(monkeypatch):

@@ -43,7 +43,7 @@ def test_batches_have_at_most_batch_tokens_and_the_longest_come_first(inferencer
 
 def test_text_may_be_a_sentence_or_a_file(inferencer, tmp_path):
     path = tmp_path / 'lines.en'
-    path.write_bytes('\n'.join(LINES[:2]).encode())
+    path.write_text(f'{LINES[0]}\n{LINES[1]}\n', encoding='utf-8')
     assert inferencer(path) == inferencer(LINES[:2])
     assert inferencer(LINES[0])['predictions'] == inferencer(path)['predictions'][:1]
 
