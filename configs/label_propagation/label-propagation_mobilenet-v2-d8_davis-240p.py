@@ -2,13 +2,15 @@
 _base_ = ['../_base_/datasets/davis_240p.py', '../_base_/default_runtime_video.py']
 model = dict(
     type='mmattn.LabelPropagation',
-    top_k=5,
-    temperature=0.02,
+    num_maps=2,
+    radius=6,
+    edge_radius=0.065,
+    test_cfg=dict(scale=(856, 480)),  # finer maps: half-size frames are doubled
     backbone=dict(
         type='mmseg.MobileNetV2',
         strides=(1, 2, 2, 1, 1, 1, 1),
         dilations=(1, 1, 1, 2, 2, 4, 4),
-        out_indices=(4,),  # 96 channels at stride 8
+        out_indices=(2, 4),  # 32 and 96 channels at stride 8
         norm_cfg=dict(type='BN'),
         act_cfg=dict(type='ReLU6'),
         init_cfg=dict(
