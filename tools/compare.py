@@ -7,49 +7,47 @@ Both configs are trained with the same seeds by tools/train.py, and tested on th
 be equal is checked before. The work dir gets comparison.md (a sentence to quote, how many seeds would decide, a table),
 comparison.png and results.json. After an interruption, the same command resumes: finished runs are not repeated. A
 larger --seeds adds runs. See docs/custom_data.md.
+
+Args:
+    configs (CONFIG): the baseline, and what is compared
+    seeds: trainings of each config, with the seeds 0, 1, …
+    metric: a metric of the configs' evaluator, such as mAcc; default: its first
+    units (REGEX): images whose names have the same match, such as of one patient, are drawn together; default: each
+        alone
+    work_dir: default: work_dirs/compare_CONFIG_CONFIG
 """
 
-import argparse
 import re
 from pathlib import Path
 
-from mmattn.engine import add_config_options
+from mmattn.engine import CfgOptions
+from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import run
-from reproduction.machine import add_machine, read_machine
+from reproduction.machine import MachineArguments
 from reproduction.two_configs import compare_configs, read_pair
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Compare two configs over several seeds')
-    parser.add_argument('configs', type=Path, nargs=2, metavar='CONFIG', help='the baseline, and what is compared')
-    parser.add_argument(
-        '--seeds', type=int, default=5, help='trainings of each config, with the seeds 0, 1, …; default: 5'
-    )
-    parser.add_argument('--metric', help="a metric of the configs' evaluator, such as mAcc; default: its first")
-    parser.add_argument(
-        '--units',
-        metavar='REGEX',
-        help='images whose names have the same match, such as of one patient, are drawn together; default: each alone',
-    )
-    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/compare_CONFIG_CONFIG')
-    add_config_options(parser)
-    add_machine(parser)
-    args = parser.parse_args()
-    if args.seeds < 1:
-        parser.error(f'--seeds must be 1 or more; got {args.seeds}')
+@command
+def main(
+    configs: tuple[Path, Path],
+    machine: MachineArguments,
+    *,
+    seeds: int = 5,
+    metric: str | None = None,
+    units: str | None = None,
+    work_dir: Path | None = None,
+    cfg_options: CfgOptions = None,
+) -> None:
+    if seeds < 1:
+        raise UsageError(f'--seeds must be 1 or more; got {seeds}')
     try:
-        re.compile(args.units or '')
+        re.compile(units or '')
     except re.error as error:
-        parser.error(f"--units must be a regular expression; got '{args.units}': {error}")
-    args.machine = read_machine(parser, args)
-    return args
-
-
-def main() -> None:
-    args = parse_args()
-    pair = read_pair(args.configs, args.cfg_options or {})
-    work_dir = args.work_dir or Path('work_dirs', '_'.join(['compare', *pair.names]))
-    print(compare_configs(pair, work_dir, args.seeds, args.machine, args.metric, args.units))
+        raise UsageError(f"--units must be a regular expression; got '{units}': {error}") from None
+    runs = machine.read()
+    pair = read_pair(configs, cfg_options or {})
+    work_dir = work_dir or Path('work_dirs', '_'.join(['compare', *pair.names]))
+    print(compare_configs(pair, work_dir, seeds, runs, metric, units))
     print(f'{work_dir}: comparison.md, comparison.png, results.json')
 
 

@@ -24,18 +24,51 @@ repeated, and further seeds are added. Other settings require another work dir. 
 figure; ours, mean ± deviation; the difference from the table's baseline, paired by seed, with its 95 % confidence
 interval; parameters, multiply-accumulates, time, memory), plot.png and results.json, with several validations also
 curves.png.
+
+Args:
+    table: number of the table in the paper, such as 3.2
+    list: print the tables by paper; with TABLE, its rows and data sets
+    rehearse: run each row on tiny data and a tiny network, to see that it would run; of the other options, --rows,
+        --jobs and --work-dir
+    all: with --rehearse, all tables: one row of each network and data set is trained, the others are checked;
+        --rows '*' trains all
+    rows (NAME): only these rows; * matches any text; without --contrasts, their baselines, too
+    variant (WORD): NAME ROW KEY=VALUE …: a further row, with these settings in place of the ones of ROW, its baseline
+    untrained: rows without training, for video
+    cfg_options (KEY=VALUE): settings of all rows, such as a loss
+    dataset: a data set that --list prints, or a config in the same form; default: the paper's
+    data_root: folder of the data set; default: the folder in its config
+    seeds: one seed gives no intervals; default: 0 1 2
+    folds (NAME,NAME): test clips or images of each fold, which trains on the names of the others
+    units (REGEX): score each test sample, for intervals over them; samples with the same match are drawn together
+    sealed: with --units: neither print nor store a metric of the test before all runs are there
+    contrasts ('OURS - BASELINE'): rows to compare, also of --variant
+    family: number of contrasts to correct the intervals for; default: those of --contrasts
+    over: draw plot.png over this cost of the network; default: one line per row
+    iters: iterations of each run; default: the config's
+    scale: factor on image and crop sizes, up to 1; default: 1
+    network: small: a narrow network for CPUs, trained from scratch; default: small if --scale is below 1
+    backbone: a backbone that --list prints, or a config in the same form; default: the network's own
+    pretrained (FILE): initial weights of the backbone
+    frozen: freeze the backbone
+    cached_crops (N): freeze the backbone, and train the heads on its stored features of N fixed crops
+    validations (N): validate N times, for learning curves; default: as the config, or once if the validation is the
+        test
+    amp: mixed precision; on a CPU, see train.py
+    work_dir: default: work_dirs/table_TABLE_DATASET
 """
 
-import argparse
 import ast
 import re
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import run
 from mmattn.utils.faults import shorten
 from reproduction.backbone import backbones
-from reproduction.machine import add_machine, read_machine
+from reproduction.machine import MachineArguments
 from reproduction.plan import select
 from reproduction.plots import COSTS
 from reproduction.protocol import Protocol, data_sets, fitting_data
@@ -47,129 +80,68 @@ from reproduction.tables import Row, add_variant, read_tables
 from reproduction.task import NoTruthError, ProtocolError
 from reproduction.untrained import UNTRAINED
 
+Words = Annotated[list[str], dict(default=[])]
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Reproduce a table of a paper')
-    parser.add_argument('table', nargs='?', help='number of the table in the paper, such as 3.2')
-    parser.add_argument(
-        '--list', action='store_true', help='print the tables by paper; with TABLE, its rows and data sets'
-    )
-    parser.add_argument(
-        '--rehearse',
-        action='store_true',
-        help='run each row on tiny data and a tiny network, to see that it would run; of the other options, --rows, '
-        '--jobs and --work-dir',
-    )
-    parser.add_argument(
-        '--all',
-        action='store_true',
-        help='with --rehearse, all tables: one row of each network and data set is trained, the others are checked; '
-        "--rows '*' trains all",
-    )
-    parser.add_argument(
-        '--rows',
-        nargs='+',
-        metavar='NAME',
-        help='only these rows; * matches any text; without --contrasts, their baselines, too',
-    )
-    parser.add_argument(
-        '--variant',
-        nargs='+',
-        action='append',
-        default=[],
-        metavar='WORD',
-        help='NAME ROW KEY=VALUE …: a further row, with these settings in place of the ones of ROW, its baseline',
-    )
-    parser.add_argument(
-        '--untrained', nargs='+', default=[], choices=[*UNTRAINED], help='rows without training, for video'
-    )
-    parser.add_argument(
-        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='settings of all rows, such as a loss'
-    )
-    parser.add_argument(
-        '--dataset', help="a data set that --list prints, or a config in the same form; default: the paper's"
-    )
-    parser.add_argument('--data-root', type=Path, help='folder of the data set; default: the folder in its config')
-    parser.add_argument(
-        '--seeds', type=int, nargs='+', default=[0, 1, 2], help='one seed gives no intervals; default: 0 1 2'
-    )
-    parser.add_argument(
-        '--folds',
-        nargs='+',
-        default=[],
-        metavar='NAME,NAME',
-        help='test clips or images of each fold, which trains on the names of the others',
-    )
-    parser.add_argument(
-        '--units',
-        nargs='?',
-        const='.*',
-        metavar='REGEX',
-        help='score each test sample, for intervals over them; samples with the same match are drawn together',
-    )
-    parser.add_argument(
-        '--sealed',
-        action='store_true',
-        help='with --units: neither print nor store a metric of the test before all runs are there',
-    )
-    parser.add_argument(
-        '--contrasts', nargs='+', default=[], metavar="'OURS - BASELINE'", help='rows to compare, also of --variant'
-    )
-    parser.add_argument(
-        '--family', type=int, help='number of contrasts to correct the intervals for; default: those of --contrasts'
-    )
-    parser.add_argument(
-        '--over', choices=[*COSTS], help='draw plot.png over this cost of the network; default: one line per row'
-    )
-    parser.add_argument('--iters', type=int, help="iterations of each run; default: the config's")
-    parser.add_argument('--scale', type=float, default=1.0, help='factor on image and crop sizes, up to 1; default: 1')
-    parser.add_argument(
-        '--network',
-        choices=['paper', 'small'],
-        help='small: a narrow network for CPUs, trained from scratch; default: small if --scale is below 1',
-    )
-    parser.add_argument(
-        '--backbone', help="a backbone that --list prints, or a config in the same form; default: the network's own"
-    )
-    parser.add_argument('--pretrained', type=Path, metavar='FILE', help='initial weights of the backbone')
-    parser.add_argument('--frozen', action='store_true', help='freeze the backbone')
-    parser.add_argument(
-        '--cached-crops',
-        type=int,
-        metavar='N',
-        help='freeze the backbone, and train the heads on its stored features of N fixed crops',
-    )
-    parser.add_argument(
-        '--validations',
-        type=int,
-        metavar='N',
-        help='validate N times, for learning curves; default: as the config, or once if the validation is the test',
-    )
-    parser.add_argument('--amp', action='store_true', help='mixed precision; on a CPU, see train.py')
-    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
-    add_machine(parser)
-    args = parser.parse_args()
+
+@dataclass
+class Arguments(MachineArguments):
+    """What the command is given."""
+
+    table: str | None = None
+    _: KW_ONLY
+    rehearse: bool = False
+    all: bool = False
+    rows: list[str] | None = None
+    variant: Annotated[Words, dict(action='append')] = ()
+    untrained: Annotated[Words, dict(choices=[*UNTRAINED])] = ()
+    cfg_options: Words = ()
+    dataset: str | None = None
+    data_root: Path | None = None
+    seeds: Annotated[list[int], dict(default=[0, 1, 2])] = ()
+    folds: Words = ()
+    units: Annotated[str | None, dict(nargs='?', const='.*')] = None
+    sealed: bool = False
+    contrasts: Words = ()
+    family: int | None = None
+    over: Annotated[str | None, dict(choices=[*COSTS])] = None
+    iters: int | None = None
+    scale: float = 1.0
+    network: Literal['paper', 'small'] | None = None
+    backbone: str | None = None
+    pretrained: Path | None = None
+    frozen: bool = False
+    cached_crops: int | None = None
+    validations: int | None = None
+    amp: bool = False
+    work_dir: Path | None = None
+    list: bool = False  # the last: it hides the type
+
+
+@command
+def parse_args(args: Arguments) -> Arguments:
     tables = read_tables()
     if args.list and args.table in (*tables, None):
         print_tables(tables) if args.table is None else print_table(tables[args.table])
-        parser.exit()
+        raise SystemExit
     if args.all and (args.table or not args.rehearse):
-        parser.error('--all is for --rehearse, without a table')
+        raise UsageError('--all is for --rehearse, without a table')
     if args.table not in tables and not args.all:
         names = ', '.join(tables)
-        parser.error(f"table must be one of {names}; got '{args.table}'" if args.table else 'give a table, or --list')
+        raise UsageError(
+            f"table must be one of {names}; got '{args.table}'" if args.table else 'give a table, or --list'
+        )
     if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
-        parser.error(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
+        raise UsageError(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:
-        parser.error(f'--scale must be above 0 and up to 1; got {args.scale}')
+        raise UsageError(f'--scale must be above 0 and up to 1; got {args.scale}')
     for name in ('iters', 'cached_crops', 'validations', 'family'):
         if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f'--{name.replace("_", "-")} must be 1 or more; got {getattr(args, name)}')
+            raise UsageError(f'--{name.replace("_", "-")} must be 1 or more; got {getattr(args, name)}')
     if args.data_root is not None and args.dataset is None:
-        parser.error('--data-root requires --dataset')
+        raise UsageError('--data-root requires --dataset')
     if args.all and args.jobs is None:
         args.jobs = cores()
-    args.machine = read_machine(parser, args)
+    args.machine = args.read()
     if args.rehearse:
         chosen = tables if args.all else {args.table: tables[args.table]}
         args.tables = {name: select(rows, args.rows, False) for name, rows in chosen.items()}
@@ -181,7 +153,7 @@ def parse_args() -> argparse.Namespace:
     try:
         re.compile(args.units or '')
     except re.error as error:
-        parser.error(f"--units must be a regular expression; got '{args.units}': {error}")
+        raise UsageError(f"--units must be a regular expression; got '{args.units}': {error}") from None
     try:
         args.cfg_options = read_settings(args.cfg_options)
         for name, row, *settings in args.variant:
@@ -190,7 +162,7 @@ def parse_args() -> argparse.Namespace:
             args.rows_of_table = add_variant(args.rows_of_table, name, row, read_settings(settings))
             args.rows = args.rows and [*args.rows, name]
     except ValueError as error:
-        parser.error(f'--variant must be NAME ROW KEY=VALUE …, --cfg-options KEY=VALUE …; {error}')
+        raise UsageError(f'--variant must be NAME ROW KEY=VALUE …, --cfg-options KEY=VALUE …; {error}') from None
     args.work_dir = args.work_dir or Path(f'work_dirs/table_{args.table}{f"_{args.dataset}" if args.dataset else ""}')
     return args
 

@@ -89,7 +89,8 @@ def _add_arguments(parser: argparse.ArgumentParser, function: Callable, texts: d
                 inherited |= _texts(inspect.getdoc(base) or '')
             _add_arguments(parser, hint, {**inherited, **texts})
             continue
-        options, name, default = _options(hint), parameter.name, parameter.default
+        options, name = _options(hint), parameter.name
+        default = options.get('default', parameter.default)
         value, text = texts.get(name, ('', options.get('help', '')))
         if value:
             options['metavar'] = value

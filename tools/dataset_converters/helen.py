@@ -15,22 +15,23 @@ Output::
     OUT/ann_dir/{train,val,test}/ID.png         the most probable label, 0…10, with a palette
     OUT/alignment.json                          with --align: transforms, to map predictions back
 
-``--align`` maps each face to the mean shape of the training faces by a similarity transform of its landmarks. The
-probabilities are warped before the argmax. The resized release contains landmarks (``points``); ``--align FOLDER`` uses
-others: ``.txt`` in HELEN's format or iBUG's ``.pts``, in pixels of the release's images.
+Args:
+    align (LANDMARKS): map each face to the mean shape of the training faces by a similarity transform of its landmarks,
+        those of the resized release (``points``) or, with a value, those in a folder: ``.txt`` in HELEN's format or
+        iBUG's ``.pts``, in pixels of the release's images. The probabilities are warped before the argmax
+    size: side of the images with ``--align``, in pixels; default: 512
 """
 
-import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-import mmattn.utils.command
 from mmattn.segmentation.conversion import label_folder, read_image
-from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
-from mmattn.utils.conversion import Fault, find, run_converter, unpack
+from mmattn.segmentation.face_parsing.conversion import Face, Margin, alignment_options, convert_faces, read_lists
+from mmattn.utils.command import run
+from mmattn.utils.conversion import AllowOtherCounts, Fault, OutDir, Overwrite, converter, find, unpack
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
 
@@ -49,15 +50,25 @@ def read_probability(path: Path) -> np.ndarray:
     return label
 
 
-def convert(args: argparse.Namespace) -> None:
+@converter
+def main(
+    release: Path,
+    *,
+    out_dir: OutDir = Path('data/helen'),
+    align: Annotated[str | None, dict(nargs='?', const='')] = None,
+    size: int | None = None,
+    margin: Margin = None,
+    allow_other_counts: AllowOtherCounts = False,
+    overwrite: Overwrite = False,
+) -> None:
     from mmattn.segmentation.face_parsing import HELENDataset  # late: mmseg prints when it is imported
 
     classes, palette = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
-    fill_in(args)
-    landmarks = [Path(args.align)] if args.align else []
-    with label_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
-        root = find(unpack(args.release, scratch), 'exemplars.txt').parent
-        listed, faults = read_lists(root, LISTS, read_name, args.allow_other_counts)
+    size, margin = alignment_options(align, size, margin, 512)
+    landmarks = [Path(align)] if align else []
+    with label_folder(out_dir, overwrite, [release, *landmarks]) as scratch:
+        root = find(unpack(release, scratch), 'exemplars.txt').parent
+        listed, faults = read_lists(root, LISTS, read_name, allow_other_counts)
         faces = [
             Face(
                 split,
@@ -68,24 +79,9 @@ def convert(args: argparse.Namespace) -> None:
             )
             for split, name, location in listed
         ]
-        points = None if args.align is None else Path(args.align or root / 'points')
-        convert_faces(faces, faults, read_probability, palette, scratch / 'new', points, args)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert HELEN to the layout of mmseg.')
-    parser.add_argument('release', type=Path, help='folder or archive SmithCVPR2013_dataset_resized')
-    parser.add_argument('--out-dir', type=Path, default=Path('data/helen'), help='default: %(default)s')
-    parser.add_argument(
-        '--align',
-        nargs='?',
-        const='',
-        metavar='LANDMARKS',
-        help='align the faces by the landmarks in this folder; without a value, by the landmarks of the release',
-    )
-    add_arguments(parser, size=512)
-    return run_converter(convert, parser, argv)
+        points = None if align is None else Path(align or root / 'points')
+        convert_faces(faces, faults, read_probability, palette, scratch / 'new', points, size, margin)
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -16,21 +16,25 @@ Output::
     OUT/ann_dir/{train,val,test}/NAME_0001.png  0 background, 1 skin, 2 hair, with a palette
     OUT/alignment.json                          with --align: transforms, to map predictions back
 
-``--align LANDMARKS`` maps each face to the mean shape of the training faces by a similarity transform of its landmarks:
-``NAME_0001.pts`` in iBUG's format, or ``NAME_0001.txt`` with one ``x , y`` per line. The release contains no landmarks.
+Args:
+    images: folder or archive lfw-funneled
+    labels: folder or archive parts_lfw_funneled_gt_images
+    lists: folder with parts_train.txt and the other two
+    align (LANDMARKS): map each face to the mean shape of the training faces by a similarity transform of its landmarks
+        in this folder: ``NAME_0001.pts`` in iBUG's format, or ``NAME_0001.txt`` with one ``x , y`` per line. The
+        release contains none
+    size: side of the images with ``--align``, in pixels; default: 250
 """
 
-import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-import mmattn.utils.command
 from mmattn.segmentation.conversion import label_folder, read_image
-from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
-from mmattn.utils.conversion import Fault, find, run_converter, unpack
+from mmattn.segmentation.face_parsing.conversion import Face, Margin, alignment_options, convert_faces, read_lists
+from mmattn.utils.command import run
+from mmattn.utils.conversion import AllowOtherCounts, Fault, OutDir, Overwrite, converter, find, unpack
 
 LISTS = {'train': ('parts_train.txt', 1500), 'val': ('parts_validation.txt', 500), 'test': ('parts_test.txt', 927)}
 
@@ -53,34 +57,35 @@ def read_colors(path: Path) -> np.ndarray:
     return label
 
 
-def convert(args: argparse.Namespace) -> None:
+@converter
+def main(
+    *,
+    images: Path,
+    labels: Path,
+    lists: Path,
+    out_dir: OutDir = Path('data/lfw_pl'),
+    align: Path | None = None,
+    size: int | None = None,
+    margin: Margin = None,
+    allow_other_counts: AllowOtherCounts = False,
+    overwrite: Overwrite = False,
+) -> None:
     from mmattn.segmentation.face_parsing import LFWPLDataset  # late: mmseg prints when it is imported
 
-    fill_in(args)
-    sources = [args.images, args.labels, args.lists, *([args.align] if args.align else [])]
-    with label_folder(args.out_dir, args.overwrite, sources) as scratch:
-        images = find(unpack(args.images, scratch), '[!._]*_[0-9]*.jpg').parent.parent
-        labels = find(unpack(args.labels, scratch), '[!._]*_[0-9]*.ppm').parent
-        listed, faults = read_lists(args.lists, LISTS, read_name, args.allow_other_counts)
+    size, margin = alignment_options(align, size, margin, 250)
+    sources = [images, labels, lists, *([align] if align else [])]
+    with label_folder(out_dir, overwrite, sources) as scratch:
+        photographs = find(unpack(images, scratch), '[!._]*_[0-9]*.jpg').parent.parent
+        masks = find(unpack(labels, scratch), '[!._]*_[0-9]*.ppm').parent
+        listed, faults = read_lists(lists, LISTS, read_name, allow_other_counts)
         faces = [
-            Face(split, name, location, images / name.rpartition('_')[0] / f'{name}.jpg', (labels / f'{name}.ppm',))
+            Face(split, name, location, photographs / name.rpartition('_')[0] / f'{name}.jpg', (masks / f'{name}.ppm',))
             for split, name, location in listed
         ]
-        convert_faces(faces, faults, read_colors, LFWPLDataset.METAINFO['palette'], scratch / 'new', args.align, args)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Convert LFW-PL to the layout of mmseg.')
-    parser.add_argument('--images', type=Path, required=True, help='folder or archive lfw-funneled')
-    parser.add_argument('--labels', type=Path, required=True, help='folder or archive parts_lfw_funneled_gt_images')
-    parser.add_argument('--lists', type=Path, required=True, help='folder with parts_train.txt and the other two')
-    parser.add_argument('--out-dir', type=Path, default=Path('data/lfw_pl'), help='default: %(default)s')
-    parser.add_argument(
-        '--align', type=Path, metavar='LANDMARKS', help='align the faces by the landmarks in this folder'
-    )
-    add_arguments(parser, size=250)
-    return run_converter(convert, parser, argv)
+        convert_faces(
+            faces, faults, read_colors, LFWPLDataset.METAINFO['palette'], scratch / 'new', align, size, margin
+        )
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

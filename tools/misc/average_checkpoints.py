@@ -5,9 +5,13 @@
 
 The papers on translation test such an average. Floating-point weights are averaged in float64; other entries, such as
 counters, are those of the last checkpoint, as is the meta information. Optimizer and schedules are not kept.
+
+Args:
+    checkpoints: checkpoints, or, with --last, a work dir
+    last: average the latest checkpoints of the work dir, this many
+    out: path of the new checkpoint; an existing file is an error
 """
 
-import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +19,7 @@ from pathlib import Path
 import torch
 
 from mmattn import engine
+from mmattn.utils.arguments import command
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.trained_model import model_differences, trained_model
@@ -88,23 +93,16 @@ def training_differences(meta: dict, first: dict) -> list[str]:
     return [f'dataset_meta.{name} of the data' for name in names] + model_differences(model, trained)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Average the weights of checkpoints')
-    parser.add_argument('checkpoints', type=Path, nargs='+', help='checkpoints, or, with --last, a work dir')
-    parser.add_argument('--last', type=int, help='average the latest checkpoints of the work dir, this many')
-    parser.add_argument(
-        '--out', type=Path, required=True, help='path of the new checkpoint; an existing file is an error'
-    )
-    args = parser.parse_args()
-    paths = args.checkpoints
-    if args.last is not None:
-        if len(paths) != 1 or not paths[0].is_dir():
-            raise NotADirectoryError(f'--last requires one work dir; got {" ".join(map(str, paths))}')
-        if args.last < 1:
-            raise ValueError(f'--last must be at least 1; got {args.last}')
-        paths = last_checkpoints(paths[0], args.last)
-    write_checkpoint(args.out, paths, average)
-    print(f'{args.out}: the mean of {", ".join(map(str, paths))}')
+@command
+def main(checkpoints: list[Path], *, last: int | None = None, out: Path) -> None:
+    if last is not None:
+        if len(checkpoints) != 1 or not checkpoints[0].is_dir():
+            raise NotADirectoryError(f'--last requires one work dir; got {" ".join(map(str, checkpoints))}')
+        if last < 1:
+            raise ValueError(f'--last must be at least 1; got {last}')
+        checkpoints = last_checkpoints(checkpoints[0], last)
+    write_checkpoint(out, checkpoints, average)
+    print(f'{out}: the mean of {", ".join(map(str, checkpoints))}')
 
 
 if __name__ == '__main__':

@@ -4,14 +4,17 @@
 
 The order is that of ``members`` in the config. The vocabularies must be equal; the meta information is that of the
 first checkpoint. Optimizer and schedules are not kept.
+
+Args:
+    out: path of the new checkpoint; an existing file is an error
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from average_checkpoints import read_checkpoint, write_checkpoint
 
+from mmattn.utils.arguments import command
 from mmattn.utils.command import run
 
 
@@ -45,15 +48,10 @@ def ensemble(paths: Sequence[Path]) -> dict:
     return dict(meta=checkpoints[0]['meta'], state_dict=state)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Make the checkpoint of an ensemble of captioning models')
-    parser.add_argument('checkpoints', type=Path, nargs='+', help='checkpoints, in the order of the models')
-    parser.add_argument(
-        '--out', type=Path, required=True, help='path of the new checkpoint; an existing file is an error'
-    )
-    args = parser.parse_args()
-    write_checkpoint(args.out, args.checkpoints, ensemble)
-    print(f'{args.out}: the ensemble of {", ".join(map(str, args.checkpoints))}')
+@command
+def main(checkpoints: list[Path], *, out: Path) -> None:
+    write_checkpoint(out, checkpoints, ensemble)
+    print(f'{out}: the ensemble of {", ".join(map(str, checkpoints))}')
 
 
 if __name__ == '__main__':

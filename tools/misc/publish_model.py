@@ -6,7 +6,6 @@ Weights and meta information (data set, config, epoch, iteration) are kept; opti
 are removed.
 """
 
-import argparse
 import hashlib
 import io
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from mmattn.engine import read_checkpoint
+from mmattn.utils.arguments import command
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
 
@@ -39,12 +39,9 @@ def publish(source: Path, target: Path) -> Path:
     return published
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description='Prepare a checkpoint for publication')
-    parser.add_argument('in_file', type=Path, help='checkpoint')
-    parser.add_argument('out_file', type=Path, help='path of the new checkpoint; -<hash>.pth replaces its suffix')
-    args = parser.parse_args()
-    print(publish(args.in_file, args.out_file))
+@command
+def main(in_file: Path, out_file: Path) -> None:
+    print(publish(in_file, out_file))
 
 
 if __name__ == '__main__':

@@ -1,10 +1,12 @@
 """What the runs of a command may use: GPUs, simultaneous runs, processes that load data."""
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+
+from mmattn.utils.arguments import UsageError
 
 
 class Machine(NamedTuple):
@@ -25,25 +27,30 @@ class Machine(NamedTuple):
     in_forks: bool = False
 
 
-def add_machine(parser: ArgumentParser) -> None:
-    """Add the arguments ``--gpus``, ``--jobs`` and ``--workers``."""
-    parser.add_argument('--gpus', help='numbers of the GPUs, each for one run at a time: 0,1,…; default: the first')
-    parser.add_argument(
-        '--jobs',
-        type=int,
-        help='simultaneous runs, per GPU if any; they share the cores; default: 1, for --rehearse --all of '
-        'reproduce.py the cores',
-    )
-    parser.add_argument('--workers', type=int, help="data loading processes of a run; default: the config's")
+@dataclass(kw_only=True)
+class MachineArguments:
+    """What commands with several runs are given.
 
+    Args:
+        gpus: numbers of the GPUs, each for one run at a time: 0,1,…; default: the first
+        jobs: simultaneous runs, per GPU if any; they share the cores; default: 1, for --rehearse --all of reproduce.py
+            the cores
+        workers: data loading processes of a run; default: the config's
+    """
 
-def read_machine(parser: ArgumentParser, args: Namespace) -> Machine:
-    """Return the machine of the arguments. Wrong ones are usage errors."""
-    for name, least in (('jobs', 1), ('workers', 0)):
-        if getattr(args, name) is not None and getattr(args, name) < least:
-            parser.error(f'--{name} must be {least} or more; got {getattr(args, name)}')
-    gpus = args.gpus.split(',') if args.gpus else []
-    unknown = [gpu for gpu in gpus if not gpu.isdecimal() or int(gpu) >= torch.cuda.device_count()]
-    if unknown or len(set(gpus)) < len(gpus):
-        parser.error(f'--gpus must be different numbers below {torch.cuda.device_count()}; got {",".join(gpus)}')
-    return Machine(gpus, args.jobs or 1, args.workers)
+    gpus: str | None = None
+    jobs: int | None = None
+    workers: int | None = None
+
+    def read(self) -> Machine:
+        """Return what the runs may use. Wrong arguments are errors of usage."""
+        for name, least in (('jobs', 1), ('workers', 0)):
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise UsageError(f'--{name} must be {least} or more; got {getattr(self, name)}')
+        gpus = self.gpus.split(',') if self.gpus else []
+        unknown = [gpu for gpu in gpus if not gpu.isdecimal() or int(gpu) >= torch.cuda.device_count()]
+        if unknown or len(set(gpus)) < len(gpus):
+            raise UsageError(
+                f'--gpus must be different numbers below {torch.cuda.device_count()}; got {",".join(gpus)}'
+            )
+        return Machine(gpus, self.jobs or 1, self.workers)

@@ -1,11 +1,10 @@
 """Functions that the converters of HELEN and LFW-PL share: split lists, argmax of soft labels, optional alignment."""
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -13,6 +12,9 @@ from PIL import Image
 from mmattn.segmentation.conversion import copy_image, read_together, save_labels, size_text
 from mmattn.segmentation.face_parsing.alignment import Alignment, mostly_inside, read_all_landmarks
 from mmattn.utils.conversion import Fault, convert_all
+
+MARGIN = 'with --align: margin around the mean face on each side, as a share of its longer side; default: 0.5'
+Margin = Annotated[float | None, MARGIN]
 
 
 class Face(NamedTuple):
@@ -25,28 +27,11 @@ class Face(NamedTuple):
     labels: tuple[Path, ...]
 
 
-def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
-    """Add the arguments of both converters."""
-    parser.add_argument('--size', type=int, help=f'side of the images with --align, in pixels ({size})')
-    parser.add_argument(
-        '--margin',
-        type=float,
-        help='with --align: margin around the mean face on each side, as a share of its longer side (0.5)',
-    )
-    parser.set_defaults(default_size=size)
-    parser.add_argument(
-        '--allow-other-counts',
-        action='store_true',
-        help='for a part of the release: only warn if the length of a list differs from the release',
-    )
-
-
-def fill_in(args: argparse.Namespace) -> None:
-    """Set the defaults of ``--size`` and ``--margin``. Giving them without ``--align`` is a fault."""
-    if args.align is None and (args.size, args.margin) != (None, None):
+def alignment_options(align: object, size: int | None, margin: float | None, default_size: int) -> tuple[int, float]:
+    """Return the size and margin of aligned faces. Giving them without ``--align`` is a fault."""
+    if align is None and (size, margin) != (None, None):
         raise Fault('--size and --margin are options of --align')
-    args.size = args.default_size if args.size is None else args.size
-    args.margin = 0.5 if args.margin is None else args.margin
+    return default_size if size is None else size, 0.5 if margin is None else margin
 
 
 def read_lists(
@@ -89,7 +74,8 @@ def convert_faces(
     palette: Sequence[Sequence[int]],
     out: Path,
     landmarks: Path | None,
-    args: argparse.Namespace,
+    size: int,
+    margin: float,
 ) -> None:
     """Write mmseg's layout to the new folder ``out``. All files of all faces are checked, even after a fault.
 
@@ -101,7 +87,8 @@ def convert_faces(
         palette (sequence): colours of the labels.
         out (Path): folder to create.
         landmarks (Path, optional): folder of landmarks, to align the faces.
-        args (argparse.Namespace): with ``size`` and ``margin``.
+        size (int): side of aligned faces, in pixels.
+        margin (float): margin around the mean face on each side, as a share of its longer side.
     """
     faults, align = list(faults), None
     points: dict[str, np.ndarray] = {}
@@ -110,7 +97,7 @@ def convert_faces(
         training = [face.name for face in faces if face.split == 'train']
         faults += missing
         if not faults:
-            align = Alignment(points, training, args.size, args.margin)
+            align = Alignment(points, training, size, margin)
 
     def convert(face: Face) -> None:
         image, labels, wrong = read_together(face.image, face.labels, read_label)
