@@ -216,10 +216,11 @@ def print_table(rows: list[Row]) -> None:
             ', '.join(f'{key} {value:g}' for key, value in row.metrics.items()),
             row.baseline or '',
             row.configs[-1],
+            row.needs,
         ]
         for row in rows
     )
-    print(markdown(['setting', 'data', 'paper', 'baseline', 'config'], lines))
+    print(markdown(['setting', 'data', 'paper', 'baseline', 'config', 'parameters, MACs, time'], lines))
     print(f'For --dataset: {", ".join(fitting_data(rows))}')
 
 

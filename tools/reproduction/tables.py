@@ -39,6 +39,7 @@ class Row(NamedTuple):
     costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
     members: list[Any] = []  # rows whose models are joined
     deviations: dict[str, str] = {}  # from the source, in words
+    needs: str = ''  # parameters, multiply-accumulates, and hours where they were measured
     paper: str = ''  # title of the paper and chapter; '' if the table is our own
 
     @property
@@ -70,6 +71,7 @@ def read_tables() -> dict[str, list[Row]]:
                 entry.get('Baseline Setting'),
                 costs=_costs(models.values(), model, entry.get('Options', {})),
                 members=entry.get('Members', []),
+                needs='; '.join(_needs(stage, entry.get('Options', {})) for stage in stages),
             )
             numbers = () if row.members else range(1, len(stages) + 1)  # the members' rows say it
             stated = [settings(collections, row, number) for number in numbers]
@@ -105,13 +107,36 @@ def _costs(models: Iterable[dict[str, Any]], model: dict[str, Any], options: dic
     return {}
 
 
+def _needs(model: dict[str, Any], options: dict[str, Any]) -> str:
+    """Describe what a training needs. Options change a network, so that figures of the config are not theirs."""
+    if options:
+        return 'not measured'
+    parts = []
+    if counts := model.get('Counts'):
+        sides = '×'.join(map(str, counts['Input']))
+        parts.append(f'{counts["Parameters (M)"]:g} M, {counts["MACs (G)"]:g} G MACs of {sides}')
+    for measured in model.get('Measured', ()):
+        hours = model['Metadata']['Iterations'] * measured['ms'] / 3_600_000
+        parts.append(
+            f'{hours:.1f} h of training steps alone ({measured["Precision"]}) on each {measured["GPU"]} with '
+            f'{measured["Samples"]} samples, {measured["Peak (MiB)"] / 1024:.1f} GiB'
+        )
+    return ', '.join(parts if model.get('Measured') else [*parts, 'not measured'])
+
+
 def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
     """Return the rows of a table and a further one: another row with other settings, which is its baseline."""
     if any(row.name == name for row in rows):
         raise ValueError(f"there is a row '{name}' already")
     variants = [
         row._replace(
-            name=name, baseline=of, metrics={}, costs={}, options={**row.options, **options}, other_setting=None
+            name=name,
+            baseline=of,
+            metrics={},
+            costs={},
+            needs='not measured',
+            options={**row.options, **options},
+            other_setting=None,
         )
         for row in rows
         if row.name == of
