@@ -205,7 +205,8 @@ class SegmentationInferencer(MMSegInferencer):
             scale=scale,
             opacity=opacity,
             probabilities=probabilities,
-            windows=windows,
+            tile=windows and windows[0],
+            stride=windows and windows[1],
             legend=legend,
         )
         faults: dict[str, str] = {}
