@@ -169,25 +169,25 @@ def test_blocks_of_code_are_of_their_language(page):
             assert language in ('bibtex', 'diff', 'text')
 
 
-def test_options_of_commands_are_those_of_the_tools():
-    """Each ``--option`` of a command is in the code of its tool, or in what all tools share."""
-    libraries = (f'mmattn/{folder}/conversion.py' for folder in ('language/translation', 'language/regions', 'utils'))
-    places = 'mmattn/engine/command_line.py', 'tools/reproduction/machine.py', *libraries
-    shared = ''.join((ROOT / place).read_text() for place in places)
-    commands = [
-        (page, *command)
-        for page in PAGES
-        for language, code in CODE.findall((ROOT / page).read_text())
-        if language == 'bash'
-        for command in re.findall(r'^[^#\n]*\bpython (tools/\S+\.py)([^#\n]*)', code.replace('\\\n', ' '), re.MULTILINE)
-    ]
-    assert len(commands) > 30
-    assert not [
-        (page, tool, option)
-        for page, tool, arguments in commands
-        for option in re.findall(r'(?<!\S)--[a-z0-9-]+', arguments)
-        if f"'{option}'" not in (ROOT / tool).read_text() + shared
-    ]
+COMMANDS = {}  # by tool, the options that pages print, and a page of each
+for page in PAGES:
+    for language, code in CODE.findall((ROOT / page).read_text()):
+        lines = code.replace('\\\n', ' ') if language == 'bash' else ''
+        for name, arguments in re.findall(r'^[^#\n]*\bpython tools/(\S+\.py)([^#\n]*)', lines, re.MULTILINE):
+            options = re.findall(r'(?<!\S)--[a-z0-9-]+', arguments)
+            COMMANDS.setdefault(name, {}).update(dict.fromkeys(options, page))
+
+
+@pytest.mark.parametrize('name', sorted(name for name in COMMANDS if COMMANDS[name]))
+def test_options_of_commands_are_those_of_the_tools(name):
+    done = run_command(tool(name, '--help'))
+    assert done.returncode == 0, done.stderr
+    known = set(re.findall(r'(?<![\w-])--[a-z0-9-]+', done.stdout))
+    assert not {option: page for option, page in COMMANDS[name].items() if option not in known}
+
+
+def test_pages_print_commands():
+    assert len(COMMANDS) > 20
 
 
 def test_every_page_is_reached_from_the_readme():
