@@ -5,7 +5,7 @@ model = dict(
     num_maps=2,
     radius=6,
     edge_radius=0.065,
-    test_cfg=dict(scale=(856, 480)),  # finer maps: half-size frames are doubled
+    test_cfg=dict(scale=(856, 480), max_frames=16),  # finer maps: half-size frames are doubled
     backbone=dict(
         type='mmseg.MobileNetV2',
         strides=(1, 2, 2, 1, 1, 1, 1),

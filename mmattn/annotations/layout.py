@@ -174,16 +174,18 @@ def source_name(image: Path) -> str:
 def parted_groups(pictures: Mapping[Path, Picture]) -> list[str]:
     """Return the sources whose copies, or the clips whose frames, are in several splits.
 
-    Folders that are named after splits do not count.
+    Folders that are named after splits do not count. Nor do images of one name, unless Roboflow made it: each split may
+    be numbered from 1.
     """
     names = {}
     for path in pictures:
         parents = [part for part in path.parts[:-1] if not split_named(part)]
         names[path] = Path(*parents, path.name)
-    group_of, splits = groups([*names.values()]), defaultdict(set)
+    group_of, splits = groups([*names.values()]), defaultdict[str, dict](dict)
     for path, name in names.items():
-        splits[group_of[name]].add(pictures[path].split)
-    return sorted(group for group, present in splits.items() if len(present) > 1)
+        of_tool = source_name(path) != path.stem
+        splits[group_of[name]].setdefault(path if of_tool else path.name, pictures[path].split)
+    return sorted(group for group, present in splits.items() if len({*present.values()}) > 1)
 
 
 def groups(names: Iterable[Path]) -> dict[Path, str]:

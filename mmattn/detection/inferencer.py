@@ -68,7 +68,6 @@ class DetectionInferencer(DetInferencer):
         check_model(cfg, BaseDetector, 'a detector')
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
-        self._trained = dict(model=cfg.model.to_dict(), weights=weights_digest(self.model))
         prepare_for_inference(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
 
@@ -111,12 +110,15 @@ class DetectionInferencer(DetInferencer):
         check_writable(vis_dir)
         paths = list_images(inputs)
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], vis_dir)
-        settings = dict(
-            self._trained,
-            meta=self.model.dataset_meta,
-            pipeline=self.cfg.test_dataloader.dataset.pipeline,
-            score_threshold=score_threshold,
-        )
+        settings: dict[str, Any] = {}
+        if progress_file is not None:  # a digest of the weights takes time
+            settings = dict(
+                model=self.cfg.model.to_dict(),
+                weights=weights_digest(self.model),
+                meta=self.model.dataset_meta,
+                pipeline=self.cfg.test_dataloader.dataset.pipeline,
+                score_threshold=score_threshold,
+            )
         written, faults = [], []
         with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
             for path in track(paths, 'Inference', disable=not self.show_progress):
@@ -129,7 +131,7 @@ class DetectionInferencer(DetInferencer):
                     write_text(boxes, json.dumps(self.pred2dict(sample)))
                     with atomic_write(picture) as temporary:
                         Image.fromarray(self._draw(path, sample)).save(temporary)
-                    finish(path)
+                    finish(path, (boxes, picture))
                 written.append(boxes)
         if faults:
             rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''

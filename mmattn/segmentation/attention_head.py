@@ -42,7 +42,7 @@ class AttentionHead(ShownOptions, IgnoredBatch, FCNHead):
         2
     """
 
-    layer: ClassVar[Any] = None
+    layer: ClassVar[Any]  # not set here: a subclass may have a module of this name
     attribute = 'attention'  # the layer's, and so the prefix of its weights in a checkpoint
 
     def __init__(self, attention: dict | None = None, num_convs: int = 2, **kwargs: Any) -> None:
@@ -52,17 +52,26 @@ class AttentionHead(ShownOptions, IgnoredBatch, FCNHead):
         options = {name: kwargs.pop(name) for name in self.layer_options() if name in kwargs}
         super().__init__(num_convs=2, **kwargs)
         layer = None
-        if self.layer is not None:
-            shared = {name: getattr(self, name) for name in signature(self.layer).parameters if name in SHARED}
-            layer = self.layer(in_channels=self.channels, **{**shared, **(attention or {}), **options})
+        if (own := self.layer_type()) is not None:
+            named = attention or {}
+            if others := sorted(named.keys() - parameters(own).keys() | named.keys() & {'in_channels'}):
+                raise TypeError(f'attention has the options of {own.__name__}, without in_channels; got {others}')
+            shared = {name: getattr(self, name) for name in signature(own).parameters if name in SHARED}
+            layer = own(in_channels=self.channels, **{**shared, **named, **options})
         elif attention is not None:
             layer = MODELS.build(dict(attention, in_channels=self.channels))
         setattr(self, self.attribute, layer)
 
     @classmethod
+    def layer_type(cls) -> Any:
+        """Return the class ``layer``, if there is one."""
+        return getattr(cls, 'layer', None)
+
+    @classmethod
     def layer_options(cls) -> dict[str, Parameter]:
         """List the options of ``layer`` that the head does not have."""
-        options, stock = {} if cls.layer is None else signature(cls.layer).parameters, parameters(FCNHead)
+        own, stock = cls.layer_type(), parameters(FCNHead)
+        options = {} if own is None else signature(own).parameters
         return {name: x for name, x in options.items() if name not in stock and x.kind != x.VAR_KEYWORD}
 
     @classmethod

@@ -189,14 +189,21 @@ def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tu
     for channel in (1, 2):
         codes <<= 8
         codes |= mask[..., channel]
-    present = np.zeros(1 << 24, bool)  # sorting the pixels of a large mask takes a hundred times as long
-    present[codes] = True
-    values = np.flatnonzero(present)
+    is_large = codes.size > 1 << 20  # sorting its pixels takes a hundred times as long as a table of all colours
+    if is_large:
+        present = np.zeros(1 << 24, bool)
+        present[codes] = True
+        values = np.flatnonzero(present)
+    else:
+        values, indices = np.unique(codes, return_inverse=True)
+        values = values.astype(np.int64)
     colours = np.stack([values >> 16, values >> 8 & 255, values & 255], -1)
     squares = (colours**2).sum(-1)[:, None] - 2 * colours @ palette.colours.T + (palette.colours**2).sum(-1)
     distance = np.sqrt(squares.min(-1))
     labels = np.where(distance <= max_distance, palette.labels[squares.argmin(-1)], np.uint8(IGNORED))
     far = {','.join(map(str, colours[i])): distance[i] for i in np.flatnonzero(distance > max_distance).tolist()}
+    if not is_large:
+        return labels[indices.reshape(codes.shape)], far
     table = np.zeros(1 << 24, np.uint8)
     table[values] = labels
     return table[codes], far
@@ -328,31 +335,38 @@ def cut_images(folder: Path, crop: int) -> None:
     """Replace the training images and masks of ``folder`` by pieces of at most twice the side of a crop.
 
     To read a crop, a data loader decodes the whole file: of pieces, it decodes four times what it needs, of an image
-    of many megapixels a hundred times. Pieces do not overlap, except for the last ones of each axis.
+    of many megapixels a hundred times. Pieces do not overlap, except for the last ones of each axis. They are called
+    ``<name>_<top>_<left>``.
     """
-    images = sorted(path for path in (folder / 'img_dir/train').rglob('*') if path.is_file())
+    whole, pieces = ({kind: folder / kind / part for kind in ('img_dir', 'ann_dir')} for part in ('train', 'pieces'))
+    images = sorted(path for path in whole['img_dir'].rglob('*') if path.is_file())
     plain = all(map(is_plain_picture, images))
-    count = 0
 
     def cut(path: Path) -> None:
-        nonlocal count
         image = read_picture(path)
-        mask = (folder / 'ann_dir' / path.relative_to(folder / 'img_dir')).with_suffix('.png')
+        place = path.relative_to(whole['img_dir'])
+        mask = (whole['ann_dir'] / place).with_suffix('.png')
         with Image.open(mask) as opened:
             labels, palette = np.array(opened), np.array(opened.getpalette()).reshape(-1, 3)[:IGNORED].tolist()
-        path.unlink()
-        mask.unlink()
         for y in tile_positions(image.shape[0], 2 * crop, 2 * crop):
             for x in tile_positions(image.shape[1], 2 * crop, 2 * crop):
                 part = slice(y, y + 2 * crop), slice(x, x + 2 * crop)
-                name = f'{path.stem}_{y}_{x}'
+                name = place.with_name(f'{path.stem}_{y}_{x}{piece_suffix(plain)}')
+                target, of_mask = pieces['img_dir'] / name, (pieces['ann_dir'] / name).with_suffix('.png')
+                for file in (target, of_mask):
+                    file.parent.mkdir(parents=True, exist_ok=True)
                 if plain:
-                    Image.fromarray(image[part]).save(path.with_name(f'{name}.png'), compress_level=1)
+                    Image.fromarray(image[part]).save(target, compress_level=1)
                 else:
-                    np.save(path.with_name(f'{name}.npy'), image[part])
-                save_labels(mask.with_name(f'{name}.png'), labels[part], palette)
-                count += 1
+                    np.save(target, image[part])
+                save_labels(of_mask, labels[part], palette)
+        path.unlink()
+        mask.unlink()
 
     if faults := convert_all(images, cut):
         raise Fault(*faults)
+    for kind, made in pieces.items():
+        shutil.rmtree(whole[kind])
+        made.rename(whole[kind])
+    count = sum(path.is_file() for path in whole['img_dir'].rglob('*'))
     print(f'{len(images)} training images are cut into {count} pieces of at most {2 * crop}×{2 * crop}')

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,8 +109,8 @@ class SegmentationInferencer(MMSegInferencer):
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
-        self._trained = dict(model=cfg.model.to_dict(), weights=weights_digest(self.model), amp=amp)
         prepare_for_inference(self.model)
+        self._amp = amp
         self._precision = inference_precision(device, amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
 
@@ -198,26 +198,31 @@ class SegmentationInferencer(MMSegInferencer):
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
         places = _georeferences(paths) if geojson else {}
 
-        settings = dict(
-            self._trained,
-            meta=self.model.dataset_meta,
-            pipeline=self.cfg.test_dataloader.dataset.pipeline,
-            scale=scale,
-            opacity=opacity,
-            probabilities=probabilities,
-            tile=windows and windows[0],
-            stride=windows and windows[1],
-            legend=legend,
-        )
+        settings: dict[str, Any] = {}
+        if progress_file is not None:  # a digest of the weights takes time
+            settings = dict(
+                model=self.cfg.model.to_dict(),
+                weights=weights_digest(self.model),
+                amp=self._amp,
+                meta=self.model.dataset_meta,
+                pipeline=self.cfg.test_dataloader.dataset.pipeline,
+                scale=scale,
+                opacity=opacity,
+                probabilities=probabilities,
+                tile=windows and windows[0],
+                stride=windows and windows[1],
+                legend=legend,
+            )
         faults: dict[str, str] = {}
         with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
             kinds = ('pred/{}.png', 'vis/{}.png', *(['prob/{}.npy'] if probabilities else []))
-            rest = [
-                path for path in paths if not is_finished(path, [out / kind.format(Path(path).stem) for kind in kinds])
-            ]
+            outputs = {path: [out / kind.format(Path(path).stem) for kind in kinds] for path in paths}
+            rest = [path for path in paths if not is_finished(path, outputs[path])]
             items = ((path, self._read(path, pipeline)) for path in rest)
             results = (
-                self._tiled(items, pipeline, batch_size, *windows) if windows else self._predict(items, batch_size)
+                self._tiled(items, pipeline, batch_size, *windows, tile is not None)
+                if windows
+                else self._predict(items, batch_size)
             )
             for path, result in track(zip(rest, results), 'Inference', len(rest), disable=not self.show_progress):
                 try:
@@ -225,7 +230,7 @@ class SegmentationInferencer(MMSegInferencer):
                         raise _ModelError(result)
                     with self._precision:  # the tiles of an image are segmented while it is written
                         self._write(path, result, out, opacity, probabilities, legend)
-                    finish(path)
+                    finish(path, outputs[path])
                 except _ModelError as error:
                     faults[path] = str(error)
         done = [path for path in paths if path not in faults]
@@ -371,6 +376,7 @@ class SegmentationInferencer(MMSegInferencer):
         batch_size: int,
         tile: tuple[int, int],
         stride: tuple[int, int],
+        asked: bool,
     ) -> Iterator['_Result | str']:
         warned = False
         for path, item in items:
@@ -381,7 +387,8 @@ class SegmentationInferencer(MMSegInferencer):
             (height, width), original = image.shape[1:], sample.ori_shape
             made = f'{width}×{height} of {original[1]}×{original[0]} pixels'
             if (height, width) != original and not any(map(_resizes, pipeline.transforms)):
-                yield f'tiles require a test pipeline that keeps the size, or has a Resize; it makes {made}'
+                fault = f'tiles require a test pipeline that keeps the size, or has a Resize; it makes {made}'
+                yield from [fault] if asked else self._segment([item])  # the windows of the config, by the model
                 continue
             if pipeline is self.pipeline and not warned and max(height, width) <= max(tile) < max(original):
                 warned = True

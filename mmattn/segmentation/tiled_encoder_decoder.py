@@ -19,8 +19,8 @@ class TiledEncoderDecoder(EncoderDecoder):
 
     mmseg pads the logits of each window to the size of the image, and holds several maps of all classes: time grows
     with the square of the number of pixels. Here, a window costs the same in any image, and the labels are computed
-    row by row. They are the same. Samples have ``pred_sem_seg``, uint8 ``(1, H, W)`` of up to 256 classes, and no
-    ``seg_logits``, except with flips, as test-time augmentation has them.
+    row by row. They are the same. Samples have ``pred_sem_seg``, int16 ``(1, H, W)``, and no ``seg_logits``. With
+    flips, as test-time augmentation needs them here, samples are those of ``EncoderDecoder``.
 
     Args:
         test_cfg (dict): ``mode='slide'``, ``crop_size`` and ``stride``, each height and width, as in mmseg.
@@ -44,9 +44,7 @@ class TiledEncoderDecoder(EncoderDecoder):
             return super().predict(inputs, data_samples)
         for image, sample in zip(inputs, data_samples):
             shape = sample.ori_shape
-            labels = torch.empty(
-                1, *shape, dtype=torch.uint8 if self.num_classes <= 256 else torch.int64, device=inputs.device
-            )
+            labels = torch.empty(1, *shape, dtype=torch.int16, device=inputs.device)  # metrics also write -1 there
             rows, top = self._rows(image, [sample.metainfo]), 0
             for logits in resize_rows(rows, image.shape[1:], shape, self.align_corners, self.test_cfg.crop_size[0]):
                 labels[0, top : top + logits.shape[1]] = (

@@ -64,12 +64,14 @@ def join_tiles(
         channels (int): channels of the results.
         device (torch.device): where the results are.
         size (tuple[int, int]): height and width of a tile.
-        stride (tuple[int, int]): distance between tiles, down and across.
+        stride (tuple[int, int]): distance between tiles, down and across, 1 to ``size``.
         batch_size (int): maximum number of tiles that ``forward`` receives together. Defaults to 1.
 
     Yields:
         Tensor: ``(channels, h, W)``. The heights ``h`` add up to ``H``.
     """
+    if not all(1 <= step <= side for step, side in zip(stride, size)):
+        raise ValueError(f'the stride of tiles must be 1 to their size {tuple(size)}; got {tuple(stride)}')
     _, height, width = image.shape
     ys, xs = tile_positions(height, size[0], stride[0]), tile_positions(width, size[1], stride[1])
     overlaps = _overlaps(ys, height, size[0]).to(device)[:, None] * _overlaps(xs, width, size[1]).to(device)

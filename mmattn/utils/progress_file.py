@@ -94,31 +94,32 @@ def open_progress(
 @contextmanager
 def open_file_progress(
     path: str | Path | None, settings: Mapping[str, Any], resume: bool
-) -> Iterator[tuple[Callable[[str, Iterable[Path]], bool], Callable[[str], None]]]:
+) -> Iterator[tuple[Callable[[str, Iterable[Path]], bool], Callable[[str, Iterable[Path]], None]]]:
     """Open the progress file of a run that writes files for each input file, see :func:`open_progress`.
 
-    Yields two functions. The first says whether an input was finished: it has not changed since, and its outputs
-    exist. The second adds a finished input.
+    Yields two functions of an input and its outputs. The first says whether this run finished it, and neither the
+    input nor the outputs have changed since. The second adds it when its outputs are written.
     """
     with open_progress(path, settings, resume) as (done, add):
-        finished = [record.get('input') for record in done.values()]
+        finished = {tuple(state and tuple(state) for state in record.get('files', ())) for record in done.values()}
 
         def is_finished(source: str, outputs: Iterable[Path]) -> bool:
-            return bool(finished) and _state(source) in finished and all(output.exists() for output in outputs)
+            return bool(finished) and (_state(source), *map(_state, outputs)) in finished
 
-        def finish(source: str) -> None:
-            finished.append(_state(source))
-            add({len(finished): dict(input=finished[-1])})
+        def finish(source: str, outputs: Iterable[Path]) -> None:
+            states = _state(source), *map(_state, outputs)
+            finished.add(states)
+            add({len(finished): dict(files=states)})
 
         yield is_finished, finish
 
 
-def _state(path: str) -> list | None:
+def _state(path: str | Path) -> tuple[str, int, int] | None:
     try:
         stat = Path(path).stat()
     except OSError:
         return None
-    return [str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns]
+    return str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns
 
 
 def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
@@ -137,7 +138,10 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
         differing = [key for key in settings if records[0].get(key) != settings[key]]
         if differing:
             names = ', '.join(shorten(differing, 10))
-            raise ValueError(f'{path} has the finished predictions of another run, which differs in {names}')
+            raise ValueError(
+                f'{path} has the finished predictions of another run, which differs in {names}. To start '
+                'again, set resume=False, or --overwrite in place of --resume'
+            )
     file.truncate()  # removes an incomplete last line
     return {record.pop('index'): record for record in records[1:]}
 

@@ -63,8 +63,11 @@ def model_differences(model: Mapping[str, Any], trained: Mapping[str, Any]) -> l
         ...     dict(type='mmattn.A', attention=dict(attention, smoothing='zscore')),
         ...     dict(type='mmattn.A', attention=attention, test_cfg=dict(beam=3)))
         ["model.attention.smoothing is 'zscore' (in training: not set)"]
+        >>> model_differences(dict(type='mmattn.TiledEncoderDecoder', neck=1), dict(type='EncoderDecoder'))
+        ['model.neck is 1 (in training: not set)']
     """
-    return [*differences('model', model, trained, _is_compared)] if type_name(model) == type_name(trained) else []
+    same = _kind(model.get('type')) == _kind(trained.get('type'))
+    return [*differences('model', model, trained, _is_compared)] if same else []
 
 
 def warn_of_differences(path: str, meta: Mapping[str, Any], model: Mapping[str, Any]) -> None:
@@ -111,8 +114,8 @@ def value_text(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    # SyncBN computes the same as BN in inference.
-    return type_name(dict(type=value)).replace('SyncBN', 'BN')
+    # These compute the same in inference.
+    return type_name(dict(type=value)).replace('SyncBN', 'BN').replace('TiledEncoderDecoder', 'EncoderDecoder')
 
 
 def _value(node: ast.expr) -> Any:

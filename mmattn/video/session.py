@@ -155,7 +155,7 @@ class ClipSession:
         self.sampling = sampling
         self.references = references
         self._references: dict[int, _Reference] = {}
-        self._previous: np.ndarray | None = None  # (H, W), ids of the frame before, for `uses_previous`
+        self._previous: tuple[int, np.ndarray] | None = None  # number and ids (H, W) of the frame before
         self._size: tuple[int, ...] | None = None
 
     def __contains__(self, number: int) -> bool:
@@ -178,7 +178,7 @@ class ClipSession:
         for part in self._consecutive(frames):
             ids = known([frame.number for frame in part])
             if ids is not None:
-                self._previous = ids[-1]
+                self._previous = part[-1].number, ids[-1]
             yield from self._segment_part(part) if ids is None else zip(part, ids)
             part.clear()  # before the next one is read
 
@@ -276,7 +276,7 @@ class ClipSession:
             streams = self._streams(part[block], features[block], of_block)
             for at, frame in enumerate(part[block], start):
                 labels = self._labels(frame, streams[at - start], None if fine is None else fine[at], size)
-                self._previous = labels
+                self._previous = frame.number, labels
                 yield frame, labels
 
     def _streams(
@@ -301,9 +301,9 @@ class ClipSession:
     def _previous_masks(self, frame: Frame, ids: list[int], features: Tensor) -> dict[str, Tensor]:
         if not self.model.uses_previous:
             return {}
-        if self._previous is None or self.sampling == 'sparse':  # whose frames are far apart
+        if self._previous is None or self._previous[0] != frame.number - 1:  # an object may have gone anywhere
             return dict(previous=torch.zeros(len(ids), *features.shape[:2], device=features.device))
-        return dict(previous=self._shrink(frame, self._previous, ids, features))
+        return dict(previous=self._shrink(frame, self._previous[1], ids, features))
 
     def _weights(self, numbers: list[int]) -> dict[int, list[dict[int, float]]]:
         """Weigh the references of each object, by id, for frames: see :func:`reference_weights`."""

@@ -17,6 +17,7 @@ import pytest
 from mmengine.config import Config
 from PIL import Image
 
+from mmattn.segmentation.conversion import cut_images
 from mmattn.segmentation.face_parsing import HELENDataset
 from mmattn.segmentation.face_parsing.alignment import fit_similarity
 from reproduction import releases
@@ -335,6 +336,24 @@ def test_large_images_are_cut_for_training_alone(command, tmp_path, out, deep):
         sample = DATASETS.build(dict(part, _scope_='mmseg'))[0]
         assert sample['inputs'].shape == (4 if deep else 3, *size)
         assert sample['data_samples'].gt_sem_seg.shape == size
+
+
+def test_an_image_may_be_called_as_a_piece_of_another_one(tmp_path):
+    for value, name in enumerate(('a', 'a_0_0', 'a_0_0_0_0')):
+        for folder, shape in ('img_dir', (6, 5, 3)), ('ann_dir', (6, 5)):
+            path = tmp_path / folder / 'train' / f'{name}.png'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image = Image.fromarray(np.full(shape, value, np.uint8))
+            if folder == 'ann_dir':
+                image.putpalette([0] * 768)
+            image.save(path)
+    cut_images(tmp_path, 2)
+    for folder in ('img_dir', 'ann_dir'):
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ['train']
+        values = {path.stem: pixels(path) for path in (tmp_path / folder / 'train').iterdir()}
+        assert len(values) == 3 * 4
+        for value, name in enumerate(('a', 'a_0_0', 'a_0_0_0_0')):
+            assert all((values[f'{name}_{y}_{x}'] == value).all() for y in (0, 2) for x in (0, 1))
 
 
 def test_crops_require_a_config(fails, photos):

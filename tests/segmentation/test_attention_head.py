@@ -5,7 +5,7 @@ import torch
 from mmengine.registry import init_default_scope
 from mmseg.models.decode_heads import FCNHead
 
-from mmattn.segmentation import AttentionHead
+from mmattn.segmentation import AttentionHead, BiNLHead
 
 from .test_heads import randomise
 
@@ -17,6 +17,20 @@ def test_the_number_of_convolutions_of_a_stock_config_is_accepted():
     assert AttentionHead(num_convs=2, **HEAD).num_convs == 2
     with pytest.raises(ValueError, match='num_convs must be 2'):
         AttentionHead(num_convs=1, **HEAD)
+
+
+def test_a_subclass_may_have_a_module_called_layer():
+    class Head(AttentionHead):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.layer = torch.nn.Conv2d(8, 8, 1)
+
+    assert Head(**HEAD).layer.weight.shape == (8, 8, 1, 1)
+
+
+def test_options_of_a_fixed_layer_are_not_a_layer():
+    with pytest.raises(TypeError, match=r"attention.*BilateralNonLocal2d.*'type'"):
+        BiNLHead(attention=dict(type='mmattn.BilateralNonLocal2d', window_size=3), **HEAD)
 
 
 @pytest.mark.parametrize('concat_input', [True, False])

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.segmentation import face_parsing
 from mmattn.segmentation.inferencer import SegmentationInferencer
-from mmattn.segmentation.tiles import resize_rows, segment_in_tiles
+from mmattn.segmentation.tiles import join_tiles, resize_rows, segment_in_tiles
 from mmattn.utils import image_files
 from mmattn.utils.paths import config_path
 
@@ -275,6 +275,26 @@ def test_the_windows_of_the_config_are_the_tiles(checkpoint, tmp_path):
         assert (np.array(Image.open(path)) == expected.pred_sem_seg.data[0].numpy()).all()
         maps.append(np.load(tmp_path / kind / 'prob/a.npy'))
     assert (maps[0] == maps[1]).all()
+
+
+def test_a_pipeline_that_pads_leaves_the_windows_of_the_config_to_the_model(checkpoint, tmp_path):
+    Image.fromarray(blocks(70, 90)).save(tmp_path / 'a.png')
+    cfg = config()
+    cfg.model.test_cfg = dict(mode='slide', crop_size=(32, 24), stride=(21, 16))
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Pad', size_divisor=32))
+    inferencer = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)
+    [path] = inferencer(tmp_path / 'a.png', tmp_path / 'out')
+    [expected] = inferencer._segment([inferencer.pipeline(dict(img_path=str(tmp_path / 'a.png')))])
+    [(labels, _)] = expected.rows
+    assert (np.array(Image.open(path)) == labels.numpy()).all()
+    assert labels.unique().numel() > 1
+    with pytest.raises(ValueError, match='keeps the size'):
+        inferencer(tmp_path / 'a.png', tmp_path / 'out', tile=32)
+
+
+def test_windows_with_gaps_are_an_error(model):
+    with pytest.raises(ValueError, match=r'stride.*\(4, 4\).*\(4, 6\)'):
+        next(join_tiles(None, torch.zeros(3, 20, 20), 1, torch.device('cpu'), (4, 4), (4, 6)))
 
 
 def test_tiles_of_a_reduced_image(checkpoint, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mmattn.utils.progress_file import open_progress, progress_path
+from mmattn.utils.progress_file import open_file_progress, open_progress, progress_path
 
 from ..full_disk import full_disk
 
@@ -45,7 +45,7 @@ INDICES = '', '"index": "1"', '"index": null', '"index": true'
 @pytest.mark.parametrize(
     ('content', 'names'),
     [
-        (None, 'out.part .*beam, more$'),
+        (None, r'out.part .*beam, more\b'),
         ('{"beam": 2, "input": "a", "more": 1}\n[1]\nno line break', 'out.part, line 2'),
         ('[{"image_id": 1}]', 'out.part, line 1'),
         *((f'{{"beam": 2, "input": "a", "more": 1}}\n{{{index}}}\n', 'out.part, line 2') for index in INDICES),
@@ -98,3 +98,25 @@ def test_outputs_that_exist(tmp_path):
     for name in ('folder', 'pipe'):
         with pytest.raises(OSError, match=name):
             progress_path(tmp_path / name, False, True)
+
+
+def test_what_has_changed_since_is_done_again(tmp_path):
+    """Inputs, and outputs that another run has rewritten; outputs in another folder are not those of the run."""
+    source, outputs, others = tmp_path / 'a.png', [tmp_path / 'a.json'], [tmp_path / 'other' / 'a.json']
+    for path in (source, *outputs, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('1')
+
+    def finished(places):
+        with open_file_progress(tmp_path / 'part', {}, resume=True) as (is_finished, _):
+            return is_finished(str(source), places)
+
+    with open_file_progress(tmp_path / 'part', {}, resume=True) as (is_finished, finish):
+        assert not is_finished(str(source), outputs)
+        finish(str(source), outputs)
+        assert is_finished(str(source), outputs)
+    assert (finished(outputs), finished(others)) == (True, False)
+    for path in (outputs[0], source):
+        path.write_text('12')
+        assert not finished(outputs)
+        path.write_text('1')

@@ -171,6 +171,20 @@ def test_an_object_that_is_out_of_reach_is_found_when_it_was_lost():
     assert followed[2] == 0
 
 
+def test_after_a_gap_an_object_is_looked_for_everywhere():
+    """It moves by 12 cells between frames that are not consecutive, and again between two runs of one session."""
+    frames, masks = jump(0, 8, 56)
+    late = [*frames[:2], frames[2]._replace(number=31)]
+    assert min(overlaps(build(top_k=3, radius=4), late, masks)) > 0.6
+    session = ClipSession(build(top_k=3, radius=4), references='nearest')
+    frames, masks = jump(56, 64, 72, 8)
+    frames[0], frames[3] = frames[0]._replace(mask=None), frames[3]._replace(mask=masks[3])
+    session.add(frames[3])
+    first, second = ([ids for _, ids in session.segment(frames)] for _ in range(2))
+    assert first[0].any()
+    np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize('radius', [None, 3])
 def test_neither_parts_nor_an_interruption_change_the_masks(radius):
     """Two squares change places in between; where the search begins is read from the masks that are already written."""
@@ -203,7 +217,7 @@ def test_nothing_is_kept_of_earlier_frames(length, monkeypatch):
     monkeypatch.setattr(model, 'object_streams', object_streams)
     session = ClipSession(model, max_frames=4)
     for _ in session.segment(jump(*[8] * length)[0]):
-        kept = [session._previous, *(x for reference in session._references.values() for x in reference)]
+        kept = [session._previous[1], *(x for reference in session._references.values() for x in reference)]
         held.add(sum(x.nbytes for x in kept if hasattr(x, 'nbytes')))
     assert sizes == {(1, 2)}
     assert len(held) == 1

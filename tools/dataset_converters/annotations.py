@@ -44,6 +44,7 @@ from mmattn.segmentation.conversion import (
     open_upright,
     save_labels,
 )
+from mmattn.utils.channels import is_plain_picture
 from mmattn.utils.conversion import Fault, convert_all, output_folder, run_converter, unpack
 from mmattn.utils.faults import shorten
 
@@ -161,7 +162,7 @@ def divide(pictures: Mapping[Path, Picture], args: argparse.Namespace) -> None:
     """Set the splits of pictures that lack one, so that some are for training and some for validation."""
     splits = {picture.split for picture in pictures.values()}
     if {*PARTS} <= splits:
-        if parted := parted_groups(pictures):
+        if not args.ungrouped and (parted := parted_groups(pictures)):
             print(
                 f'warning: the export has copies of an image, or frames of a clip, in several splits, so that results '
                 f'are too good: {", ".join(shorten([Path(group).name for group in parted], 5))}',
@@ -273,6 +274,10 @@ def write_detection(
     args: argparse.Namespace,
 ) -> tuple[list[str], dict[str, Counter], str]:
     """Write images and a COCO file for each split. Return the classes, the boxes of each by split, and the config."""
+    if faults := [
+        f'{path}: other channels than RGB are for --task segmentation' for path in targets if not is_plain_picture(path)
+    ]:
+        raise Fault(*faults)
     if faults := convert_all([*targets], lambda path: write_image(path, new / 'images' / targets[path])):
         raise Fault(*faults)
     counts = {}

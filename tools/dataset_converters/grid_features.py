@@ -53,7 +53,7 @@ def main(
             raise Fault(f'{options.config}: {error}') from error
         return extractor
 
-    extract_images(options, settings, load)
+    extract_images('grid_features.py', options, settings, load)
 
 
 if __name__ == '__main__':

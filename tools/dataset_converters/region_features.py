@@ -51,7 +51,7 @@ def main(
         load_weights(model, read_checkpoint(options.checkpoint), options.checkpoint)
         return RegionExtractor(model.to(device).eval(), inference_pipeline(cfg), **settings)
 
-    extract_images(options, settings, load)
+    extract_images('region_features.py', options, settings, load)
 
 
 if __name__ == '__main__':

@@ -49,7 +49,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 from xml.etree import ElementTree
 
 import numpy as np
@@ -323,7 +323,7 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
 
 @converter
 def main(
-    sample: Literal['buildings', 'trees'],
+    sample: Annotated[str, dict(choices=[*SAMPLES])],
     *,
     out_dir: Path | None = None,
     archive: Path | None = None,

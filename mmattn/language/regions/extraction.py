@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -88,6 +87,7 @@ def read_images(images: Mapping[str, Path], extract: Callable[[Path], Regions]) 
 
 
 def extract_images(
+    command: str,
     options: ExtractionOptions,
     settings: dict[str, Any],
     load: Callable[[Config, torch.device], Callable[[Path], Regions]],
@@ -95,7 +95,7 @@ def extract_images(
     """Write the regions that a model extracts from images.
 
     ``load`` returns the extractor of a config. ``settings`` are its options, which ``store.json`` records with the
-    names of the command and the model, and digests of weights and images.
+    name of the ``command``, the model, and digests of weights and images.
     """
     check_checkpoint(options.checkpoint)
     device = check_device(options.device)
@@ -109,4 +109,4 @@ def extract_images(
     model = f'{Path(options.config).name}{changed}, {checkpoint}'
     settings = dict(settings, image_id=options.image_id)
     digest = f'{len(images):,} images {digest_files([*images.values()])}'
-    write_store(options, f'{Path(sys.argv[0]).name}, {model}, {settings}, {digest}', read_images(images, extractor))
+    write_store(options, f'{command}, {model}, {settings}, {digest}', read_images(images, extractor))
