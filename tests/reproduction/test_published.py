@@ -396,12 +396,16 @@ def test_the_prose_of_the_evidence():
     sentences = [
         f'Bi-SA is {statistics.mean(sinusoids):.1f} BLEU ahead of sinusoids',
         'On longer sentences, it is '
-        + ' and '.join(f'{ahead("long", row, scorer.is_longer):.1f}' for row in scorer.BASELINES),
+        + ', and '.join(
+            f'{ahead("long", row, scorer.is_longer):.1f} {of}'
+            for row, of in zip(scorer.BASELINES, ('ahead of sinusoids', 'of relative positions'), strict=True)
+        ),
         f'it is {turned(ours, 30) - turned("U-Net", 30):.1f} points ahead of U-Net on eight new people, and '
         f'{person[SCALED] - person["U-Net"]:.1f} on another person',
         f'about {turned("U-Net", 0) - turned(ours, 0):.1f} points behind on the eight people',
         f'Bi-CC gains {copied["Bi-CC, default"] - copied["CC"]:.1f} points',
-        f'label propagation {clips["label propagation"]:.1f}, SST (Grid) {first["SST (Grid)"]:.1f} on six clips, and '
+        f"label propagation in SST's backbone {clips['label propagation']:.1f}",
+        f'SST (Grid), first recipe, {first["SST (Grid)"]:.1f} on six clips, and '
         f'{pictures["SST (Grid)"]:.1f} with photographs',
         f'U-Net-BA has {millions["U-Net-BA"]:.2f} million parameters, U-Net {millions["U-Net"]:.2f} million',
         'behind on upright faces, too (by '
