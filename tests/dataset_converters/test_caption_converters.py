@@ -334,7 +334,8 @@ def test_failures_of_attributes(data, tmp_path):
 
 @pytest.mark.slow
 @requires('flickr8k_entities')
-def test_attributes_of_flickr8k(command, tmp_path, capfd):
+def test_attributes_of_flickr8k(command, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(attributes, 'EPOCHS', 6)  # of 30, for time
     code, said, _ = command(flickr8k, REAL)
     assert code == 0
     assert said[-4:-1] == [
