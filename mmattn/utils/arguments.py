@@ -3,7 +3,7 @@
 import argparse
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from types import NoneType, UnionType
@@ -49,7 +49,10 @@ def command(function: Callable[..., T]) -> Callable[[Sequence[str] | None], T]:
         text = inspect.cleandoc(function.__doc__ or inspect.unwrap(function).__globals__.get('__doc__') or '')
         description = text.partition('\nArgs:\n')[0].replace('``', '').replace('::\n', ':\n').strip()
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        _add_arguments(parser, function, _texts(text))
+        texts = _texts(text)
+        _add_arguments(parser, function, texts)
+        if others := sorted(texts.keys() - {*_names(function)}):
+            raise TypeError(f'the docstring describes arguments that {function.__name__} does not have: {others}')
         try:
             return _call(function, vars(parser.parse_args(argv)))
         except UsageError as error:
@@ -71,6 +74,11 @@ def _parameters(function: Callable) -> list[tuple[inspect.Parameter, Any]]:
 
 def _is_group(hint: Any) -> bool:
     return isinstance(hint, type) and is_dataclass(hint)
+
+
+def _names(function: Callable) -> Iterator[str]:
+    for parameter, hint in _parameters(function):
+        yield from _names(hint) if _is_group(hint) else [parameter.name]
 
 
 def _call(function: Callable[..., T], values: dict[str, Any]) -> T:

@@ -41,8 +41,8 @@ class LabelPropagation(BaseModel):
             Defaults to 1.
         radius (int, optional): how many cells of the map an object can move in each direction between two frames.
             Positions farther from its last predicted mask are background, and are not compared. An object without a
-            predicted mask in the frame before is looked for everywhere, and so is every object with
-            ``sampling='sparse'``. Defaults to None, everywhere.
+            predicted mask in the frame before is looked for everywhere, and so is every object after a gap in the frame
+            numbers, as with ``sampling='sparse'``. Defaults to None, everywhere.
         edge_radius (float, optional): align the edges of an object with those of the frame by a guided filter. The
             radius of its windows, relative to the square root of the object's area. Defaults to None, without a filter.
         aggregation, data_preprocessor, test_cfg, init_cfg: as in :class:`~mmattn.video.SST`.

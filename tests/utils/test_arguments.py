@@ -130,3 +130,15 @@ def test_the_help_is_the_docstring(capsys):
     assert lines['--points'].endswith('--points POINTS pixels')
     assert lines['--size'].endswith('default: 4 0')
     assert lines['--level'].endswith('default: 0')  # a 0 is not False
+
+
+def test_a_text_of_an_argument_that_is_gone_is_an_error():
+    def tool(*, images: Path):
+        """Read images.
+
+        Args:
+            folder: where the images are
+        """
+
+    with pytest.raises(TypeError, match=r"tool.*'folder'"):
+        command(tool)(['--images', 'x'])
