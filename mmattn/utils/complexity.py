@@ -20,7 +20,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from prettytable import PrettyTable
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -148,8 +148,13 @@ def _parameters(module: nn.Module) -> int:
 def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
     # The layers of nn.Transformer are copied, which fake tensors do not support; images become tensors on the CPU.
     models = cfg.model.get('members', [cfg.model])  # of an ensemble
-    with torch.device('meta') if 'vocab_size' in models[0] else FakeTensorMode():
+    shapes = torch.device('meta') if 'vocab_size' in models[0] else FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with shapes:
+            counted = _build(cfg).get_submodule(module)
+    except DataDependentOutputException:  # a constructor reads numbers from a tensor, for example rates of drop paths
         counted = _build(cfg).get_submodule(module)
+    with shapes:
         x = torch.empty(1, *shape)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             if hasattr(counted, 'bbox_head') or hasattr(counted, 'rpn_head'):
