@@ -9,6 +9,7 @@ from mmengine.fileio import load
 
 from mmattn.utils import config_path
 
+from .costs import needs
 from .source import deviations, settings
 
 
@@ -71,7 +72,7 @@ def read_tables() -> dict[str, list[Row]]:
                 entry.get('Baseline Setting'),
                 costs=_costs(models.values(), model, entry.get('Options', {})),
                 members=entry.get('Members', []),
-                needs='; '.join(_needs(stage, entry.get('Options', {})) for stage in stages),
+                needs='; '.join(needs(stage, entry.get('Options', {})) for stage in stages),
             )
             numbers = () if row.members else range(1, len(stages) + 1)  # the members' rows say it
             stated = [settings(collections, row, number) for number in numbers]
@@ -105,23 +106,6 @@ def _costs(models: Iterable[dict[str, Any]], model: dict[str, Any], options: dic
             units = {'parameters': ('Parameters (K)', 1000), 'MACs': ('MACs (G)', 1)}
             return {name: entry[key] / scale for name, (key, scale) in units.items() if key in entry}
     return {}
-
-
-def _needs(model: dict[str, Any], options: dict[str, Any]) -> str:
-    """Describe what a training needs. Options change a network, so that figures of the config are not theirs."""
-    if options:
-        return 'not measured'
-    parts = []
-    if counts := model.get('Counts'):
-        sides = '×'.join(map(str, counts['Input']))
-        parts.append(f'{counts["Parameters (M)"]:g} M, {counts["MACs (G)"]:g} G MACs of {sides}')
-    for measured in model.get('Measured', ()):
-        hours = model['Metadata']['Iterations'] * measured['ms'] / 3_600_000
-        parts.append(
-            f'{hours:.1f} h of training steps alone ({measured["Precision"]}) on each {measured["GPU"]} with '
-            f'{measured["Samples"]} samples, {measured["Peak (MiB)"] / 1024:.1f} GiB'
-        )
-    return ', '.join(parts if model.get('Measured') else [*parts, 'not measured'])
 
 
 def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
