@@ -1,7 +1,8 @@
 """Compile the Triton kernels, without a GPU: ``python tools/benchmarks/compile_triton.py``.
 
 Prints registers, spilled bytes (both as ptxas reports them), shared memory and products of each kernel: wgmma (9.0) and
-tcgen05 (10.0) are several times as fast as mma. Kernels are compiled for
+tcgen05 (10.0) are several times as fast as mma. A configuration is rows that a program owns, rows per iteration, rows
+per iteration with window biases, warps, stages. Kernels are compiled for
 maps of 97×97 positions and a learned window of 31×31; the kernel of axis biases for a call with these, key biases and a
 mask. With MMATTN_KEYS_AS_ROWS=1, the kernel key_rows is among them.
 """
@@ -40,7 +41,7 @@ class Compiled(NamedTuple):
     registers: int
     spilled: int  # bytes, loads and stores
     shared: int  # bytes
-    products: str  # the instructions of tensor cores
+    products: str  # the instructions of tensor cores, and of atomic sums
 
 
 def main() -> int:
@@ -53,7 +54,7 @@ def main() -> int:
     parser.add_argument('--content', action='store_true', help='compile for a call without position biases')
     args = parser.parse_args()
     print(
-        '| operator | GPU | dtype | channels | kernel | rows, warps, stages | registers | spilled bytes | shared KiB '
+        '| operator | GPU | dtype | channels | kernel | configuration | registers | spilled bytes | shared KiB '
         '| products |'
     )
     print('|---|---|---|---|---|---|---|---|---|---|')
@@ -103,8 +104,8 @@ def compile_call(
             built = kernel.warmup(*arguments, **constants, **launch.options(selected), grid=(1,))
         stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
         registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
-        title = f'{selected.owned} × {selected.stream}, {selected.warps}, {selected.stages}'
-        products = ', '.join(sorted({*re.findall(r'\b(?:wgmma|tcgen05|mma)\b', built.asm['ptx'])}))
+        title = ', '.join(map(str, selected))
+        products = ', '.join(sorted({*re.findall(r'\b(?:wgmma|tcgen05|mma|atom|red)\b', built.asm['ptx'])}))
         yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared, products)
 
 

@@ -111,9 +111,9 @@ def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *a
         d_outside += grad_lse.masked_fill(lse == -math.inf, 0)
     if launch.KEYS_AS_ROWS:
         if d_value is not None:
-            differentiate_keys(operands, upstream, d_value, None, of_keys=False)
+            operands.launch(key_rows, upstream, d_value, None, owned=call.keys, OF_KEYS=False)
         if d_key is not None or d_bias is not None:
-            differentiate_keys(operands, upstream, d_key, d_bias, of_keys=True)
+            operands.launch(key_rows, upstream, d_key, d_bias, owned=call.keys, OF_KEYS=True)
     elif any(x is not None for x in (d_key, d_value, d_bias)):
         operands.launch(key_gradients, upstream, d_key, d_value, d_bias, owned=call.keys)
     for axis, d_axis in enumerate(d_axes):
@@ -121,20 +121,6 @@ def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *a
             length, inner = call.key_size[axis], math.prod(call.key_size[axis + 1 :])
             operands.launch(axis_gradients, upstream, d_axis, length, inner, owned=call.queries, parts=length)
     return [x for x in grads if x is not None]
-
-
-def differentiate_keys(
-    operands: Operands, upstream: blocks.Gradient, out: Tensor | None, d_bias: Tensor | None, of_keys: bool
-) -> None:
-    """Compute the gradient of values, or of keys and key biases, with keys as rows."""
-    call, sums, bias_sums = operands.call, None, None
-    if call.window is not None:
-        rows = call.key if of_keys else call.value
-        sums = torch.empty_like(rows, dtype=torch.float32)
-        bias_sums = None if d_bias is None else sums.new_empty(rows.shape[:-1])
-    for part in (2,) if call.window is None else (0, 1):
-        arguments = upstream, out, d_bias, sums, bias_sums
-        operands.launch(key_rows, *arguments, owned=call.keys, OF_KEYS=of_keys, PART=part)
 
 
 def supports(args: GlobalArguments) -> bool:

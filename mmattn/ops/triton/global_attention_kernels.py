@@ -48,7 +48,7 @@ def attend(
 def forward_kernel(
     call, out, lse,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
-    OWN: tl.constexpr, STREAM: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
     """Compute the output ``(maps, N, Dv)`` and the log-sum-exp ``(maps, N)``."""
     call = decode(call)
@@ -66,8 +66,8 @@ def forward_kernel(
     enter, leave = 0, 0
     if call.window is not None:
         enter, leave = strip(first, last, call.size, call.key_size, call.before[0], call.reach[0], end, STREAM)
-        for start in range(enter, leave, STREAM):
-            keys = start + tl.arange(0, STREAM)
+        for start in range(enter, leave, STRIP):
+            keys = start + tl.arange(0, STRIP)
             acc, peak, total = attend(
                 call, query, outside, acc, peak, total, map, queries, keys, True, D, DV, CAUSAL, DIMS
             )
@@ -110,7 +110,7 @@ def load_queries(call, upstream, map, queries, D: tl.constexpr, DV: tl.constexpr
 def query_gradients(
     call, upstream, d_query, d_window, d_outside,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
-    OWN: tl.constexpr, STREAM: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of queries, window biases ``(maps, N, K)`` and ``outside_bias`` ``(maps, N)``."""
     call = decode(call)
@@ -126,8 +126,8 @@ def query_gradients(
     if call.window is not None:
         inside_sum = tl.zeros([OWN], tl.float32)
         enter, leave = strip(first, last, call.size, call.key_size, call.before[0], call.reach[0], end, STREAM)
-        for start in range(enter, leave, STREAM):
-            keys = start + tl.arange(0, STREAM)
+        for start in range(enter, leave, STRIP):
+            keys = start + tl.arange(0, STRIP)
             key, value = load_keys(call, map, keys, D, DV)
             _, d_logits = differentiate(
                 call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS
@@ -172,7 +172,7 @@ def accumulate(
 def key_gradients(
     call, upstream, d_key, d_value, d_bias,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
-    OWN: tl.constexpr, STREAM: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys, values and key biases ``(maps, M)``."""
     call = decode(call)
@@ -194,8 +194,8 @@ def key_gradients(
         enter, leave = strip(first, last, call.key_size, call.size, -call.before[0], call.reach[0], end, STREAM)
         enter = tl.maximum(enter, begin)
         leave = tl.maximum(leave, begin)
-        for start in range(enter, leave, STREAM):
-            queries = start + tl.arange(0, STREAM)
+        for start in range(enter, leave, STRIP):
+            queries = start + tl.arange(0, STRIP)
             key_sum, value_sum, bias_sum = accumulate(
                 call, upstream, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
                 True, D, DV, CAUSAL, DIMS,
@@ -216,66 +216,69 @@ def key_gradients(
 
 
 @triton.jit
-def key_rows(
-    call, upstream, out, d_bias, sums, bias_sums,
-    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, OF_KEYS: tl.constexpr,
-    PART: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
+def accumulate_rows(
+    call, upstream, key, value, acc, bias_sum, map, queries, keys,
+    INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
+    OF_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of values, or of keys and key biases, from tiles of keys × queries.
+    """Add a tile of keys × queries to the gradient of values, or of keys and key biases."""
+    query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
+    x = compute_logits(call, tl.dot(key, query.T), outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 0)
+    weights = tl.exp2(x - lse[None, :])
+    if OF_KEYS:
+        d_logits = weights * (tl.dot(value, grad.T) - along[None, :])
+        acc = tl.dot(d_logits.to(query.dtype), query, acc)
+        bias_sum += tl.sum(d_logits, 1)
+    else:
+        acc = tl.dot(weights.to(grad.dtype), grad, acc)
+    return acc, bias_sum
 
-    The weights of such a tile are the left operand of the product that needs them, so none is transposed. A loop over
-    queries whose windows contain the keys needs more registers than one over the others, so they are two launches.
-    ``PART`` 0 writes the sums over the others, and 1 adds to them. Without a window, 2 is all.
+
+@triton.jit
+def key_rows(
+    call, upstream, out, d_bias,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, OF_KEYS: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr, STRIP: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of values, or of keys and key biases, from tiles of keys × queries.
+
+    The weights of such a tile are the left operand of the product that needs them, so none is transposed.
     """
     call = decode(call)
-    WIDTH: tl.constexpr = D if OF_KEYS else DV
-    channels = call.channels if OF_KEYS else call.value_channels
     tiles = tl.cdiv(call.keys, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
     last = tl.minimum(first + OWN, call.keys) - 1
     keys = first + tl.arange(0, OWN)
     key, value = load_keys(call, map, keys, D, DV)  # of the gradient of values, the compiler drops `value`
+    acc = tl.zeros([OWN, D if OF_KEYS else DV], tl.float32)
+    bias_sum = tl.zeros([OWN], tl.float32)
     begin = 0
     if CAUSAL:  # queries before all of the keys
         begin = tl.maximum(first - (call.keys - call.queries), 0) // STREAM * STREAM
     end = tl.cdiv(call.queries, STREAM) * STREAM
     enter, leave = begin, begin
-    if PART < 2:
+    if call.window is not None:
         enter, leave = strip(first, last, call.key_size, call.size, -call.before[0], call.reach[0], end, STREAM)
         enter = tl.maximum(enter, begin)
         leave = tl.maximum(leave, begin)
-    acc = tl.zeros([OWN, WIDTH], tl.float32)
-    bias_sum = tl.zeros([OWN], tl.float32)
-    at = map * call.keys + keys
-    if PART == 1:
-        acc = load_rows(sums, map, keys, call.keys, channels, WIDTH)
-        if bias_sums is not None:
-            bias_sum = tl.load(bias_sums + at, mask=keys < call.keys, other=0.0)
-        begin, end = enter, leave
-    for start in range(begin, end if PART == 1 else end - (leave - enter), STREAM):
-        if PART == 0:
-            start = tl.where(start < enter, start, start + leave - enter)
-        queries = start + tl.arange(0, STREAM)
-        query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
-        product = tl.dot(key, query.T)
-        x = compute_logits(call, product, outside, map, queries, keys, PART == 1, CAUSAL, DIMS, 0)
-        weights = tl.exp2(x - lse[None, :])
-        if OF_KEYS:
-            d_logits = weights * (tl.dot(value, grad.T) - along[None, :])
-            acc = tl.dot(d_logits.to(query.dtype), query, acc)
-            bias_sum += tl.sum(d_logits, 1)
-        else:
-            acc = tl.dot(weights.to(grad.dtype), grad, acc)
-    if PART == 0:
-        store_rows(sums, map, keys, call.keys, channels, acc, WIDTH)
-        if bias_sums is not None:
-            tl.store(bias_sums + at, bias_sum, mask=keys < call.keys)
-    else:
+        for start in range(enter, leave, STRIP):
+            queries = start + tl.arange(0, STRIP)
+            acc, bias_sum = accumulate_rows(
+                call, upstream, key, value, acc, bias_sum, map, queries, keys, True, D, DV, CAUSAL, DIMS, OF_KEYS
+            )
+    for start in range(begin, end - (leave - enter), STREAM):
+        queries = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
+        acc, bias_sum = accumulate_rows(
+            call, upstream, key, value, acc, bias_sum, map, queries, keys, False, D, DV, CAUSAL, DIMS, OF_KEYS
+        )
+    if OF_KEYS:
         if out is not None:
-            store_rows(out, map, keys, call.keys, channels, acc * call.scale if OF_KEYS else acc, WIDTH)
+            store_rows(out, map, keys, call.keys, call.channels, acc * call.scale, D)
         if d_bias is not None:
-            tl.store(d_bias + at, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
+            tl.store(d_bias + map * call.keys + keys, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
+    else:
+        store_rows(out, map, keys, call.keys, call.value_channels, acc, DV)
 
 
 @triton.jit

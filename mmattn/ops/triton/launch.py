@@ -18,7 +18,8 @@ class Config(NamedTuple):
     """How a kernel is compiled."""
 
     owned: int  # rows that a program owns
-    stream: int  # rows that it processes per iteration
+    stream: int  # rows that it processes per iteration, a multiple of `strip`
+    strip: int  # the same where pairs have window biases, which need registers; 0 for a kernel without this loop
     warps: int
     stages: int  # of the software pipeline
 
@@ -27,47 +28,80 @@ class Choice(NamedTuple):
     """The configurations up to a number of channels."""
 
     channels: int
-    forward: Config
-    query: Config
-    key: Config
+    forward_kernel: Config
+    query_gradients: Config
+    key_gradients: Config
+    values: Config  # of key_rows
+    keys: Config  # of key_rows
 
 
 # Measured: the fastest of the configurations that ran on an NVIDIA H200, for 97×97 positions and a window of 31×31
-# (docs/results/gpu_h200.json, tune). Times below 1.1 ms may be of the host. Compiled: without a time, and none of these
-# kernels spills a register. tools/benchmarks/compile_triton.py shows spills, wgmma and shared memory.
+# (docs/results/gpu_h200.json, tune), with a strip as long as the stream. Times below 1.1 ms may be of the host.
+# Compiled: without a time. A loop with window biases needs registers for their addresses, so it has shorter tiles where
+# it would spill. 4 warps and 64 rows share a wgmma: with fewer rows, it is split, or there is mma alone.
+# tools/benchmarks/compile_triton.py shows spills and products, and docs/performance.md those for 256 channels.
 MUCH = 200 * 1024  # bytes of shared memory of a block: compute capability 9.0 and 10.0
 WITH_MUCH = (
-    # measured: 0.58, 0.91 and 0.62 ms
-    Choice(64, Config(128, 64, 8, 2), Config(64, 32, 4, 2), Config(64, 64, 4, 2)),
-    # compiled
-    Choice(128, Config(64, 32, 8, 3), Config(64, 32, 8, 3), Config(64, 32, 8, 3)),
-    # measured: 0.79, 1.05 and 1.90 ms, although they spill. 32 rows and 8 warps for all took 1.50, 2.16 and 2.56 ms
-    Choice(256, Config(64, 32, 4, 2), Config(128, 32, 8, 2), Config(32, 32, 4, 2)),
+    Choice(
+        channels=64,
+        forward_kernel=Config(128, 64, 64, 8, 2),  # measured: 0.58 ms
+        query_gradients=Config(64, 32, 32, 4, 2),  # measured: 0.91 ms, with 8 warps 1.34
+        key_gradients=Config(64, 64, 32, 4, 2),  # measured: 0.62 ms
+        values=Config(128, 64, 64, 8, 2),  # compiled
+        keys=Config(128, 64, 32, 8, 2),  # compiled
+    ),
+    Choice(
+        channels=128,  # compiled
+        forward_kernel=Config(128, 64, 32, 8, 2),
+        query_gradients=Config(128, 64, 32, 8, 2),
+        key_gradients=Config(64, 32, 32, 8, 3),
+        values=Config(128, 64, 16, 8, 2),
+        keys=Config(128, 64, 16, 8, 2),
+    ),
+    Choice(
+        channels=256,
+        forward_kernel=Config(128, 64, 16, 8, 2),  # compiled. (128, 64): 0.82 ms; 64 rows spill, 0.79; 32 rows, 1.50
+        query_gradients=Config(128, 32, 16, 8, 2),  # measured: 1.05 ms, 32 rows 2.16. 64 rows or a strip of 32 spill
+        key_gradients=Config(32, 32, 16, 4, 2),  # measured: 1.90 ms, although it spills
+        values=Config(128, 64, 32, 8, 2),  # compiled
+        keys=Config(128, 32, 16, 8, 2),  # compiled
+    ),
 )
-# Not measured. They fit into the 99 KiB of compute capability 8.6 and 12.0.
+# They fit into the 99 KiB of compute capability 8.6 and 12.0. Not measured: compiled.
 WITH_LITTLE = (
-    Choice(64, Config(128, 64, 8, 3), Config(64, 16, 8, 3), Config(64, 16, 8, 3)),  # compiled
-    Choice(128, Config(64, 32, 8, 2), Config(64, 16, 8, 3), Config(64, 16, 8, 3)),  # compiled
-    Choice(256, Config(32, 32, 8, 2), Config(32, 32, 8, 2), Config(32, 32, 8, 2)),  # 99 KiB; spill up to 244 bytes
+    Choice(
+        channels=64,
+        forward_kernel=Config(128, 64, 32, 8, 3),
+        query_gradients=Config(64, 16, 16, 8, 3),
+        key_gradients=Config(64, 16, 16, 8, 2),
+        values=Config(64, 32, 32, 8, 2),
+        keys=Config(64, 32, 32, 8, 2),
+    ),
+    Choice(
+        channels=128,
+        forward_kernel=Config(64, 32, 32, 8, 2),
+        query_gradients=Config(32, 32, 16, 4, 2),
+        key_gradients=Config(64, 16, 16, 8, 3),
+        values=Config(64, 32, 32, 8, 2),
+        keys=Config(64, 32, 32, 8, 2),
+    ),
+    Choice(
+        channels=256,
+        forward_kernel=Config(64, 32, 16, 8, 2),
+        query_gradients=Config(32, 32, 16, 8, 2),  # 64 rows spill
+        key_gradients=Config(32, 32, 16, 8, 2),
+        values=Config(64, 32, 16, 8, 2),
+        keys=Config(64, 16, 16, 8, 2),
+    ),
 )
 AXES = (  # fewer products, so fewer registers and less shared memory: on all GPUs, compiled
-    (128, Config(64, 32, 8, 3)),
-    (256, Config(32, 32, 8, 2)),
+    (128, Config(64, 32, 0, 8, 3)),
+    (256, Config(32, 16, 0, 8, 2)),
 )
 
 # Whether the kernel `key_rows` computes the gradients of keys and values. It has no time yet, so by default
-# `key_gradients` does; gpu_run.sh compares them. Compiled by Triton 3.7 for 9.0, 256 channels and a window, all of its
-# products are wgmma, and its four launches spill 112 bytes. `key_gradients` has mma alone, and spills 956.
+# `key_gradients` does; gpu_run.sh compares them.
 KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
-# By channels, for PART 0 and 2, and for PART 1: of values, and of keys.
-ROWS_WITH_MUCH = (
-    (128, (Config(128, 64, 8, 2), Config(128, 32, 8, 2)), (Config(128, 64, 8, 2), Config(128, 32, 8, 2))),
-    (256, (Config(128, 64, 8, 2), Config(128, 16, 8, 2)), (Config(128, 32, 8, 2), Config(128, 16, 8, 2))),
-)
-ROWS_WITH_LITTLE = (
-    (128, (Config(64, 32, 8, 2), Config(64, 32, 8, 2)), (Config(64, 32, 8, 2), Config(64, 32, 8, 2))),
-    (256, (Config(32, 32, 8, 2), Config(32, 32, 8, 2)), (Config(32, 32, 8, 2), Config(32, 32, 8, 2))),
-)
 
 
 def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -> Config:
@@ -75,12 +109,10 @@ def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -
     channels = max(D, DV)
     if kernel.__name__ == 'axis_gradients':
         return next(config for most, config in AXES if channels <= most)
-    if kernel.__name__ == 'key_rows':
-        table = ROWS_WITH_MUCH if shared >= MUCH else ROWS_WITH_LITTLE
-        of_values, of_keys = next(configs for most, *configs in table if channels <= most)
-        return (of_keys if constants['OF_KEYS'] else of_values)[constants['PART'] == 1]
     choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)
-    return {'forward_kernel': choice.forward, 'query_gradients': choice.query}.get(kernel.__name__, choice.key)
+    if kernel.__name__ == 'key_rows':
+        return choice.keys if constants['OF_KEYS'] else choice.values
+    return getattr(choice, kernel.__name__)
 
 
 @functools.cache
@@ -111,7 +143,7 @@ def launch(kernel: Any, programs: Callable[[Config], int], *arguments: Any, **co
         return
     config = select_config(kernel, shared_memory(device), **constants)
     compiled = kernel[programs(config),](*encoded, **constants, **options(config))
-    _compiled[key] = compiled, config, (*constants.values(), config.owned, config.stream)  # in the kernels' order
+    _compiled[key] = compiled, config, (*constants.values(), *blocks(config).values())  # in the kernels' order
 
 
 def encode(arguments: tuple) -> tuple[tuple, tuple]:
@@ -141,16 +173,21 @@ def encode(arguments: tuple) -> tuple[tuple, tuple]:
     return tuple.__new__(type(arguments), encoded), tuple(kinds)  # also of a NamedTuple
 
 
+def blocks(config: Config) -> dict[str, int]:
+    """Name the numbers of rows of a configuration as the kernels do."""
+    rows = {'OWN': config.owned, 'STREAM': config.stream, 'STRIP': config.strip}
+    return {name: count for name, count in rows.items() if count}
+
+
 def options(config: Config) -> dict[str, int]:
     """Convert a configuration to arguments of a launch."""
-    owned, stream, warps, stages = config
-    return {'OWN': owned, 'STREAM': stream, 'num_warps': warps, 'num_stages': stages}
+    return {**blocks(config), 'num_warps': config.warps, 'num_stages': config.stages}
 
 
 def title(kernel: Any, constants: dict[str, Any]) -> str:
     """Name a launch: a kernel, and which of its gradients and parts."""
     which = {True: 'keys', False: 'values', None: ''}[constants.get('OF_KEYS')]
-    return f'{kernel.__name__} {which} {constants["PART"]}' if which else kernel.__name__
+    return f'{kernel.__name__} {which}'.rstrip()
 
 
 def width(channels: int) -> int:
