@@ -44,6 +44,7 @@ PARTS = {  # whether it is here, and what to do otherwise
     **{
         name: (find_spec(name) is not None, f'pip install {name}')
         for name in (
+            'av',
             'deepspeed',
             'mmdet',
             'onnx',

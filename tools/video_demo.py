@@ -4,7 +4,8 @@
     python tools/video_demo.py VIDEO MASK… --out DIR [--config CONFIG --checkpoint CHECKPOINT]
 
 The first command writes the frame on which to paint. The second one writes DIR/masks/*.png and DIR/overlay.mp4, by
-default by label propagation, which needs no training. The same command resumes an interrupted run.
+default by label propagation, which needs no training. The same command resumes an interrupted run. With
+--cutout webm, it also writes the objects on a transparent background, DIR/cutout.webm.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--backbone-weights', metavar='FILE', help="file in place of the backbone's weights that would be downloaded"
     )
-    parser.add_argument('--out', help='folder for masks/<frame>.png and overlay.mp4')
+    parser.add_argument('--out', help='folder for masks/<frame>.png, overlay.mp4 and cut-outs')
     parser.add_argument(
         '--max-frames',
         type=int,
@@ -78,6 +79,18 @@ def parse_args() -> argparse.Namespace:
         help='how to read the names of frames in a folder if the log names several ways, such as numbers, decimals, '
         'letters or "day first"',
     )
+    parser.add_argument(
+        '--cutout',
+        nargs='+',
+        default=(),
+        metavar='FORMAT',
+        help='also cut the objects out: webm, png (one per frame) or gif, transparent or on a background, and mp4, mov '
+        "or mkv on a background; videos require PyAV, pip install 'mmattn[cutouts]'",
+    )
+    parser.add_argument(
+        '--cutout-objects', nargs='+', type=int, default=(), metavar='ID', help='objects to cut out; default: all'
+    )
+    parser.add_argument('--background', metavar='COLOUR', help="colour behind cut-outs, such as lime or '#00ff00'")
     parser.add_argument('--overwrite', action='store_true', help='first remove the results of another run from OUT')
     add_config_options(parser)
     args = parser.parse_args()
@@ -92,9 +105,11 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from mmattn.video import VOSInferencer, write_frame  # late: they import packages that print
+    from mmattn.video.cutouts import read_cutouts
     from mmattn.video.inferencer import DEFAULT_CONFIG
 
     try:
+        read_cutouts(args.cutout, args.cutout_objects, args.background)  # before weights are loaded
         if args.first_frame:
             print(f'the frame is {write_frame(args.video, args.first_frame, args.frame_order)}')
             return
@@ -117,11 +132,16 @@ def main() -> None:
             args.colours,
             args.references,
             args.frame_order,
+            args.cutout,
+            args.cutout_objects,
+            args.background,
         )
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
+    except (ImportError, OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error
     overlay = '' if args.no_overlay else f', the overlay is {args.out}/overlay.mp4'
-    print(f'{len(written)} masks are in {args.out}/masks{overlay}; {inferencer.summary}')
+    cut = ', '.join(f'{args.out}/cutout{"" if name == "png" else f".{name}"}' for name in args.cutout)
+    cut = f', the cut-out is {cut}' if cut else ''
+    print(f'{len(written)} masks are in {args.out}/masks{overlay}{cut}; {inferencer.summary}')
 
 
 if __name__ == '__main__':

@@ -11,6 +11,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         'aggregation': 'aggregate',
+        'cutouts': 'cut_out',
         'frame_files': 'read_frame',
         'clip_readers': 'write_frame',
         'data_preprocessor': 'ClipDataPreprocessor',

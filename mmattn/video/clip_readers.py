@@ -85,7 +85,8 @@ class FrameFolder:
     """Read a clip from a folder of images. ``size`` is height and width, ``frame_rate`` is in frames per second.
 
     ``frame_order`` says how to read the names, see :func:`~mmattn.video.frame_names.sort_frames`. An error lists the
-    frames that are missing, unreadable, or of different sizes.
+    frames that are missing, unreadable, or of different sizes. ``times`` has the seconds after the first frame, by
+    number of a frame.
     """
 
     frame_rate: float = FRAME_RATE
@@ -98,6 +99,7 @@ class FrameFolder:
         faults += find_faults(self.files, [])
         names = [file.stem for file in self.files]
         raise_faults(f'the frames in {path}', faults)
+        self.times = {number: i / self.frame_rate for i, number in enumerate(self._numbers)}
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
         in_names = sort_frames(self.files, frame_order).numbers if self.files else []
@@ -140,7 +142,7 @@ class FrameFolder:
 class VideoStream:
     """Read a clip once, from a camera, an address or standard input, with the interface of :class:`FrameFolder`.
 
-    Ctrl-C ends the clip. ``length`` is None.
+    Ctrl-C ends the clip. ``length`` is None. ``times`` has the times of the frames that were read.
 
     Args:
         source (int or str): number of a camera, or an address that OpenCV opens. '-' is standard input.
@@ -163,6 +165,7 @@ class VideoStream:
         self.size = self._first.shape[:2]
         rate = self._video.get(cv2.CAP_PROP_FPS)
         self.frame_rate: float = rate if FRAME_RATES[0] <= rate <= FRAME_RATES[1] else FRAME_RATE
+        self.times: dict[int, float] = {}
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
@@ -173,7 +176,7 @@ class VideoStream:
         self, video: cv2.VideoCapture, frame: tuple[bool, Any], is_ended: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, np.ndarray]]:
         # Not mmcv's reader: it seeks, which fails if the container's count is wrong.
-        number = 0
+        number, start = 0, video.get(cv2.CAP_PROP_POS_MSEC)
         while frame[0] and not is_ended():
             image = frame[1]
             if image.shape[:2] != self.size:
@@ -181,6 +184,9 @@ class VideoStream:
                 raise ValueError(
                     f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
                 )
+            self.times[number] = (video.get(cv2.CAP_PROP_POS_MSEC) - start) / 1000
+            if number and self.times[number] <= self.times[number - 1]:  # the container has no times
+                self.times[number] = self.times[number - 1] + 1 / self.frame_rate
             yield number, image
             number += 1
             frame = video.read()

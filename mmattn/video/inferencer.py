@@ -4,8 +4,8 @@ import json
 import logging
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter, time
@@ -34,16 +34,18 @@ from mmattn.utils.trained_model import warn_of_differences
 
 from .backbone_weights import load_backbone
 from .clip_readers import Clip, open_clip
+from .cutouts import FORMATS, CutOuts, read_cutouts
 from .given_masks import Masks, find_masks, read_masks
 from .label_propagation import LabelPropagation
-from .masks import PALETTE, draw_overlay, read_mask, read_palette, write_mask
-from .overlay import OverlayWriter, check_overlay, open_overlay
+from .masks import PALETTE, draw_overlay, object_ids, read_mask, read_palette, write_mask
 from .painted_masks import colour_palette, parse_colours
 from .session import ClipSession, Frame
 from .sst import SST
+from .video_writers import check_writer, open_writer
 
 MIB = 2**20
 DEFAULT_CONFIG = 'label_propagation/label-propagation_mobilenet-v2-d8_davis-240p.py'
+Show = Callable[[str, np.ndarray, np.ndarray, float], None]  # a frame's name, image, ids, and time in seconds
 DARK = 64  # objects whose colour is darker are drawn in the colour of DAVIS
 
 
@@ -125,14 +127,21 @@ class VOSInferencer:
         colours: Sequence[str] = (),
         references: str = 'last',
         frame_order: str | None = None,
+        cutouts: Sequence[str] = (),
+        cutout_objects: Sequence[int] = (),
+        background: str | None = None,
     ) -> list[Path]:
-        """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, to ``out_dir``.
+        """Write ``masks/<frame>.png`` for each frame, ``overlay.mp4``, and cut-outs, to ``out_dir``.
 
         A mask is a palette PNG whose indices are the object ids. Frames of a video file are named by a five-digit index
         that starts at 00000. Colours are those of the first given mask with a palette, or of DAVIS. The masks of a part
         of the clip are written when the model has processed the part. All writes are atomic. If you repeat the call
-        after an interruption, parts whose masks all exist are skipped. ``run.json`` records input and settings. The
-        file ``.lock`` keeps other runs out of the folder.
+        after an interruption, parts whose masks all exist are skipped, also if you now want other cut-outs, which are
+        made of frames and masks. ``run.json`` records input and settings. The file ``.lock`` keeps other runs out of
+        the folder.
+
+        The overlay and the cut-outs show frames at their times in the video. Without PyAV (``mmattn[cutouts]``), the
+        overlay has a constant frame rate.
 
         Args:
             video (str, Path or int): a video file, a folder of frames, or a stream, which is read once: the number of a
@@ -163,23 +172,31 @@ class VOSInferencer:
                 a stream, whose later masks are not known yet. Defaults to 'last'.
             frame_order (str, optional): how to read the names of frames, such as 'numbers' or 'decimals', see
                 :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None, by the names.
+            cutouts (sequence of str): cut the objects out of the frames, see :func:`~mmattn.video.cutouts.cut_out`, as
+                'webm', 'gif', 'mp4', 'mov' or 'mkv' into the file ``cutout.<format>``, as 'png' into the files
+                ``cutout/<frame>.png``. Videos require PyAV. Defaults to none.
+            cutout_objects (sequence of int): ids of the objects that are cut out. Defaults to all.
+            background (str, optional): colour behind the cut-outs, such as 'lime' or '#00ff00'. Defaults to None,
+                transparent, which WebM, PNG and GIF can be.
 
         Returns:
             list of Path: the masks, in the order of the frames.
 
         Raises:
             FileNotFoundError: the video does not exist.
+            ImportError: a cut-out requires PyAV, which is not installed.
             BlockingIOError: another run uses ``out_dir``.
             ValueError: frames are missing, unreadable or of different sizes, a mask does not fit the frames, or
                 ``out_dir`` holds the input or the results of another run. All this is checked before the model runs,
                 except that a video may end before the frame of a mask. The message lists the files.
-            OSError: ``out_dir`` is not writable, OpenCV cannot write an overlay of this size, or a file cannot be
+            OSError: ``out_dir`` is not writable, no overlay or cut-out of this size can be written, or a file cannot be
                 written completely. The error names the file.
         """
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
         if colours and single_object:
             raise ValueError('colours tell several objects apart, single_object makes them one; choose one of the two')
+        cut = read_cutouts(cutouts, cutout_objects, background)
         given_settings = dict(max_frames=max_frames, sampling='dense', references=references)
         session = ClipSession(self.model, **{**self.model.test_cfg, **given_settings})
         listed = parse_colours(colours)
@@ -190,12 +207,15 @@ class VOSInferencer:
         clip = open_clip(video, frame_order)
         paths = find_masks(clip, masks)
         given = read_masks(paths, clip, single_object, listed)
+        cut.check_objects({i for mask in given.values() for i in object_ids(mask)})
         palette = colour_palette(listed) if listed else _palette(path for path, _ in paths.values())
         inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
-        if folder.resolve() in {path.parent for path in inputs} or overlay_path.resolve() in inputs:
+        outputs = {path.resolve() for path in (folder, overlay_path, *cut.paths(out_dir))}
+        if outputs & (inputs | {path.parent for path in inputs}):
             raise ValueError(f'{out_dir} holds frames or masks of the input; choose another out_dir')
         if overlay:
-            check_overlay(overlay_path, clip.size, clip.frame_rate)
+            check_writer(overlay_path, clip.size, clip.frame_rate)
+        cut.check(out_dir, clip.size, clip.frame_rate)
         settings = dict(
             video=str(clip.path if clip.is_stream else Path(clip.path).resolve()),
             files_sha256=_digest(
@@ -216,9 +236,15 @@ class VOSInferencer:
                         session.add(Frame(number, image, given[number]))
                     if number == max(given):
                         break
-            opened = open_overlay(overlay_path, clip.size, clip.frame_rate) if overlay else nullcontext()
-            with opened as writer:
-                written = self._segment(session, clip, given, folder, palette, writer, opacity)
+            with ExitStack() as stack:
+                shows: list[Show] = []
+                if overlay:
+                    writer = stack.enter_context(open_writer(overlay_path, clip.size, clip.frame_rate))
+                    drawn = np.where(palette.max(1, keepdims=True) < DARK, PALETTE, palette)
+                    shows.append(lambda _, image, ids, t: writer.write(draw_overlay(image, ids, opacity, drawn), t))
+                if cut.formats:
+                    shows.append(cut.open(stack, out_dir, clip.size, clip.frame_rate))
+                written = self._segment(session, clip, given, folder, palette, shows)
         return written
 
     def _segment(
@@ -228,12 +254,9 @@ class VOSInferencer:
         given: dict[int, np.ndarray],
         folder: Path,
         palette: np.ndarray,
-        overlay: OverlayWriter | None,
-        opacity: float,
+        shows: list[Show],
     ) -> list[Path]:
         written: dict[int, Path] = {}
-        is_dark = palette.max(1, keepdims=True) < DARK
-        drawn_palette = np.where(is_dark, PALETTE, palette)
 
         def frames() -> Iterator[Frame]:
             for number, image in clip.read():
@@ -267,8 +290,8 @@ class VOSInferencer:
                         f'{_peak_memory(self.device):.0f} MiB'
                     )
                 progress.update(task, advance=1, summary=self.summary)
-                if overlay is not None:
-                    overlay.write(draw_overlay(frame.image, ids, opacity, drawn_palette))
+                for show in shows:
+                    show(written[frame.number].stem, frame.image, ids, clip.times[frame.number])
         beyond = given.keys() - written.keys()
         if beyond:
             whole = len(written) if clip.length is None else f'{len(written)} of {clip.length}'
@@ -295,7 +318,7 @@ def _palette(masks: Iterable[Path]) -> np.ndarray:
 
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
     """Prepare the locked output folder, unless it holds the results of a run with other settings."""
-    record, masks = out_dir / 'run.json', out_dir / 'masks'
+    record, masks, cut = out_dir / 'run.json', out_dir / 'masks', out_dir / 'cutout'
     text = json.dumps(settings, indent=2, default=str)
     if record.exists():
         with reading(record, 'not the settings of a run'):
@@ -308,15 +331,16 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
                 f'{record}); choose another folder, or set overwrite=True (--overwrite)'
             )
         if overwrite:
-            for path in (*masks.glob('*.png'), out_dir / 'overlay.mp4'):
+            videos = [path for path in CutOuts(FORMATS).paths(out_dir) if path.suffix]
+            for path in (*masks.glob('*.png'), *cut.glob('*.png'), out_dir / 'overlay.mp4', *videos):
                 path.unlink(missing_ok=True)
-    elif masks.exists() and any(masks.iterdir()):
+    elif foreign := [folder for folder in (masks, cut) if folder.exists() and any(folder.iterdir())]:
         raise ValueError(
-            f'{masks} holds files, and there is no {record.name} next to it that records their run; choose another '
-            'folder'
+            f'{foreign[0]} holds files, and there is no {record.name} next to it that records their run; choose '
+            'another folder'
         )
     masks.mkdir(parents=True, exist_ok=True)
-    for folder in (out_dir, masks):
+    for folder in (out_dir, masks, cut):
         remove_temporary_files(folder)  # left by a killed run
     write_text(record, text)
 

@@ -24,7 +24,7 @@ from .masks import VOID, object_ids, to_ids
 
 SAMPLINGS = ('dense', 'sparse')
 REFERENCES = ('last', 'nearest', 'all')
-FRAMES_AT_ONCE = 4  # batch size of the backbone, which processes frames separately
+FRAMES_AT_ONCE = 4  # batch size of the backbone on a GPU; it processes frames separately, on a CPU one by one: faster
 
 
 class ClipNetwork(Protocol):
@@ -341,8 +341,10 @@ class ClipSession:
 
             # (O, H, W)
             foreground = torch.stack([sum(weight * probability(x) for weight, x in streams[i]) for i in ids])  # type: ignore[misc]
-            winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()  # (H, W), 0 to O
-            labels = np.array([0, *ids], np.uint8)[winner]
+            largest, *shares = aggregate(foreground, self.model.aggregation).cpu().numpy()
+            for i, share in zip(ids, shares):  # in place of argmax over the first axis, which is slow
+                labels[share > largest] = i
+                largest = np.maximum(share, largest)
         if frame.number in self._references:
             reference = self._references[frame.number]
             labels = np.where(np.isin(reference.mask, reference.ids), reference.mask, labels)
@@ -356,9 +358,10 @@ class ClipSession:
                 )
             self._size = frame.image.shape
         outputs = []
-        for start in range(0, len(frames), FRAMES_AT_ONCE):
-            images = np.stack([self.resize(frame.image) for frame in frames[start : start + FRAMES_AT_ONCE]])
-            device = next(self.model.parameters()).device
+        device = next(self.model.parameters()).device
+        at_once = 1 if device.type == 'cpu' else FRAMES_AT_ONCE
+        for start in range(0, len(frames), at_once):
+            images = np.stack([self.resize(frame.image) for frame in frames[start : start + at_once]])
             images = self.model.data_preprocessor.normalize(torch.from_numpy(images).permute(0, 3, 1, 2).to(device))
             outputs.append(self.model.extract_feat(images))
         features, fine = zip(*outputs)
