@@ -17,10 +17,15 @@ def launch(tmp_path):
         program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
         program.chmod(0o755)
 
+    for name in ('c.py', 'c.pth'):
+        (tmp_path / name).touch()
+
     def launch(script, *arguments, **settings):
         kept = {k: v for k, v in os.environ.items() if k not in ('GPUS', 'GPUS_PER_NODE', 'CPUS_PER_TASK', 'SRUN_ARGS')}
         environment = {**kept, 'PATH': f'{tmp_path}:{os.environ["PATH"]}', **settings}
-        return subprocess.run(['bash', TOOLS / script, *arguments], env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            ['bash', TOOLS / script, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path
+        )
 
     return launch
 
@@ -49,6 +54,22 @@ def test_what_is_requested(launch, script, settings, tasks, on_a_node):
         assert said[-7 - (script == 'slurm_test.sh') :] == [
             '-u', tool, *ARGUMENTS[script], '--launcher', 'slurm', '--more', 'a b'
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize('script', ARGUMENTS)
+def test_a_missing_file_is_an_error_before_the_job_waits(launch, script, tmp_path):
+    files = [tmp_path / name for name in ARGUMENTS[script]]
+    for missing in files:
+        for file in files:
+            file.touch()
+        missing.unlink()
+        done = launch(script, 'part', 'job', *map(str, files))
+        assert (done.returncode, done.stdout) == (2, '')
+        assert str(missing) in done.stderr
+    missing.touch()
+    assert (
+        launch(script, 'part', 'job', 'mmattn::bi_cc/x.py', *(['https://a/b.pth'] if files[1:] else [])).returncode == 0
+    )
 
 
 @pytest.mark.parametrize('script', ARGUMENTS)

@@ -8,6 +8,13 @@ if [ $code = 0 ] || [ $# -lt "$required" ]; then
     sed -n '1d; /^#/!q; s/^# //p' "$0" >&$((code ? 2 : 1))
     exit $code
 fi
+for file in "${@:3:required-2}"; do # here rather than when the job starts, which may be in hours
+    case $file in *::* | *://*) continue ;; esac
+    if [ ! -e "$file" ]; then
+        echo "${0##*/}: error: $file: no such file" >&2
+        exit 2
+    fi
+done
 gpus=${GPUS:-4}
 gpus_per_node=${GPUS_PER_NODE:-$((gpus < 4 ? gpus : 4))}
 placement=(--ntasks="$gpus" --cpus-per-task="${CPUS_PER_TASK:-5}")
