@@ -121,13 +121,20 @@ def describe(error: BaseException) -> str:
     if isinstance(error, URLError):
         message = (
             f'a file cannot be downloaded ({error.reason}). Copy it from the address that the output names after '
-            "'Downloading' to ~/.cache/torch/hub/checkpoints, or train without pretrained weights, for example with "
+            f"'Downloading' to {checkpoint_cache()}, or train without pretrained weights, for example with "
             '--cfg-options model.pretrained=None'
         )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f'{type(error).__name__}: {message or frame.line} ({frame.filename}:{frame.lineno})'
     return f'building {component}: {message}' if component and component not in message else message
+
+
+def checkpoint_cache() -> str:
+    """Return the folder in which torch keeps downloaded checkpoints, which ``TORCH_HOME`` and others decide."""
+    import torch  # slow, and only for an error
+
+    return os.path.join(torch.hub.get_dir(), 'checkpoints')
 
 
 def has_mmcv_operators() -> bool:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.error import URLError
 
 from .arguments import command
+from .command import checkpoint_cache
 from .files import replace_folder
 from .progress import track
 
@@ -64,8 +65,10 @@ def _print_faults(convert: Callable[[], None], out: Path | str) -> int:
     except Fault as fault:
         lines = fault.args
     except URLError as error:
-        cache = '~/.cache/torch/hub/checkpoints'
-        lines = (f'cannot download a file ({error.reason}); copy it from the address that the output names to {cache}',)
+        lines = (
+            f'cannot download a file ({error.reason}); copy it from the address that the output names to '
+            f'{checkpoint_cache()}',
+        )
     except OSError as error:
         path = error.filename2 or error.filename or out  # a failed copy names both files
         lines = (f'{path}: {error.strerror or error}',)
