@@ -28,8 +28,8 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
             'align_corners', for resizing logits. 'channel_order', 'RGB' or 'BGR', and 'mean' and 'std' in that order.
             'resize', None or a dict with 'scale' (width and height) or 'scale_factor', and 'keep_ratio'. 'size_divisor'
             of the sides after padding at the bottom and on the right, and 'pad_value' after normalisation. 'mode',
-            'whole' or 'slide' as in the config. 'not_described', all transforms of the pipeline that the other entries
-            do not describe.
+            'whole' or 'slide' as in the config, with 'slide' also 'crop_size' and 'stride', height and width.
+            'not_described', all transforms of the pipeline that the other entries do not describe.
     """
     settings, preprocessor = cfg.model.data_preprocessor, segmentor.data_preprocessor
     mean, std = (getattr(preprocessor, name, torch.full((3,), value)) for name, value in (('mean', 0.0), ('std', 1.0)))
@@ -47,6 +47,9 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
     resize = dict(resizes[0]) if resizes else {}
     scale, factor = (_pair(resize.get(key)) for key in ('scale', 'scale_factor'))
     swaps = settings.get('bgr_to_rgb') or settings.get('rgb_to_bgr')
+    test_cfg = segmentor.test_cfg
+    mode = test_cfg.get('mode', 'whole')
+    window = {key: list(test_cfg[key]) for key in ('crop_size', 'stride')} if mode == 'slide' else {}
     return dict(
         classes=list(segmentor.dataset_meta['classes']),
         palette=[list(map(int, colour)) for colour in segmentor.dataset_meta['palette']],
@@ -58,8 +61,9 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
         resize=dict(scale=scale, scale_factor=factor, keep_ratio=resize.get('keep_ratio', False)) if resize else None,
         size_divisor=padding.get('size_divisor') or 1,
         pad_value=float(preprocessor.pad_val),
-        mode=segmentor.test_cfg.get('mode', 'whole'),
+        mode=mode,
         not_described=not_described,
+        **window,
     )
 
 

@@ -52,7 +52,7 @@ def test_a_file_of_one_size_is_compared_with_pytorch(trained, tmp_path, format):
     command = [sys.executable, '-u', TOOL, *trained, '--format', format, '--out', out, *size, *verified]
     done = run_command(command, merged=True, timeout=600)  # not in a fork: it starts processes of its own
     assert done.returncode == 0, done.stdout
-    assert 'the file is the network of one window' in done.stdout
+    assert 'the network of one window' in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.startswith('| image.png'))
     assert '96×128' in row
     assert float(re.search(r'= (\S+)', row).group(1)) <= 1e-5

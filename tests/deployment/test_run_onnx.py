@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from mmattn.deployment.metadata import describe_network
+from mmattn.deployment.network import LogitsNetwork
 
 from .networks import config, segmentor
 
@@ -91,6 +93,33 @@ def test_logits_are_resized_as_in_torch(align_corners, size):
     torch.testing.assert_close(torch.from_numpy(found).float(), expected, atol=1e-5, rtol=0)
     about = dict(align_corners=align_corners, threshold=None)
     assert (runner.to_labels(x.numpy(), (7, 9), *size, about) == expected.argmax(0).numpy()).all()
+
+
+@pytest.mark.parametrize('size', [(150, 170), (64, 200), (70, 90)])
+def test_a_window_slides_as_in_mmseg(size):
+    cfg = config('BiCCHead')
+    cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 96), stride=(40, 96))
+    cfg.test_dataloader.dataset.pipeline[1:2] = []
+    network = segmentor(cfg)
+    about = describe_network(cfg, network)
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    windows = []
+
+    @torch.no_grad()
+    def run(outputs, inputs):
+        windows.append(inputs['image'].shape[2:])
+        return [LogitsNetwork(network).eval()(torch.from_numpy(inputs['image'])).numpy()]
+
+    session = SimpleNamespace(run=run, get_inputs=lambda: [SimpleNamespace(name='image')])
+    x, padded = runner.preprocess(pixels, about)
+    with torch.no_grad():
+        logits = network.slide_inference(torch.from_numpy(x), [dict(img_shape=x.shape[2:], ori_shape=size)])[0].numpy()
+    expected = runner.to_labels(logits, padded, *size, about)
+    assert (runner.segment(session, about, None, pixels)[1] == expected).mean() > 0.9999
+    assert all(shape[0] <= 64 and shape[1] <= 96 for shape in windows)
+    assert len(windows) > 1
+    whole = runner.segment(session, dict(about, mode='whole'), None, pixels)[1]
+    assert (whole == expected).mean() < 0.999
 
 
 @pytest.mark.parametrize(

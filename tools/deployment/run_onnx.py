@@ -114,6 +114,34 @@ def to_labels(logits, size, height, width, about):
     return logits.argmax(0).astype(np.uint8)
 
 
+def slides(about, fixed):
+    """Return whether a window slides over images: as the config says, unless the file takes one size alone."""
+    return about['mode'] == 'slide' and 'crop_size' in about and fixed is None
+
+
+def slide(run, x, crop_size, stride):
+    """Return the mean logits ``(C, H, W)`` of overlapping windows of an image, as mmseg places them.
+
+    Args:
+        run (callable): the logits ``(1, C, h, w)`` of a window.
+        x (np.ndarray): float32 ``(1, 3, H, W)``.
+        crop_size, stride (sequence of int): height and width of a window, and of the steps between windows.
+    """
+    tops, lefts = (
+        [max(min(start, side - crop), 0) for start in range(0, max(side - crop, 0) + step, step)]
+        for side, crop, step in zip(x.shape[2:], crop_size, stride)
+    )
+    total, count = None, np.zeros(x.shape[2:], np.float32)
+    for top, left in ((top, left) for top in tops for left in lefts):
+        place = np.s_[..., top : top + crop_size[0], left : left + crop_size[1]]
+        logits = run(x[place])[0]
+        if total is None:
+            total = np.zeros((len(logits), *count.shape), np.float32)
+        total[place] += logits
+        count[place] += 1
+    return total / count
+
+
 def load(path, threads=0, provider='CPUExecutionProvider'):
     """Load an ONNX file of export.py.
 
@@ -167,6 +195,8 @@ def check_metadata(about, fixed):
         x, size = preprocess(np.full((2, 3, 3), 99, np.uint8), about, fixed)
     if not np.isfinite(x).all():
         raise ValueError(f'mean {about["mean"]} and std {about["std"]} are not those of pixels')
+    if slides(about, fixed) and not all(0 < step <= crop for step, crop in zip(about['stride'], about['crop_size'])):
+        raise ValueError(f'windows of {about["crop_size"]} with steps of {about["stride"]} leave out pixels')
     colours = np.array(about['palette'], np.uint8)
     if colours.shape != (len(about['classes']), 3):
         raise ValueError(f'palette must have three numbers for each of {len(about["classes"])} classes')
@@ -204,8 +234,13 @@ def segment(session, about, fixed, image):
         raise ValueError(f'pixels must be uint8 (H, W, 3); got {pixels.dtype} {pixels.shape}')
     height, width = pixels.shape[:2]
     x, size = preprocess(pixels if about['channel_order'] == 'RGB' else pixels[..., ::-1], about, fixed)
+
+    def run(window):
+        (logits,) = session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(window)})
+        return logits
+
     try:
-        (logits,) = session.run(None, {session.get_inputs()[0].name: x})
+        logits = slide(run, x, about['crop_size'], about['stride'])[None] if slides(about, fixed) else run(x)
     except Exception as error:  # its errors have no common class
         name = image if isinstance(image, str | Path) else 'the image'
         raise RuntimeError(f'{name}: {error}') from error
@@ -252,8 +287,9 @@ def main():
     if replaced:
         parser.error(f'--out-dir: the results would replace images: {" ".join(replaced)}')
     session, about, fixed = load(args.model, args.threads, args.provider)
-    if about['mode'] == 'slide':
-        print('the config slides a window over an image; this tool passes the whole image', file=sys.stderr)
+    if about['mode'] == 'slide' and not slides(about, fixed):
+        reason = 'the file takes one size' if fixed else 'the file is of an earlier version of export.py'
+        print(f'the config slides a window over an image; this passes the whole image, since {reason}', file=sys.stderr)
     palette = np.array(about['palette'], np.uint8)
     faults = []
     for path in args.image:
