@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.ops.tables import kept
 from mmattn.utils.checks import check_choice, check_count, check_divisor, check_number, check_positive
 
 from .relative_position import RelativePosition
@@ -155,7 +156,9 @@ class TemporalEncoding(nn.Module):
         """Encode int64 frame numbers ``(B, T)``, at least 0, as float ``(B, T, C)``."""
         if self.embedding is not None:
             return self.embedding(frame_numbers.clamp(0, self.embedding.num_embeddings - 1))
-        half = self.channels // 2
-        exponents = torch.arange(half, dtype=torch.float64, device=frame_numbers.device) / -half
-        angles = frame_numbers.unsqueeze(-1) * self.wavelength**exponents
+        angles = frame_numbers.unsqueeze(-1) * kept(_frequencies, frame_numbers, self.channels // 2, self.wavelength)
         return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def _frequencies(half: int, wavelength: float, device: torch.device) -> Tensor:
+    return wavelength ** (torch.arange(half, dtype=torch.float64, device=device) / -half)

@@ -1,10 +1,13 @@
 """Relative position encodings: products of the query and learned vectors r_{j−i} (Table 3.2, and Eq. 5.9 for video)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mmattn.ops.patterns import OffsetRange
+from mmattn.ops.tables import kept
 from mmattn.utils.checks import check_count
 
 
@@ -51,9 +54,11 @@ class RelativePosition(nn.Module):
             for share in shares
         )
 
-    def _vectors(self, axis: int, offsets: Tensor, step: int = 1) -> Tensor:
+    def _vectors(self, axis: int, table: Callable[..., Tensor], *size: Any, step: int = 1) -> Tensor:
+        """Look up the vectors of the offsets that ``table(*size)`` lists."""
         limit = self.clip_offset[axis] // step * step  # only multiples of the step are trained
-        return self.tables[axis][offsets.clamp(-limit, limit) + self.max_offset]
+        vectors = self.tables[axis]
+        return vectors[kept(_rows, vectors, table, size, limit, self.max_offset)]
 
     def axis_bias(self, query: Tensor) -> dict:
         """Compute the logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
@@ -66,8 +71,7 @@ class RelativePosition(nn.Module):
         logits = [query.new_zeros(1)] * axes_without_table
         for axis, part in enumerate(parts):
             along = axes_without_table + axis
-            position = torch.arange(size[along], device=query.device)
-            vectors = self._vectors(axis, position - position[:, None]).to(query.dtype)  # (L, L, D)
+            vectors = self._vectors(axis, _all_pairs, size[along]).to(query.dtype)  # (L, L, D)
             lines = part.movedim(2 + along, -2)
             logits.append(torch.einsum('...id,ijd->...ij', lines, vectors).movedim(-2, 2 + along))
         return dict(axis_bias=logits)
@@ -77,8 +81,7 @@ class RelativePosition(nn.Module):
 
     def last_row(self, query: Tensor, length: int) -> Tensor:
         """Compute the logits ``(B, heads, length)`` of the last position of a sequence: the query has one position."""
-        offsets = torch.arange(1 - length, 1, device=query.device)
-        return query.squeeze(2) @ self._vectors(0, offsets).to(query.dtype).T
+        return query.squeeze(2) @ self._vectors(0, torch.arange, 1 - length, 1).to(query.dtype).T
 
     def arm_bias(self, query: Tensor) -> dict:
         """Compute the logits q·r_{j−i} of Shaw et al. for ``grid_attention``, as windows over each axis of the map.
@@ -96,21 +99,39 @@ class RelativePosition(nn.Module):
         axes_without_table = len(size) - len(self.tables)
         vectors = []
         for axis in reversed(range(axes_without_table, len(size))):
-            offsets = torch.arange(1 - size[axis], size[axis], device=query.device)
-            if axis != len(size) - 1:  # the self key belongs to the last axis
-                offsets = torch.cat([offsets[: size[axis] - 1], offsets[size[axis] :]])
-            vectors.append(self._vectors(axis - axes_without_table, offsets))
+            table = torch.arange if axis == len(size) - 1 else _without_0  # the self key belongs to the last axis
+            vectors.append(self._vectors(axis - axes_without_table, table, 1 - size[axis], size[axis]))
         window_size = (*[1] * axes_without_table, *(2 * length - 1 for length in size[axes_without_table:]))
         return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
-    def offset_bias(self, query: Tensor, offsets: Sequence[Tensor], step: Sequence[int]) -> dict:
-        """Compute the logits q·[r_t, r_y, r_x] (Eq. 5.9) for ``strided_attention``, from ``strided_offsets``.
+    def offset_bias(self, query: Tensor, offsets: Sequence[OffsetRange], step: Sequence[int]) -> dict:
+        """Compute the logits q·[r_t, r_y, r_x] (Eq. 5.9) for ``strided_attention``, from ``offset_ranges``.
 
         The offsets are multiples of ``step``, also where they are clipped.
         """
         axes_without_table = len(offsets) - len(self.tables)
-        logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]
+        logits = [query.new_zeros(x.end - x.first) for x in offsets[:axes_without_table]]
         parts = self._split(query)
         for axis, (part, offset, h) in enumerate(zip(parts, offsets[axes_without_table:], step[axes_without_table:])):
-            logits.append(part @ self._vectors(axis, offset.to(query.device), h).to(query.dtype).T)
+            logits.append(part @ self._vectors(axis, _multiples, *offset, step=h).to(query.dtype).T)
         return dict(offset_bias=logits)
+
+
+def _rows(
+    offsets: Callable[..., Tensor], size: tuple[int, ...], limit: int, max_offset: int, device: torch.device
+) -> Tensor:
+    return offsets(*size, device=device).clamp(-limit, limit) + max_offset
+
+
+def _all_pairs(length: int, device: torch.device) -> Tensor:
+    position = torch.arange(length, device=device)
+    return position - position[:, None]
+
+
+def _without_0(first: int, end: int, device: torch.device) -> Tensor:
+    offsets = torch.arange(first, end, device=device)
+    return torch.cat([offsets[:-first], offsets[1 - first :]])
+
+
+def _multiples(first: int, end: int, step: int, device: torch.device) -> Tensor:
+    return torch.arange(first, end, device=device) * step

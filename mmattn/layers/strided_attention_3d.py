@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops import attention_rows, strided_attention, strided_offsets
-from mmattn.ops.patterns import as_step, strided_support
+from mmattn.ops import attention_rows, strided_attention
+from mmattn.ops.patterns import as_step, offset_ranges, strided_support
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice
 
@@ -154,7 +154,7 @@ class StridedAttention3d(nn.Module):
     ) -> dict:
         operands = layer.project(query, key, frame_numbers, key_frame_numbers)
         if layer.relative_position is not None:
-            offsets = strided_offsets(query.shape[1:4], step, pattern, key.shape[1:4])
+            offsets = offset_ranges(query.shape[1:4], step, pattern, key.shape[1:4])
             steps = step if pattern == 'strided' else (1,) * 3
             operands |= layer.relative_position.offset_bias(operands['query'] * layer.scale, offsets, steps)
         return dict(operands, pattern=pattern, step=step)

@@ -13,6 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from mmattn.ops import global_attention, local_attention
 from mmattn.ops.arguments import as_window_size
 from mmattn.ops.layouts import copy_for_inductor
+from mmattn.ops.tables import kept
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_divisor, check_map, check_number
 
@@ -242,18 +243,27 @@ class TransformerAttention2d(TermWeights, nn.Module):
         weight = projection.weight
         radius = self.spatial_range // 2 if local and self.spatial_range else length - 1
         half = projection.in_features // 2
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        offsets = torch.arange(radius, -radius - 1, -1, device=weight.device, dtype=dtype)  # q − k, from the first key
-        angles = offsets[:, None] / self.wavelength ** (torch.arange(half, device=weight.device, dtype=dtype) / half)
-        encoding = torch.cat([angles.sin(), angles.cos()], 1).to(weight.dtype)
+        encoding = kept(_encoding, weight, radius, half, self.wavelength, weight.dtype)
         vectors = projection(encoding).unflatten(1, (self.num_heads, -1)).movedim(1, 0) / math.sqrt(2)
         if local:
             return vectors.unsqueeze(1)
-        position = torch.arange(length, device=weight.device)
-        queries, keys = position[:: self.q_stride, None], position[:: self.kv_stride]
-        return vectors[:, keys - queries + radius]
+        return vectors[:, kept(_places, weight, length, self.q_stride, self.kv_stride)]
 
 
 def _every(stride: int, x: Tensor) -> Tensor:
     """Take every ``stride``-th row and column of ``(B, C, H, W)``."""
     return x if stride == 1 else x[..., ::stride, ::stride]
+
+
+def _encoding(radius: int, half: int, wavelength: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Compute the sines and cosines ``(2 · radius + 1, 2 · half)`` of q − k, from the first key."""
+    exact = torch.promote_types(dtype, torch.float32)
+    offsets = torch.arange(radius, -radius - 1, -1, device=device, dtype=exact)
+    angles = offsets[:, None] / wavelength ** (torch.arange(half, device=device, dtype=exact) / half)
+    return torch.cat([angles.sin(), angles.cos()], 1).to(dtype)
+
+
+def _places(length: int, q_stride: int, kv_stride: int, device: torch.device) -> Tensor:
+    """Index the encodings of all pairs on an axis: ``(queries, keys)``."""
+    position = torch.arange(length, device=device)
+    return position[::kv_stride] - position[::q_stride, None] + (length - 1)

@@ -108,14 +108,18 @@ class WindowPosition(nn.Module):
             logits = x.transpose(1, 2)
             for conv in (self.embedding, self.logits):
                 logits = F.linear(logits, conv.weight.squeeze(-1), conv.bias)
-            window = (logits * self.scale).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            window = self._scaled(logits).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         else:
-            logits = self.logits(self.embedding(x)) * self.scale
+            logits = self._scaled(self.logits(self.embedding(x)))
             window = logits.unflatten(1, (self.num_heads, -1)).movedim(2, -1)  # (B, heads, *S, K or K + 1)
         if self.padding == 'learned':
-            return window[..., :-1], window[..., -1]
+            window, outside = window.split([window.shape[-1] - 1, 1], -1)  # its derivative is one launch
+            return window, outside.squeeze(-1)
         if self.padding == 'mean':
             return window, window.mean(-1)
         if self.padding == 'min':
             return window, window.amin(-1)
         return window, {'zero': 0.0, 'neg_inf': -math.inf}[self.padding]
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        return logits if self.scale == 1 else logits * self.scale

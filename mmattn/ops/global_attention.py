@@ -29,6 +29,7 @@ from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
 from .operator import Operator
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
+from .tables import kept
 from .window_bias import window_keys
 
 
@@ -188,8 +189,8 @@ class Rows:
 
     def realign(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
-        queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
-        return window_keys(queries, self.key_size, self.a.window_size, self.a.is_causal)
+        at = self.before + rows.start, self.before + rows.stop
+        return kept(window_keys, self.query, *at, tuple(self.key_size), tuple(self.a.window_size), self.a.is_causal)
 
     def window(self, rows: slice, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
         """Expand window biases to all keys: ``(B, heads, n, M + 1 + columns)``. Columns from M on are arbitrary."""
@@ -218,8 +219,8 @@ class Rows:
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
         if self.a.is_causal:
-            keys = torch.arange(logits.shape[-1], device=logits.device)
-            logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
+            at = self.before + rows.start, self.before + rows.stop
+            logits.masked_fill_(kept(_later_keys, logits, *at, logits.shape[-1]), -math.inf)
 
     def logits(self, rows: slice) -> tuple[Tensor, tuple | None]:
         """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
@@ -258,6 +259,10 @@ class Rows:
         """Pad query, key and value for PyTorch's attention. Also returns the number of columns of its table."""
         columns = padded_keys(self.key.shape[2]) if has_biases(self.a) else self.key.shape[2]
         return pad(self.query), pad(self.key, columns), pad(self.value, columns), columns
+
+
+def _later_keys(start: int, stop: int, count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device) > torch.arange(start, stop, device=device)[:, None]
 
 
 def _forward(a: GlobalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:

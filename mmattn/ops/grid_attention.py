@@ -21,6 +21,7 @@ from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_with_layout, match_layout
 from .operator import Operator
+from .tables import kept
 
 ALL = slice(None)
 
@@ -109,11 +110,12 @@ def attend(a: GridArguments, positions: Positions | None, rows: slice = ALL) -> 
     peak = _finite(peak.to(accumulator(a.query)))
     weights = [(x - lines_along(peak, axis)).exp() for axis, x in enumerate(arms)]
     total = functools.reduce(torch.add, (_from_lines(x.sum(-1, keepdim=True), axis) for axis, x in enumerate(weights)))
+    # A sum below 1 is 0: the largest weight is 1, unless the query has no key.
     out = functools.reduce(
         torch.add,
         (_from_lines(x.to(a.value.dtype) @ _keys(a.value, axis, rows), axis) for axis, x in enumerate(weights)),
     )
-    return out / total.masked_fill(total == 0, 1), (peak + total.log()).squeeze(-1)
+    return out / total.clamp(min=1), (peak + total.log()).squeeze(-1)
 
 
 def _backward(
@@ -123,9 +125,9 @@ def _backward(
     query, key, value, dtype = a.query, a.key, a.value, accumulator(a.query)
     d_query = torch.empty(query.shape, dtype=dtype, device=query.device)
     d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (key, value))
-    d_window = None
+    d_table = None  # as Positions.table
     if window_bias is not None:
-        d_window = torch.empty_like(window_bias, dtype=dtype if exact else window_bias.dtype)
+        d_table = torch.zeros((*query.shape[:-1], window_bias.shape[-1] + 1), dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
         positions = Positions.build(a, query.dtype)
         mean = (grad * out).sum(-1, keepdim=True, dtype=dtype)
@@ -149,10 +151,12 @@ def _backward(
                 else:
                     d_queries.add_(d_pairs @ keys, alpha=a.scale)
                 _keys(d_key, axis, rows).add_(d_pairs.transpose(-1, -2) @ queries, alpha=a.scale)
-                if d_window is not None and positions is not None and index is not None:
-                    positions.write(axis, lines_along(d_window[:, :, rows], axis), d_logits, index)
+                if d_table is not None and index is not None:
+                    # Keys without an entry are written to the last one, over each other, and dropped.
+                    lines_along(d_table[:, :, rows], axis).scatter_(-1, index.expand_as(d_logits), d_logits)
     grads = [d_query, d_key, d_value]
-    if d_window is not None:
+    if d_table is not None and window_bias is not None:
+        d_window = d_table[..., :-1].to(dtype if exact else window_bias.dtype).contiguous()
         grads.append(d_window)
         if a.outside_bias is not None:  # the gradients of all logits of a query sum to that of its log-sum-exp
             inside = d_window.sum(-1)
@@ -182,23 +186,21 @@ def _logits(
     queries: Tensor | None = None,
     keys: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute logits ``(B, heads, *rest, n, L)`` of an arm, and the index of ``Positions.index``."""
+    """Compute logits ``(B, heads, *rest, n, L)`` of an arm, and the index of its entries in ``Positions.table``."""
     if queries is None or keys is None:
         queries, keys = lines_along(a.query[:, :, rows], axis), _keys(a.key, axis, rows)
     length, index = keys.shape[-2], None
-    position = torch.arange(length, device=keys.device)
+    part = (rows.start, rows.stop) if axis == 0 else (None, None)
     if positions is None:
         arm = (queries * a.scale) @ keys.transpose(-1, -2)
     else:
-        index = positions.index(axis, position[rows] if axis == 0 else position, length)
-        window, outside = (
-            lines_along(x[:, :, rows], axis) for x in (positions.window, positions.outside.unsqueeze(-1))
-        )
-        biases = positions.realign(axis, window, outside, index)
+        index = kept(_entries, keys, length, *part, tuple(a.window_size), axis)
+        table = lines_along(positions.table[:, :, rows], axis)
+        biases = table.gather(-1, index.expand(*table.shape[:-1], -1))
         pairs = (x.flatten(0, -3) for x in (biases, queries, keys.transpose(-1, -2)))
         arm = torch.baddbmm(*pairs, alpha=a.scale).view(biases.shape)
     if axis != a.query.dim() - 4:  # only the arm of the last axis contains the self key
-        arm = arm.masked_fill(position == (position[rows] if axis == 0 else position)[:, None], -torch.inf)
+        arm = arm.masked_fill(kept(_own, keys, length, *part), -torch.inf)
     return arm, index
 
 
@@ -221,55 +223,41 @@ def _finite(lse: Tensor) -> Tensor:
 
 
 class Positions:
-    """The window biases of one call, laid out for each arm."""
+    """The window biases of one call: ``table`` is ``(B, heads, *S, K + 1)``, the window, then the bias outside."""
 
     def __init__(self, a: GridArguments, window_bias: Tensor, dtype: torch.dtype) -> None:
-        self.window_size = a.window_size
-        self.window = window_bias.to(dtype)
+        window = window_bias.to(dtype)
         if a.outside_bias is None:
-            self.outside = self.window.new_full(self.window.shape[:-1], a.outside_value)
+            outside = window.new_full(window.shape[:-1], a.outside_value)
         else:
-            self.outside = a.outside_bias.to(dtype)
+            outside = a.outside_bias.to(dtype)
+        self.table = torch.cat([window, outside.unsqueeze(-1)], -1)
 
     @classmethod
     def build(cls, a: GridArguments, dtype: torch.dtype) -> Positions | None:
         """Lay out the window biases of a call in a dtype, or return None if it has none."""
         return None if a.window_bias is None else cls(a, a.window_bias, dtype)
 
-    def arm(self, axis: int) -> slice:
-        """Select the entries of an axis. The last axis comes first and has the centre, which the other axes omit."""
-        counts = [k - 1 for k in self.window_size]
-        counts[-1] += 1
-        start = sum(counts[axis + 1 :])
-        return slice(start, start + counts[axis])
 
-    def realign(self, axis: int, window: Tensor, outside: Tensor, index: Tensor) -> Tensor:
-        """Compute biases ``(…, n, length)`` of an arm from ``window`` ``(…, n, K)`` and ``outside`` ``(…, n, 1)``."""
-        k = self.window_size[axis]
-        entries = window[..., self.arm(axis)]
-        if entries.shape[-1] == k:
-            table = torch.cat([outside, entries, outside], -1)
-        else:  # a placeholder for the centre: the self key belongs to another arm
-            table = torch.cat([outside, entries[..., : k // 2], outside, entries[..., k // 2 :], outside], -1)
-        return table.gather(-1, index.expand(*table.shape[:-1], -1))
+def _entries(
+    length: int, start: int | None, stop: int | None, window_size: tuple[int, ...], axis: int, device: torch.device
+) -> Tensor:
+    """Index ``Positions.table`` for the keys of some queries of an arm: int64 ``(n, length)``."""
+    k, last = window_size[axis], axis == len(window_size) - 1
+    position = torch.arange(length, device=device)
+    entry = position - position[start:stop, None] + k // 2
+    inside = (entry >= 0) & (entry < k)
+    if not last:  # the last axis has the centre
+        inside, entry = inside & (entry != k // 2), entry - (entry > k // 2).long()
+    # The last axis comes first. The other axes omit the centre.
+    first = sum(window_size[axis + 1 :]) - len(window_size[axis + 2 :])
+    return (first + entry).where(inside, sum(window_size) - len(window_size) + 1)
 
-    def write(self, axis: int, d_window: Tensor, d_logits: Tensor, index: Tensor) -> None:
-        """Write the gradients of the entries of an arm, ``(…, n, K)``, from the gradients of its logits."""
-        k = self.window_size[axis]
-        table = d_logits.new_zeros((*d_logits.shape[:-1], k + 2))
-        # Keys outside the window are written to the ends, over each other, and dropped.
-        entries = table.scatter_(-1, index.expand_as(d_logits), d_logits)[..., 1:-1]
-        to = d_window[..., self.arm(axis)]
-        if to.shape[-1] == k:
-            to.copy_(entries)
-        else:
-            to[..., : k // 2], to[..., k // 2 :] = entries[..., : k // 2], entries[..., k // 2 + 1 :]
 
-    def index(self, axis: int, position: Tensor, length: int) -> Tensor:
-        """Index the keys of an arm, int64 ``(n, length)``, in a row of k window entries between two outside biases."""
-        k = self.window_size[axis]
-        entry = torch.arange(k // 2 + 1, k // 2 + 1 + length, device=position.device) - position[:, None]
-        return entry.clamp(0, k + 1)
+def _own(length: int, start: int | None, stop: int | None, device: torch.device) -> Tensor:
+    """Mark the position of each of some queries on its axis: bool ``(n, length)``."""
+    position = torch.arange(length, device=device)
+    return position == position[start:stop, None]
 
 
 def _fake(a: GridArguments) -> tuple[Tensor, Tensor]:

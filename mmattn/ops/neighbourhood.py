@@ -159,7 +159,7 @@ def slices(shape: Sequence[int], bytes_each: int, budget: int | None = None) -> 
 def softmax(logits: Tensor, dim: int) -> Tensor:
     """Apply the softmax. All weights are 0 if all logits are −∞."""
     empty = logits.amax(dim, keepdim=True) == -torch.inf
-    return logits.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
+    return logits.softmax(dim).masked_fill(empty, 0)
 
 
 def softmax_backward(grad: Tensor, weights: Tensor, dim: int) -> Tensor:

@@ -5,6 +5,7 @@ The masks are for tests and for documentation. Positions are coordinates in a ma
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -88,15 +89,29 @@ def strided_offsets(
         >>> strided_offsets((3, 8), (2, 4), 'strided')
         [tensor([-2,  0,  2]), tensor([-4,  0,  4])]
     """
+    return [torch.arange(x.first, x.end) * x.step for x in offset_ranges(size, step, pattern, key_size)]
+
+
+class OffsetRange(NamedTuple):
+    """The offsets ``first * step`` to ``(end - 1) * step`` of an axis."""
+
+    first: int
+    end: int
+    step: int
+
+
+def offset_ranges(
+    size: Sequence[int], step: int | Sequence[int] | None, pattern: str, key_size: Sequence[int] | None = None
+) -> list[OffsetRange]:
+    """List what :func:`strided_offsets` does, without tensors."""
     check_choice('pattern', pattern, PATTERNS)
     key_size = size if key_size is None else key_size
     _check_sizes(size, key_size)
-    offsets = []
+    ranges = []
     for h, queries, keys in zip(as_step(step, size, key_size), size, key_size):
         count = -(-max(queries, keys) // h) if pattern == 'strided' else h
-        offset = torch.arange(0 if pattern == 'forward' else 1 - count, count)
-        offsets.append(offset * h if pattern == 'strided' else offset)
-    return offsets
+        ranges.append(OffsetRange(0 if pattern == 'forward' else 1 - count, count, h if pattern == 'strided' else 1))
+    return ranges
 
 
 def _check_sizes(size: Sequence[int], key_size: Sequence[int] | None = None) -> None:

@@ -32,8 +32,9 @@ from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
 from .operator import Operator
-from .patterns import PATTERNS, as_step, check_step, reaches, strided_offsets
+from .patterns import PATTERNS, as_step, check_step, offset_ranges, reaches
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
+from .tables import kept
 
 
 class StridedArguments(NamedTuple):
@@ -105,9 +106,9 @@ def strided_attention(
     check_one_per_axis('offset_bias', offset_bias, len(size))
     biases: list[Tensor] = []
     if len(offset_bias):
-        offsets = strided_offsets(size, step, pattern, key_size)
+        offsets = offset_ranges(size, step, pattern, key_size)
         biases = [
-            expanded(f'offset_bias[{axis}]', bias, (*query.shape[:-1], len(offset)))
+            expanded(f'offset_bias[{axis}]', bias, (*query.shape[:-1], offset.end - offset.first))
             for axis, (bias, offset) in enumerate(zip(offset_bias, offsets))
         ]
     check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
@@ -120,28 +121,27 @@ def _alone(size: int, axis: int, axes: int) -> list[int]:
     return [size if a == axis else 1 for a in range(axes)]
 
 
-def _entries(
-    i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None, complete: bool = False
-) -> Tensor:
-    """Index the K logits of an axis (1 without a table) by the offset j − i. K if i does not attend to j.
+def _entries(queries: _Axis, keys: _Axis, step: int, pattern: str, count: int | None, device: torch.device) -> Tensor:
+    """Index the K = ``count`` logits of an axis by the offset j − i, ``(groups, positions, keys)``.
 
-    With ``complete``, every i attends to every j, and there is a table.
+    K if i does not attend to j. Without K, the logits themselves, which are 0, or −∞ if i does not attend to j.
     """
-    attended = None if complete else (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
-    if table is None:
-        return (~attended).long()  # type: ignore[operator]
-    count, offset = table.shape[-1], j - i
+    i, j = queries.positions(device)[:, :, None], keys.positions(device)[:, None]
+    complete = _attends_to_all(keys, pattern, step)
+    attended = None if complete else (j >= 0) & (j < keys.size) & reaches(i, j, step, pattern)
+    if count is None:
+        assert attended is not None
+        return torch.zeros(attended.shape, dtype=torch.float32, device=device).masked_fill_(~attended, -math.inf)
+    offset = j - i
     entry = (
         offset // step + count // 2 if pattern == 'strided' else offset + (0 if pattern == 'forward' else count // 2)
     )
     return entry if attended is None else entry.where(attended, count)
 
 
-def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Look up the logits of an axis ``(…, keys)`` by offset, 0 without a table, −∞ if there is no key."""
-    if table is None:
-        return torch.zeros_like(entry, dtype=dtype).masked_fill_(entry.bool(), -math.inf)
-    table = F.pad(table.to(dtype), (0, 1), value=-math.inf)
+def _along(entry: Tensor, table: Tensor, complete: bool, dtype: torch.dtype) -> Tensor:
+    """Look up the logits of an axis ``(…, keys)`` by offset, −∞ if there is no key."""
+    table = table.to(dtype) if complete else F.pad(table.to(dtype), (0, 1), value=-math.inf)
     return table.gather(-1, entry.expand(*table.shape[:-1], -1))
 
 
@@ -196,8 +196,10 @@ def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
     return x.movedim(2 + len(axes), -1)
 
 
-def _zeros(like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
-    x = like.new_zeros((*like.shape[:2], *(axis.padded for axis in axes), channels), dtype=dtype)
+def _filled(
+    like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int, value: float = 0
+) -> tuple[Tensor, Tensor]:
+    x = like.new_full((*like.shape[:2], *(axis.padded for axis in axes), channels), value, dtype=dtype)
     return x, _groups(x, axes, pieces=False)
 
 
@@ -231,20 +233,19 @@ class Groups:
         self.query, *self.tables = (self.of_queries(x) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
-        tables: list[Tensor | None] = [*self.tables] or [None] * self.rank
+        counts: list[int | None] = [table.shape[-1] for table in self.tables] or [None] * self.rank  # type: ignore
+        self.complete = [_attends_to_all(j, pattern, h) for j, h in zip(self.key_axes, step)]
         self.entries: dict[int, Tensor] = {}  # (groups, positions, keys) for each axis that is added
-        for axis, (i, j, h, table) in enumerate(zip(self.axes, self.key_axes, step, tables)):
-            complete = _attends_to_all(j, pattern, h)
-            if self.tables or not complete:
-                at = i.positions(query.device)[:, :, None], j.positions(query.device)[:, None]
-                self.entries[axis] = _entries(*at, j.size, h, pattern, table, complete)
+        for axis, (i, j, h, count) in enumerate(zip(self.axes, self.key_axes, step, counts)):
+            if self.tables or not self.complete[axis]:
+                self.entries[axis] = kept(_entries, query, i, j, h, pattern, count)
 
     def of_queries(self, x: Tensor) -> Tensor:
         """View a map of queries as groups."""
         return _groups(_pad(x, self.axes), self.axes)
 
     def entry(self, axis: int, part: tuple[slice, ...]) -> Tensor:
-        """Return logit indices of an axis, ``(*groups, *positions, keys)``, where the other axes have length 1."""
+        """Return what ``_entries`` has for an axis, ``(*groups, *positions, keys)``; the other axes have length 1."""
         entry = self.entries[axis][part[2 + axis], part[2 + self.rank + axis]]
         groups, positions, keys = entry.shape
         return entry.view(*_alone(groups, axis, self.rank), *_alone(positions, axis, self.rank), keys)
@@ -295,8 +296,9 @@ class Groups:
         """Add the biases by offset, and −∞ where a query does not attend to a key, in place."""
         pairs = self.pairs(logits, part)
         for axis in self.entries:
-            table = self.tables[axis][part] if self.tables else None
-            along = _along(self.entry(axis, part), table, logits.dtype)
+            along = self.entry(axis, part)
+            if self.tables:
+                along = _along(along, self.tables[axis][part], self.complete[axis], logits.dtype)
             pairs += along.unflatten(-1, _alone(self.keys[axis], axis, self.rank))
 
     def add_to_keys(self, to: Tensor, part: tuple[slice, ...], summands: Tensor) -> None:
@@ -313,10 +315,10 @@ class Gradients:
 
     def __init__(self, x: Groups) -> None:
         self.of, a, dtype = x, x.a, accumulator(x.a.query)
-        self.query, self.queries = _zeros(a.query, x.axes, a.query.dtype, a.query.shape[-1])
-        self.key, self.keys = _zeros(a.key, x.key_axes, dtype, a.key.shape[-1])  # sums over parts
-        self.value, self.values = _zeros(a.value, x.key_axes, dtype, a.value.shape[-1])
-        self.offsets = [_zeros(a.query, x.axes, bias.dtype, bias.shape[-1]) for bias in a.offset_bias]
+        self.query, self.queries = _filled(a.query, x.axes, a.query.dtype, a.query.shape[-1])
+        self.key, self.keys = _filled(a.key, x.key_axes, dtype, a.key.shape[-1])  # sums over parts
+        self.value, self.values = _filled(a.value, x.key_axes, dtype, a.value.shape[-1])
+        self.offsets = [_filled(a.query, x.axes, bias.dtype, bias.shape[-1]) for bias in a.offset_bias]
 
     def add(
         self, part: tuple[slice, ...], d_query: Tensor, d_key: Tensor, d_value: Tensor, d_logits: Tensor | None
@@ -343,8 +345,8 @@ class Gradients:
 
 def _forward(a: StridedArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device)
-    out, outs = _zeros(a.query, x.axes, a.value.dtype, a.value.shape[-1])
-    lse, lses = _zeros(a.query, x.axes, accumulator(a.query), 1)
+    out, outs = _filled(a.query, x.axes, a.value.dtype, a.value.shape[-1])
+    lse, lses = _filled(a.query, x.axes, accumulator(a.query), 1, math.nan)
     with torch.autocast(a.query.device.type, enabled=False):
         for part in x.parts(tables=1 if exact else 2 if fused else 4):
             query, key, value = x.operands(part)
@@ -353,12 +355,12 @@ def _forward(a: StridedArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
             else:
                 query, key, value, table = x.flat(query, key, value, part)
                 row_out = sdpa(query, key, value, table, a.scale)[..., : a.value.shape[-1]]
-                row_lse = row_out.new_full(row_out.shape[:-1], math.nan)
                 if a.return_lse:
                     row_lse = log_sum_exp(query, key, table, a.scale)
                     row_lse = row_lse.masked_fill(row_lse <= table_attention.lowest(value.dtype) / 2, -math.inf)
             outs[part] = row_out.reshape(outs[part].shape)
-            lses[part] = row_lse.reshape(lses[part].shape)
+            if a.return_lse or not fused:
+                lses[part] = row_lse.reshape(lses[part].shape)
     return match_layout(a.value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
 
 

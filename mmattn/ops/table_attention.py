@@ -28,10 +28,11 @@ MOST_BATCHES = 2**15  # a grid of blocks has at most 2¹⁶ − 1 on this axis
 def attend(logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Compute output ``(…, n, Dv)`` and log-sum-exp ``(…, n, 1)`` of attention. Overwrites the logits ``(…, n, m)``."""
     peak = logits.amax(-1, keepdim=True)
-    peak.masked_fill_(peak == -torch.inf, 0)  # the query has no key
+    peak.clamp_(min=torch.finfo(peak.dtype).min)  # −∞: the query has no key
     weights = logits.sub_(peak).exp_()
     total = weights.sum(-1, keepdim=True)
-    return (weights.to(value.dtype) @ value) / total.masked_fill(total == 0, 1), peak + total.log()
+    # A sum below 1 is 0: the largest weight is 1, unless the query has no key.
+    return (weights.to(value.dtype) @ value) / total.clamp(min=1), peak + total.log()
 
 
 def attend_backward(
@@ -51,7 +52,7 @@ def attend_backward(
     again.
     """
     lse = logits.logsumexp(-1, keepdim=True) if lse is None else lse
-    weights = logits.sub_(lse.masked_fill(lse == -torch.inf, 0)).exp_()
+    weights = logits.sub_(lse.clamp(min=torch.finfo(lse.dtype).min)).exp_()
     d_value = weights.to(grad.dtype).transpose(-1, -2) @ grad
     mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
     if grad_lse is not None:  # the derivative of the log-sum-exp is the weights

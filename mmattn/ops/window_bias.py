@@ -23,12 +23,13 @@ def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 def window_keys(
-    queries: Tensor, size: Sequence[int], window_size: Sequence[int], is_causal: bool
+    start: int, stop: int, size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Locate the keys of the window entries of some queries, flat indices ``(n)`` in a map of ``size``.
+    """Locate the keys of the window entries of the queries ``start`` to ``stop`` − 1 of a map of ``size``.
 
     Returns flat key indices, int64 ``(n, K)``, clamped to the map, and whether each key exists, bool ``(n, K)``.
     """
+    queries = torch.arange(start, stop, device=device)
     where, exists = None, None
     stride = math.prod(size)
     for length, k in zip(size, window_size):

@@ -18,6 +18,7 @@ from .arguments import check_device, check_mask, check_window, window_entries
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .operator import Operator
+from .tables import kept
 from .window_bias import window_keys
 
 EPS = 1e-5  # added to the variance
@@ -97,13 +98,18 @@ def window_zscore(
     return torch.ops.mmattn.window_zscore(*tensors, sizes, outside_value, is_causal, support)[:2]
 
 
-class _Slice(NamedTuple):
-    """The keys of a slice of queries."""
+class _Counts(NamedTuple):
+    """The keys of a slice of queries, inside the window and outside."""
 
-    rows: slice  # of the N queries
     missing: Tensor  # window entries without a key, bool (B or 1, 1, n, K)
-    absent: Tensor  # number of missing entries, less than K, (B or 1, 1, n) or (n)
+    inside: Tensor  # number of entries with a key, at least 1, (B or 1, 1, n) or (n)
     outer: Tensor  # number of keys outside the window, (B or 1, 1, n)
+    none: Tensor  # where outer is 0
+
+
+class _Slice(NamedTuple):
+    rows: slice  # of the N queries
+    counts: _Counts
     keys: Tensor | int  # number of keys, at least 1
 
 
@@ -121,23 +127,41 @@ def _slices(a: ZscoreArguments) -> Iterator[_Slice]:
     budget = CACHE_BYTES if window.device.type == 'cpu' else chunk_bytes(window.device) // 4
     for part in chunks(positions // math.prod(row), 4 * batch * heads * entries * math.prod(row), budget):
         rows = slice(part.start * math.prod(row), part.stop * math.prod(row))
-        keys: Tensor | int
+        at = part.start, part.stop, tuple(size), tuple(a.window_size)
         if on_grid:
-            missing, keys = _not_on_grid(part, size, a.window_size, window.device), sum(size) - len(size) + 1
+            yield _Slice(rows, kept(_grid_counts, window, *at), sum(size) - len(size) + 1)
+        elif a.key_mask is None:
+            counts = kept(_counts, window, *at, a.is_causal)
+            keys = torch.arange(rows.start + 1, rows.stop + 1, device=window.device) if a.is_causal else positions
+            yield _Slice(rows, counts, keys)
         else:
-            queries = torch.arange(rows.start, rows.stop, device=window.device)
-            where, exists = window_keys(queries, size, a.window_size, a.is_causal)
-            keys = queries + 1 if a.is_causal else positions
-            if a.key_mask is not None:
-                mask = a.key_mask.flatten(1)
-                keys = mask.cumsum(-1)[:, None, rows] if a.is_causal else mask.sum(-1)[:, None, None]
-                exists = (exists & mask[:, where])[:, None]
-            missing = ~exists
-        absent = missing.sum(-1)
-        outer = (absent + (keys - entries)).view(-1, 1, rows.stop - rows.start)
-        if a.key_mask is not None:  # there may be no key
-            keys, absent = keys.clamp(min=1), absent.clamp(max=entries - 1)  # type: ignore[union-attr]
-        yield _Slice(rows, missing.view(-1, 1, *missing.shape[-2:]), absent, outer, keys)
+            mask = a.key_mask.flatten(1)
+            where, exists = kept(window_keys, window, *at, a.is_causal)
+            keys = mask.cumsum(-1)[:, None, rows] if a.is_causal else mask.sum(-1)[:, None, None]
+            counts = _count(~(exists & mask[:, where])[:, None], keys)
+            yield _Slice(rows, counts, keys.clamp(min=1))  # there may be no key
+
+
+def _count(missing: Tensor, keys: Tensor | int) -> _Counts:
+    absent, entries = missing.sum(-1), missing.shape[-1]
+    outer = (absent + (keys - entries)).view(-1, 1, missing.shape[-2])
+    inside = (entries - absent).clamp(min=1)  # there may be no key
+    return _Counts(missing.view(-1, 1, *missing.shape[-2:]), inside, outer, outer == 0)
+
+
+def _counts(
+    start: int, stop: int, size: tuple[int, ...], window_size: tuple[int, ...], is_causal: bool, device: torch.device
+) -> _Counts:
+    _, exists = window_keys(start, stop, size, window_size, is_causal, device)
+    keys = torch.arange(start + 1, stop + 1, device=device)
+    return _count(~exists, keys if is_causal else math.prod(size))
+
+
+def _grid_counts(
+    start: int, stop: int, size: tuple[int, ...], window_size: tuple[int, ...], device: torch.device
+) -> _Counts:
+    missing = _not_on_grid(slice(start, stop), size, window_size, device)
+    return _count(missing, sum(size) - len(size) + 1)
 
 
 def _not_on_grid(rows: slice, size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
@@ -163,11 +187,11 @@ def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     dtype = outputs[0].dtype
     outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
     out, out_outside, rstd = outputs[0].flatten(2, -2), outputs[1].flatten(2), outputs[2].flatten(2)
-    for rows, missing, absent, outer, keys in _slices(a):
-        x, none = window[:, :, rows].to(dtype), outer == 0
+    for rows, (missing, inside, outer, none), keys in _slices(a):
+        x = window[:, :, rows].to(dtype)
         v = x.new_full(x.shape[:-1], a.outside_value) if outside is None else outside[:, :, rows]
         # Two passes, relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0.
-        middle = x.masked_fill(missing, 0).sum(-1) / (x.shape[-1] - absent)
+        middle = x.masked_fill(missing, 0).sum(-1) / inside
         x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
         v = (v - middle).masked_fill_(none, 0)
         mean = torch.addcmul(x.sum(-1), outer, v) / keys
@@ -187,10 +211,10 @@ def _backward(
     out, grad = out.flatten(2, -2), grad.flatten(2, -2)
     out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
     d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
-    for rows, missing, _, outer, keys in _slices(a):
+    for rows, (missing, _, outer, none), keys in _slices(a):
         z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
         g = grad[:, :, rows].masked_fill(missing, 0)
-        g_outside = grad_outside[:, :, rows].masked_fill(outer == 0, 0)
+        g_outside = grad_outside[:, :, rows].masked_fill(none, 0)
         mean = (g.sum(-1) + g_outside) / keys
         along = torch.addcmul((g * z).sum(-1), g_outside, z_outside) / keys
         g.sub_(mean.unsqueeze(-1)).addcmul_(z, along.unsqueeze(-1), value=-1)

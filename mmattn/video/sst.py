@@ -226,11 +226,14 @@ class SST(BaseModel):
         features, fine = self.extract_feat(inputs.flatten(0, 1))
         features = features.unflatten(0, (batch, frames))
         counts = [len(sample.first_frames) for sample in data_samples]
-        clip = torch.arange(batch, device=inputs.device).repeat_interleave(torch.tensor(counts, device=inputs.device))
-        numbers = torch.tensor([sample.frame_numbers for sample in data_samples], device=inputs.device)
+        # A tensor that is copied without `non_blocking`, or repeats whose number is on a GPU, would wait for its queue.
+        clip = torch.arange(batch).repeat_interleave(torch.tensor(counts)).to(inputs.device, non_blocking=True)
+        numbers = torch.tensor([sample.frame_numbers for sample in data_samples]).to(inputs.device, non_blocking=True)
         masks = torch.cat(
             [
-                object_masks(sample.given[0].to(inputs.device), sample.first_frames, inputs.shape[-2:])
+                object_masks(
+                    sample.given[0].to(inputs.device, non_blocking=True), sample.first_frames, inputs.shape[-2:]
+                )
                 for sample in data_samples
             ]
         )
@@ -245,5 +248,5 @@ class SST(BaseModel):
 
 def object_masks(mask: Tensor, ids: Iterable[int], size: Sequence[int]) -> Tensor:
     """Split a ``(H, W)`` mask of ids into bool ``(O, *size)`` masks, False in the padding."""
-    masks = mask == torch.tensor(list(ids), device=mask.device).view(-1, 1, 1)
+    masks = mask == torch.tensor(list(ids)).to(mask.device, non_blocking=True).view(-1, 1, 1)
     return F.pad(masks, (0, size[1] - mask.shape[1], 0, size[0] - mask.shape[0]))
