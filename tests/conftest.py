@@ -50,6 +50,16 @@ def _named_instances():
         each._instance_dict.update(before.get(each, {}))
 
 
+@pytest.fixture
+def drawn_panels(monkeypatch):
+    """The panels of all pictures that a test draws, in their order; those within a panel come before it."""
+    from mmattn.visualization import panels
+
+    recorded, parts = [], panels._parts
+    monkeypatch.setattr(panels, '_parts', lambda panel: recorded.append(panel) or parts(panel))
+    return recorded
+
+
 PACKAGE = Path(find_spec('mmattn').origin).parent
 ORIGINAL_MMENGINE = '0.10.7'
 

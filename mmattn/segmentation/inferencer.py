@@ -46,7 +46,7 @@ from mmattn.utils.files import atomic_write, check_path, check_writable, write_t
 from mmattn.utils.image_files import SUFFIXES, check_names, lines, list_images, reason
 from mmattn.utils.progress_file import open_file_progress, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
-from mmattn.visualization.legend import add_legend, class_colours
+from mmattn.visualization.panels import add_legend, class_colours
 
 from .coco import coco_annotations
 from .geojson import GeoReference, read_georeference

@@ -14,7 +14,7 @@ from PIL import Image
 from mmattn.utils.files import atomic_write
 
 from .figure import read_image
-from .legend import add_legend, class_colours
+from .panels import add_legend, class_colours
 
 
 class PictureHook(Hook):
