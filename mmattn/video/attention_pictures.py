@@ -4,22 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmattn.visualization.attention_maps import attention_layers
-from mmattn.visualization.figure import COLOURS, rendered
+from mmattn.visualization.panels import TITLE, Panel, arrange, colour_bar, draw_dot, overlay, resized, text
 
 from .masks import draw_overlay
 from .session import ClipSession, Frame
 from .sst import SST
 
 Query = tuple[int, float, float]
+WIDTH = 170  # pixels of a frame
 
 
 @dataclass
@@ -101,36 +98,26 @@ def draw_clip_attention(
     printed at its left. Arguments are as in :func:`clip_attention`. Returns uint8 ``(height, width, 3)``, RGB.
     """
     time, x, y = query
-    height, width = frames[0].image.shape[:2]
-    x, y = x * width, y * height
-    kinds, steps = attention.weights, attention.reached
-    rows = 1 + len(kinds) + len(steps)
-    figure = Figure((1.7 * len(frames) + 1.8, 1.7 * height / width * rows + 0.7), layout='constrained')
-    axes = figure.subplots(rows, len(frames), squeeze=False)
-    covered = (0, width * attention.extent[0], height * attention.extent[1], 0)
-    colours = ScalarMappable(Normalize(0, 1), COLOURS)
-    largest = {kind: weights.max().item() for kind, weights in kinds.items()}
-    labels = ['objects'] + [f'{kind} weights\nlargest {largest[kind]:.2g}' for kind in kinds]
-    labels += [f'can reach the dot\nin {count} layer{"s" if count > 1 else ""}' for count in range(1, len(steps) + 1)]
-    for row, label in zip(axes, labels):
-        row[0].set_ylabel(label, fontsize=9, rotation=0, ha='right', va='center', labelpad=6)
-    for t, (frame, column) in enumerate(zip(frames, axes.T)):
-        column[0].imshow(cv2.cvtColor(draw_overlay(frame.image, attention.ids[t], 0.5), cv2.COLOR_BGR2RGB))
-        column[0].set_title(f'frame {frame.number}' + (', given' if frame.mask is not None else ''), fontsize=9)
-        grey = cv2.cvtColor(frame.image, cv2.COLOR_BGR2GRAY)
-        maps = [np.ma.masked_less(weights[t].numpy() / largest[kind], threshold) for kind, weights in kinds.items()]
-        maps += [np.ma.masked_less(step[t].numpy().astype(float), 0.5) for step in steps]
-        for axis, values in zip(column[1:], maps):
-            axis.imshow(grey, cmap='gray', vmin=0, vmax=320)  # above 255: slightly darker
-            axis.imshow(
-                values, extent=covered, cmap=colours.cmap, norm=colours.norm, alpha=0.65, interpolation='nearest'
-            )
-        for axis in column:
-            if t == time:
-                axis.plot(x, y, 'o', color='red', markersize=6, markeredgecolor='white')
-            axis.set(xticks=[], yticks=[], xlim=(0, width), ylim=(height, 0))
-    bar = figure.colorbar(colours, ax=axes, fraction=0.02, pad=0.01)
-    bar.set_label(f'share of the largest weight (below {threshold:g} hidden)', fontsize=8)
-    bar.ax.tick_params(labelsize=8)
-    figure.suptitle(f'attention of the red dot, {attention.layer}', fontsize=10)
-    return rendered(figure)
+    largest = {kind: weights.max() for kind, weights in attention.weights.items()}
+    maps = {
+        f'{kind} weights\nlargest {largest[kind]:.2g}': weights / largest[kind]
+        for kind, weights in attention.weights.items()
+    }
+    for count, step in enumerate(attention.reached, 1):
+        maps[f'can reach the dot\nin {count} layer{"s" if count > 1 else ""}'] = torch.where(step, 1.0, torch.nan)
+    rows: list[list[Panel]] = [[] for _ in range(1 + len(maps))]
+    for t, frame in enumerate(frames):
+        objects = draw_overlay(frame.image, attention.ids[t], 0.5)
+        small, objects = (resized(picture[..., ::-1], WIDTH) for picture in (frame.image, objects))
+        shares = [part[t].numpy() for part in maps.values()]
+        column = [objects, *(overlay(small, share, threshold, attention.extent) for share in shares)]
+        for row, picture, label in zip(rows, column, ('objects', *maps)):
+            panel = Panel(draw_dot(picture, x * WIDTH, y * small.shape[0]) if t == time else picture)
+            if t == 0:
+                panel.rows = [label]
+            if picture is objects:
+                panel.title = f'frame {frame.number}' + (', given' if frame.mask is not None else '')
+            row.append(panel)
+    bar = colour_bar(f'share of the largest weight (below {threshold:g} hidden)', height=300)
+    title = Panel(text(f'attention of the red dot, {attention.layer}', TITLE))
+    return arrange([[title], [Panel(arrange(rows)), bar]], margin=10)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from mmattn.video.attention_pictures import ClipAttention, clip_attention, draw_clip_attention
 from mmattn.video.session import ClipSession, Frame
+from mmattn.visualization.panels import coloured
 
 from ..forked_tools import run_command, tool
 from . import clips
@@ -77,28 +78,30 @@ def test_both_attentions_of_strided_layers():
     assert draw_clip_attention(frames, (2, 0.0, 0.99), found).ndim == 3
 
 
-def test_names_of_rows_and_columns(monkeypatch):
-    monkeypatch.setattr('mmattn.video.attention_pictures.rendered', lambda figure: figure)
-    frames = frames_of()
-    shape = len(frames), 2, 3
-    weights = dict(zip('ab', torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)) * 0.5))
-    reached = [torch.arange(18).view(shape) < count for count in (4, 18)]
+def test_rows_and_columns_of_the_picture(drawn_panels):
+    frames = [Frame(n, np.zeros((60, 68, 3), np.uint8), None if n else np.zeros((60, 68), np.uint8)) for n in (0, 2, 5)]
+    weights = dict(zip('ab', torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(0)) * 0.5))
+    reached = [torch.arange(18).view(3, 2, 3) < count for count in (4, 18)]
     attention = ClipAttention('decoder.1', weights, reached, [frames[0].mask] * 3, (1.0, 1.0))
-    drawn = draw_clip_attention(frames, (1, 0.5, 0.5), attention, 0.1)
-    panels = np.reshape(drawn.axes[:15], (5, 3))
-    assert [axis.get_title() for axis in panels[0]] == ['frame 0, given', 'frame 2', 'frame 5']
-    objects, *kinds, first, second = (row[0].get_ylabel() for row in panels)
+    draw_clip_attention(frames, (1, 0.5, 0.25), attention, 0.1)
+    rows, bar = np.reshape(drawn_panels[:15], (5, 3)), drawn_panels[-1]
+    assert [panel.title for panel in rows[0]] == ['frame 0, given', 'frame 2', 'frame 5']
+    objects, *kinds, first, second = (row[0].rows[0] for row in rows)
     assert objects == 'objects'
     for (kind, values), label in zip(weights.items(), kinds, strict=True):
         assert label.split() == [kind, 'weights', 'largest', f'{values.max():.2g}']
     assert [re.search(r'\d', label).group() for label in (first, second)] == ['1', '2']
-    shown = [values / values.max() * (values >= 0.1 * values.max()) for values in weights.values()] + reached
-    for row, values in zip(panels[1:], shown):
-        for axis, value in zip(row, values):
-            np.testing.assert_allclose(axis.images[1].get_array().filled(0), value)
-    assert [len(axis.lines) for axis in panels[2]] == [0, 1, 0]  # the dot
-    assert '0.1 ' in drawn.axes[15].get_ylabel()
-    assert 'decoder.1' in drawn.get_suptitle()
+    shares = [values / values.max() * (values >= 0.1 * values.max()) for values in weights.values()]
+    for row, values in zip(rows[1:], [*shares, *(step.float() for step in reached)]):
+        for panel, value in zip(row, values.numpy()):  # 170 × 150 pixels
+            np.testing.assert_array_equal(panel.picture[70::75, 10::57], colours_on_black(value))
+    red = [[(panel.picture == (255, 0, 0)).all(-1).any() for panel in row] for row in rows]
+    assert red == [[False, True, False]] * 5  # the dot
+    assert '0.1 ' in bar.side
+
+
+def colours_on_black(shares):
+    return np.where(shares[..., None] > 0, np.rint(0.65 * coloured(shares)), 0)
 
 
 @pytest.fixture
@@ -120,7 +123,7 @@ def test_the_tool_draws_a_column_per_frame(call, tmp_path):
         done = call(f'--query 10,8@3 --frames {count}')
         assert done.returncode == 0, done.stderr
         widths.append(Image.open(tmp_path / 'clip.png').width)
-    assert widths[1] - widths[0] == 2 * 170
+    assert widths[1] - widths[0] == 2 * (170 + 10)
 
 
 @pytest.mark.parametrize(
