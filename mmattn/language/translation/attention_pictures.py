@@ -7,19 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from mmattn.language.inferencer import record_attention
 from mmattn.visualization.attention_maps import attention_layers
-from mmattn.visualization.figure import COLOURS, rendered
+from mmattn.visualization.panels import Panel, arrange, coloured, stretched, text
 
 PARTS = ('encoder self-attention', 'decoder self-attention', 'cross-attention')
 END = '</s>'
-CELL = 0.13  # inches per piece
-PANEL = 1.4, 8.0  # inches: the smallest and the largest side of a table
-GAP = 0.12  # inches between tables
-WIDEST = 120.0  # inches: the largest width of a figure
+CELL = 13  # pixels per piece
+SIDES = 140, 800  # pixels: the smallest and the largest side of a table
+WIDEST = 12_000  # pixels: the largest width of a row of tables
 
 
 class SentenceAttention(NamedTuple):
@@ -66,61 +64,6 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
     return [SentenceAttention(name, parts[name][0], weights) for name, weights in rows]
 
 
-def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]) -> Figure:
-    """Build the figure of :func:`draw_sentence_attention` from the same arguments."""
-    read = [END, *target[:-1]]
-    labels = dict(zip(PARTS, ((source, source), (target, read), (target, source))))
-    rows = [(entry, kind, weights) for entry in attention for kind, weights in entry.weights.items()]
-    heads = max(len(weights) for _, _, weights in rows)
-    largest = min(PANEL[1], WIDEST / heads)
-
-    def side(pieces: Sequence[str]) -> float:
-        return min(max(CELL * len(pieces), PANEL[0]), largest)
-
-    def size(pieces: Sequence[str]) -> float:
-        return min(7.0, 54 * side(pieces) / len(pieces))  # points, 72 per inch
-
-    def margin(pieces: Sequence[str]) -> float:
-        return 0.08 + max(map(len, pieces)) * size(pieces) / 72 * 0.75
-
-    # In inches. A layout that matplotlib computes takes ten times as long.
-    left = 0.5 + max(margin(labels[entry.part][0]) for entry in attention)
-    across = max(side(labels[entry.part][1]) for entry in attention)
-    width = left + heads * (across + GAP)
-    last = [kind == [*entry.weights][-1] for entry, kind, _ in rows]  # the row of tables that labels its keys
-    below = [margin(labels[entry.part][1]) if end else 0.0 for (entry, _, _), end in zip(rows, last)]
-    height = 0.3 + sum(side(labels[entry.part][0]) + 0.3 for entry, _, _ in rows) + sum(below)
-    figure = Figure((width, height))
-    figure.text(0.05 / width, 1 - 0.05 / height, '; '.join(entry.layer for entry in attention), fontsize=8, va='top')
-    top = height - 0.3
-    for (entry, kind, weights), end, space in zip(rows, last, below):
-        queries, keys = labels[entry.part]
-        top -= 0.3 + side(queries)
-        for head, table in enumerate(weights):
-            x = left + head * (across + GAP)
-            axis = figure.add_axes((x / width, top / height, across / width, side(queries) / height))
-            share = (table / table.amax(1, keepdim=True)).numpy()
-            axis.imshow(share, cmap=COLOURS, vmin=0, vmax=1, aspect='auto', interpolation='nearest')
-            axis.set_title(f'head {head + 1}, largest {table.max().item():.2g}', fontsize=7, pad=3)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            if end:
-                axis.set_xticks(range(len(keys)), keys, rotation=90, fontsize=size(keys), parse_math=False)
-            if head == 0:
-                axis.set_yticks(range(len(queries)), queries, fontsize=size(queries), parse_math=False)
-                figure.text(
-                    0.05 / width,
-                    (top + side(queries) / 2) / height,
-                    f'{entry.part}\n{kind}',
-                    fontsize=8,
-                    rotation=90,
-                    va='center',
-                )
-            axis.tick_params(length=0, pad=2)
-        top -= space
-    return figure
-
-
 def draw_sentence_attention(
     attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]
 ) -> np.ndarray:
@@ -139,4 +82,25 @@ def draw_sentence_attention(
                     f'{entry.layer} must have weights of {sizes[entry.part]} queries and keys, as source and target; '
                     f'got {tuple(weights.shape[1:])}'
                 )
-    return rendered(attention_figure(attention, source, target))
+    labels = dict(zip(PARTS, ((source, source), (target, [END, *target[:-1]]), (target, source))))
+    heads = max(len(weights) for entry in attention for weights in entry.weights.values())
+
+    def side(pieces: Sequence[str]) -> int:
+        return min(max(CELL * len(pieces), SIDES[0]), SIDES[1], WIDEST // heads)
+
+    rows = [[Panel(text('; '.join(entry.layer for entry in attention)))]]
+    for entry in attention:
+        queries, keys = labels[entry.part]
+        for kind, weights in entry.weights.items():
+            row = []
+            for head, table in enumerate(weights, 1):
+                shares = (table / table.amax(1, keepdim=True)).numpy()
+                picture = stretched(coloured(shares), side(keys), side(queries))
+                panel = Panel(picture, f'head {head}, largest {table.max().item():.2g}')
+                if head == 1:
+                    panel.rows, panel.side = queries, f'{entry.part}\n{kind}'
+                if kind == [*entry.weights][-1]:
+                    panel.columns = keys
+                row.append(panel)
+            rows.append(row)
+    return arrange(rows, margin=5)

@@ -6,13 +6,13 @@ from torch.nn import functional as F
 
 from mmattn.language.translation.attention_pictures import (
     SentenceAttention,
-    attention_figure,
     attention_parts,
     draw_sentence_attention,
     sentence_attention,
 )
 from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.language.translation.transformer import TranslationTransformer
+from mmattn.visualization.panels import coloured
 
 from ..failing import failing
 from .conftest import random_model
@@ -72,30 +72,24 @@ def test_several_layers_and_none_in_a_sublayer():
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
 
 
-def test_the_figure_has_the_weights_and_the_pieces():
+def test_the_picture_has_the_weights_and_the_pieces(drawn_panels):
     attention = sentence_attention(random_model(), SOURCE, TARGET)
     source = ['$x$', 'do@@', 'g', 'ä', '_', '中', '</s>']
     target = ['ein', 'hu@@', 'nd', '.', '</s>']
-    figure = attention_figure(attention, source, target)
-    tables = [table for each in attention for weights in each.weights.values() for table in weights]
-    assert len(figure.axes) == len(tables) == 4 * 7
-    for axis, table in zip(figure.axes, tables):
-        shown = axis.images[0].get_array().data
-        np.testing.assert_allclose(shown * table.amax(1, keepdim=True).numpy(), table.numpy(), rtol=1e-6)
-        assert axis.get_title().endswith(f'largest {table.max().item():.2g}')
-
-    def labels(row, of):
-        return [text.get_text() for text in getattr(figure.axes[4 * row], f'get_{of}ticklabels')()]
-
-    assert [labels(row, 'y') for row in (0, 3, 6)] == [source, target, target]
-    assert [labels(row, 'x') for row in (2, 5, 6)] == [source, ['</s>', *target[:-1]], source]
-    assert [labels(row, 'x') for row in (0, 1, 3, 4)] == [[]] * 4
-    layers, *names = figure.texts
-    assert layers.get_text() == '; '.join(each.layer for each in attention)
-    expected = [(each.part, kind) for each in attention for kind in each.weights]
-    assert [(*text.get_text().split('\n'),) for text in names] == expected
-    for text, axis in zip(names, figure.axes[::4]):
-        assert axis.get_position().y0 < text.get_position()[1] < axis.get_position().y1
+    draw_sentence_attention(attention, source, target)
+    rows = np.reshape(drawn_panels[1:], (7, 4))  # after the heading
+    tables = [table.numpy() for entry in attention for weights in entry.weights.values() for table in weights]
+    for panel, table in zip(rows.flat, tables, strict=True):
+        height, width = panel.picture.shape[0] / table.shape[0], panel.picture.shape[1] / table.shape[1]
+        y, x = ((np.arange(count) + 0.5) * side for count, side in zip(table.shape, (height, width)))
+        shown = panel.picture[y.astype(int)[:, None], x.astype(int)]
+        np.testing.assert_array_equal(shown, coloured(table / table.max(1, keepdims=True)))
+        assert panel.title.endswith(f'largest {table.max():.2g}')
+    assert [rows[row, 0].rows for row in (0, 3, 6)] == [source, target, target]
+    assert [rows[row, 0].columns for row in (2, 5, 6)] == [source, ['</s>', *target[:-1]], source]
+    assert not any(rows[row, 0].columns for row in (0, 1, 3, 4))
+    expected = [f'{entry.part}\n{kind}' for entry in attention for kind in entry.weights]
+    assert [row[0].side for row in rows] == expected
 
 
 def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
