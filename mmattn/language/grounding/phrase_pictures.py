@@ -5,19 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from mmattn.language.layers.object_counter import box_iou
-from mmattn.language.regions.box_pictures import BOX_COLOURS, draw_boxes
-from mmattn.visualization.figure import rendered
+from mmattn.visualization.panels import BOX_COLOURS, TITLE, Panel, arrange, draw_boxes, resized, text
 
-PANEL = 5.0  # inches: the largest side of the picture
-MARGIN, LINE = 0.15, 0.22  # inches
+SIDE = 550  # pixels: the largest side of the picture
 COLUMNS = 60  # characters of a line
 
 
@@ -37,25 +32,16 @@ def draw_phrases(
     """
     if len(phrases) != len(boxes):
         raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')
-    heading = textwrap.wrap(caption, COLUMNS)
-    scale = PANEL / max(size)
-    wide, high = size[0] * scale, size[1] * scale
-    top = MARGIN + LINE * len(heading)
-    width, height = max(wide, PANEL) + 2 * MARGIN, top + high + LINE * (len(phrases) + 1) + MARGIN
-    figure = Figure((width, height), dpi=110)
-    axis = figure.add_axes((MARGIN / width, 1 - (top + high) / height, wide / width, high / height))
-    draw_boxes(axis, picture, size, boxes)
+    scale = SIDE / max(size)
+    shown = resized(picture, *(max(3, round(side * scale)) for side in size))
+    shown = draw_boxes(shown, [[edge * scale for edge in box] for box in boxes])
     for box, annotated, colour in zip(boxes, true_boxes, cycle(BOX_COLOURS)):
         if annotated:
-            x, y, right, bottom = closest_box(box, annotated)
-            style: dict[str, Any] = dict(fill=False, edgecolor=colour, linewidth=2.0, linestyle='--')
-            axis.add_patch(Rectangle((x, y), right - x, bottom - y, **style))
-    figure.text(MARGIN / width, 1 - MARGIN / 2 / height, '\n'.join(heading), fontsize=11, va='top', parse_math=False)
-    for number, ((text, score), colour) in enumerate(zip(phrases, cycle(BOX_COLOURS)), 1):
-        y = 1 - (top + high + LINE * number) / height
-        line = textwrap.shorten(f'{number}  {score:.3f}  {text}', COLUMNS, placeholder=' …')
-        figure.text(MARGIN / width, y, line, fontsize=10, va='center', color=colour, parse_math=False)
-    return rendered(figure)
+            shown = draw_boxes(shown, [[edge * scale for edge in closest_box(box, annotated)]], [colour], dashed=True)
+    lines = [f'{number}  {score:.3f}  {phrase}' for number, (phrase, score) in enumerate(phrases, 1)]
+    lines = [textwrap.shorten(line, COLUMNS, placeholder=' …') for line in lines]
+    parts = [text(caption, 16, width=SIDE), shown, *([text(lines, TITLE, BOX_COLOURS)] if lines else [])]
+    return arrange([[Panel(part)] for part in parts], margin=12)
 
 
 def closest_box(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> Sequence[float]:

@@ -2,19 +2,19 @@
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from mmattn.language.layers.position_encodings import MIN_DISTANCE
 from mmattn.language.layers.region_attention import RegionAttention
-from mmattn.visualization.figure import rendered
+from mmattn.visualization.panels import TITLE, Panel, arrange, colour_bar, coloured, draw_boxes, stretched, text
 
 RATIOS = (4.0, 1.0, 0.25)  # w_i/w_j and h_i/h_j of the upper panels: a smaller, an equal and a larger second box
 DISTANCES = (0.0, 1.0, 3.0)  # |x_i − x_j|/w_i and |y_i − y_j|/h_i of the lower panels
 FARTHEST = 3.0
 SPREAD = 8.0  # largest ratio of the lower panels
 CELLS = 61  # odd: one cell is the middle
+SIDE = 244  # pixels of a panel
+PLACES, SIZES = (-FARTHEST, 0, FARTHEST), (1 / SPREAD, 1, SPREAD)  # ticks of the panels
 
 
 def geometry_layers(model: nn.Module, name: str | None = None) -> dict[str, RegionAttention]:
@@ -56,11 +56,6 @@ def draw_geometric_weights(layers: dict[str, RegionAttention]) -> np.ndarray:
     Upper panels: over the place of the centre of box j around box i, for three sizes of j. Lower panels: over the
     ratios of the sides, in log scale, for three distances.
     """
-    return rendered(geometry_figure(layers))
-
-
-def geometry_figure(layers: dict[str, RegionAttention]) -> Figure:
-    """Build the figure of :func:`draw_geometric_weights`."""
     name, layer = [*layers.items()][-1]
     offsets = torch.linspace(-FARTHEST, FARTHEST, CELLS)
     ratios = SPREAD ** torch.linspace(-1, 1, CELLS)
@@ -68,26 +63,26 @@ def geometry_figure(layers: dict[str, RegionAttention]) -> Figure:
     shape = torch.stack(torch.meshgrid(ratios, ratios, indexing='xy'), -1)
     upper = [geometric_weights(layer, place, torch.full_like(place, ratio)).mean(0).cpu() for ratio in RATIOS]
     lower = [geometric_weights(layer, torch.full_like(shape, far), shape).mean(0).cpu() for far in DISTANCES]
-    figure = Figure((9.6, 6.9), layout='constrained')
-    axes = figure.subplots(2, 3)
-    limits = dict(cmap='viridis', vmin=0, vmax=max(x.max().item() for x in upper + lower) or 1.0)
-    for axis, values, ratio in zip(axes[0], upper, RATIOS):
-        mesh = axis.pcolormesh(offsets, offsets, values, shading='nearest', **limits)
-        axis.add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, edgecolor='white', linewidth=1.5))
-        axis.set_title(f'box j {_size(ratio)}', fontsize=10)
-        axis.set(xlabel='(x_j − x_i) / w_i', ylabel='(y_j − y_i) / h_i', aspect='equal')
-        axis.set(xlim=(-FARTHEST, FARTHEST), ylim=(FARTHEST, -FARTHEST))  # y points down, as in images
-    for axis, values, far in zip(axes[1], lower, DISTANCES):
-        axis.pcolormesh(ratios, ratios, values, shading='nearest', **limits)
-        axis.set_title(_distance(far), fontsize=10)
-        axis.set(xlabel='w_i / w_j', ylabel='h_i / h_j', xscale='log', yscale='log', aspect='equal')
-        ticks = [1 / SPREAD, 1, SPREAD]
-        axis.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
-        axis.set_yticks(ticks, [f'{tick:g}' for tick in ticks])
-        axis.minorticks_off()
-    figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02).set_label('geometric weight φ¹, mean over heads')
-    figure.suptitle(f'{name}: weight of box j for box i (white, width w_i and height h_i)', fontsize=11)
-    return figure
+    largest = max(x.max().item() for x in upper + lower) or 1.0
+
+    def panel(values: Tensor, title: str, x: str, y: str, ticks: tuple[float, float, float], turn: int) -> Panel:
+        picture = stretched(coloured(values.numpy() / largest), SIDE, SIDE)
+        if ticks == PLACES:
+            edge = SIDE / 2 / FARTHEST / CELLS * (CELLS - 1) / 2  # of box i
+            picture = draw_boxes(picture, [[SIDE / 2 - edge] * 2 + [SIDE / 2 + edge] * 2], ['white'], dashed=True)
+        labels = [''] * CELLS
+        labels[:: CELLS // 2] = [f'{tick:g}' for tick in ticks]
+        return Panel(picture[::turn], title, x, labels[::turn], labels, side=y)
+
+    offsets_names = '(x_j − x_i) / w_i', '(y_j − y_i) / h_i'
+    rows = [
+        [panel(values, f'box j {_size(ratio)}', *offsets_names, PLACES, 1) for values, ratio in zip(upper, RATIOS)],
+        [panel(values, _distance(far), 'w_i / w_j', 'h_i / h_j', SIZES, -1) for values, far in zip(lower, DISTANCES)],
+    ]
+    ticks = {n / 4: f'{largest * n / 4:.2g}' for n in range(5)}
+    bar = colour_bar('geometric weight φ¹, mean over heads', ticks, 2 * SIDE)
+    title = f'{name}: weight of box j for box i (dashed, width w_i and height h_i)'
+    return arrange([[Panel(text(title, TITLE))], [Panel(arrange(rows)), bar]], margin=10)
 
 
 def _size(ratio: float) -> str:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from mmattn.language.regions.box_pictures import BOX_COLOURS, draw_boxes
 from mmattn.language.regions.region_store import grid_boxes
-from mmattn.visualization.figure import COLOURS, rendered
+from mmattn.visualization.panels import (
+    BOX_COLOURS,
+    TITLE,
+    Panel,
+    arrange,
+    colour_bar,
+    coloured,
+    draw_boxes,
+    resized,
+    stretched,
+    text,
+)
 
 from .answers import best_answers
 from .questions import QuestionTokenizer
 
 STRONGEST = 6  # boxes, as in Fig. 3
 DECADES = 4  # the most that the colours span
-PANEL = 4.2  # inches: the largest side of the picture
-CELL = 0.1, 0.24  # inches: the smallest and the largest width of a region
-ROW = 0.2  # inches: height of a row
-MAP = 4.0  # inches: width of a map, if the cells allow it
-NARROWEST = 1.5  # inches: width of a title
-GAP = 0.25  # inches between parts
-TITLE, LABELS = 0.28, 0.25  # inches above a map, and below it
+SIDE = 460  # pixels: the largest side of the picture
+CELL = 11, 26  # pixels: the smallest and the largest width of a region
+ROW = 22  # pixels: height of a word
+MAP = 440  # pixels: width of a map, if the cells allow it
 
 
 class AttentionTable(NamedTuple):
@@ -138,91 +139,55 @@ def draw_question_attention(
     if boxes.shape != (weights.shape[-1], 4):
         raise ValueError(f'boxes must be ({weights.shape[-1]}, 4), one per region; got {tuple(boxes.shape)}')
     order = region_order(weights.detach().cpu())
-    return rendered(_figure(table, order, boxes.cpu(), size, picture, question, answers))
-
-
-def _figure(
-    table: AttentionTable,
-    order: list[int],
-    boxes: Tensor,
-    size: tuple[int, int],
-    picture: np.ndarray | None,
-    question: str,
-    answers: Sequence[tuple[str, float]],
-) -> Figure:
-    # All positions are in inches from the top left: a layout by matplotlib takes ten times as long.
-    count, regions = len(table.weights), len(order)
-    scale = PANEL / max(size)
-    shown = size[0] * scale, size[1] * scale
-    cell = min(max(MAP / regions, CELL[0]), CELL[1])
-    margin = 0.15 + 0.075 * max(map(len, table.rows))
-    wide, high = margin + max(cell * regions, NARROWEST), TITLE + ROW * len(table.rows) + LABELS
-    across = 1 if count == 1 or wide > MAP + margin else 2
-    left = max(shown[0], 3.0) + 2 * GAP
-    bar = left + across * (wide + GAP) + 0.05
-    first = f'the boxes of the first {min(STRONGEST, regions)} are in the picture'
-    note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first; {first}'
-    width = max(bar + 0.95, 2 * GAP + 0.061 * len(note))
-    heading = textwrap.wrap(question, int(width / 0.105)) or ['']
-    top = 0.4 + 0.23 * len(heading)
-    below = top + GAP + shown[1] + 0.15 + 0.19 * (len(answers) + 1) * bool(answers)
-    height = max(below, top + -(-count // across) * high) + 0.15
-    figure = Figure((width, height), dpi=110)
-
-    def add_axes(x: float, y: float, wide: float, high: float) -> Axes:
-        return figure.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
-
-    figure.text(GAP / width, 1 - 0.1 / height, '\n'.join(heading), fontsize=12, va='top', parse_math=False)
-    figure.text(GAP / width, 1 - top / height, note, fontsize=8, va='bottom', color='0.3')
-    axis = add_axes(GAP, top + GAP, *shown)
-    draw_boxes(axis, picture, size, boxes[order[:STRONGEST]].tolist())
+    cell = min(max(MAP // len(order), CELL[0]), CELL[1])
+    numbers = [str(number) for number in range(1, min(STRONGEST, len(order)) + 1)]
+    columns = numbers + [''] * (len(order) - len(numbers))
+    shares, ticks = log_shares(table.weights[..., order].numpy())
+    maps = []
+    for title, values in zip(table.titles, shares):
+        map_picture = stretched(coloured(values), cell * len(order), ROW * len(table.rows))
+        maps.append(Panel(map_picture, title, '', table.rows, columns, BOX_COLOURS))
+    across = 1 if cell * len(order) > MAP else 2
+    scale = SIDE / max(size)
+    shown = resized(picture, *(max(3, round(side * scale)) for side in size))
+    left = [[Panel(draw_boxes(shown, (boxes.cpu()[order[:STRONGEST]] * scale).tolist()))]]
     if answers:
-        y = top + GAP + shown[1] + 0.1
-        column = max(5, *(len(answer) for answer, _ in answers))
-        lines = ['score  answer', *(f'{score:5.3f}  {answer:<{column}}' for answer, score in answers)]
-        figure.text(
-            GAP / width, 1 - y / height, '\n'.join(lines), family='monospace', fontsize=9, va='top', parse_math=False
+        left.append(
+            [
+                Panel(
+                    text(
+                        ['score  answer', *(f'{score:5.3f}  {answer}' for answer, score in answers)],
+                        size=TITLE,
+                        style='Mono',
+                    )
+                )
+            ]
         )
-    numbers = [str(number) for number in range(1, min(STRONGEST, regions) + 1)]
-    norm, colours = _log_norm(table.weights), colormaps[COLOURS].with_extremes(bad='0.8')
-    for number, (title, weights) in enumerate(zip(table.titles, table.weights)):
-        x, y = left + number % across * (wide + GAP) + margin, top + number // across * high + TITLE
-        axis = add_axes(x, y, cell * regions, ROW * len(table.rows))
-        values = np.ma.masked_less_equal(weights[:, order].numpy(), 0)
-        axis.imshow(values, cmap=colours, norm=norm, aspect='auto', interpolation='nearest')
-        axis.set_title(title, fontsize=9, pad=4)
-        axis.set_yticks(range(len(table.rows)), table.rows, fontsize=9, parse_math=False)
-        axis.set_xticks(range(len(numbers)), numbers, fontsize=8)
-        for label, colour in zip(axis.get_xticklabels(), BOX_COLOURS):
-            label.set(color=colour, fontweight='bold')
-        axis.tick_params(length=0, pad=2)
-    side = add_axes(bar, top + TITLE, 0.16, 2.2)
-    figure.colorbar(ScalarMappable(norm, colours), cax=side, extend='min' if _cut(table.weights) else 'neither')
-    ticks = _ticks(norm)
-    side.set_yticks(ticks, [f'{tick:.2g}' for tick in ticks], fontsize=8)
-    side.set_yticks([], minor=True)
-    side.set_ylabel('attention weight, log scale', fontsize=8)
-    return figure
+    first = f'the boxes of the first {len(numbers)} are in the picture'
+    note = f'columns: {len(order)} regions, those with the largest weights in glimpse 1 first; {first}'
+    tables = arrange([maps[i : i + across] for i in range(0, len(maps), across)])
+    parts = [Panel(arrange(left)), Panel(tables), colour_bar('attention weight, log scale', ticks)]
+    width = sum(part.picture.shape[1] for part in parts)
+    return arrange([[Panel(text(question, 16, width=width))], [Panel(text(note, colours='#4d4d4d'))], parts], margin=12)
 
 
-def _cut(weights: Tensor) -> bool:  # whether positive weights are below the span of the colours
-    return bool(weights[weights > 0].numel() and weights[weights > 0].min() < weights.max() * 10**-DECADES)
+def log_shares(weights: np.ndarray) -> tuple[np.ndarray, dict[float, str]]:
+    """Scale weights to logarithmic shares from 0 to 1, NaN for a weight of 0, with the ticks of their colour bar.
 
-
-def _log_norm(weights: Tensor) -> LogNorm:
-    positive = weights[weights > 0]
-    largest = float(positive.max()) if positive.numel() else 1.0
-    smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else largest
-    if smallest > largest / 1.25:  # a constant map
-        smallest, largest = smallest / 1.6, largest * 1.6
-    return LogNorm(smallest, largest)
-
-
-def _ticks(norm: LogNorm) -> list[float]:
-    low, high = (np.log10(float(x)) for x in (norm.vmin, norm.vmax))  # type: ignore[arg-type]
-    # the powers of ten in the span, or four values if there are too few
-    powers = [10.0**k for k in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
-    return powers if len(powers) > 1 else np.logspace(low, high, 4).tolist()
+    The scale ends at the largest weight. It begins at the smallest, or ``DECADES`` below the largest.
+    """
+    positive = weights[weights > 0] if (weights > 0).any() else np.ones(1)
+    high, low = np.log10(positive.max()), np.log10(positive.min())
+    is_cut, low = low < high - DECADES, max(low, high - DECADES)
+    if high - low < 0.1:  # a constant map
+        low, high = low - 0.2, high + 0.2
+    powers = [*range(int(np.ceil(low)), int(np.floor(high)) + 1)]
+    values = powers if len(powers) > 1 else np.linspace(low, high, 4).tolist()
+    ticks = {(value - low) / (high - low): f'{10.0**value:.2g}' for value in values}
+    if is_cut:
+        ticks = {share: tick for share, tick in ticks.items() if share > 0.1} | {0.0: f'≤ {10.0**low:.2g}'}
+    shares = (np.log10(np.where(weights > 0, weights, np.nan)) - low) / (high - low)
+    return np.clip(shares, 0, 1), ticks
 
 
 def position_boxes(count: int, size: tuple[int, int]) -> Tensor:

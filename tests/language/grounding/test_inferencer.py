@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba
 from PIL import Image
 
+from mmattn.language.grounding import phrase_pictures
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.grounding.phrase_pictures import closest_box, draw_phrases
-from mmattn.language.regions.box_pictures import BOX_COLOURS
+from mmattn.visualization.panels import BOX_COLOURS, text
 
 from ...contracts.inferencers import Phrases
 from ..files import read_json, write_json
@@ -59,21 +59,25 @@ def test_each_phrase_has_a_box():
         draw_phrases([('a man', 0.5), ('a bike', 0.25)], [(0, 0, 30, 40)], SIZE)
 
 
-def test_phrases_are_listed_with_the_numbers_and_colours_of_their_boxes(monkeypatch):
-    monkeypatch.setattr('mmattn.language.grounding.phrase_pictures.rendered', lambda figure: figure)
+def test_phrases_are_listed_with_the_numbers_and_colours_of_their_boxes(drawn_panels, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        phrase_pictures, 'text', lambda *args, **options: written.append(args) or text(*args, **options)
+    )
     phrases, boxes = [('a man', 0.5), ('a bike', 0.25)], [(0, 0, 30, 40), (30, 0, 60, 40)]
-    drawn = draw_phrases(phrases, boxes, SIZE, None, 'A man rides.', [[], [(0, 0, 9, 9), (31, 1, 50, 30)]])
-    heading, *lines = drawn.texts
-    assert heading.get_text() == 'A man rides.'
-    assert [(*line.get_text().split(maxsplit=2), line.get_color()) for line in lines] == [
-        ('1', '0.500', 'a man', BOX_COLOURS[0]),
-        ('2', '0.250', 'a bike', BOX_COLOURS[1]),
-    ]
-    first, second = (line.get_position()[1] for line in lines)
-    assert second < first < drawn.axes[0].get_position().y0
-    (dashed,) = (patch for patch in drawn.axes[0].patches if patch.get_linestyle() == '--')
-    np.testing.assert_allclose(dashed.get_bbox().extents, (31, 1, 50, 30))
-    assert dashed.get_edgecolor() == to_rgba(BOX_COLOURS[1])
+    draw_phrases(phrases, boxes, SIZE, None, 'A man rides.', [[], [(0, 0, 9, 9), (36, 6, 50, 30)]])
+    (heading, *_), (lines, _, colours) = written
+    assert heading == 'A man rides.'
+    assert [line.split(maxsplit=2) for line in lines] == [['1', '0.500', 'a man'], ['2', '0.250', 'a bike']]
+    assert colours == BOX_COLOURS
+    _, shown, _ = (panel.picture for panel in drawn_panels)
+    scale = 550 / SIZE[0]
+    second = (shown == (0, 0x75, 0x2F)).all(-1)  # the colour of the second phrase
+    assert second[150, 548]  # its right side; the first box is over its left one
+    inside = second[40:-10, int(31 * scale) : int(59 * scale)]  # the closest true box, dashed
+    across = np.flatnonzero(inside.any(0)) + int(31 * scale)
+    np.testing.assert_allclose(across[[0, -1]], [36 * scale, 50 * scale], atol=3)
+    assert 0.3 < inside[:, across[0] - int(31 * scale)][20:200].mean() < 0.7
 
 
 def test_the_closest_true_box_is_chosen():

@@ -5,14 +5,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
 from torch import nn
 
 from mmattn.language.layers import RegionAttention
-from mmattn.language.regions.box_pictures import BOX_COLOURS, _free_place, draw_boxes
-from mmattn.language.regions.geometry_pictures import geometric_weights, geometry_figure, geometry_layers
+from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometric_weights, geometry_layers
 from mmattn.language.regions.image_inputs import picture_paths
+from mmattn.visualization.panels import coloured
 
 HEADS = 2
 
@@ -46,14 +44,14 @@ def test_weights_of_pairs_of_boxes():
     assert 0 < (expected > 0).mean() < 1
 
 
-def test_what_is_drawn():
+def test_what_is_drawn(drawn_panels):
     """Each panel: the mean over the heads at the place or the ratio of its axes; one colour scale for all."""
     attention = layer()
-    panels = geometry_figure({'encoder.0': attention}).axes[:6]
-    meshes = [axis.collections[0] for axis in panels]
-    for number, mesh in enumerate(meshes):
-        values = mesh.get_array().reshape(61, 61)
-        for row, column in ((0, 0), (30, 30), (12, 45), (60, 7)):
+    draw_geometric_weights({'encoder.0': attention})
+    panels, points = drawn_panels[:6], [(0, 0), (60, 60), (12, 45), (60, 7), (20, 29)]
+    values = []
+    for number in range(6):
+        for row, column in points:
             x, y = column / 30 - 1, row / 30 - 1
             if number < 3:
                 ratio = (4.0, 1.0, 0.25)[number]
@@ -61,11 +59,18 @@ def test_what_is_drawn():
             else:
                 far = (0.0, 1.0, 3.0)[number - 3]
                 other = far, far, 8**-x, 8**-y
-            expected = literal(attention, (0.0, 0.0, 1.0, 1.0), other).mean()
-            assert values[row, column] == pytest.approx(expected, rel=1e-5, abs=1e-9)
-    titles = [re.findall(r'\d+|smaller|larger|coincide', axis.get_title()) for axis in panels]
+            values.append(literal(attention, (0.0, 0.0, 1.0, 1.0), other).mean())
+    largest = float(next(label for label in drawn_panels[-1].rows if label))
+    shown = []
+    for number, panel in enumerate(panels):  # 4 pixels per value
+        picture = panel.picture[2::4, 2::4][:: -1 if number > 2 else 1]  # the ratios grow upwards
+        shown += [picture[point].astype(int) for point in points]
+    assert np.abs(shown - coloured(np.array(values) / largest).astype(int)).max() < 12  # of 255: the label is rounded
+    titles = [re.findall(r'\d+|smaller|larger|coincide', panel.title) for panel in panels]
     assert titles == [['4', 'smaller'], [], ['4', 'larger'], ['coincide'], ['1', '1'], ['3', '3']]
-    assert {mesh.get_clim() for mesh in meshes} == {(0, max(mesh.get_array().max() for mesh in meshes))}
+    assert [*filter(None, panels[0].rows)] == ['-3', '0', '3']
+    assert [*filter(None, panels[3].rows)] == ['8', '1', '0.125']
+    assert [*filter(None, panels[3].columns)] == ['0.125', '1', '8']
 
 
 def test_layers_whose_geometry_depends_on_boxes_alone():
@@ -77,33 +82,6 @@ def test_layers_whose_geometry_depends_on_boxes_alone():
         geometry_layers(model, 'b')
     with pytest.raises(ValueError, match=r"Linear has no mmattn\.RegionAttention with geometry='content_independent'"):
         geometry_layers(nn.Linear(1, 1))
-
-
-PICTURE = (60, 40)
-
-
-def test_numbers_of_equal_boxes_do_not_cover_each_other():
-    placed = []
-    for _ in range(6):
-        placed.append(_free_place((10, 10, 40, 30), PICTURE, 3.0, placed))
-    for i, (x, y) in enumerate(placed):
-        assert 0 <= x <= PICTURE[0] - 3
-        assert 0 <= y <= PICTURE[1] - 3
-        assert all(max(abs(x - a), abs(y - b)) > 3 for a, b in placed[:i])
-
-
-def test_numbers_are_at_their_boxes_in_their_colours():
-    axis = Figure().subplots()
-    boxes = [(5, 10, 15, 20), (30, 10, 50, 30), (20, 30, 40, 40)]
-    draw_boxes(axis, None, PICTURE, boxes)
-    numbers = {text.get_text(): text for text in axis.texts}
-    assert {*numbers} == {'1', '2', '3'}
-    for number, ((left, top, right, bottom), colour) in enumerate(zip(boxes, BOX_COLOURS), 1):
-        text = numbers[str(number)]
-        x, y = text.get_position()
-        assert left <= x <= right
-        assert top - 4 <= y <= bottom
-        assert text.get_bbox_patch().get_facecolor() == to_rgba(colour)
 
 
 def test_pictures_by_names_and_numbers(tmp_path):

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from mmattn.language.regions.box_pictures import BOX_COLOURS
 from mmattn.language.vqa.attention_pictures import (
-    STRONGEST,
-    _figure,
     attention_table,
     draw_answer_attention,
     draw_question_attention,
+    log_shares,
     position_boxes,
     question_attention,
     region_order,
 )
 from mmattn.language.vqa.questions import QuestionTokenizer
+from mmattn.visualization.panels import BOX_COLOURS, coloured
 
 from ..failing import failing
 from .asking import ANSWERS, BAN, PICTURES, UNITARY, WORDS, random_model
@@ -31,10 +30,6 @@ def softmax(*shape, seed=0):
 def boxes_of(count):
     corner = torch.rand(count, 2, generator=torch.Generator().manual_seed(1)) * 20
     return torch.cat([corner, corner + 12], 1)
-
-
-def figure_of(weights, words, boxes, size=SIZE, question='What?', answers=()):
-    return _figure(attention_table(weights, words), region_order(weights), boxes, size, None, question, answers)
 
 
 def test_tables_keep_every_weight():
@@ -58,39 +53,38 @@ def test_regions_are_in_the_order_of_their_sum_in_the_first_glimpse():
     assert region_order(weights[:, 0]) == sorted(range(9), key=lambda j: -weights[0, 0, j])
 
 
-def test_maps_and_boxes_of_the_figure():
-    """Read from matplotlib's objects: the values, the norm, the numbered boxes and the words."""
+def test_maps_and_boxes_of_the_picture(drawn_panels):
     weights, boxes = softmax(2, 7, 9), boxes_of(9)
     weights[1, 2, 3] = 0
-    words = ['what', 'is', 'this']
-    figure = figure_of(weights, words, boxes, answers=[('dog', 0.75), ('cat', 0.25)])
-    picture, *maps, bar = figure.axes
-    order = region_order(weights)
-    table = attention_table(weights, words)
-    for number, axis in enumerate(maps):
-        [image] = axis.images
-        expected = table.weights[number][:, order].numpy()
-        np.testing.assert_array_equal(image.get_array().filled(0), expected)
-        assert (image.get_array().mask == (expected == 0)).all()
-        positive = table.weights[table.weights > 0]
-        low = max(positive.min(), positive.max() * 1e-4)
-        np.testing.assert_allclose([image.norm.vmin, image.norm.vmax], [low, positive.max()], rtol=1e-6)
-        assert type(image.norm).__name__ == 'LogNorm'
-        assert [label.get_text() for label in axis.get_yticklabels()] == [*words, '(padding)']
-        ticks = axis.get_xticklabels()
-        assert [label.get_text() for label in ticks] == ['1', '2', '3', '4', '5', '6']
-        assert [label.get_color() for label in ticks] == [*BOX_COLOURS]
-    coloured = {patch.get_edgecolor(): patch.get_bbox().extents for patch in picture.patches if patch.get_lw() < 3}
-    assert len(coloured) == STRONGEST
-    from matplotlib.colors import to_rgba
+    words, order = ['what', 'is', 'this'], region_order(weights)
+    draw_question_attention(weights, words, boxes, SIZE, None, 'What?', [('dog', 0.75), ('cat', 0.25)])
+    maps = [panel for panel in drawn_panels if panel.columns]
+    table = attention_table(weights, words).weights[..., order].numpy()
+    shares, _ = log_shares(table)
+    assert np.isnan(shares).sum() == (table == 0).sum() == 1
+    for panel, share in zip(maps, shares, strict=True):
+        np.testing.assert_array_equal(panel.picture[11::22, 13::26], coloured(share))
+        assert [*panel.rows] == [*words, '(padding)']
+        assert [*panel.columns] == ['1', '2', '3', '4', '5', '6', '', '', '']
+        assert [*panel.colours] == [*BOX_COLOURS]
+    (shown,) = (panel.picture for panel in drawn_panels if panel.picture.shape == (307, 460, 3))
+    scale, first = 460 / SIZE[0], boxes[order[0]]
+    left, top, right, bottom = (first * scale).round().int().tolist()
+    for y, x in (((top + bottom) // 2, left + 1), (bottom - 1, (left + right) // 2)):
+        assert tuple(shown[y, x]) == (0xD4, 0, 0x2A)
 
-    for index, colour in zip(order, BOX_COLOURS):
-        np.testing.assert_allclose(coloured[to_rgba(colour)], boxes[index].numpy())
-    assert bar.get_yscale() == 'log'
-    assert [label.get_text() for label in bar.get_yticklabels()] == ['0.0001', '0.001', '0.01', '0.1']
-    shown = ' '.join(text.get_text() for text in figure.texts)
-    assert 'What?' in shown
-    assert '0.750  dog' in shown
+
+def test_logarithmic_shares_and_their_ticks():
+    shares, ticks = log_shares(np.array([[0.2, 0.02], [0.0002, 0.0]]))
+    np.testing.assert_allclose(shares, [[1, 2 / 3], [0, np.nan]], atol=1e-12)
+    assert [*ticks.values()] == ['0.001', '0.01', '0.1']
+    np.testing.assert_allclose([*ticks], [1 - np.log10(0.2 / float(tick)) / 3 for tick in ticks.values()])
+    shares, ticks = log_shares(np.array([1.0, 1e-2, 1e-7]))  # more than four decades
+    np.testing.assert_allclose(shares, [1, 0.5, 0])
+    assert ticks[0] == '≤ 0.0001'
+    shares, ticks = log_shares(np.full(3, 0.3))
+    np.testing.assert_allclose(shares, 0.5)
+    assert len(ticks) > 1
 
 
 def test_the_picture_is_drawn_and_maps_of_one_value_as_well():
