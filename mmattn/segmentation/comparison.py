@@ -14,12 +14,13 @@ from PIL import Image
 from mmattn.utils.component_type import inner_data_sets
 from mmattn.utils.files import atomic_write, check_not_input, check_path, check_writable
 from mmattn.utils.images import open_whole
-from mmattn.visualization.comparison import comparison_sheet
+from mmattn.visualization.panels import Panel, add_legend, arrange, resized
 
 from .inferencer import CLASS_INDICES, SegmentationInferencer, draw_labels
 
 IGNORED = 255
 MANY_CLASSES = 24  # the most that the legend names
+WIDTH = 220  # pixels of a picture
 
 
 def compare_segmentations(
@@ -78,6 +79,28 @@ def compare_segmentations(
     with atomic_write(out_dir / 'comparison.jpg') as temporary:
         Image.fromarray(sheet).save(temporary, quality=90)
     return out_dir / 'comparison.jpg'
+
+
+def comparison_sheet(
+    rows: Mapping[str, Sequence[np.ndarray]],
+    columns: Sequence[str],
+    colours: Mapping[str, Sequence[int]] | None = None,
+) -> np.ndarray:
+    """Arrange pictures with the names of rows and columns, and a legend: uint8 ``(height, width, 3)``, RGB.
+
+    Args:
+        rows (mapping of str to sequence of np.ndarray): one row per input: uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``
+            for each column. Pictures of a row have the same height and width.
+        columns (sequence of str): names of the columns.
+        colours (mapping of str to sequence of int, optional): red, green and blue of each name in the legend, 0 to 255.
+            Defaults to no legend.
+    """
+    panels: list[list[Panel]] = []
+    for name, pictures in rows.items():
+        pairs = zip(pictures, columns)
+        panels.append([Panel(resized(picture, WIDTH), '' if panels else column) for picture, column in pairs])
+        panels[-1][0].caption = name
+    return add_legend(arrange(panels, margin=10), colours or {})
 
 
 def _same_classes(inferencers: Mapping[str, SegmentationInferencer]) -> tuple[list[str], list[list[int]]]:

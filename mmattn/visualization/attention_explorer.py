@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 from PIL import Image
@@ -18,7 +17,7 @@ from torch import Tensor
 from mmattn.ops.chunks import chunks
 
 from .attention_maps import AttentionRun
-from .figure import COLOURS
+from .panels import coloured
 
 TEMPLATE = Path(__file__).with_suffix('.html')
 LEVELS = 255
@@ -74,7 +73,7 @@ def attention_explorer(
         image=_image_url(Image.fromarray(np.ascontiguousarray(image)), 'JPEG', Image.Resampling.LANCZOS),
         prediction=_prediction_url(labels, palette),
         classes={label: [classes[label], *map(int, palette[label])] for label in np.unique(labels).tolist()},
-        colours=_base64(matplotlib.colormaps[COLOURS](np.arange(LEVELS + 1), bytes=True)[:, :3].tobytes()),
+        colours=_base64(coloured(np.arange(LEVELS + 1) / LEVELS).tobytes()),
     )
     template = TEMPLATE.read_text(encoding='utf-8')
 

@@ -1,23 +1,18 @@
 """The figure of attention maps, as in Fig. 3.4 of the bilateral-attention thesis: one row per query."""
 
 import os
-import warnings
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from mmengine.fileio import get
 
 from mmattn.utils.channels import as_picture, is_plain_picture, read_channels
 
 from .attention_maps import AttentionMaps
+from .panels import TITLE, Panel, arrange, colour_bar, draw_boxes, draw_dot, overlay, resized, text
 
-COLOURS = 'plasma'
+WIDTH = 220  # pixels of a map
 
 
 def draw_attention_maps(
@@ -45,52 +40,23 @@ def draw_attention_maps(
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB, of the figure's own size.
     """
-    height, width = image.shape[:2]
-    columns = 1 + len(maps.weights)
-    figure = Figure((2.2 * columns + 0.8, (2.2 * height / width + 0.25) * len(points) + 0.5), layout='constrained')
-    axes = figure.subplots(len(points), columns, squeeze=False)
-    whole = (0, width, height, 0)
-    covered = (0, width * maps.extent[0], height * maps.extent[1], 0)
-    colours = ScalarMappable(Normalize(0, 1), COLOURS)
-    for (x, y), row, *of_query in zip(points, axes, *maps.weights.values()):
-        x, y = x * width, y * height
-        row[0].imshow(image, extent=whole)
-        row[0].plot(x, y, 'o', color='red', markersize=8, markeredgecolor='white')
-        row[0].set_xlabel(f'({int(x)}, {int(y)})', fontsize=8)
-        for axis, weights in zip(row[1:], of_query):
+    scale = WIDTH / image.shape[1]
+    small = resized(image, WIDTH)
+    areas = [[edge * scale for edge in box] for box in boxes]
+    rows: list[list[Panel]] = []
+    for (x, y), *of_query in zip(points, *maps.weights.values()):
+        at = x * small.shape[1], y * small.shape[0]
+        pixel = f'({int(x * image.shape[1])}, {int(y * image.shape[0])})'
+        row = [Panel(draw_dot(small, *at), '' if rows else 'query', pixel)]
+        for kind, weights in zip(maps.weights, of_query):
             largest = weights.max().item()
-            axis.imshow(image.mean(-1), extent=whole, cmap='gray', vmin=0, vmax=320)  # vmax above 255: slightly darker
-            axis.imshow(
-                np.ma.masked_less(weights.numpy() / largest, threshold),
-                extent=covered,
-                cmap=colours.cmap,
-                norm=colours.norm,
-                alpha=0.65,
-                interpolation='nearest',
-            )
-            axis.plot(x, y, 'o', color='none', markersize=8, markeredgecolor='red')
-            for left, top, right, bottom in boxes:
-                size = right - left, bottom - top
-                axis.add_patch(Rectangle((left, top), *size, fill=False, edgecolor='yellow', linestyle='--'))
-            axis.set_xlabel(f'largest weight {largest:.2g}', fontsize=8)
-    for axis, title in zip(axes[0], ('query', *maps.weights)):
-        axis.set_title(title, fontsize=10)
-    for axis in axes.flat:
-        axis.set(xticks=[], yticks=[], xlim=(0, width), ylim=(height, 0))
-    bar = figure.colorbar(colours, ax=axes, fraction=0.03, pad=0.01)
-    bar.set_label(f'share of the largest weight\n(below {threshold:g} hidden)', fontsize=8)
-    bar.ax.tick_params(labelsize=8)
-    figure.suptitle(maps.layer + (f', pass {maps.run}' if maps.run > 1 else ''), fontsize=10)
-    return rendered(figure)
-
-
-def rendered(figure: Figure) -> np.ndarray:
-    """Render a figure as uint8 ``(height, width, 3)``, RGB."""
-    canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
-        canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+            picture = overlay(small, weights.numpy() / largest, threshold, maps.extent)
+            picture = draw_dot(draw_boxes(picture, areas, ['yellow'], dashed=True), *at, filled=False)
+            row.append(Panel(picture, '' if rows else kind, f'largest weight {largest:.2g}'))
+        rows.append(row)
+    title = maps.layer + (f', pass {maps.run}' if maps.run > 1 else '')
+    bar = colour_bar(f'share of the largest weight\n(below {threshold:g} hidden)')
+    return arrange([[Panel(text(title, TITLE))], [Panel(arrange(rows)), bar]], margin=10)
 
 
 def read_image(path: str, backend_args: dict | None = None) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mmattn.segmentation import comparison
-from mmattn.segmentation.comparison import compare_segmentations
+from mmattn.segmentation.comparison import compare_segmentations, comparison_sheet
 from mmattn.segmentation.inferencer import SegmentationInferencer
 
 from .test_inferencer import (  # noqa: F401
@@ -62,6 +62,23 @@ def sheets(monkeypatch):
     draw = comparison.comparison_sheet
     monkeypatch.setattr(comparison, 'comparison_sheet', lambda *args: recorded.append(args) or draw(*args))
     return recorded
+
+
+def test_a_sheet_has_names_and_colours(drawn_panels):
+    greys = np.arange(0, 240, 60, dtype=np.uint8).reshape(2, 2, 1, 1, 1)
+    pictures = dict(zip('ab', np.broadcast_to(greys, (2, 2, 4, 6, 1))))
+    sheet = comparison_sheet(pictures, ['image', 'ours'], dict(road=(255, 0, 0), car=(0, 51, 0)))
+    rows = np.reshape(drawn_panels[:4], (2, 2))
+    assert [panel.title for panel in rows[0]] == ['image', 'ours']
+    assert [panel.caption for panel in rows[:, 0]] == ['a', 'b']
+    assert all((panel.picture == grey).all() for panel, grey in zip(rows.flat, greys.flat))
+    starts = []
+    for colour in ((255, 0, 0), (0, 51, 0)):
+        square = np.argwhere((sheet == colour).all(-1))
+        assert len(square) == 81
+        starts.append(square[0])
+    assert starts[0][0] == starts[1][0] > 2 * 147
+    assert starts[0][1] < starts[1][1]
 
 
 def test_a_sheet_shows_what_the_models_wrote(inferencers, folder, truth, sheets, tmp_path):  # noqa: F811
