@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmattn.visualization.attention_maps import attention_layers
-from mmattn.visualization.panels import TITLE, Panel, arrange, colour_bar, draw_dot, overlay, resized, text
+from mmattn.visualization.panels import Panel, arrange, colour_bar, draw_dot, overlay, resized
 
 from .masks import draw_overlay
 from .session import ClipSession, Frame
@@ -119,5 +119,4 @@ def draw_clip_attention(
                 panel.title = f'frame {frame.number}' + (', given' if frame.mask is not None else '')
             row.append(panel)
     bar = colour_bar(f'share of the largest weight (below {threshold:g} hidden)', height=300)
-    title = Panel(text(f'attention of the red dot, {attention.layer}', TITLE))
-    return arrange([[title], [Panel(arrange(rows)), bar]], margin=10)
+    return arrange([[f'attention of the red dot, {attention.layer}'], [rows, bar]], margin=10)

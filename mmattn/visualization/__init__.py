@@ -1,8 +1,8 @@
-"""Attention maps of any model, as in Fig. 3.4 of the bilateral-attention thesis: capture, figure, web page, hook.
+"""Pictures as rows of panels, and attention maps of any model: capture, figure, web page, hook.
 
 The names below are functions of models with attention layers. Imports ``ops``, ``registry.py`` and ``utils``, and no
-task. Start with ``attention_maps.py``, which captures; ``figure.py`` and ``attention_explorer.py`` draw what it
-returns. ``picture_hook.py`` is the base of hooks that draw during a run.
+task. Start with ``panels.py``, which draws the pictures of all tasks, and ``attention_maps.py``, which captures what
+``figure.py`` and ``attention_explorer.py`` draw.
 """
 
 from .attention_explorer import attention_explorer

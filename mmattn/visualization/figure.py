@@ -10,7 +10,7 @@ from mmengine.fileio import get
 from mmattn.utils.channels import as_picture, is_plain_picture, read_channels
 
 from .attention_maps import AttentionMaps
-from .panels import TITLE, Panel, arrange, colour_bar, draw_boxes, draw_dot, overlay, resized, text
+from .panels import Panel, arrange, colour_bar, draw_boxes, draw_dot, overlay, resized
 
 WIDTH = 220  # pixels of a map
 
@@ -40,9 +40,7 @@ def draw_attention_maps(
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB, of the figure's own size.
     """
-    scale = WIDTH / image.shape[1]
     small = resized(image, WIDTH)
-    areas = [[edge * scale for edge in box] for box in boxes]
     rows: list[list[Panel]] = []
     for (x, y), *of_query in zip(points, *maps.weights.values()):
         at = x * small.shape[1], y * small.shape[0]
@@ -51,12 +49,13 @@ def draw_attention_maps(
         for kind, weights in zip(maps.weights, of_query):
             largest = weights.max().item()
             picture = overlay(small, weights.numpy() / largest, threshold, maps.extent)
-            picture = draw_dot(draw_boxes(picture, areas, ['yellow'], dashed=True), *at, filled=False)
+            picture = draw_boxes(picture, boxes, image.shape[1::-1], ['yellow'], dashed=True)
+            picture = draw_dot(picture, *at, filled=False)
             row.append(Panel(picture, '' if rows else kind, f'largest weight {largest:.2g}'))
         rows.append(row)
     title = maps.layer + (f', pass {maps.run}' if maps.run > 1 else '')
     bar = colour_bar(f'share of the largest weight\n(below {threshold:g} hidden)')
-    return arrange([[Panel(text(title, TITLE))], [Panel(arrange(rows)), bar]], margin=10)
+    return arrange([[title], [rows, bar]], margin=10)
 
 
 def read_image(path: str, backend_args: dict | None = None) -> np.ndarray:

@@ -36,7 +36,7 @@ class Panel:
 
     Example:
         >>> table = Panel(stretched(coloured(np.eye(2)), 60, 40), 'identity', rows='ab', columns='cd')
-        >>> picture = arrange([[table, colour_bar('share', height=80)]])
+        >>> picture = arrange([['a heading'], [table, colour_bar('share', height=80)]])
     """
 
     picture: np.ndarray
@@ -48,13 +48,17 @@ class Panel:
     side: str = ''
 
 
+Content = Panel | np.ndarray | str | list  # a picture, a title, or rows within a panel
 Part = tuple[int, int, np.ndarray]  # left and top pixel of a picture
 
 
-def arrange(rows: Sequence[Sequence[Panel]], gap: int = 10, margin: int = 0) -> np.ndarray:
-    """Arrange panels in rows and aligned columns. A row of one panel spans all columns."""
+def arrange(rows: Sequence[Sequence[Content]], gap: int = 10, margin: int = 0) -> np.ndarray:
+    """Arrange panels in rows and aligned columns. A row of one panel spans all columns.
+
+    A panel is a :class:`Panel`, a picture without labels, a title, or a list of rows that are arranged within it.
+    """
     columns = max(map(len, rows))
-    parts = [[_parts(panel) for panel in row] for row in rows]
+    parts = [[_parts(_panel(content)) for content in row] for row in rows]
     boxes = [[_bounds(panel) for panel in row] for row in parts]
     aligned = [row for row in boxes if len(row) > 1]
     before = [max((-row[c][0] for row in aligned if c < len(row)), default=0) for c in range(columns)]
@@ -74,6 +78,13 @@ def arrange(rows: Sequence[Sequence[Panel]], gap: int = 10, margin: int = 0) -> 
         area = canvas[y : y + picture.shape[0], x : x + picture.shape[1]]
         np.minimum(area, picture, out=area)  # text may overlap the white around other text
     return canvas
+
+
+def _panel(content: Content) -> Panel:
+    if isinstance(content, Panel):
+        return content
+    picture = text(content, TITLE) if isinstance(content, str) else content
+    return Panel(arrange(picture) if isinstance(picture, list) else picture)
 
 
 def _bounds(parts: Sequence[Part]) -> tuple[int, int, int, int]:  # left, top, right, bottom
@@ -207,19 +218,23 @@ def draw_dot(picture: np.ndarray, x: float, y: float, filled: bool = True) -> np
 
 
 def draw_boxes(
-    picture: np.ndarray, boxes: Sequence[Sequence[float]], colours: Sequence[str] = BOX_COLOURS, dashed: bool = False
+    picture: np.ndarray,
+    boxes: Sequence[Sequence[float]],
+    size: tuple[float, float],
+    colours: Sequence[str] = BOX_COLOURS,
+    dashed: bool = False,
 ) -> np.ndarray:
     """Draw boxes on a picture, with numbers from 1 that do not cover each other, or dashed and without numbers.
 
-    ``boxes`` are left, top, right and bottom in pixels of the picture. ``colours`` are repeated if necessary.
+    ``boxes`` are left, top, right and bottom in an image of ``size``, width and height, of which the picture may be a
+    reduced one. ``colours`` are repeated if necessary.
     """
     canvas = Image.fromarray(picture)
     draw, unit = ImageDraw.Draw(canvas), max(canvas.size) / 26  # side of a number
-    numbered = [*enumerate(zip(boxes, cycle(colours)), 1)][::-1]  # the first is on top
-    for _, (box, colour) in numbered:
-        (left, right), (top, bottom) = (
-            np.clip(np.round(box[axis::2]), 0, side - 1) for axis, side in enumerate(canvas.size)
-        )
+    scaled = np.reshape(np.asarray(boxes, float), (-1, 2, 2)) * np.divide(canvas.size, size)
+    numbered = [*enumerate(zip(scaled.tolist(), cycle(colours)), 1)][::-1]  # the first is on top
+    for _, (corners, colour) in numbered:
+        (left, top), (right, bottom) = np.clip(np.round(corners), 0, np.subtract(canvas.size, 1))
         if dashed:
             draw.rectangle((left, top, right, bottom), outline=colour, width=2)
         else:
@@ -229,8 +244,8 @@ def draw_boxes(
         diagonals = np.indices(picture.shape[:2]).sum(0)[..., None]
         return np.where(diagonals // 7 % 2, picture, np.asarray(canvas))
     placed: list[tuple[float, float]] = []
-    for number, (box, colour) in numbered:
-        x, y = _free_place(box, canvas.size, unit, placed)
+    for number, (corners, colour) in numbered:
+        x, y = _free_place(corners[0] + corners[1], canvas.size, unit, placed)
         placed.append((x, y))
         draw.rectangle((x, y, x + unit, y + unit), colour, 'white')
         draw.text((x + unit / 2 + 0.5, y + unit / 2 + 0.5), str(number), 'white', _font(int(0.6 * unit), '-Bold'), 'mm')
@@ -256,18 +271,18 @@ def add_legend(picture: np.ndarray, colours: Mapping[str, Sequence[int]]) -> np.
 
     ``colours`` maps a name to red, green and blue, 0 to 255. The picture stays in the upper left corner.
     """
-    rows: list[list[Panel]] = [[]]
-    width = 0
+    rows: list[list[Content]] = [[]]
+    room = width = picture.shape[1] - 10  # pixels of a row; and what is left
     for name, colour in colours.items():
-        square = Panel(np.pad(np.full((9, 9, 3), colour, np.uint8), ((1, 1), (1, 1), (0, 0))))
-        entry = Panel(arrange([[square, Panel(text(name))]], gap=5))
-        if width + entry.picture.shape[1] > picture.shape[1] and rows[-1]:
+        square = np.pad(np.full((9, 9, 3), colour, np.uint8), ((1, 1), (1, 1), (0, 0)))
+        entry = arrange([[square, text(name)]], gap=5)
+        if width < entry.shape[1] and rows[-1]:
             rows.append([])
-            width = 0
+            width = room
         rows[-1].append(entry)
-        width += entry.picture.shape[1] + 15
-    lines = [[Panel(arrange([row], gap=15))] for row in rows if row]
-    return arrange([[Panel(picture)], [Panel(arrange(lines, gap=5, margin=5))]], gap=0) if lines else picture
+        width -= entry.shape[1] + 15
+    lines = [[arrange([row], gap=15)] for row in rows if row]
+    return arrange([[picture], [arrange(lines, gap=5, margin=5)]], gap=0) if lines else picture
 
 
 def class_colours(meta: Mapping[str, Any], labels: np.ndarray) -> dict[str, Sequence[int]]:

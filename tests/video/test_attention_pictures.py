@@ -84,7 +84,7 @@ def test_rows_and_columns_of_the_picture(drawn_panels):
     reached = [torch.arange(18).view(3, 2, 3) < count for count in (4, 18)]
     attention = ClipAttention('decoder.1', weights, reached, [frames[0].mask] * 3, (1.0, 1.0))
     draw_clip_attention(frames, (1, 0.5, 0.25), attention, 0.1)
-    rows, bar = np.reshape(drawn_panels[:15], (5, 3)), drawn_panels[-1]
+    rows, bar = np.reshape(drawn_panels[1:16], (5, 3)), drawn_panels[-1]
     assert [panel.title for panel in rows[0]] == ['frame 0, given', 'frame 2', 'frame 5']
     objects, *kinds, first, second = (row[0].rows[0] for row in rows)
     assert objects == 'objects'

@@ -199,7 +199,7 @@ def test_rows_are_queries_and_columns_are_kinds(drawn_panels, threshold):
     weights = torch.rand(2, 2, 3, 4, generator=torch.Generator().manual_seed(0))  # of two kinds, for two queries
     maps = AttentionMaps('neck.1', 2, dict(zip(('content', 'position'), weights)), (2.0, 1.0))
     draw_attention_maps(np.zeros((60, 80, 3), np.uint8), POINTS, maps, threshold)
-    rows, (_, _, bar) = np.reshape(drawn_panels[:6], (2, 3)), drawn_panels[6:]
+    rows, bar = np.reshape(drawn_panels[1:7], (2, 3)), drawn_panels[-1]  # after the title
     assert [panel.title for panel in rows[0]] == ['query', 'content', 'position']
     assert [row[0].caption for row in rows] == ['(8, 18)', '(48, 54)']
     assert f' {threshold} ' in bar.side

@@ -52,8 +52,11 @@ def test_panels_of_a_column_are_aligned_whatever_their_labels():
 
 
 def test_a_row_of_one_panel_spans_all_columns():
-    rows = [[Panel(plain(RED, 300))], [Panel(plain(GREEN)), Panel(plain(BLUE))]]
-    assert edges(arrange(rows), BLUE) == (50, 40, 90, 70)
+    picture = arrange([['a title'], [plain(RED, 300)], [[[plain(GREEN)], [plain(GREEN)]], plain(BLUE)]])
+    left, top, right, bottom = edges(picture, BLUE)
+    assert (left, right, bottom) == (50, 90, top + 30)
+    assert top == edges(picture, RED)[3] + 10
+    assert edges(picture, GREEN) == (0, top, 40, top + 70)
 
 
 def test_labels_are_in_the_middle_of_their_parts():
@@ -116,14 +119,14 @@ def test_dots_are_at_their_points(filled):
 
 def test_boxes_have_their_colours_and_the_first_is_on_top():
     boxes = [(50, 100, 150, 200), (150, 100, 240, 200), (400, 10, 900, 290)]
-    drawn = draw_boxes(plain((128, 128, 128), 500, 300), boxes)
+    drawn = draw_boxes(plain((128, 128, 128), 500, 300), np.divide(boxes, 2), (250, 150))
     for box, colour in zip(boxes, BOX_COLOURS):
         rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
         for y in (box[1] + 60, box[1] + 80):
             assert [*drawn[y, box[0] + 2]] == rgb or colour == BOX_COLOURS[1]  # the first covers its side
         assert [*drawn[box[3] - 2, min(box[2], 500) - 20]] == rgb
     assert [*drawn[150, 150]] == [0xD4, 0, 0x2A]
-    dashed = draw_boxes(plain((128, 128, 128), 500, 300), boxes[:1], ['yellow'], dashed=True)
+    dashed = draw_boxes(plain((128, 128, 128), 500, 300), boxes[:1], (500, 300), ['yellow'], dashed=True)
     side = (dashed[100, 50:150] == (255, 255, 0)).all(-1)
     assert 0.3 < side.mean() < 0.7
 

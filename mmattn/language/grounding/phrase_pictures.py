@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mmattn.language.layers.object_counter import box_iou
-from mmattn.visualization.panels import BOX_COLOURS, TITLE, Panel, arrange, draw_boxes, resized, text
+from mmattn.visualization.panels import BOX_COLOURS, TITLE, arrange, draw_boxes, resized, text
 
 SIDE = 550  # pixels: the largest side of the picture
 COLUMNS = 60  # characters of a line
@@ -32,16 +32,15 @@ def draw_phrases(
     """
     if len(phrases) != len(boxes):
         raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')
-    scale = SIDE / max(size)
-    shown = resized(picture, *(max(3, round(side * scale)) for side in size))
-    shown = draw_boxes(shown, [[edge * scale for edge in box] for box in boxes])
+    shown = resized(picture, *(max(3, round(SIDE * side / max(size))) for side in size))
+    shown = draw_boxes(shown, boxes, size)
     for box, annotated, colour in zip(boxes, true_boxes, cycle(BOX_COLOURS)):
         if annotated:
-            shown = draw_boxes(shown, [[edge * scale for edge in closest_box(box, annotated)]], [colour], dashed=True)
+            shown = draw_boxes(shown, [closest_box(box, annotated)], size, [colour], dashed=True)
     lines = [f'{number}  {score:.3f}  {phrase}' for number, (phrase, score) in enumerate(phrases, 1)]
     lines = [textwrap.shorten(line, COLUMNS, placeholder=' …') for line in lines]
     parts = [text(caption, 16, width=SIDE), shown, *([text(lines, TITLE, BOX_COLOURS)] if lines else [])]
-    return arrange([[Panel(part)] for part in parts], margin=12)
+    return arrange([[part] for part in parts], margin=12)
 
 
 def closest_box(box: Sequence[float], boxes: Sequence[Sequence[float]]) -> Sequence[float]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mmattn.language.layers.position_encodings import MIN_DISTANCE
 from mmattn.language.layers.region_attention import RegionAttention
-from mmattn.visualization.panels import TITLE, Panel, arrange, colour_bar, coloured, draw_boxes, stretched, text
+from mmattn.visualization.panels import Panel, arrange, colour_bar, coloured, draw_boxes, stretched
 
 RATIOS = (4.0, 1.0, 0.25)  # w_i/w_j and h_i/h_j of the upper panels: a smaller, an equal and a larger second box
 DISTANCES = (0.0, 1.0, 3.0)  # |x_i − x_j|/w_i and |y_i − y_j|/h_i of the lower panels
@@ -67,9 +67,11 @@ def draw_geometric_weights(layers: dict[str, RegionAttention]) -> np.ndarray:
 
     def panel(values: Tensor, title: str, x: str, y: str, ticks: tuple[float, float, float], turn: int) -> Panel:
         picture = stretched(coloured(values.numpy() / largest), SIDE, SIDE)
-        if ticks == PLACES:
-            edge = SIDE / 2 / FARTHEST / CELLS * (CELLS - 1) / 2  # of box i
-            picture = draw_boxes(picture, [[SIDE / 2 - edge] * 2 + [SIDE / 2 + edge] * 2], ['white'], dashed=True)
+        if ticks == PLACES:  # box i, in units of its sides
+            size = 2 * FARTHEST * CELLS / (CELLS - 1)  # a cell is around its value
+            picture = draw_boxes(
+                picture, [[size / 2 + x for x in (-0.5, -0.5, 0.5, 0.5)]], (size,) * 2, ['white'], True
+            )
         labels = [''] * CELLS
         labels[:: CELLS // 2] = [f'{tick:g}' for tick in ticks]
         return Panel(picture[::turn], title, x, labels[::turn], labels, side=y)
@@ -82,7 +84,7 @@ def draw_geometric_weights(layers: dict[str, RegionAttention]) -> np.ndarray:
     ticks = {n / 4: f'{largest * n / 4:.2g}' for n in range(5)}
     bar = colour_bar('geometric weight φ¹, mean over heads', ticks, 2 * SIDE)
     title = f'{name}: weight of box j for box i (dashed, width w_i and height h_i)'
-    return arrange([[Panel(text(title, TITLE))], [Panel(arrange(rows)), bar]], margin=10)
+    return arrange([[title], [rows, bar]], margin=10)
 
 
 def _size(ratio: float) -> str:

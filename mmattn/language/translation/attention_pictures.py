@@ -88,11 +88,11 @@ def draw_sentence_attention(
     def side(pieces: Sequence[str]) -> int:
         return min(max(CELL * len(pieces), SIDES[0]), SIDES[1], WIDEST // heads)
 
-    rows = [[Panel(text('; '.join(entry.layer for entry in attention)))]]
+    rows: list[list] = [[text('; '.join(entry.layer for entry in attention))]]
     for entry in attention:
         queries, keys = labels[entry.part]
         for kind, weights in entry.weights.items():
-            row = []
+            rows.append([])
             for head, table in enumerate(weights, 1):
                 shares = (table / table.amax(1, keepdim=True)).numpy()
                 picture = stretched(coloured(shares), side(keys), side(queries))
@@ -101,6 +101,5 @@ def draw_sentence_attention(
                     panel.rows, panel.side = queries, f'{entry.part}\n{kind}'
                 if kind == [*entry.weights][-1]:
                     panel.columns = keys
-                row.append(panel)
-            rows.append(row)
+                rows[-1].append(panel)
     return arrange(rows, margin=5)

@@ -148,27 +148,15 @@ def draw_question_attention(
         map_picture = stretched(coloured(values), cell * len(order), ROW * len(table.rows))
         maps.append(Panel(map_picture, title, '', table.rows, columns, BOX_COLOURS))
     across = 1 if cell * len(order) > MAP else 2
-    scale = SIDE / max(size)
-    shown = resized(picture, *(max(3, round(side * scale)) for side in size))
-    left = [[Panel(draw_boxes(shown, (boxes.cpu()[order[:STRONGEST]] * scale).tolist()))]]
-    if answers:
-        left.append(
-            [
-                Panel(
-                    text(
-                        ['score  answer', *(f'{score:5.3f}  {answer}' for answer, score in answers)],
-                        size=TITLE,
-                        style='Mono',
-                    )
-                )
-            ]
-        )
+    shown = resized(picture, *(max(3, round(SIDE * side / max(size))) for side in size))
+    lines = ['score  answer', *(f'{score:5.3f}  {answer}' for answer, score in answers)]
+    left = [[draw_boxes(shown, boxes[order[:STRONGEST]].tolist(), size)], [text(lines, TITLE, style='Mono')]]
     first = f'the boxes of the first {len(numbers)} are in the picture'
     note = f'columns: {len(order)} regions, those with the largest weights in glimpse 1 first; {first}'
     tables = arrange([maps[i : i + across] for i in range(0, len(maps), across)])
-    parts = [Panel(arrange(left)), Panel(tables), colour_bar('attention weight, log scale', ticks)]
-    width = sum(part.picture.shape[1] for part in parts)
-    return arrange([[Panel(text(question, 16, width=width))], [Panel(text(note, colours='#4d4d4d'))], parts], margin=12)
+    parts = [left if answers else left[:1], tables, colour_bar('attention weight, log scale', ticks)]
+    heading = text(question, 16, width=SIDE + tables.shape[1])
+    return arrange([[heading], [text(note, colours='#4d4d4d')], parts], margin=12)
 
 
 def log_shares(weights: np.ndarray) -> tuple[np.ndarray, dict[float, str]]:

@@ -48,7 +48,7 @@ def test_what_is_drawn(drawn_panels):
     """Each panel: the mean over the heads at the place or the ratio of its axes; one colour scale for all."""
     attention = layer()
     draw_geometric_weights({'encoder.0': attention})
-    panels, points = drawn_panels[:6], [(0, 0), (60, 60), (12, 45), (60, 7), (20, 29)]
+    panels, points = drawn_panels[1:7], [(0, 0), (60, 60), (12, 45), (60, 7), (20, 29)]
     values = []
     for number in range(6):
         for row, column in points:
