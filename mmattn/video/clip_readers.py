@@ -185,7 +185,7 @@ class VideoStream:
                     f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
                 )
             self.times[number] = (video.get(cv2.CAP_PROP_POS_MSEC) - start) / 1000
-            if number and self.times[number] <= self.times[number - 1]:  # the container has no times
+            if number and self.times[number] - self.times[number - 1] < 1 / FRAME_RATES[1]:  # no times, or wrong ones
                 self.times[number] = self.times[number - 1] + 1 / self.frame_rate
             yield number, image
             number += 1
