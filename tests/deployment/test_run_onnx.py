@@ -118,8 +118,13 @@ def test_a_window_slides_as_in_mmseg(size):
     assert (runner.segment(session, about, None, pixels)[1] == expected).mean() > 0.9999
     assert all(shape[0] <= 64 and shape[1] <= 96 for shape in windows)
     assert len(windows) > 1
-    whole = runner.segment(session, dict(about, mode='whole'), None, pixels)[1]
+    earlier = {key: value for key, value in about.items() if key != 'crop_size'}
+    whole = runner.segment(session, earlier, None, pixels)[1]
     assert (whole == expected).mean() < 0.999
+    for damaged in (dict(stride=[65, 96]), dict(stride=[40, 0]), dict(crop_size=[64]), dict(stride=[4.5, 96])):
+        with pytest.raises(ValueError, match=r'windows|unpack'):
+            runner.check_metadata(about | damaged, None)
+    runner.check_metadata(about, None)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def to_labels(logits, size, height, width, about):
 
 def slides(about, fixed):
     """Return whether a window slides over images: as the config says, unless the file takes one size alone."""
-    return about['mode'] == 'slide' and 'crop_size' in about and fixed is None
+    return 'crop_size' in about and fixed is None
 
 
 def slide(run, x, crop_size, stride):
@@ -195,8 +195,10 @@ def check_metadata(about, fixed):
         x, size = preprocess(np.full((2, 3, 3), 99, np.uint8), about, fixed)
     if not np.isfinite(x).all():
         raise ValueError(f'mean {about["mean"]} and std {about["std"]} are not those of pixels')
-    if slides(about, fixed) and not all(0 < step <= crop for step, crop in zip(about['stride'], about['crop_size'])):
-        raise ValueError(f'windows of {about["crop_size"]} with steps of {about["stride"]} leave out pixels')
+    if slides(about, fixed):
+        (height, width), (down, right) = about['crop_size'], about['stride']
+        if {*map(type, (height, width, down, right))} != {int} or not (0 < down <= height and 0 < right <= width):
+            raise ValueError(f'windows of {height}×{width} with steps of {down} and {right} do not cover an image')
     colours = np.array(about['palette'], np.uint8)
     if colours.shape != (len(about['classes']), 3):
         raise ValueError(f'palette must have three numbers for each of {len(about["classes"])} classes')
