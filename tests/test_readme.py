@@ -16,6 +16,7 @@ import mmattn.layers
 import mmattn.ops
 from mmattn import registry
 from mmattn.engine import load_config
+from mmattn.language.captioning.annotations import read_annotations
 from reproduction import releases
 
 from . import tiny_data
@@ -117,6 +118,18 @@ def test_the_layer_of_your_own_runs_in_its_config(tmp_path, monkeypatch):
     assert sum(type(module).__name__ == 'PooledAttention' for module in model.modules()) == 6 + 3
     with torch.no_grad():
         assert model(torch.rand(1, 3, 64, 64)).shape == (1, 2, 8, 8)
+
+
+def test_captions_of_your_own_are_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = (text for text in SNIPPETS if 'captions.csv' in text)
+    Path('data/flickr8k').mkdir(parents=True)
+    Path('captions.csv').write_text('a b.jpg,train,"Ein Hund, groß."\na b.jpg,train,Ein Hund.\nc.d.png,val,Meer\n')
+    exec(code, {})
+    assert read_annotations('data/flickr8k/dataset_flickr8k.json') == [
+        ('a b', 'train', ['Ein Hund, groß.', 'Ein Hund.'], [['ein', 'hund', 'groß'], ['ein', 'hund']]),
+        ('c.d', 'val', ['Meer'], [['meer']]),
+    ]
 
 
 PAGES = sorted(
