@@ -10,6 +10,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmseg.apis import inference_model
 from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -77,6 +78,18 @@ def checkpoint(save):
 @pytest.fixture
 def inferencer(checkpoint):
     return SegmentationInferencer(config(), checkpoint, device='cpu', show_progress=False)
+
+
+def test_the_model_segments_arrays_by_inference_model_of_mmseg(checkpoint, tmp_path):
+    cfg = config()
+    cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline
+    inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    pixels = blocks(40, 56)
+    Image.fromarray(pixels).save(tmp_path / 'a.png')
+    (path,) = inferencer(tmp_path / 'a.png', tmp_path / 'out', progress_file=tmp_path / 'part')
+    labels = inference_model(inferencer.model, pixels[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
+    assert (labels == np.array(Image.open(path))).all()
+    assert len(np.unique(labels)) > 1
 
 
 def blocks(height, width, channels=3, seed=0):
