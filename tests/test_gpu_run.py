@@ -105,6 +105,7 @@ def test_the_run_measures_the_checkout_that_it_is_in(place, tmp_path):
 
 
 GROUPS = """
+import atexit
 import os
 from unittest import mock
 import findings
@@ -113,6 +114,8 @@ def group(name):
     findings.record('x', ran=name, process=os.getpid())
     if name == 'crash':
         os._exit(9)
+    if name == 'last':
+        atexit.register(os.abort)
     with findings.guarded('x', case=name), mock.patch('findings.usable', return_value=name != 'illegal access'):
         with findings.guarded('x', case=f'{name}, within'):
             assert name not in ('wrong', 'illegal access'), name
@@ -143,6 +146,7 @@ def test_a_group_that_ends_its_process_ends_no_other_group(tmp_path):
         ('crash', 'ended its process, exit code 9'),
         ('wrong, within', 'AssertionError: wrong'),
         ('illegal access, within', 'AssertionError: illegal access'),
+        ('last', 'ended its process, exit code -6'),
         ('first', 'ran out of time'),
         ('crash', 'ran out of time'),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .dispatch import choose, device_and_dtype, failure
+from .dispatch import choose, device_and_dtype, failure, is_verified
 from .operator import record_call
 
 PASSES = ('forward', 'backward')
@@ -32,12 +32,14 @@ def describe(operator: str, device: torch.device) -> str:
 
 
 def _chosen(name: str, device: torch.device, dtype: torch.dtype, lacking: str = '') -> tuple[str, dict[str, str]]:
-    """Return what runs, and the reasons against what comes before it. Native kernels may lack an argument."""
+    """Say what runs, and the reasons against what comes before it. Native kernels may lack an argument."""
     reasons = dict(choose(name, device, dtype))
     if lacking and not reasons.get('native', lacking):
         reasons['native'] = f'no {lacking}'
     chosen = next((x for x, reason in reasons.items() if not reason), list(reasons)[-1])
-    return chosen, dict(itertools.takewhile(lambda x: x[0] != chosen, reasons.items()))
+    against = dict(itertools.takewhile(lambda x: x[0] != chosen, reasons.items()))
+    is_kernel = chosen in ('native', 'triton')
+    return f'{chosen}, not verified on this GPU' if is_kernel and not is_verified(device) else chosen, against
 
 
 def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:

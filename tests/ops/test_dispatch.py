@@ -180,9 +180,17 @@ def test_what_runs_on_a_gpu_is_what_its_row_says(gpu):
 
 
 @pytest.mark.parametrize('capability', [(8, 0), (10, 0), (12, 0)])
-def test_compositions_run_on_gpus_on_which_nothing_was_verified(gpu, capability):
+def test_local_attention_alone_runs_on_gpus_on_which_nothing_was_verified(gpu, capability):
     gpu.capability = capability
-    assert {first(name, dtype) for name in library.KERNELS for dtype in DTYPES} == {'composition'}
+    kernels = {(name, dtype) for name in library.KERNELS for dtype in DTYPES if first(name, dtype) != 'composition'}
+    assert kernels == {('local_attention', dtype) for dtype in DTYPES if dtype != torch.float64}
+    assert reports.describe('local_attention', GPU) == 'native, not verified on this GPU'
+    assert reports.describe('dynamic_conv', GPU) == 'composition'
+    with dispatch.backend('local_attention=composition'):
+        assert reports.describe('local_attention', GPU) == 'composition'
+    gpu.capability = (7, 5)
+    dispatch.choose.cache_clear()
+    assert reports.describe('local_attention', GPU) == 'composition'
 
 
 def test_a_row_has_one_line_per_operator_device_and_dtype():

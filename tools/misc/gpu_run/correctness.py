@@ -23,10 +23,10 @@ def run_edge(seconds: float) -> None:
     """Calls that are rare in a training: operators, layouts, layers under autocast, modes of PyTorch."""
     groups = [('calls', operator, dtype) for operator in library.KERNELS for dtype in DTYPES]
     groups += [(kind, '', dtype) for kind in ('layouts', 'layers', 'modes') for dtype in DTYPES]
-    run_groups('edge', _edge, groups, seconds, WORKERS)
+    run_groups('edge', run_group, groups, seconds, WORKERS)
 
 
-def _edge(group: tuple[str, str, torch.dtype]) -> None:
+def run_group(group: tuple[str, str, torch.dtype]) -> None:
     kind, operator, dtype = group
     if kind == 'calls':
         _calls(operator, dtype)

@@ -103,7 +103,9 @@ def run_groups(
                 return
             if code:
                 if code != UNUSABLE:  # otherwise, the error is recorded
-                    record(part, group=mine[position.value], error=f'ended its process, exit code {code}')
+                    # At its very end, a process has no group any more: it is the last one's.
+                    group = mine[min(position.value, len(mine) - 1)]
+                    record(part, group=group, error=f'ended its process, exit code {code}')
                 position.value += 1
 
     threads = [threading.Thread(target=lane, args=(groups[i::workers],)) for i in range(min(workers, len(groups)))]

@@ -23,6 +23,7 @@ site=${SITE:-$own/site}
 [ $# -gt 0 ] || { echo 'bash gpu_run.sh 1, then 2, or parts of gpu_run.py' >&2; exit 2; }
 export OUT=${OUT:-$own/out} SMALL=${SMALL:-} WORKERS=$cores PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$site:$root:$root/tools/benchmarks:$here${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONFAULTHANDLER=1 # run.log has where the threads of a process were that is aborted
 export KINETO_LOG_LEVEL=99 # the profiler would print lines for each time
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 # some calls are made with deterministic algorithms
 mkdir -p "$OUT"
