@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from mmattn.language import Regions, RegionStore, RegionWriter
-from mmattn.language.captioning import COCOCaptionDataset
-from mmattn.language.captioning.annotations import read_attributes
+from mmattn.language.captioning import COCOCaptionDataset, attributes
+from mmattn.language.captioning.annotations import read_annotations, read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
 from reproduction.language_releases import region_archive as archive
 from reproduction.releases import write_json
@@ -18,7 +18,7 @@ from reproduction.releases import write_json
 from ..requirements import real_data, requires
 from .conftest import content, places, scripts
 
-flickr8k, attributes = scripts('flickr8k', 'caption_attributes')
+flickr8k, attributes_tool = scripts('flickr8k', 'caption_attributes')
 
 REAL = real_data('flickr8k_entities')
 
@@ -155,7 +155,7 @@ def test_quality():
 def test_words_are_counted_once_per_image(tmp_path):
     captions = ['a dog dog dog in the sun', 'a dog'], ['cat on a mat', 'the cat'], ['a cat sees the sun'], ['the']
     images = [image(number, 'train', *texts) for number, texts in enumerate(captions, 1)]
-    found = attributes.read_annotations(annotate(tmp_path / 'a.json', images))
+    found = read_annotations(annotate(tmp_path / 'a.json', images))
     words = attributes.attribute_words(found, 5)
     assert words == ['cat', 'sun', 'dog', 'mat', 'sees']
     assert attributes.attribute_words(found, 2) == words[:2]
@@ -276,7 +276,7 @@ def data(tmp_path):
 
 
 def run(ann_file, regions, out, *options):
-    attributes.main([*map(str, (ann_file, regions, '--out', out, *options))])
+    attributes_tool.main([*map(str, (ann_file, regions, '--out', out, *options))])
 
 
 @pytest.mark.slow
