@@ -151,7 +151,7 @@ def text(
         else:
             lines += [(part, colour) for part in textwrap.wrap(line, max(1, int(len(line) * width / length)))]
     ascent, descent = font.getmetrics()
-    longest = max(font.getlength(line) for line, _ in lines)
+    longest = max((font.getlength(line) for line, _ in lines), default=0)
     canvas = Image.new('RGB', (int(longest) + 2, len(lines) * (ascent + descent)), 'white')
     draw = ImageDraw.Draw(canvas)
     for number, (line, colour) in enumerate(lines):

@@ -92,10 +92,8 @@ def quality(scores: Tensor, targets: Tensor, num_attributes: int) -> tuple[float
 def train(inputs: Tensor, targets: Tensor, val_inputs: Tensor, val_targets: Tensor, name: str) -> nn.Module:
     """Train a classifier, and keep the epoch with the best mean average precision on validation images."""
     words = targets.shape[1]
-    model = nn.Sequential(
-        nn.Dropout(0.2), nn.Linear(inputs.shape[1], HIDDEN), nn.ReLU(), nn.Dropout(0.5), nn.Linear(HIDDEN, words)
-    )
-    output = model[-1]
+    hidden, output = nn.Linear(inputs.shape[1], HIDDEN), nn.Linear(HIDDEN, words)
+    model = nn.Sequential(nn.Dropout(0.2), hidden, nn.ReLU(), nn.Dropout(0.5), output)
     frequency = (targets.sum(0) + 1) / (len(targets) + 2)
     nn.init.zeros_(output.weight)  # so the first scores are the frequencies
     with torch.no_grad():

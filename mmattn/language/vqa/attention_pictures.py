@@ -13,6 +13,7 @@ from mmattn.language.regions.region_store import grid_boxes
 from mmattn.visualization.panels import (
     BOX_COLOURS,
     TITLE,
+    Content,
     Panel,
     arrange,
     colour_bar,
@@ -154,7 +155,7 @@ def draw_question_attention(
     first = f'the boxes of the first {len(numbers)} are in the picture'
     note = f'columns: {len(order)} regions, those with the largest weights in glimpse 1 first; {first}'
     tables = arrange([maps[i : i + across] for i in range(0, len(maps), across)])
-    parts = [left if answers else left[:1], tables, colour_bar('attention weight, log scale', ticks)]
+    parts: list[Content] = [left if answers else left[:1], tables, colour_bar('attention weight, log scale', ticks)]
     heading = text(question, 16, width=SIDE + tables.shape[1])
     return arrange([[heading], [text(note, colours='#4d4d4d')], parts], margin=12)
 
