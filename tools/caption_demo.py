@@ -58,7 +58,7 @@ from mmattn.language.regions.image_inputs import picture_paths, read_picture, sa
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import run
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable
 from mmattn.utils.progress_file import check_output, progress_path
@@ -104,13 +104,13 @@ def annotations_by_image(args: Arguments) -> dict[str, Annotation]:
 def find_pictures(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
     """Return the pictures of images."""
     paths = picture_paths(folder)
-    raise_faults(folder, [f'no picture of image {name}' for name in image_ids if name not in paths])
+    Faults(folder, [f'no picture of image {name}' for name in image_ids if name not in paths]).check()
     return {name: paths[name] for name in image_ids}
 
 
 def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> None:
     """Raise a ValueError that lists the pictures that cannot be read, or that have another shape than in the store."""
-    faults = []
+    faults = Faults()
     for name, path in paths.items():
         try:
             with open(path, 'rb') as stream:
@@ -118,15 +118,14 @@ def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> 
                 turned = picture.getexif().get(ExifTags.Base.Orientation, 1) > 4
                 size = picture.size[::-1] if turned else picture.size
         except Exception as error:  # decoders raise many types
-            faults.append(f'{path.name}: {unreadable(error)}')
+            faults.add(path, unreadable(error))
             continue
         width, height = store[name].size
         if not same_shape(size, (width, height)):
-            faults.append(
-                f'{path.name}: {size[0]}×{size[1]} pixels; image {name} of the store, {width}×{height}, has another '
-                'shape'
+            faults.add(
+                path, f'{size[0]}×{size[1]} pixels; image {name} of the store, {width}×{height}, has another shape'
             )
-    raise_faults(folder, faults)
+    faults.check()
 
 
 def build_page(
@@ -178,7 +177,7 @@ def main(args: Arguments) -> None:
     if annotations:
         split = '' if args.split is None else f', split {args.split}'
         missing = [image_id for image_id in image_ids if image_id not in annotations]
-        raise_faults(f'--ids: not in {args.ann_file}{split}', missing)
+        Faults(f'--ids: not in {args.ann_file}{split}', missing).check()
     pictures = {}
     if args.images is not None:
         shown = image_ids[: args.page_images]

@@ -29,7 +29,7 @@ from mmattn.language.grounding.inferencer import GroundingInferencer
 from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.command import run
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
 from mmattn.utils.progress_file import check_output, progress_path
 
@@ -90,7 +90,7 @@ def read_captions(args: argparse.Namespace) -> list[tuple[str, str]]:
         if not image or not tab:
             faults.append(f'line {number}: must be an image id, a tab and a caption; got {line!r}')
         pairs.append((image, caption))
-    raise_faults(args.captions, faults or (['no caption'] if not pairs else []))
+    Faults(args.captions, faults or (['no caption'] if not pairs else [])).check()
     return pairs
 
 

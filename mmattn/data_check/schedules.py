@@ -11,7 +11,7 @@ from typing import Any
 from mmengine.optim.scheduler.param_scheduler import INF, _ParamScheduler
 from mmengine.runner import IterBasedTrainLoop
 
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 
 from .data_sets import Fault, log
 
@@ -48,7 +48,7 @@ def check_schedules(runner: Any) -> None:
         course = _Course(loop, own)
         faults += course.faults()
         warnings += course.warnings()
-    raise_faults('the schedule', faults)
+    Faults('the schedule', faults).check()
     for where, reason in warnings:
         log(f'{where}: {reason}', WARNING)
 

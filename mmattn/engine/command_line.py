@@ -40,7 +40,7 @@ import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mme
 from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.engine.config_helpers import SETTINGS, EvaluatedConfig
 from mmattn.utils.component_type import component_class, type_name
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 from mmattn.utils.files import check_not_input, check_writable, config_files
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
@@ -393,7 +393,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     stale = [*evaluated.stale_helpers(cfg, options or {})]
-    raise_faults(path, (text for file, text in stale if not _is_shipped(file)))
+    Faults(path, (text for file, text in stale if not _is_shipped(file))).check()
     for _, text in stale:
         print_log(text, 'current', logging.WARNING)
     _check_lengths(cfg)

@@ -1,13 +1,15 @@
-"""Messages that list all faults of a file, or the first of many names."""
+"""Faults of what a user gave: one collector, one error that lists them by place, and lists of many names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any, TypeVar
 
 SHOWN = 20  # lines of a message
+T = TypeVar('T')
 
 
 def shorten(items: Iterable[object], most: int = SHOWN) -> list[str]:
@@ -21,24 +23,124 @@ def shorten(items: Iterable[object], most: int = SHOWN) -> list[str]:
     return texts if len(texts) <= most else [*texts[:most], f'… and {len(texts) - most:,} more']
 
 
-def raise_faults(path: object, faults: Iterable[str]) -> None:
-    """Raise a ValueError that lists the faults of a file, if there are any."""
-    faults = list(faults)
-    if faults:
-        raise ValueError('\n  '.join([f'{path}: {len(faults):,} fault{"s" * (len(faults) > 1)}:', *shorten(faults)]))
+class FaultsError(ValueError):
+    """What is wrong with files, folders or options that a user gave.
 
+    Args:
+        place (str, Path or mapping): a file, or another place, or a mapping of places to their faults. Without reasons,
+            it is a fault that names its place itself.
+        *reasons (str): what is wrong there.
 
-def split_faults(error: Exception, path: str | Path) -> list[str]:
-    """Split the error message of a file into its faults, without the path of the file.
+    Attributes:
+        by_path (dict): place → faults. The place '' has the faults that name theirs.
 
     Example:
-        >>> split_faults(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
-        ['image 7: no caption', 'image 9: no caption']
+        >>> print(FaultsError('a.json', 'image 7: no caption', 'image 9: no caption'))
+        a.json: 2 faults:
+          image 7: no caption
+          image 9: no caption
     """
-    if isinstance(error, OSError):
-        return [error.strerror or str(error)]
-    first, *listed = str(error).split('\n  ')
-    return listed or [first.removeprefix(f'{path}: ')]
+
+    def __init__(self, place: object, *reasons: str) -> None:
+        super().__init__(place, *reasons)  # so that it can be pickled
+        self.by_path: dict[str, list[str]] = (
+            dict(place) if isinstance(place, Mapping) else {str(place): [*reasons]} if reasons else {'': [str(place)]}
+        )
+
+    def lines(self, most: int | None = None) -> list[str]:
+        """List the faults with their places, at most ``most`` of a place and the number of the others."""
+        shown = {place: shorten(texts, most or len(texts)) for place, texts in self.by_path.items()}
+        return [f'{place}: {text}' if place else text for place, texts in shown.items() for text in texts]
+
+    def __str__(self) -> str:
+        lines, (place, *others) = self.lines(), self.by_path
+        if len(lines) == 1:
+            return lines[0]
+        if place and not others:
+            return '\n  '.join([f'{place}: {len(lines):,} faults:', *shorten(self.by_path[place])])
+        return '\n  '.join([f'{len(lines):,} faults:', *shorten(lines)])
+
+
+class Faults:
+    """Collects faults by place, each once, so that one error lists them all.
+
+    Args:
+        place (str or Path): the place of the first faults.
+        reasons (iterable of str): the first faults. Defaults to none.
+
+    Example:
+        >>> faults = Faults()
+        >>> with faults.catch('a.txt'):
+        ...     number = int('three')
+        >>> faults.add('b.txt', 'empty')
+        >>> faults.check()
+        Traceback (most recent call last):
+        mmattn.utils.faults.FaultsError: 2 faults:
+          a.txt: invalid literal for int() with base 10: 'three'
+          b.txt: empty
+    """
+
+    def __init__(self, place: object = '', reasons: Iterable[str] = ()) -> None:
+        self._reasons: dict[str, dict[str, None]] = {}
+        self.add(place, *reasons)
+
+    def add(self, place: object, *reasons: str) -> None:
+        """Add what is wrong at a place, or nothing. The place of faults that name theirs is ''."""
+        if reasons:
+            self._reasons.setdefault(str(place), {}).update(dict.fromkeys(reasons))
+
+    def extend(self, faults: Iterable[tuple[object, str]]) -> None:
+        """Add pairs of a place and what is wrong there."""
+        for place, reason in faults:
+            self.add(place, reason)
+
+    def include(self, other: Faults | FaultsError, place: object = '') -> None:
+        """Add the faults of another collector or error. ``place`` is for faults that name theirs."""
+        for path, reasons in other.by_path.items():
+            self.add(path or place, *reasons)
+
+    @contextmanager
+    def catch(self, place: object = '') -> Iterator[None]:
+        """Add what a FaultsError, ValueError or OSError of the block says. ``place`` is for errors without one."""
+        try:
+            yield
+        except FaultsError as error:
+            self.include(error, place)
+        except OSError as error:
+            self.add(error.filename or place, error.strerror or str(error))
+        except ValueError as error:
+            self.add(place, str(error).removeprefix(f'{place}: '))
+
+    def parse(self, path: object, entries: object, parse: Callable[[Any], T], name: str) -> list[T]:
+        """Parse the entries of the list ``name`` in a file. Every entry that ``parse`` cannot parse is a fault."""
+        parsed: list[T] = []
+        if not isinstance(entries, list):
+            self.add(path, f'{name}: not a list')
+            return parsed
+        for i, entry in enumerate(entries):
+            try:
+                parsed.append(parse(entry))
+            except KeyError as error:
+                self.add(path, f'{name}[{i}]: no key {error}')
+            except (TypeError, AttributeError, ValueError, OverflowError) as error:  # the last of int(inf)
+                self.add(path, f'{name}[{i}]: another layout ({error})')
+        return parsed
+
+    @property
+    def by_path(self) -> dict[str, list[str]]:
+        """The faults: place → reasons."""
+        return {place: [*reasons] for place, reasons in self._reasons.items()}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._reasons.values()))
+
+    def __contains__(self, place: object) -> bool:
+        return str(place) in self._reasons
+
+    def check(self) -> None:
+        """Raise a :class:`FaultsError` if there are faults."""
+        if self._reasons:
+            raise FaultsError(self.by_path)
 
 
 def one_line(error: Exception) -> str:
@@ -78,6 +180,26 @@ def reading(
         if of_system or (isinstance(error, kind) and str(path) in str(error)):
             raise
         raise kind(f'{path}: {expected}{": " if expected else ""}{describe(error)}') from error
+
+
+def raise_faults(path: object, faults: Iterable[str]) -> None:
+    """Raise a ValueError that lists the faults of a file, if there are any."""
+    faults = list(faults)
+    if faults:
+        raise ValueError('\n  '.join([f'{path}: {len(faults):,} fault{"s" * (len(faults) > 1)}:', *shorten(faults)]))
+
+
+def split_faults(error: Exception, path: str | Path) -> list[str]:
+    """Split the error message of a file into its faults, without the path of the file.
+
+    Example:
+        >>> split_faults(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
+        ['image 7: no caption', 'image 9: no caption']
+    """
+    if isinstance(error, OSError):
+        return [error.strerror or str(error)]
+    first, *listed = str(error).split('\n  ')
+    return listed or [first.removeprefix(f'{path}: ')]
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def _read_archive(folder):
 
 def _read_store(folder):
     store = RegionStore(folder / 'regions')
-    said = store.find_faults()
+    said = store.image_faults()
     for image_id in store.image_ids:
         store[image_id]
     return '\n'.join([str(folder / 'regions'), *said]) if said else None

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from mmengine.logging import print_log
 
-from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.text.vocabulary import SPECIALS, UNK, Vocabulary
 from mmattn.language.text.words import normalize_unicode
 from mmattn.utils.checks import check_count
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults, FaultsError
 
 PUNCTUATION = re.compile(r"""[.?!,:;`"(){}\[\]\n]|''|--""")
 
@@ -55,26 +55,26 @@ def read_annotations(path: str | Path) -> list[Annotation]:
             some images have captions. The message lists all faults.
     """
     data = read_json(path)
-    faults: list[str] = []
-    annotations = list(_parse(data, faults))
+    faults = Faults()
+    annotations = list(_parse(data, path, faults))
     counts = Counter(annotation.image_id for annotation in annotations)
-    faults += [f'image {name}: {count} times in the file' for name, count in counts.items() if count > 1]
+    faults.add(path, *(f'image {name}: {count} times in the file' for name, count in counts.items() if count > 1))
     captioned = any(annotation.captions for annotation in annotations)
     for annotation in annotations:
         where = f'image {annotation.image_id}'
         if annotation.split not in (None, *SPLITS):
-            faults.append(f'{where}: its split must be one of {", ".join(SPLITS)}; got {annotation.split!r}')
+            faults.add(path, f'{where}: its split must be one of {", ".join(SPLITS)}; got {annotation.split!r}')
         if not annotation.captions and captioned:
-            faults.append(f'{where}: no caption')
+            faults.add(path, f'{where}: no caption')
         for text, words in zip(annotation.captions, annotation.words):
             if not words:
-                faults.append(f'{where}: the caption {text!r} has no words')
+                faults.add(path, f'{where}: the caption {text!r} has no words')
             wrong = [word for word in words if not word or ' ' in word or word in SPECIALS]
             if wrong:
-                faults.append(f'{where}: {wrong[0]!r} is not a word or is reserved, in the caption {text!r}')
+                faults.add(path, f'{where}: {wrong[0]!r} is not a word or is reserved, in the caption {text!r}')
     if not annotations and not faults:
-        faults.append('no image')
-    raise_faults(path, faults)
+        faults.add(path, 'no image')
+    faults.check()
     return annotations
 
 
@@ -88,7 +88,7 @@ def select_splits(
     requested = {None} if splits is None else set(splits)
     if not requested <= in_file:
         accepted = 'None, because it has no splits' if in_file == {None} else f'of {sorted(map(str, in_file))}'
-        raise ValueError(f'{path}: {name} must be {accepted}; got {splits}')
+        raise FaultsError(path, f'{name} must be {accepted}; got {splits}')
     return [annotation for annotation in annotations if _merged_split(annotation) in requested]
 
 
@@ -109,22 +109,24 @@ def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[st
     return symbols
 
 
-def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
+def _parse(data: Any, path: str | Path, faults: Faults) -> Iterable[Annotation]:
     if isinstance(data, list):
-        return parse_each(data, _parse_video, faults, 'entry')
+        return faults.parse(path, data, _parse_video, 'entry')
     images = data.get('images') if isinstance(data, dict) else None
     if not isinstance(images, list):
-        faults.append("neither an object with a list 'images' (Karpathy's splits, COCO) nor a list of videos (VATEX)")
+        faults.add(
+            path, "neither an object with a list 'images' (Karpathy's splits, COCO) nor a list of videos (VATEX)"
+        )
         return []
     if 'annotations' not in data and any(isinstance(image, dict) and 'sentences' in image for image in images):
-        return parse_each(images, _parse_karpathy, faults, 'images')
-    names = parse_each(images, lambda image: str(image['id']), faults, 'images')
+        return faults.parse(path, images, _parse_karpathy, 'images')
+    names = faults.parse(path, images, lambda image: str(image['id']), 'images')
     captions: dict[str, list[str]] = {name: [] for name in names}
-    for image, text in parse_each(data.get('annotations', []), _parse_coco, faults, 'annotations'):
+    for image, text in faults.parse(path, data.get('annotations', []), _parse_coco, 'annotations'):
         if image in captions:
             captions[image].append(text)
         else:
-            faults.append(f"image {image}: has a caption, but is not in 'images'")
+            faults.add(path, f"image {image}: has a caption, but is not in 'images'")
     return [_with_words(name, captions[name]) for name in names]
 
 
@@ -165,10 +167,10 @@ def read_attributes(
     check_count('num_attributes', num_attributes)
     data = read_json(path)
     if not isinstance(data, dict):
-        raise_faults(path, ['not an object {image id: [[word, score], …]}'])
-    raise_faults(
+        raise FaultsError(path, 'not an object {image id: [[word, score], …]}')
+    Faults(
         path, [f'image {name}: not [[word, score], …]' for name, pairs in data.items() if not _is_valid(pairs)]
-    )
+    ).check()
     attributes: dict[str, list[int]] = {}
     dropped = 0
     for name in image_ids:
@@ -178,7 +180,7 @@ def read_attributes(
         dropped += sum(vocabulary.encode(word)[0] == UNK for word, _ in best)
     empty = [name for name, numbers in attributes.items() if not numbers]
     if len(empty) == len(attributes):
-        raise_faults(path, [f'no attribute of any of the {len(attributes):,} images that is in the vocabulary'])
+        raise FaultsError(path, f'no attribute of any of the {len(attributes):,} images that is in the vocabulary')
     count = sum(map(len, attributes.values()))
     print_log(
         f'{path}: {count:,} attributes of {len(attributes):,} images; {dropped:,} are left out because they are not in '

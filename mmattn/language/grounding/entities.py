@@ -13,7 +13,7 @@ from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.language.text.words import ban_words
 from mmattn.utils.checks import check_count, check_counts
-from mmattn.utils.faults import raise_faults, reading
+from mmattn.utils.faults import Faults, FaultsError, reading
 
 PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
 BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')
@@ -116,13 +116,15 @@ def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], l
 
 def parse_sentences(text: str, path: str | Path) -> list[Caption]:
     """Parse the captions of a file in ``Sentences``, one per line. A ValueError lists all faulty lines of ``path``."""
-    captions, faults = [], []
+    captions, faults = [], Faults()
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
         try:
             captions.append(parse_caption(line))
         except ValueError as error:
-            faults.append(f'line {number}: {error}')
-    raise_faults(path, faults if captions or faults else ['no caption'])
+            faults.add(path, f'line {number}: {error}')
+    if not captions and not faults:
+        faults.add(path, 'no caption')
+    faults.check()
     return captions
 
 
@@ -132,29 +134,29 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
     An object may have several ids, and an entity several objects. Coordinates count pixels from 1 in the file, and from
     0 in the result.
     """
-    faults: list[str] = []
+    faults = Faults()
     entity_boxes = EntityBoxes((0, 0), {}, set(), set())
     try:
         root = ElementTree.fromstring(data)
         entity_boxes = entity_boxes._replace(size=(_number(root, 'size/width'), _number(root, 'size/height')))
     except Exception as error:  # parsers raise many types
-        raise_faults(path, [f'not an annotation: {error}'])
+        raise FaultsError(path, f'not an annotation: {error}') from error
     for number, element in enumerate(root.findall('object'), 1):
         names = [name.text or '' for name in element.findall('name')]
         try:
             boxes = [_box(box, entity_boxes.size) for box in element.findall('bndbox')]
         except ValueError as error:
-            faults.append(f'object {number}: {error}')
+            faults.add(path, f'object {number}: {error}')
             continue
         if not names or not all(name.isdecimal() for name in names):
-            faults.append(f'object {number}: its names must be ids; got {names}')
+            faults.add(path, f'object {number}: its names must be ids; got {names}')
         for name in names:
             if boxes:
                 entity_boxes.boxes.setdefault(name, []).extend(boxes)
             for tag, entities in (('scene', entity_boxes.scenes), ('nobndbox', entity_boxes.without)):
                 if element.findtext(tag, '0').strip() == '1':
                     entities.add(name)
-    raise_faults(path, faults)
+    faults.check()
     return entity_boxes
 
 
@@ -230,16 +232,15 @@ def read_entities(path: str | Path) -> Entities:
             for caption in data['captions']
         ]
     counts = Counter(caption.caption_id for caption in captions)
-    faults = [f'caption {name}: {count} times in the file' for name, count in counts.items() if count > 1]
+    faults = Faults(path, [f'caption {name}: {count} times in the file' for name, count in counts.items() if count > 1])
     for caption in captions:
         if caption.image_id not in sizes:
-            faults.append(f"caption {caption.caption_id}: its image {caption.image_id} is not in 'images'")
+            faults.add(path, f"caption {caption.caption_id}: its image {caption.image_id} is not in 'images'")
         count = len(caption.caption.words)
-        faults += [
-            f'caption {caption.caption_id}: words {phrase.start} to {phrase.end} of {count} are not a phrase'
-            for phrase in caption.caption.phrases
-            if not 0 <= phrase.start < phrase.end <= count
-        ]
+        for phrase in caption.caption.phrases:
+            if not 0 <= phrase.start < phrase.end <= count:
+                text = f'words {phrase.start} to {phrase.end} of {count} are not a phrase'
+                faults.add(path, f'caption {caption.caption_id}: {text}')
     phrases = {
         (caption.image_id, phrase.entity): caption
         for caption in reversed(captions)
@@ -248,8 +249,8 @@ def read_entities(path: str | Path) -> Entities:
     for (image_id, entity), caption in phrases.items():
         if entity in boxes.get(image_id, ()):
             where = f'caption {caption.caption_id}, entity {entity}'
-            faults += [f'{where}: {fault}' for fault in box_faults(boxes[image_id][entity], sizes[image_id])]
-    raise_faults(path, faults)
+            faults.add(path, *(f'{where}: {fault}' for fault in box_faults(boxes[image_id][entity], sizes[image_id])))
+    faults.check()
     return Entities(captions, sizes, boxes)
 
 

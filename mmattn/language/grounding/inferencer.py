@@ -15,7 +15,7 @@ from mmattn.language.regions.image_inputs import Stores, image_inputs, region_st
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.checks import check_count
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 from mmattn.utils.progress_file import digest
 
 from .datasets import word_numbers
@@ -121,7 +121,7 @@ class GroundingInferencer(LanguageInferencer):
                 grounded.append(GroundedCaption(image_id, text, caption, store))
             except ValueError as error:
                 faults.append(f'caption {number}, {text!r}: {error}')
-        raise_faults('captions', faults)
+        Faults('captions', faults).check()
         store.check([image for image, _ in pairs], self.model.num_features, features=False)
         return grounded
 

@@ -70,7 +70,7 @@ def with_region_faults(
     for path, ids in images.items():
         with collect_faults(faults, path):
             store = RegionStore(path)
-            reasons = store.find_faults(
+            reasons = store.image_faults(
                 ids, num_features, features=False, allow_empty=allow_empty, sizes=sizes.get(path)
             )
             if num_features not in (None, store.num_features):

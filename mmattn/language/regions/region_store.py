@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.checks import check_count
-from mmattn.utils.faults import listing, raise_faults, reading, shorten
+from mmattn.utils.faults import Faults, reading, shorten
 from mmattn.utils.optional import import_optional
 
 VERSION = 1
@@ -81,7 +81,7 @@ class RegionStore:
     Only the ids and the sizes of the images are in memory. A pickled store contains only its paths, and opens the files
     again when it is loaded. So the workers of a data loader, forked or spawned, can use a store in a data set.
 
-    A ValueError lists all faults: files that are missing, truncated or do not fit each other, an id that occurs twice,
+    A FaultsError lists all faults: files that are missing, truncated or do not fit each other, an id that occurs twice,
     or folders with features of different widths.
 
     Args:
@@ -98,8 +98,7 @@ class RegionStore:
         (torch.Size([2, 8]), (50, 40), 8)
         >>> store.check(['dog.1', 'cat.7'])
         Traceback (most recent call last):
-        ValueError: regions: 1 fault:
-          image cat.7 is not in the store
+        mmattn.utils.faults.FaultsError: regions: image cat.7 is not in the store
     """
 
     def __init__(self, path: str | Path | Sequence[str | Path]) -> None:
@@ -111,7 +110,7 @@ class RegionStore:
             if not folder.is_dir():
                 message = 'no such folder; a converter such as tools/dataset_converters/region_npz.py writes it'
                 raise FileNotFoundError(errno.ENOENT, message, str(folder))
-        faults: list[str] = []
+        faults = Faults()
         self._folders = [_Folder(folder, faults) for folder in self.paths]
         self._places: dict[str, tuple[_Folder, int]] = {}
         if not faults:
@@ -119,14 +118,12 @@ class RegionStore:
                 for row, image_id in enumerate(files.image_ids):
                     other = self._places.setdefault(image_id, (files, row))
                     if other != (files, row):
-                        faults.append(f'{files.path}: image {image_id} is also in {other[0].path}, line {other[1] + 1}')
+                        faults.add(files.path, f'image {image_id} is also in {other[0].path}, line {other[1] + 1}')
             first = self._folders[0]
-            faults += [
-                f'{files.path}: {files.width} features per region, but {first.path} has {first.width}'
-                for files in self._folders
-                if files.width != first.width
-            ]
-        raise_faults(self._name(), faults)
+            for files in self._folders:
+                if files.width != first.width:
+                    faults.add(files.path, f'{files.width} features per region, but {first.path} has {first.width}')
+        faults.check()
         self.num_features = self._folders[0].width
         self.sources = [files.source for files in self._folders]
 
@@ -161,10 +158,11 @@ class RegionStore:
             torch.from_numpy(np.array(features, np.float32)), torch.from_numpy(np.array(boxes)), size, classes, scores
         )
 
-    def find_faults(
+    def image_faults(
         self,
         image_ids: Iterable[str] | None = None,
         num_features: int | None = None,
+        *,
         features: bool = True,
         allow_empty: bool = False,
         sizes: Mapping[str, tuple[int, int]] | None = None,
@@ -218,15 +216,15 @@ class RegionStore:
         ]
 
     def check(self, image_ids: Iterable[str] | None = None, num_features: int | None = None, **options: Any) -> None:
-        """Raise a ValueError with the number of faults and the first of them, if :meth:`find_faults` finds any."""
-        raise_faults(self._name(), self.find_faults(image_ids, num_features, **options))
+        """Raise a FaultsError, if :meth:`image_faults` finds any."""
+        Faults(self._name(), self.image_faults(image_ids, num_features, **options)).check()
 
     def _name(self) -> str:
         return ', '.join(map(str, self.paths))
 
 
 class _Folder:
-    def __init__(self, path: Path, faults: list[str]) -> None:
+    def __init__(self, path: Path, faults: Faults) -> None:
         # An object that has added to ``faults`` is not complete.
         self.path = path
         before = len(faults)
@@ -249,9 +247,9 @@ class _Folder:
         }
         for name, (array, dtype, shape) in expected.items():
             if array is not None and (array.dtype != dtype or array.shape != shape):
-                faults.append(f'{path / name}.npy: {array.dtype} {array.shape}, not {dtype} {shape} as the other files')
+                faults.add(f'{path / name}.npy', f'{array.dtype} {array.shape}, not {dtype} {shape} as the other files')
         if len(faults) == before and (offsets[0] != 0 or offsets[-1] != regions or np.any(np.diff(offsets) < 0)):
-            faults.append(f'{path}/offsets.npy: must ascend from 0 to {regions}, the number of regions')
+            faults.add(path / 'offsets.npy', f'must ascend from 0 to {regions}, the number of regions')
 
     def slice_arrays(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
         # Slices are views, and absent arrays are None.
@@ -262,15 +260,15 @@ class _Folder:
         width, height = self.sizes[row].tolist()
         return features, boxes, (width, height), classes, scores
 
-    def _read_ids(self, faults: list[str]) -> list[str]:
+    def _read_ids(self, faults: Faults) -> list[str]:
         path = self.path / 'image_ids.txt'
-        with listing(faults, path):
+        with faults.catch(path):
             return read_lines(path)[: None if path.stat().st_size else 0]
         return []
 
-    def _read_record(self, faults: list[str]) -> Mapping[str, Any]:
+    def _read_record(self, faults: Faults) -> Mapping[str, Any]:
         path = self.path / 'store.json'
-        with listing(faults, path), reading(path, 'not the record of a store'):
+        with faults.catch(path), reading(path, 'not the record of a store'):
             record = json.loads(path.read_text(encoding='utf-8'))
             if record['version'] != VERSION:
                 raise ValueError(f'version {record["version"]} of the format; this release reads {VERSION}')
@@ -282,9 +280,9 @@ class _Folder:
             }
         return {}
 
-    def _load(self, name: str, faults: list[str], mmap_mode: Any = None) -> Any:
+    def _load(self, name: str, faults: Faults, mmap_mode: Any = None) -> Any:
         path = self.path / f'{name}.npy'
-        with listing(faults, path), reading(path, 'truncated, or not a NumPy array'):
+        with faults.catch(path), reading(path, 'truncated, or not a NumPy array'):
             array = np.load(path, mmap_mode='r', allow_pickle=False)  # a header may claim more than the file has
             if not isinstance(array, np.ndarray):
                 raise ValueError('it is an archive')

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mmattn.utils.faults import reading
+from mmattn.utils.faults import FaultsError, reading
 
 RECORD = dict(source=str, target=str, lowercase=bool, moses=dict)
 MOSES = dict(normalize=bool, aggressive_dashes=bool, escape=bool, joins=bool)  # some of them
@@ -32,9 +32,9 @@ def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
             yield line.removesuffix(b'\n').removesuffix(b'\r').decode('utf-8' if done else 'utf-8-sig')
             done += 1
     except UnicodeDecodeError as error:
-        raise ValueError(f'{name}, line {done + 1}: not UTF-8 ({error.reason})') from error
+        raise FaultsError(f'{name}, line {done + 1}', f'not UTF-8 ({error.reason})') from error
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(f'{name}: damaged after line {done}: {error}') from error
+        raise FaultsError(name, f'damaged after line {done}: {error}') from error
 
 
 def iter_lines(path: str | Path) -> Iterator[str]:

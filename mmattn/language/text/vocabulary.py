@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mmattn.utils.faults import FaultsError
+
 from .text_files import read_lines, split_symbols
 
 BOS, PAD, EOS, UNK = range(4)
@@ -44,13 +46,13 @@ class Vocabulary:
         for number, line in enumerate(read_lines(path), 1):
             symbol, _, count = line.partition(' ')
             if not symbol or '\t' in symbol or (count and not count.isdecimal()):
-                raise ValueError(f'{path}, line {number}: expected a symbol and its count; got {line!r}')
+                raise FaultsError(f'{path}, line {number}', f'expected a symbol and its count; got {line!r}')
             if symbol in SPECIALS:
-                raise ValueError(
-                    f'{path}, line {number}: {", ".join(SPECIALS)} are always in a vocabulary; got {symbol!r}'
+                raise FaultsError(
+                    f'{path}, line {number}', f'{", ".join(SPECIALS)} are always in a vocabulary; got {symbol!r}'
                 )
             if symbol in lines:
-                raise ValueError(f'{path}, line {number}: {symbol!r} is also in line {lines[symbol]}')
+                raise FaultsError(f'{path}, line {number}', f'{symbol!r} is also in line {lines[symbol]}')
             lines[symbol] = number
         return cls(list(lines))
 

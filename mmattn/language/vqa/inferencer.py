@@ -16,7 +16,7 @@ from mmattn.language.regions.image_inputs import Stores, image_inputs, picture_p
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 from mmattn.utils.progress_file import digest
 
 from .answers import best_answers
@@ -109,7 +109,7 @@ class VQAInferencer(LanguageInferencer):
             if not isinstance(inputs, str | Path):
                 raise TypeError(f'inputs must be a folder: this model reads pictures; got {inputs!r}')
             pictures = picture_paths(str(inputs))
-            raise_faults(inputs, image_faults(listed, pictures, str(inputs)))
+            Faults(inputs, image_faults(listed, pictures, str(inputs))).check()
             asked_questions = [AskedQuestion(question, pictures[question.image_id]) for question in listed]
             _check_sizes(inputs, asked_questions, self.meta.get('picture_size'))
             return asked_questions
@@ -180,7 +180,7 @@ class VQAInferencer(LanguageInferencer):
 
 
 def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
-    faults: list[str] = []
+    faults = Faults()
     # A batch needs pictures of one size. Older checkpoints do not record the size of the training pictures.
     first = trained and ('the training', tuple(trained))
     for path in dict.fromkeys(asked.images for asked in asked_questions):
@@ -189,13 +189,13 @@ def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained:
             with Image.open(path) as picture:
                 size = picture.size
         except OSError as error:
-            faults.append(f'{path.name}: unreadable: {error}')
+            faults.add(path, f'unreadable: {error}')
             continue
         first = first or (path.name, size)
         if size != first[1]:
             sizes = ['×'.join(map(str, pair)) for pair in (size, first[1])]
-            faults.append(f'{path.name}: {sizes[0]} pixels, but {first[0]} has {sizes[1]}')
-    raise_faults(folder, faults)
+            faults.add(path, f'{sizes[0]} pixels, but {first[0]} has {sizes[1]}')
+    faults.check()
 
 
 def _run_settings(asked_questions: Sequence[AskedQuestion]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.language.text.words import find_rule
 from mmattn.utils.checks import check_count
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 
 HUMANS = 10  # answers of a question in VQA 1.0 and 2.0
@@ -51,22 +51,23 @@ def read_questions(path: str | Path) -> list[Question]:
     only some questions have.
     """
     data = read_json(path)
-    faults: list[str] = []
+    faults = Faults()
     entries = data.get('questions') if isinstance(data, dict) else None
     if not isinstance(entries, list):
-        raise_faults(path, ["not an object with a list 'questions'; the converters of visual questions write it"])
-    questions = parse_each(entries, _parse, faults, 'questions')
+        raise FaultsError(path, "not an object with a list 'questions'; the converters of visual questions write it")
+    questions = faults.parse(path, entries, _parse, 'questions')
     counts = Counter(question.question_id for question in questions)
-    faults += [f'question {number}: {count} times in the file' for number, count in counts.items() if count > 1]
+    faults.add(
+        path, *(f'question {number}: {count} times in the file' for number, count in counts.items() if count > 1)
+    )
     answered = any(question.answers for question in questions)
     for question in questions:
         if answered and len(question.answers) not in (1, HUMANS):
-            faults.append(
-                f'question {question.question_id}: must have one answer or {HUMANS}; got {len(question.answers)}'
-            )
+            text = f'must have one answer or {HUMANS}; got {len(question.answers)}'
+            faults.add(path, f'question {question.question_id}: {text}')
     if not questions and not faults:
-        faults.append('no question')
-    raise_faults(path, faults)
+        faults.add(path, 'no question')
+    faults.check()
     return questions
 
 

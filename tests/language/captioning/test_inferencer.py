@@ -197,7 +197,7 @@ def test_a_picture_is_turned_as_its_orientation_requires(tiny, tmp_path, call):
         (['--page-images', 0], '--page-images'),
         (['--ids', 99, 7], 'image 99'),
         (['--ann-file', 'dataset.json'], 'split'),
-        (['--ann-file', 'dataset.json', '--split', 'val', '--ids', 7], '--ids.*\n  7$'),
+        (['--ann-file', 'dataset.json', '--split', 'val', '--ids', 7], '--ids.* 7$'),
         (['--attributes', 'out/captions.json.part', '--overwrite'], 'captions.json.part'),
         (['--images', 'none'], 'none'),
         (['--images', 'spoilt'], 'image 41\n.*image 3\n.*image 8'),

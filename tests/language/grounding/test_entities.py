@@ -86,7 +86,7 @@ def test_all_faults_of_an_annotation():
         ('1', 'names'), ('2', 'names'), ('3', 'ends'), ('4', 'ymin'), ('5', 'outside'), ('6', 'outside')
     ]  # fmt: skip
     for text in ('<annotation>', annotation(size='')):
-        with pytest.raises(ValueError, match=r'42\.xml: 1 fault'):
+        with pytest.raises(ValueError, match=r'42\.xml: not an annotation'):
             parse_annotation(text, '42.xml')
 
 

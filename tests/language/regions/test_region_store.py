@@ -181,11 +181,11 @@ def test_all_faults_of_images_together(tmp_path):
     ]
     wanted = [*images, 'z', 'z', 'a']
     for found, patterns in (
-        (store.find_faults(wanted, 2048), expected),
-        (store.find_faults(wanted, 6, features=False), expected[2:]),
+        (store.image_faults(wanted, 2048), expected),
+        (store.image_faults(wanted, 6, features=False), expected[2:]),
     ):
         assert all(re.fullmatch(*pair) for pair in zip(patterns, found, strict=True))
-    assert store.find_faults(['a', 'e'], 6) == []
+    assert store.image_faults(['a', 'e'], 6) == []
     for arguments, message in (
         ((wanted, 2048), 'a: 9 faults:\n  6 features.*image z'),
         ((map(str, range(30)),), 'image 19 .*\n  … and 10 more$'),
@@ -474,8 +474,8 @@ def test_an_image_may_be_without_regions_if_it_is_allowed(tmp_path):
             writer.write(name, regions(0, 2))
     np.save(tmp_path / 'regions/offsets.npy', np.array([0, 0, 4]))
     store = RegionStore(tmp_path / 'regions')
-    assert store.find_faults() == ['image a: no regions']
-    assert store.find_faults(['a', 'c'], allow_empty=True) == ['image c is not in the store']
+    assert store.image_faults() == ['image a: no regions']
+    assert store.image_faults(['a', 'c'], allow_empty=True) == ['image c is not in the store']
     assert store['a'].features.shape == (0, 6)
 
 

@@ -74,7 +74,7 @@ def test_pictures_have_the_size_of_the_training(folder, tmp_path):
     trained = write_model(tmp_path, 'sized', PICTURES, picture_size=meta['picture_size'])
     ask = VQAInferencer(trained.config, trained.checkpoint, 'cpu')
     assert len(ask(pictures, QUESTIONS)['predictions']) == len(QUESTIONS)
-    with pytest.raises(ValueError, match=r'4 faults:\n  7\.png: 16×16 .*20×16\n'):
+    with pytest.raises(ValueError, match=r'4 faults:\n  .*7\.png: 16×16 .*20×16\n'):
         ask(folder / 'pictures', QUESTIONS)
 
 
