@@ -24,7 +24,8 @@ from mmattn.language.regions.region_archives import REQUIRED, read_archive
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
-from mmattn.utils.conversion import Fault, unpack
+from mmattn.utils.conversion import unpack
+from mmattn.utils.faults import FaultsError
 from mmattn.utils.trained_model import trained_settings
 from mmattn.video.backbone_weights import load_backbone
 
@@ -97,11 +98,11 @@ def test_unsafe_entries_are_all_reported_before_anything_is_extracted(kind, tmp_
     """An entry below a symbolic link would be written to its target."""
     unsafe = {**dict.fromkeys(OUTSIDE, b'x'), **LINKS[kind]}
     archive = WRITE[kind](tmp_path / f'x.{kind}', {**PLAIN, **unsafe, 'link/x': b'x'})
-    with pytest.raises(Fault) as raised:
+    with pytest.raises(FaultsError) as raised:
         unpack(archive, scratch)
-    named = [re.search(r"entry '(.*?)' ", text)[1] for text in raised.value.args]
+    named = [re.search(r"entry '(.*?)' ", text)[1] for text in raised.value.lines()]
     assert named == [*OUTSIDE, *LINKS[kind]]
-    assert all(str(archive) in text for text in raised.value.args)
+    assert all(str(archive) in text for text in raised.value.lines())
     assert files(tmp_path).keys() == {archive.name}
 
 
@@ -109,7 +110,7 @@ def test_a_changed_byte_of_a_compressed_archive_is_noticed(tmp_path, scratch):
     archive = write_tar(tmp_path / 'x.tar', {'data/a.txt': b'a' * 2000}, 'w')
     damaged = gzip.compress(archive.read_bytes(), 0).replace(b'a' * 1000, b'b' * 1000, 1)
     (tmp_path / 'x.tgz').write_bytes(damaged)
-    with pytest.raises(Fault, match=r'x\.tgz: not a zip or tar archive, or damaged'):
+    with pytest.raises(FaultsError, match=r'x\.tgz: not a zip or tar archive, or damaged'):
         unpack(tmp_path / 'x.tgz', scratch)
     assert not files(scratch)
 
@@ -142,7 +143,7 @@ def test_objects_in_arrays_are_not_unpickled(ran, tmp_path):
         (lambda: read_archive(tmp_path / 'regions.npz'), r'regions\.npz'),
         (lambda: RegionStore(tmp_path), r'boxes\.npy: .*[Oo]bject'),
     ):
-        with pytest.raises((ValueError, Fault), match=names):
+        with pytest.raises((ValueError, FaultsError), match=names):
             call()
     assert not ran.exists()
     np.load(tmp_path / 'vectors.npy', allow_pickle=True)
@@ -232,7 +233,7 @@ def test_archives_that_unpack_to_far_more_are_refused(kind, tmp_path, scratch):
     else:
         with zipfile.ZipFile(archive, 'w', zipfile.ZIP_DEFLATED) as file:
             file.writestr('zeros', bytes(20_000_000))
-    with pytest.raises(Fault, match=r'would unpack to 20 MB'):
+    with pytest.raises(FaultsError, match=r'would unpack to 20 MB'):
         unpack(archive, scratch)
     assert not files(scratch)
 

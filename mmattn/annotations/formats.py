@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from mmattn.utils.conversion import Fault, files_below
-from mmattn.utils.faults import reading, shorten
+from mmattn.utils.conversion import files_below
+from mmattn.utils.faults import Faults, FaultsError, reading, shorten
 
 from . import coco, cvat, label_studio, labelme, voc, yolo
 from .layout import Images, ends, split_named, splits_of_lists
@@ -71,8 +71,8 @@ def read(folder: Path, images: Path | None = None) -> Export:
         images (Path, optional): folder of the images. Default: ``folder``.
 
     Raises:
-        Fault: there are no annotations, or of several formats; or a file is malformed, or its image is missing, is in
-            two files, or has another size. All faults are listed together.
+        FaultsError: there are no annotations, or of several formats; or a file is malformed, or its image is missing,
+            is in two files, or has another size. All faults are listed together.
 
     Example:
         >>> from PIL import Image
@@ -85,7 +85,7 @@ def read(folder: Path, images: Path | None = None) -> Export:
     """
     files = files_below(folder) if folder.is_dir() else [folder]
     index = Images(images or (folder if folder.is_dir() else folder.parent))
-    faults: list[str] = []
+    faults = Faults()
     by_format = _recognised(files, faults)
     listed = [path for path in files if path.name in yolo.NAMES]
     pictures: list[Picture] = []
@@ -101,24 +101,21 @@ def read(folder: Path, images: Path | None = None) -> Export:
                 classes += form.classes(content)
     elif by_format:
         kinds = ', '.join(f'{len(contents)} of {form.name}' for form, contents in by_format.items())
-        raise Fault(f'{folder}: annotations of several formats ({kinds}); give the folder or the file of one')
+        raise FaultsError(folder, f'annotations of several formats ({kinds}); give the folder or the file of one')
     else:
-        raise Fault(
-            *faults,
-            f'{folder}: no annotations of labelme, CVAT, Label Studio, Roboflow, COCO, YOLO or Pascal VOC in it',
-        )
+        faults.add(folder, 'no annotations of labelme, CVAT, Label Studio, Roboflow, COCO, YOLO or Pascal VOC in it')
+        faults.check()
     found = index.assign(pictures, faults)
     _set_splits(found, splits_of_lists(files), (folder, index.folder), faults)
     if not faults and not any(picture.shapes for picture in pictures):
-        faults.append(f'{folder}: {name}, {len(pictures)} images, but no shape with an area or a box')
-    if faults:
-        raise Fault(*faults)
+        faults.add(folder, f'{name}, {len(pictures)} images, but no shape with an area or a box')
+    faults.check()
     drawn = {shape.label for picture in pictures for shape in picture.shapes}
     classes = [label for label in dict.fromkeys(classes) if label]
     return Export(name, found, [*classes, *sorted(drawn - {*classes})], index.others(found))
 
 
-def _recognised(files: Sequence[Path], faults: list[str]) -> dict[Format, list[tuple[Path, Any]]]:
+def _recognised(files: Sequence[Path], faults: Faults) -> dict[Format, list[tuple[Path, Any]]]:
     by_format, others = defaultdict(list), []
     for path in files:
         if path.suffix.lower() not in ('.json', '.xml'):
@@ -145,7 +142,7 @@ def _of_objects(contents: list[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
 
 
 def _read_yolo(
-    names: Sequence[Path], files: Sequence[Path], index: Images, faults: list[str]
+    names: Sequence[Path], files: Sequence[Path], index: Images, faults: Faults
 ) -> tuple[list[Picture], list[str]]:
     pictures: list[Picture] = []
     classes: list[str] = []
@@ -157,7 +154,7 @@ def _read_yolo(
         image = index.beside(path)
         if image is None:  # a list of images, or a text for people
             if 'labels' in path.parts:
-                faults.append(f'{path}: no image of this name')
+                faults.add(path, 'no image of this name')
             continue
         with _malformed(path, 'YOLO', faults):
             size = index.size(image)
@@ -165,9 +162,7 @@ def _read_yolo(
     return pictures, classes
 
 
-def _set_splits(
-    found: dict[Path, Picture], listed: dict[str, str], folders: tuple[Path, Path], faults: list[str]
-) -> None:
+def _set_splits(found: dict[Path, Picture], listed: dict[str, str], folders: tuple[Path, Path], faults: Faults) -> None:
     """Set the splits of pictures: as the annotations, lists of names, or the folders say. One split alone is none.
 
     The names of image files say nothing: ``train_1.jpg`` may show a train.
@@ -189,24 +184,17 @@ def _set_splits(
     counts = Counter(picture.split for picture in found.values())
     if '' in counts and len(counts) > 1:
         first = next(picture.name for picture in found.values() if not picture.split)
-        faults.append(
-            f'{folders[0]}: {counts[""]} of {len(found)} images are in no split, such as {first}, the others are'
-        )
+        faults.add(folders[0], f'{counts[""]} of {len(found)} images are in no split, such as {first}, the others are')
     if len(counts) == 1:
         for picture in found.values():
             picture.split = ''
 
 
 @contextmanager
-def _malformed(path: Path, form: str, faults: list[str]) -> Iterator[None]:
+def _malformed(path: Path, form: str, faults: Faults) -> Iterator[None]:
     """Add what malformed content raises to the faults."""
-    try:
-        with reading(path, f'not as {form} is written', Fault):
-            yield
-    except Fault as fault:
-        faults += fault.args
-    except OSError as error:
-        faults.append(f'{path}: {error.strerror or error}')
+    with faults.catch(path), reading(path, f'not as {form} is written'):
+        yield
 
 
 def _tag(content: Any) -> str:

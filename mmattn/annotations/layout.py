@@ -10,8 +10,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from PIL import Image
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH
 
-from mmattn.utils.conversion import Fault, check_folder, files_below
-from mmattn.utils.faults import reading
+from mmattn.utils.conversion import check_folder, files_below
+from mmattn.utils.faults import Faults, FaultsError, reading
 from mmattn.utils.image_files import SUFFIXES
 from mmattn.utils.images import ORIENTATION, tiff_tags, unreadable
 
@@ -45,11 +45,11 @@ class Images:
             return beside.resolve() if '..' in name.parts else beside
         paths = self.by_name[name.name] or self.by_stem[name.stem]
         if not paths:
-            raise Fault(f'{picture.source}: no image {picture.name} below {self.folder} (--images)')
+            raise FaultsError(picture.source, f'no image {picture.name} below {self.folder} (--images)')
         shared = [_common_end(path.with_suffix('').parts, name.with_suffix('').parts) for path in paths]
         best = [path for path, count in zip(paths, shared) if count == max(shared)]
         if len(best) > 1:
-            raise Fault(f'{picture.source}: {picture.name} may be {best[0]} or {best[1]}; give --images')
+            raise FaultsError(picture.source, f'{picture.name} may be {best[0]} or {best[1]}; give --images')
         return best[0]
 
     def beside(self, labels: Path) -> Path | None:
@@ -69,26 +69,26 @@ class Images:
         stored, orientation = _header(image)
         return stored[::-1] if orientation in TURNED else stored
 
-    def assign(self, pictures: Iterable[Picture], faults: list[str]) -> dict[Path, Picture]:
+    def assign(self, pictures: Iterable[Picture], faults: Faults) -> dict[Path, Picture]:
         """Find the image of each picture, and set its size. Add to ``faults`` what is missing or does not fit."""
         found: dict[Path, Picture] = {}
         for picture in pictures:
             try:
                 image = self.find(picture)
                 size = self.size(image)
-            except Fault as fault:
-                faults += fault.args
+            except FaultsError as error:
+                faults.include(error)
                 continue
             if image in found:
-                faults.append(f'{picture.source}: {image} also has annotations in {found[image].source}')
+                faults.add(picture.source, f'{image} also has annotations in {found[image].source}')
             elif picture.size not in (None, size):
-                faults.append(_size_fault(picture, image, size))
+                faults.add(picture.source, _size_fault(picture, image, size))
             picture.size = size
             try:
                 for shape in picture.shapes:
                     shape.check(size)
             except (TypeError, ValueError) as error:
-                faults.append(f'{picture.source}: {picture.name}: {error}')
+                faults.add(picture.source, f'{picture.name}: {error}')
             found.setdefault(image, picture)
         return found
 
@@ -99,7 +99,7 @@ class Images:
 
 
 def _header(image: Path) -> tuple[Size, int]:
-    with reading(image, kind=Fault, describe=unreadable), open(image, 'rb') as stream:
+    with reading(image, describe=unreadable), open(image, 'rb') as stream:
         tags = tiff_tags(stream)  # PIL opens few kinds of bands
         if tags is not None:
             return (tags[IMAGEWIDTH], tags[IMAGELENGTH]), tags.get(ORIENTATION, 1)
@@ -113,7 +113,7 @@ def _size_fault(picture: Picture, image: Path, size: Size) -> str:
     reason = ''
     if size == seen[::-1] and _header(image)[1] in TURNED:
         reason = '; the tool has not turned it as EXIF says, and shapes would be at other places'
-    return f'{picture.source}: {seen[0]}×{seen[1]} in the annotations, but {image} has {size[0]}×{size[1]}{reason}'
+    return f'{seen[0]}×{seen[1]} in the annotations, but {image} has {size[0]}×{size[1]}{reason}'
 
 
 def _common_end(path: Sequence[str], name: Sequence[str]) -> int:

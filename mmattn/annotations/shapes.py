@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mmattn.utils.conversion import Fault
+from mmattn.utils.faults import FaultsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +112,7 @@ def masks() -> ModuleType:
     try:
         from pycocotools import mask
     except ModuleNotFoundError as error:
-        raise Fault("pycocotools draws the shapes, and is not installed: pip install 'pycocotools'") from error
+        raise FaultsError("pycocotools draws the shapes, and is not installed: pip install 'pycocotools'") from error
     return mask
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmattn.utils.channels import is_plain_picture, measure_channels, read_channels
-from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, output_folder
-from mmattn.utils.faults import shorten
+from mmattn.utils.conversion import check_folder, convert_all, files_below, output_folder
+from mmattn.utils.faults import Faults, FaultsError, shorten
 from mmattn.utils.files import find_copies, hidden_folder_fault
 from mmattn.utils.images import tile_positions, unreadable
 from mmattn.utils.progress import track
@@ -70,37 +70,37 @@ def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterato
 
 
 def find_pairs(
-    images: Path, masks: Path, suffixes: Collection[str]
-) -> tuple[dict[Path, Path], dict[Path, Path], list[str]]:
-    """Find the images and the masks, and list as faults those without a partner of the same name.
+    images: Path, masks: Path, suffixes: Collection[str], faults: Faults
+) -> tuple[dict[Path, Path], dict[Path, Path]]:
+    """Find the images and the masks, and add to ``faults`` those without a partner of the same name.
 
     The keys are paths relative to the folder, without suffix.
     """
-    (images_by_name, faults), (masks_by_name, mask_faults) = (_images_below(path, suffixes) for path in (images, masks))
-    faults += mask_faults
-    if copies := [
-        f'{copy} of {first.name}' for first, *others in find_copies(images_by_name.values()) for copy in others
-    ]:
+    by_name = [_images_below(path, suffixes, faults) for path in (images, masks)]
+    if copies := [f'{copy} of {first.name}' for first, *others in find_copies(by_name[0].values()) for copy in others]:
         print(f'warning: {len(copies)} images are copies: {", ".join(shorten(copies, 10))}', file=sys.stderr)
-    faults += [f'{path}: no mask of this name' for name, path in images_by_name.items() if name not in masks_by_name]
-    faults += [f'{path}: no image of this name' for name, path in masks_by_name.items() if name not in images_by_name]
-    return images_by_name, masks_by_name, faults
+    for ours, other, kind in ((by_name[0], by_name[1], 'mask'), (by_name[1], by_name[0], 'image')):
+        for name in [name for name in ours if name not in other]:
+            faults.add(ours[name], f'no {kind} of this name')
+    return by_name[0], by_name[1]
 
 
-def _images_below(folder: Path, suffixes: Collection[str]) -> tuple[dict[Path, Path], list[str]]:
+def _images_below(folder: Path, suffixes: Collection[str], faults: Faults) -> dict[Path, Path]:
     check_folder(folder)
     images: dict[Path, Path] = {}
     paths = files_below(folder)
-    faults = [f'{path}: {fault}' for path in paths if (fault := hidden_folder_fault(path, folder))]
+    for path in paths:
+        if fault := hidden_folder_fault(path, folder):
+            faults.add(path, fault)
     skipped = [path for path in paths if path.suffix.lower() not in suffixes]
     if skipped:
         print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)
     for path in (path for path in paths if path.suffix.lower() in suffixes):
         name = path.relative_to(folder).with_suffix('')
         if name in images:
-            faults.append(f'{path}: {images[name].name} has the same name')
+            faults.add(path, f'{images[name].name} has the same name')
         images.setdefault(name, path)
-    return images, faults
+    return images
 
 
 def open_upright(path: Path) -> Image.Image:
@@ -109,9 +109,9 @@ def open_upright(path: Path) -> Image.Image:
         with Image.open(path) as image:
             return ImageOps.exif_transpose(image)
     except FileNotFoundError as error:
-        raise Fault(f'{path}: no such file') from error
+        raise FaultsError(path, 'no such file') from error
     except Exception as error:  # decoders raise many types
-        raise Fault(f'{path}: {unreadable(error)}') from error
+        raise FaultsError(path, unreadable(error)) from error
 
 
 def read_image(path: Path, mode: str | None = None) -> np.ndarray:
@@ -125,10 +125,11 @@ def read_picture(path: Path) -> np.ndarray:
     try:
         return read_image(path, 'RGB') if is_plain_picture(path) else read_channels(path)
     except FileNotFoundError as error:
-        raise Fault(f'{path}: no such file') from error
+        raise FaultsError(path, 'no such file') from error
+    except FaultsError:
+        raise
     except (OSError, ValueError, ImportError, SyntaxError) as error:
-        text = unreadable(error)
-        raise Fault(text if str(path) in text else f'{path}: {text}') from error
+        raise FaultsError(path, unreadable(error).removeprefix(f'{path}: ')) from error
 
 
 def size_text(image: np.ndarray) -> str:
@@ -138,28 +139,22 @@ def size_text(image: np.ndarray) -> str:
 
 def read_together(
     image: Path, labels: Iterable[Path], read_label: Callable[[Path], np.ndarray]
-) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
+) -> tuple[np.ndarray | None, list[np.ndarray], Faults]:
     """Read an image and all files of its labels, even after a fault.
 
-    ``read_label`` returns shape (H, W) or (H, W, C), or raises ``Fault``. The result is the image, uint8 of
-    shape (H, W, 3), see :func:`read_picture`, or None, then the labels, then the faults, with the image's first.
+    ``read_label`` returns shape (H, W) or (H, W, C), or raises a FaultsError. The result is the image, uint8 of
+    shape (H, W, 3), see :func:`read_picture`, or None, then the labels, then the faults.
     """
     pixels, decoded = None, []
-    faults: list[str] = []
-    try:
+    faults = Faults()
+    with faults.catch(image):
         pixels = read_picture(image)
-    except Fault as fault:
-        faults += fault.args
-    sizes = []
     for path in labels:
-        try:
+        with faults.catch(path):
             decoded.append(read_label(path))
-        except Fault as fault:
-            faults += fault.args
-            continue
-        if pixels is not None and decoded[-1].shape[:2] != pixels.shape[:2]:
-            sizes.append(f'{path}: {size_text(decoded[-1])}, but its image {image} {size_text(pixels)}')
-    return pixels, decoded, faults + sizes
+            if pixels is not None and decoded[-1].shape[:2] != pixels.shape[:2]:
+                raise FaultsError(path, f'{size_text(decoded[-1])}, but its image {image} {size_text(pixels)}')
+    return pixels, decoded, faults
 
 
 class Palette(NamedTuple):
@@ -209,19 +204,16 @@ def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tu
     return table[codes], far
 
 
-def count_faults(splits: Iterable[str], expected: Mapping[str, int], allow_others: bool) -> list[str]:
-    """Compare the number of images of each split with a release, and return the faults, or only print them."""
+def check_counts(splits: Iterable[str], expected: Mapping[str, int], allow_others: bool, faults: Faults) -> None:
+    """Compare the number of images of each split with a release. Another number is a fault, or only printed."""
     counts = Counter(splits)
-    faults = [
-        f'{split}: {counts[split]} images, the release has {count}'
-        for split, count in expected.items()
-        if counts[split] != count
-    ]
-    if not allow_others:
-        return [f'{fault} (--allow-other-counts)' for fault in faults]
-    for fault in faults:
-        print(f'warning: {fault}', file=sys.stderr)
-    return []
+    for split, count in expected.items():
+        if counts[split] != count:
+            text = f'{counts[split]} images, the release has {count}'
+            if allow_others:
+                print(f'warning: {split}: {text}', file=sys.stderr)
+            else:
+                faults.add(split, f'{text} (--allow-other-counts)')
 
 
 def copy_image(source: Path, target: Path) -> None:
@@ -257,7 +249,7 @@ def choose_validation(classes: Mapping[Path, Collection[int]], fraction: float, 
         seed (int): seed of the choice.
     """
     if len(classes) < 2:
-        raise Fault(f'--val-fraction: training and validation require one image each; got {len(classes)}')
+        raise FaultsError(f'--val-fraction: training and validation require one image each; got {len(classes)}')
     count = min(max(1, round(fraction * len(classes))), len(classes) - 1)
     left = Counter(label for labels in classes.values() for label in labels)
     chosen: set[Path] = set()
@@ -266,7 +258,7 @@ def choose_validation(classes: Mapping[Path, Collection[int]], fraction: float, 
             chosen.add(name)
             left.subtract(classes[name])
     if not chosen:
-        raise Fault('--val-fraction: every image has a class that no other image has, so training requires all of them')
+        raise FaultsError('--val-fraction', 'every image has a class that no other image has, so training requires all')
     if len(chosen) < count:
         print(f'{len(chosen)} instead of {count} images are for validation: training requires an image of every class')
     return chosen
@@ -311,7 +303,7 @@ def config_text(
         try:
             measured = measure_channels(track(images, 'Measuring', len(images)))
         except ValueError as error:
-            raise Fault(f'images must have the same channels; {error}') from error
+            raise FaultsError(f'images must have the same channels; {error}') from error
         channels = len(measured.mean)
         print(f'{channels} channels: mean {measured.mean}, deviation {measured.std}')
         text += CHANNELS.format(channels=channels, mean=measured.mean, std=measured.std)
@@ -323,7 +315,7 @@ def config_text(
 def check_crop(crop: int | None) -> None:
     """Raise a fault if the side of crops is not possible."""
     if crop is not None and crop < 1:
-        raise Fault(f'--crop must be at least 1; got {crop}')
+        raise FaultsError(f'--crop must be at least 1; got {crop}')
 
 
 def piece_suffix(plain: bool) -> str:
@@ -363,8 +355,7 @@ def cut_images(folder: Path, crop: int) -> None:
         path.unlink()
         mask.unlink()
 
-    if faults := convert_all(images, cut):
-        raise Fault(*faults)
+    convert_all(images, cut).check()
     for kind, made in pieces.items():
         shutil.rmtree(whole[kind])
         made.rename(whole[kind])

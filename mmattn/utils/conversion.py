@@ -23,6 +23,7 @@ from urllib.error import URLError
 
 from .arguments import command
 from .command import checkpoint_cache
+from .faults import SHOWN, Faults, FaultsError
 from .files import replace_folder
 from .progress import track
 
@@ -32,10 +33,6 @@ OutDir = Annotated[Path, 'folder to create']
 Overwrite = Annotated[bool, 'replace an existing output']
 AllowOtherCounts = Annotated[bool, 'for a part of the release: only warn if its numbers of files differ']
 T = TypeVar('T')
-
-
-class Fault(Exception):
-    """Faults of the input. Each argument is one line for the user, usually ``path: reason``."""
 
 
 def converter(convert: Callable[..., None]) -> Callable[[Sequence[str] | None], int]:
@@ -62,16 +59,14 @@ def _print_faults(convert: Callable[[], None], out: Path | str) -> int:
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
     try:
         convert()
-    except Fault as fault:
-        lines = fault.args
+    except FaultsError as fault:
+        lines = fault.lines(SHOWN)
     except URLError as error:
-        lines = (
-            f'cannot download a file ({error.reason}); copy it from the address that the output names to '
-            f'{checkpoint_cache()}',
-        )
+        place = checkpoint_cache()
+        lines = [f'cannot download a file ({error.reason}); copy it from the address that the output names to {place}']
     except OSError as error:
         path = error.filename2 or error.filename or out  # a failed copy names both files
-        lines = (f'{path}: {error.strerror or error}',)
+        lines = [f'{path}: {error.strerror or error}']
     except KeyboardInterrupt:
         print('Interrupted.', file=sys.stderr)
         return 130
@@ -96,17 +91,17 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
-        raise Fault(f'{out}: contains the input; choose another --out-dir')
+        raise FaultsError(out, 'contains the input; choose another --out-dir')
     check_replaceable(out, overwrite, written)
     with replace_folder(out) as scratch:
         yield scratch
         Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
         try:
             check_replaceable(out, overwrite, written)
-        except Fault as fault:
+        except FaultsError as fault:
             kept = Path(tempfile.mkdtemp(prefix=f'{out.name}.converted-', dir=out.parent), out.name)
             Path(scratch, 'new').rename(kept)
-            raise Fault(*fault.args, f'{kept}: the result of this conversion') from fault
+            raise FaultsError({**fault.by_path, str(kept): ['the result of this conversion']}) from fault
 
 
 def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:
@@ -114,17 +109,17 @@ def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> N
     if not out.exists():
         return
     if not overwrite:
-        raise Fault(f'{out}: already exists; --overwrite replaces it')
+        raise FaultsError(out, 'already exists; --overwrite replaces it')
     if not (out / MARK).is_file():
-        raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
+        raise FaultsError(out, f'not written by a converter (it has no {MARK}); --overwrite would delete it')
     if foreign := {path.name for path in out.iterdir()} - {*written, MARK}:
-        raise Fault(f'{out}: also contains {min(foreign)}, which --overwrite would delete')
+        raise FaultsError(out, f'also contains {min(foreign)}, which --overwrite would delete')
 
 
 def check_folder(folder: Path) -> None:
     """Raise a fault if there is no such folder."""
     if not folder.is_dir():
-        raise Fault(f'{folder}: no such folder')
+        raise FaultsError(folder, 'no such folder')
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -142,7 +137,7 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     if source.is_dir():
         return source
     if not source.is_file():
-        raise Fault(f'{source}: no such folder or archive')
+        raise FaultsError(source, 'no such folder or archive')
     print(f'unpacking {source}', flush=True)
     target = Path(tempfile.mkdtemp(prefix='unpacked-', dir=scratch))
     try:
@@ -161,13 +156,13 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
                 check_entries(source, ((entry.name, entry.isfile() or entry.isdir()) for entry in archive), names)
                 archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
+        raise FaultsError(source, 'not a zip or tar archive, or damaged') from error
     except OSError as error:
         if error.errno != errno.EINVAL:  # a damaged directory of a zip file names a place before its start
             raise
-        raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
+        raise FaultsError(source, 'not a zip or tar archive, or damaged') from error
     except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
-        raise Fault(f'{source}: cannot be unpacked here: {error}; unpack it, and give the folder') from error
+        raise FaultsError(source, f'cannot be unpacked here: {error}; unpack it, and give the folder') from error
     return target
 
 
@@ -175,9 +170,10 @@ def check_unpacked_size(archive: Path, size: int) -> None:
     """Raise a fault if an archive unpacks to more than 100 times its size, which data does not, plus 10 MB."""
     packed = archive.stat().st_size
     if size > 100 * (packed + 10**5):
-        raise Fault(
-            f'{archive}: {packed / 1e6:.1f} MB would unpack to {size / 1e6:.0f} MB, more than 100 times its size; if '
-            'you trust it, unpack it yourself, and give the folder'
+        raise FaultsError(
+            archive,
+            f'{packed / 1e6:.1f} MB would unpack to {size / 1e6:.0f} MB, more than 100 times its size; if '
+            'you trust it, unpack it yourself, and give the folder',
         )
 
 
@@ -187,17 +183,16 @@ def check_entries(archive: Path, entries: Iterable[tuple[str, bool]], names: Ite
     ``entries`` are names, and whether they are plain files or folders. Python would rename some unsafe entries
     silently, and follow others.
     """
-    faults, there = [], set()
+    faults, there = Faults(), set()
     for name, is_plain in entries:
         path = PurePosixPath(name)
         there.add(path.name)
         if path.is_absolute() or '..' in path.parts:
-            faults.append(f'{archive}: the entry {name!r} is outside of the folder of the archive')
+            faults.add(archive, f'the entry {name!r} is outside of the folder of the archive')
         elif not is_plain:
-            faults.append(f'{archive}: the entry {name!r} is a link or a device')
-    faults += [f'{archive}: no {name} or {name}.gz in it' for name in names if not {name, f'{name}.gz'} & there]
-    if faults:
-        raise Fault(*faults)
+            faults.add(archive, f'the entry {name!r} is a link or a device')
+    faults.add(archive, *(f'no {name} or {name}.gz in it' for name in names if not {name, f'{name}.gz'} & there))
+    faults.check()
 
 
 def warn_of_test_set(splits: Collection[str]) -> None:
@@ -211,23 +206,26 @@ def find(folder: Path, pattern: str) -> Path:
     for above in ('', '*/', '*/*/'):
         for path in sorted(folder.glob(above + pattern)):
             return path
-    raise Fault(f'{folder}: no {pattern} in it')
+    raise FaultsError(folder, f'no {pattern} in it')
 
 
-def convert_all(samples: Sequence[T], convert: Callable[[T], None]) -> list[str]:
-    """Call ``convert`` on every sample, in threads, with a progress bar. Return the lines of all faults."""
+def convert_all(samples: Sequence[T], convert: Callable[[T], None]) -> Faults:
+    """Call ``convert`` on every sample, in threads, with a progress bar. Collect what it raises because of a file."""
+    faults = Faults()
 
-    def collect_faults(sample: T) -> tuple[str, ...]:
+    def faults_error(sample: T) -> FaultsError | None:
         try:
             convert(sample)
-        except Fault as fault:
-            return fault.args
-        return ()
+        except FaultsError as error:
+            return error
+        return None
 
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            results = track(pool.map(collect_faults, samples), 'Converting', len(samples))
-            return [line for lines in results for line in lines]
+            for error in track(pool.map(faults_error, samples), 'Converting', len(samples)):
+                if error:
+                    faults.include(error)
         except BaseException:  # a full disk, or Ctrl-C: do not convert the others first
             pool.shutdown(cancel_futures=True)
             raise
+    return faults

@@ -150,13 +150,8 @@ def one_line(error: Exception) -> str:
 
 
 @contextmanager
-def reading(
-    path: object,
-    expected: str = '',
-    kind: type[Exception] = ValueError,
-    describe: Callable[[Exception], str] = one_line,
-) -> Iterator[None]:
-    """Turn what the block raises because of the content of a file into an error that names the file.
+def reading(path: object, expected: str = '', describe: Callable[[Exception], str] = one_line) -> Iterator[None]:
+    """Turn what the block raises because of the content of a file into a :class:`FaultsError` that names the file.
 
     Parsers and decoders raise many types, and not all of them are documented. What the operating system says, such as
     that a file is missing, and an error that names the file already are raised as they are.
@@ -164,22 +159,23 @@ def reading(
     Args:
         path: the file, or a line in it.
         expected (str): what the file is not, such as 'not a JSON file'. Defaults to '', nothing.
-        kind (type): of the error. Defaults to ValueError.
         describe (Callable): describes what the block raised.
 
     Example:
         >>> with reading('sizes.json', 'not the size of an image'):
         ...     dict(height=3)['width']
         Traceback (most recent call last):
-        ValueError: sizes.json: not the size of an image: no 'width'
+        mmattn.utils.faults.FaultsError: sizes.json: not the size of an image: no 'width'
     """
     try:
         yield
     except Exception as error:
         of_system = isinstance(error, OSError) and error.filename is not None
-        if of_system or (isinstance(error, kind) and str(path) in str(error)):
+        if of_system or (isinstance(error, FaultsError) and str(path) in str(error)):
             raise
-        raise kind(f'{path}: {expected}{": " if expected else ""}{describe(error)}') from error
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise FaultsError(str(error)) from error
+        raise FaultsError(path, f'{expected}{": " if expected else ""}{describe(error)}') from error
 
 
 def raise_faults(path: object, faults: Iterable[str]) -> None:
@@ -200,15 +196,6 @@ def split_faults(error: Exception, path: str | Path) -> list[str]:
         return [error.strerror or str(error)]
     first, *listed = str(error).split('\n  ')
     return listed or [first.removeprefix(f'{path}: ')]
-
-
-@contextmanager
-def listing(faults: list[str], path: str | Path) -> Iterator[None]:
-    """Turn an OSError or ValueError of the block into faults of the file, and add them with its path to ``faults``."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        faults += [f'{path}: {reason}' for reason in split_faults(error, path)]
 
 
 @contextmanager

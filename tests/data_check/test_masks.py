@@ -18,6 +18,7 @@ from mmattn.data_check.images import DEEP
 from mmattn.segmentation import SegDataCheckHook
 from mmattn.segmentation.conversion import find_pairs
 from mmattn.utils import files
+from mmattn.utils.faults import Faults
 from mmattn.video.frame_files import find_files
 
 from ..engine.test_tools import CONFIG, SMALL, free_port
@@ -293,7 +294,8 @@ def test_a_hidden_folder_is_not_meant(check, root):
     for other in ('sound_0.png~', 'sound_0.png.bak', 'Thumbs.db', '.DS_Store', '._sound_0.png'):
         shutil.copy(images / 'sound_0.png', images / other)
     assert_faults(check(data_set(root)), {f'img_dir/train/{name}': 'in a hidden folder'}, root)
-    assert not [fault for fault in find_pairs(images, masks, {'.png'})[-1] if name in fault]
+    find_pairs(images, masks, {'.png'}, faults := Faults())
+    assert not [path for path in faults.by_path if name in path]
 
 
 @pytest.mark.parametrize('name', ['sound_0 (1)', 'sound_0-Copy1', 'Kopie von sound_0', 'another one', 'b/sound_0'])
@@ -307,7 +309,8 @@ def test_copies_are_found_by_their_bytes(check, root, warned, capsys, name):
     assert check(data_set(root)) == {}
     (text,) = (text for level, text in warned if level == logging.WARNING)
     assert f'1 images of train_dataloader are copies: {images}/{name}.png of sound_0.png' in text
-    assert find_pairs(images, masks, {'.png'})[-1] == []
+    find_pairs(images, masks, {'.png'}, faults := Faults())
+    assert not faults
     assert capsys.readouterr().err.strip() == f'warning: 1 images are copies: {images}/{name}.png of sound_0.png'
     is_named_after = 'sound_0' in name and '/' not in name
     copied = [f'{images / name}.png: a copy of sound_0.png; remove it'] * is_named_after

@@ -16,7 +16,7 @@ from PIL import Image
 from mmattn.annotations import read
 from mmattn.annotations.layout import groups
 from mmattn.annotations.shapes import Shape
-from mmattn.utils.conversion import Fault
+from mmattn.utils.faults import FaultsError
 
 from ..requirements import requires
 from .conftest import pixels, scripts
@@ -222,7 +222,7 @@ def test_shapes_are_of_the_upright_image(tmp_path, orientation):
     assert picture.size == upright
     if orientation == 6:
         path.write_text(path.read_text().replace('"imageWidth": 48', '"imageWidth": 64').replace('ht": 64', 'ht": 48'))
-        with pytest.raises(Fault, match=r'a\.json: 64×48 .*a\.jpg has 48×64.*EXIF'):
+        with pytest.raises(FaultsError, match=r'a\.json: 64×48 .*a\.jpg has 48×64.*EXIF'):
             read(folder)
 
 
@@ -436,14 +436,14 @@ def test_a_spoilt_export_is_read_or_is_a_fault_of_its_file(export, tmp_path, nam
         path = rng.choice(files)
         text = path.read_text()
         spoilt(path, rng)
-        with suppress(Fault):
+        with suppress(FaultsError):
             try:
                 found = read(folder)
                 for picture in found.pictures.values():
                     annotations.paint(picture, found.classes, (), 0, fill_boxes=True)
                     annotations.coco_content({'a': picture}, found.classes, ())
-            except Fault as fault:
-                unnamed += [line for line in fault.args if str(folder) not in line]
+            except FaultsError as fault:
+                unnamed += [line for line in fault.lines() if str(folder) not in line]
                 raise
         path.write_text(text)
     assert not unnamed

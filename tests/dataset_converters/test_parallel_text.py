@@ -9,10 +9,10 @@ from mmengine.config import Config
 
 from mmattn.language.text.preparation import Limits
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
-from mmattn.language.text.text_dataset import read_vocabulary
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
+from mmattn.registry import DATASETS
 from reproduction import language_releases
 from reproduction.language_releases import ENGLISH, GERMAN, xml
 from reproduction.releases import pack, text
@@ -417,7 +417,7 @@ def test_own_text_is_divided_by_its_source_sentences(command, out, tmp_path, for
     cfg = Config.fromfile(out.rename(tmp_path / 'moved') / 'config.py')
     for name, loader in (('train', cfg.train_dataloader), ('val', cfg.val_dataloader), ('test', cfg.test_dataloader)):
         assert (loader.dataset.split, loader.dataset.data_root) == (name, str(tmp_path / 'moved'))
-    assert cfg.model.vocab_size == len(read_vocabulary(cfg.train_dataloader.dataset))
+    assert cfg.model.vocab_size == len(DATASETS.build(cfg.train_dataloader.dataset).vocabulary)
 
 
 def test_own_text_with_other_splits_and_a_later_test_set(command, out, tmp_path):

@@ -15,7 +15,7 @@ import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from mmattn.utils.conversion import Fault
+from mmattn.utils.faults import FaultsError
 
 MEMORY = 700 * 2**20  # bytes that a call may ask for beyond those of the process
 SECONDS = 10
@@ -33,10 +33,10 @@ def classify(error, names):
         chain.append(each)
         each = each.__cause__ or each.__context__
     asked = next((each for each in chain if isinstance(each, MemoryError) or 'allocat' in str(each)), None)
-    text = '; '.join(map(str, error.args)) if isinstance(error, Fault) else str(error)
+    text = '; '.join(error.lines()) if isinstance(error, FaultsError) else str(error)
     if asked is not None:
         return MEMORY_ERROR, f'{text}: {asked!r}'
-    is_raw = type(error) not in (ValueError, RuntimeError, Fault) and not isinstance(error, OSError)
+    is_raw = type(error) not in (ValueError, RuntimeError, FaultsError) and not isinstance(error, OSError)
     if is_raw:
         return RAW, f'{type(error).__name__}: {text} {_place(error)}'
     if names and not any(name in text for name in names) and str(getattr(error, 'filename', '')) == '':

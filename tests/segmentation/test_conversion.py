@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mmattn.segmentation.conversion import choose_validation
-from mmattn.utils.conversion import Fault
+from mmattn.utils.faults import FaultsError
 
 
 def test_another_image_does_not_change_the_choice_of_many():
@@ -27,5 +27,5 @@ def test_training_keeps_every_class(capsys):
     rare = {Path(f'{i}'): {i} for i in range(9)} | {Path('a'): {0}}
     assert len(choose_validation(rare, 0.5, 0)) == 1
     assert '1 instead of 5 images are for validation' in capsys.readouterr().out
-    with pytest.raises(Fault, match='a class that no other image has'):
+    with pytest.raises(FaultsError, match='a class that no other image has'):
         choose_validation({Path('a'): {0}, Path('b'): {1}}, 0.5, 0)

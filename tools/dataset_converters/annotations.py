@@ -45,8 +45,8 @@ from mmattn.segmentation.conversion import (
     save_labels,
 )
 from mmattn.utils.channels import is_plain_picture
-from mmattn.utils.conversion import Fault, convert_all, output_folder, run_converter, unpack
-from mmattn.utils.faults import shorten
+from mmattn.utils.conversion import convert_all, output_folder, run_converter, unpack
+from mmattn.utils.faults import Faults, FaultsError, shorten
 
 WRITTEN = {'img_dir', 'ann_dir', 'images', 'train.json', 'val.json', 'test.json', 'config.py'}
 BACKGROUND = ('background', '_background_')  # the second is labelme's
@@ -75,9 +75,11 @@ work_dir = {work_dir!r}
 def choose_classes(found: Sequence[str], chosen: Sequence[str], ignored: Collection[str]) -> list[str]:
     """Return the classes in the order of their labels, or raise a fault with the labels that are in no list."""
     if missing := [name for name in [*chosen, *ignored] if name not in found]:
-        raise Fault(f'--classes, --ignore: no shape is labelled {", ".join(missing)}; labels are {", ".join(found)}')
+        raise FaultsError(
+            '--classes, --ignore', f'no shape is labelled {", ".join(missing)}; labels are {", ".join(found)}'
+        )
     if chosen and (others := [name for name in found if name not in chosen and name not in ignored]):
-        raise Fault(f'--classes: {", ".join(shorten(others))} are labels, too; add them here, or to --ignore')
+        raise FaultsError(f'--classes: {", ".join(shorten(others))} are labels, too; add them here, or to --ignore')
     return [name for name in chosen or found if name not in ignored]
 
 
@@ -184,18 +186,18 @@ def divide(pictures: Mapping[Path, Picture], args: argparse.Namespace) -> None:
 
 def convert(args: argparse.Namespace) -> None:
     if not 0 < args.val_fraction < 1:
-        raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
+        raise FaultsError(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
     if {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
-        raise Fault(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
+        raise FaultsError(args.out_dir, 'a config cannot be in a folder with quotes or backslashes in its path')
     check_crop(args.crop)
     if args.crop is not None and args.task != 'segmentation':
-        raise Fault('--crop: only with --task segmentation')
+        raise FaultsError('--crop: only with --task segmentation')
     sources = [args.export, *([args.images] if args.images else [])]
     with output_folder(args.out_dir, args.overwrite, sources, WRITTEN) as scratch:
         is_file = args.export.suffix.lower() in ('.json', '.xml')
         folder = args.export if is_file else unpack(args.export, scratch)
         if is_file and not folder.is_file():
-            raise Fault(f'{folder}: no such file')
+            raise FaultsError(folder, 'no such file')
         export = read(folder, args.images)
         if export.unlabelled:
             first = export.unlabelled[0]
@@ -211,7 +213,7 @@ def convert(args: argparse.Namespace) -> None:
         names, suffix = output_names(pictures, root), one_suffix(pictures)
         targets = {path: Path(pictures[path].split, names[path].with_suffix(suffix)) for path in pictures}
         if twice := [str(target) for target, number in Counter(targets.values()).items() if number > 1]:
-            raise Fault(f'{args.export}: several images would be written as {", ".join(shorten(twice, 5))}')
+            raise FaultsError(args.export, f'several images would be written as {", ".join(shorten(twice, 5))}')
         write = write_segmentation if args.task == 'segmentation' else write_detection
         new = scratch / 'new'
         new.mkdir()
@@ -230,17 +232,17 @@ def write_segmentation(
     """Write images and label maps. Return the classes, the pixels of each by split, and the config."""
     boxes = Counter(shape.label for each in pictures.values() for shape in each.shapes if not shape.has_area)
     if boxes and not args.fill_boxes:
-        raise Fault(
+        raise FaultsError(
             f'{sum(boxes.values())} shapes are boxes, not outlines ({", ".join(shorten(boxes, 5))}): use --task '
             'detection, or, if objects fill their boxes, --fill-boxes'
         )
     named = [name for name in classes if name.lower() in BACKGROUND]
     if args.no_background and named:
-        raise Fault(f'--no-background: {named[0]} is a label')
+        raise FaultsError(f'--no-background: {named[0]} is a label')
     if not args.no_background:
         classes = [*(named[:1] or ['background']), *(name for name in classes if name not in named[:1])]
     if len(classes) > IGNORED:
-        raise Fault(f'{len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
+        raise FaultsError(f'{len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
     palette = (
         [[0, 0, 0], *distinct_colours(len(classes) - 1)] if not args.no_background else distinct_colours(len(classes))
     )
@@ -256,8 +258,7 @@ def write_segmentation(
             {classes[label]: number for label, number in zip(present.tolist(), pixels.tolist()) if label != IGNORED}
         )
 
-    if faults := convert_all([*targets], convert_picture):
-        raise Fault(*faults)
+    convert_all([*targets], convert_picture).check()
     suffix = next(iter(targets.values())).suffix
     training = [new / 'img_dir' / target for target in targets.values() if target.parts[0] == 'train']
     text = config_text(args.out_dir.resolve().name, suffix, classes, palette, training, args.crop)
@@ -274,12 +275,12 @@ def write_detection(
     args: argparse.Namespace,
 ) -> tuple[list[str], dict[str, Counter], str]:
     """Write images and a COCO file for each split. Return the classes, the boxes of each by split, and the config."""
-    if faults := [
-        f'{path}: other channels than RGB are for --task segmentation' for path in targets if not is_plain_picture(path)
-    ]:
-        raise Fault(*faults)
-    if faults := convert_all([*targets], lambda path: write_image(path, new / 'images' / targets[path])):
-        raise Fault(*faults)
+    faults = Faults()
+    for path in targets:
+        if not is_plain_picture(path):
+            faults.add(path, 'other channels than RGB are for --task segmentation')
+    faults.check()
+    convert_all([*targets], lambda path: write_image(path, new / 'images' / targets[path])).check()
     counts = {}
     for split in sorted({target.parts[0] for target in targets.values()}):
         of_split = {target.as_posix(): pictures[path] for path, target in targets.items() if target.parts[0] == split}

@@ -28,7 +28,8 @@ import torch
 from mmattn.language.regions.conversion import RepairOptions, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, converter
+from mmattn.utils.conversion import converter
+from mmattn.utils.faults import FaultsError
 
 COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')
 
@@ -36,23 +37,23 @@ COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')
 def read_line(line: bytes) -> Regions:
     fields = dict(zip(COLUMNS, line.rstrip(b'\r\n').split(b'\t')))
     if len(fields) < len(COLUMNS) or line.count(b'\t') >= len(COLUMNS):
-        raise Fault(f'{line.count(b"	") + 1} columns; a line has {", ".join(COLUMNS)}, separated by tabs')
+        raise FaultsError(f'{line.count(b"	") + 1} columns; a line has {", ".join(COLUMNS)}, separated by tabs')
     numbers = [fields[name].decode('utf-8', 'backslashreplace') for name in COLUMNS[1:4]]
     try:
         width, height, count = map(int, numbers)
     except ValueError:
-        raise Fault(f'{", ".join(COLUMNS[1:4])} must be integers; got {", ".join(numbers)}') from None
+        raise FaultsError(f'{", ".join(COLUMNS[1:4])} must be integers; got {", ".join(numbers)}') from None
     if count < 1:
-        raise Fault('no regions')
+        raise FaultsError('no regions')
     arrays = []
     for name in COLUMNS[4:]:
         try:
             data = base64.b64decode(fields[name], validate=True)
         except binascii.Error as error:
-            raise Fault(f'{name} is not base64, or truncated: {error}') from None
+            raise FaultsError(f'{name} is not base64, or truncated: {error}') from None
         columns = 4 if name == 'boxes' else max(1, len(data) // (4 * count))
         if len(data) != 4 * count * columns:
-            raise Fault(f'{name} has {len(data):,} bytes, which are not float32 of {count} regions')
+            raise FaultsError(f'{name} has {len(data):,} bytes, which are not float32 of {count} regions')
         arrays.append(torch.from_numpy(np.frombuffer(data, '<f4').astype(np.float32).reshape(count, -1)))
     boxes, features = arrays
     return Regions(features, boxes, (width, height))

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config
 
-from mmattn.segmentation.conversion import count_faults, find_pairs, label_folder, read_image, read_together, save_pair
+from mmattn.segmentation.conversion import check_counts, find_pairs, label_folder, read_image, read_together, save_pair
 from mmattn.utils import config_path
 from mmattn.utils.command import run
-from mmattn.utils.conversion import AllowOtherCounts, Fault, OutDir, Overwrite, convert_all, converter, find, unpack
+from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, convert_all, converter, find, unpack
+from mmattn.utils.faults import Faults, FaultsError
 
 COUNTS = {'train': 367, 'val': 101, 'test': 233}
 UNLABELLED = 11
@@ -31,7 +32,7 @@ def read_labels(path: Path) -> np.ndarray:
     """Return the labels of a file, uint8 of shape (H, W), with 255 for unlabelled pixels."""
     labels = read_image(path)
     if labels.ndim != 2 or labels.dtype != np.uint8 or labels.max(initial=0) > UNLABELLED:
-        raise Fault(f'{path}: expected labels up to {UNLABELLED} in 8 bits, one channel')
+        raise FaultsError(path, f'expected labels up to {UNLABELLED} in 8 bits, one channel')
     return np.where(labels == UNLABELLED, np.uint8(255), labels)
 
 
@@ -46,23 +47,20 @@ def main(
     palette = Config.fromfile(config_path('_base_/datasets/camvid.py')).metainfo.palette
     with label_folder(out_dir, overwrite, [release]) as scratch:
         root = find(unpack(release, scratch), 'trainannot').parent
-        samples, faults = [], []
+        samples, faults = [], Faults()
         for split in COUNTS:
-            images, masks, wrong = find_pairs(root / split, root / f'{split}annot', {'.png'})
+            images, masks = find_pairs(root / split, root / f'{split}annot', {'.png'}, faults)
             samples += [(split, name, images[name], masks[name]) for name in images if name in masks]
-            faults += wrong
-        faults += count_faults([split for split, *_ in samples], COUNTS, allow_other_counts)
+        check_counts([split for split, *_ in samples], COUNTS, allow_other_counts, faults)
 
         def convert_sample(sample: tuple[str, Path, Path, Path]) -> None:
             split, name, image, mask = sample
             pixels, labels, wrong = read_together(image, [mask], read_labels)
-            if wrong or pixels is None:
-                raise Fault(*wrong)
+            wrong.check()
             save_pair(scratch / 'new', Path(split, name), pixels, labels[0], palette)
 
-        faults += convert_all(samples, convert_sample)
-        if faults:
-            raise Fault(*faults)
+        faults.include(convert_all(samples, convert_sample))
+        faults.check()
 
 
 if __name__ == '__main__':

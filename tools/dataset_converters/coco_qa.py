@@ -21,17 +21,18 @@ from pathlib import Path
 
 from mmattn.language.regions.conversion import Float16
 from mmattn.language.regions.region_archives import find_archives
-from mmattn.language.vqa.conversion import archive_faults, hold_out, missing_splits, read_lines, write_set
+from mmattn.language.vqa.conversion import check_archives, check_splits, hold_out, read_lines, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter, find
+from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter, find
+from mmattn.utils.faults import Faults
 
 TYPES = ('object', 'number', 'color', 'location')
 LONGEST_ID = 18  # digits; Python refuses to read thousands
 NAMES = ('questions', 'answers', 'img_ids', 'types')
 
 
-def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
+def read_split(folder: Path, first: int, faults: Faults) -> list[Question]:
     """Return the questions of a split, numbered from ``first``; what is wrong is added to ``faults``."""
     before = len(faults)
     columns = [[line.strip() for line in read_lines(folder / f'{name}.txt', faults)] for name in NAMES]
@@ -39,7 +40,7 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
         return []
     if len({len(column) for column in columns}) > 1 or not columns[0]:
         counts = ', '.join(f'{len(column):,} {name}' for column, name in zip(columns, NAMES))
-        faults.append(f'{folder}: {counts}; there must be as many lines of each, at least one')
+        faults.add(folder, f'{counts}; there must be as many lines of each, at least one')
         return []
     questions = []
     for number, (text, answer, image, kind) in enumerate(zip(*columns)):
@@ -50,7 +51,7 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
             or len(image) > LONGEST_ID
             or kind not in ('0', '1', '2', '3')
         ):
-            faults.append(f'{folder}, line {number + 1}: not a question; got {text!r}, {answer!r}, {image!r}, {kind!r}')
+            faults.add(f'{folder}, line {number + 1}', f'not a question; got {text!r}, {answer!r}, {image!r}, {kind!r}')
             continue
         questions.append(Question(first + number, str(int(image)), text, [answer], answer, TYPES[int(kind)]))
     return questions
@@ -60,16 +61,15 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
 def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: Overwrite = False) -> None:
     check_folder(folder)
     root = find(folder, '*/questions.txt').parents[1]
-    faults: list[str] = []
+    faults = Faults()
     splits: dict[str, list[Question]] = {}
     for split in ('train', 'val', 'test'):
         if (root / split).is_dir():
             splits[split] = read_split(root / split, sum(map(len, splits.values())), faults)
-    faults += missing_splits(splits, root, '{}/questions.txt')
+    check_splits(splits, root, '{}/questions.txt', faults)
     archives = find_archives(folder)
-    faults += archive_faults(splits, archives, '{}')
-    if faults:
-        raise Fault(*faults)
+    check_archives(splits, archives, '{}', faults)
+    faults.check()
     write_set(folder, out_dir, hold_out(splits), archives, float16=float16, overwrite=overwrite)
 
 

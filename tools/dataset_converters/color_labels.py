@@ -61,8 +61,8 @@ from mmattn.segmentation.conversion import (
     save_labels,
 )
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, convert_all, converter
-from mmattn.utils.faults import shorten
+from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter
+from mmattn.utils.faults import Faults, FaultsError, shorten
 
 WHITE = 2**16 - 1  # in 16 bits
 SUFFIXES = {*Image.registered_extensions(), '.npy'}
@@ -74,25 +74,24 @@ def read_palette(entries: Sequence[str]) -> Palette:
         try:
             text = Path(entries[0]).read_text(encoding='utf-8-sig')
         except UnicodeError as error:
-            raise Fault(f'{entries[0]}: not a palette in UTF-8: {error}') from error
+            raise FaultsError(entries[0], f'not a palette in UTF-8: {error}') from error
         file, entries = entries[0], [line.strip() for line in text.splitlines() if line.strip()]
         if not entries:
-            raise Fault(f'{file}: no name:r,g,b in it')
-    parsed, faults = {}, []
+            raise FaultsError(file, 'no name:r,g,b in it')
+    parsed, faults = {}, Faults()
     for entry in entries:
         match = re.fullmatch(r'(.+?)\s*:\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)', entry)
         colour = match and tuple(map(int, match.groups()[1:]))
         if not colour or max(colour) > 255:
-            faults.append(f'palette: {entry!r} is neither name:r,g,b with values up to 255 nor a file of such lines')
+            faults.add('palette', f'{entry!r} is neither name:r,g,b with values up to 255 nor a file of such lines')
         elif colour in parsed:
-            faults.append(f'palette: {entry!r} has the same colour as {parsed[colour]}')
+            faults.add('palette', f'{entry!r} has the same colour as {parsed[colour]}')
         else:
             parsed[colour] = match[1]
     classes = tuple(dict.fromkeys(parsed.values()))
     if len(classes) > IGNORED:
-        faults.append(f'palette: {len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
-    if faults:
-        raise Fault(*faults)
+        faults.add('palette', f'{len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
+    faults.check()
     return Palette(classes, np.array(list(parsed)), np.uint8([classes.index(name) for name in parsed.values()]))
 
 
@@ -101,17 +100,19 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
     stored = read_image(path)
     deep = np.setdiff1d(stored, WHITE) if stored.itemsize > 1 else stored
     if deep.size and deep.max() > 255:
-        raise Fault(f'{path}: values up to {deep.max()}, but colours have 8 bits; save the mask with 8 bits')
+        raise FaultsError(path, f'values up to {deep.max()}, but colours have 8 bits; save the mask with 8 bits')
     if stored.ndim == 3 and stored.shape[2] in (2, 4) and (alpha := stored[..., -1]).min() < 255:
-        raise Fault(
-            f'{path}: {(alpha < 255).sum()} pixels are transparent, and their colours are not those one sees; '
-            'save the mask without an alpha channel'
+        raise FaultsError(
+            path,
+            f'{(alpha < 255).sum()} pixels are transparent, and their colours are not those one sees; '
+            'save the mask without an alpha channel',
         )
     labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
     if far and not ignore_unknown:
-        raise Fault(
-            f'{path}: {(labels == IGNORED).sum()} pixels have colours outside the palette (see --max-distance), '
-            f'up to {max(far.values()):.1f} from the nearest: {"; ".join(shorten(far, 5))}'
+        raise FaultsError(
+            path,
+            f'{(labels == IGNORED).sum()} pixels have colours outside the palette (see --max-distance), '
+            f'up to {max(far.values()):.1f} from the nearest: {"; ".join(shorten(far, 5))}',
         )
     return labels
 
@@ -132,32 +133,32 @@ def main(
 ) -> None:
     classes = read_palette(palette)
     if val_fraction is not None and not 0 < val_fraction < 1:
-        raise Fault(f'--val-fraction must be above 0 and below 1; got {val_fraction}')
+        raise FaultsError(f'--val-fraction must be above 0 and below 1; got {val_fraction}')
     check_crop(crop)
     if crop is not None and val_fraction is None:
-        raise Fault('--crop requires --val-fraction: it cuts the training images, and writes a config')
+        raise FaultsError('--crop requires --val-fraction: it cuts the training images, and writes a config')
     if not max_distance >= 0:
-        raise Fault(f'--max-distance must be at least 0; got {max_distance}')
+        raise FaultsError(f'--max-distance must be at least 0; got {max_distance}')
     if val_fraction is not None and {*'\'"\\\n'} & {*str(out_dir.resolve())}:
-        raise Fault(f'{out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
+        raise FaultsError(out_dir, 'a config cannot be in a folder with quotes or backslashes in its path')
     if images.resolve() == masks.resolve():
-        raise Fault(f'{images}: --images and --masks must be different folders')
+        raise FaultsError(images, '--images and --masks must be different folders')
     with label_folder(out_dir, overwrite, [images, masks]) as scratch:
-        image_paths, mask_paths, faults = find_pairs(images, masks, SUFFIXES)
+        faults = Faults()
+        image_paths, mask_paths = find_pairs(images, masks, SUFFIXES, faults)
         suffixes = Counter(path.suffix for path in image_paths.values())
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
-            faults.append(f'{images}: all images must have the same suffix; found {kinds}')
+            faults.add(images, f'all images must have the same suffix; found {kinds}')
         folders = {name.parts[0] for name in image_paths if name.parent.name}
         if val_fraction is not None and (parts := folders & {*PARTS}):
-            faults.append(f'{images}: already has {" and ".join(sorted(parts))}; omit --val-fraction')
+            faults.add(images, f'already has {" and ".join(sorted(parts))}; omit --val-fraction')
         read = partial(read_mask, palette=classes, max_distance=max_distance, ignore_unknown=ignore_unknown)
         converted, seen = scratch / 'converted', {}
 
         def convert_pair(name: Path) -> None:
             _, labels, wrong = read_together(image_paths[name], [mask_paths[name]], read)
-            if wrong:
-                raise Fault(*wrong)
+            wrong.check()
             seen[name] = set(np.unique(labels[0]).tolist()) - {IGNORED}
             if not faults:
                 copy_image(image_paths[name], converted / 'img_dir' / image_paths[name].relative_to(images))
@@ -165,9 +166,8 @@ def main(
                 save_labels(target, labels[0], classes.of_classes())
 
         names = [name for name in image_paths if name in mask_paths]
-        faults += convert_all(names, convert_pair)
-        if faults:
-            raise Fault(*faults)
+        faults.include(convert_all(names, convert_pair))
+        faults.check()
         if val_fraction is None:
             converted.rename(scratch / 'new')
         else:

@@ -22,52 +22,52 @@ from pathlib import Path
 
 from mmattn.language.regions.conversion import Float16
 from mmattn.language.regions.region_archives import find_archives
-from mmattn.language.vqa.conversion import archive_faults, hold_out, missing_splits, read_lines, write_set
+from mmattn.language.vqa.conversion import check_archives, check_splits, hold_out, read_lines, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter
+from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter
+from mmattn.utils.faults import Faults
 
 # with 'in the' before it, but a few questions have 'in', 'in this' or nothing
 IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?$')
 
 
-def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
+def read_split(path: Path, first: int, faults: Faults) -> list[Question]:
     """Return the questions of a split, numbered from ``first``; what is wrong is added to ``faults``."""
     lines = [line.strip() for line in read_lines(path, faults)]
     while lines and not lines[-1]:
         lines.pop()
     if len(lines) % 2:
-        faults.append(f'{path}: {len(lines):,} lines; each question must have a line with its answer')
+        faults.add(path, f'{len(lines):,} lines; each question must have a line with its answer')
     questions = []
     for number, (question, answer) in enumerate(zip(lines[::2], lines[1::2])):
         match = IMAGE.search(question)
         if match is None or not answer:
             line = f'{path}, line {2 * number + 1}'
             reason = 'the answer is empty' if match else 'the question does not end in an image, such as image12 ?'
-            faults.append(f'{line}: {reason}; got {question!r}')
+            faults.add(line, f'{reason}; got {question!r}')
             continue
         questions.append(Question(first + number, match[1], question[: match.start()], [answer], answer))
     if not lines and path.is_file():
-        faults.append(f'{path}: no question')
+        faults.add(path, 'no question')
     return questions
 
 
 @converter
 def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: Overwrite = False) -> None:
     check_folder(folder)
-    faults: list[str] = []
+    faults = Faults()
     splits: dict[str, list[Question]] = {}
     for split in ('train', 'val', 'test'):
         paths = sorted(folder.glob(f'qa.*{split}.txt'))
         if len(paths) > 1:
-            faults.append(f'{folder}: must have one file of {split}; got {", ".join(path.name for path in paths)}')
+            faults.add(folder, f'must have one file of {split}; got {", ".join(path.name for path in paths)}')
         elif paths:
             splits[split] = read_split(paths[0], sum(map(len, splits.values())), faults)
-    faults += missing_splits(splits, folder, 'qa.*{}.txt')
+    check_splits(splits, folder, 'qa.*{}.txt', faults)
     archives = find_archives(folder)
-    faults += archive_faults(splits, archives, 'image{}')
-    if faults:
-        raise Fault(*faults)
+    check_archives(splits, archives, 'image{}', faults)
+    faults.check()
     write_set(folder, out_dir, hold_out(splits), archives, 'image{}', float16=float16, overwrite=overwrite)
 
 

@@ -20,15 +20,15 @@ checkpoint is chosen on other images than those that its result is reported on.
 import tempfile
 from pathlib import Path
 
-from mmattn.language.text.annotation_files import check_text, parse_each, read_json
-from mmattn.language.vqa.conversion import hold_out, missing_splits, write_set
+from mmattn.language.text.annotation_files import check_text, read_json
+from mmattn.language.vqa.conversion import check_splits, hold_out, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter, find, unpack
-from mmattn.utils.faults import listing
+from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter, find, unpack
+from mmattn.utils.faults import Faults
 
 
-def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Question]:
+def read_split(path: Path, split: str, first: int, faults: Faults) -> list[Question]:
     """Return the questions of a split, numbered from ``first``; what is wrong is added to ``faults``."""
 
     def parse(entry: list) -> Question:
@@ -36,20 +36,18 @@ def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Qu
         answer = check_text(answer)
         return Question(0, f'{split}_{int(image)}', check_text(question), [answer], answer)
 
-    wrong: list[str] = []
     questions: list[Question] = []
-    with listing(faults, path):
-        questions = parse_each(read_json(path), parse, wrong, 'questions')
-        if not questions and not wrong:
+    with faults.catch(path):
+        questions = faults.parse(path, read_json(path), parse, 'questions')
+        if not questions and path not in faults:
             raise ValueError('no question')
-    faults += [f'{path}: {fault}' for fault in wrong]
     return [question._replace(question_id=first + number) for number, question in enumerate(questions)]
 
 
 @converter
 def main(folder: Path, *, out_dir: OutDir, overwrite: Overwrite = False) -> None:
     check_folder(folder)
-    faults: list[str] = []
+    faults = Faults()
     splits: dict[str, list[Question]] = {}
     pictures: dict[str, Path] = {}
     paths = {
@@ -58,27 +56,23 @@ def main(folder: Path, *, out_dir: OutDir, overwrite: Overwrite = False) -> None
         for name in (f'{split}/questions.json*', f'{split}_questions.json*')
         for path in sorted(folder.glob(name), reverse=True)
     }
-    if faults := missing_splits(paths, folder, '{}_questions.json'):  # before pictures are unpacked
-        raise Fault(*faults)
+    check_splits(paths, folder, '{}_questions.json', faults)
+    faults.check()  # before pictures are unpacked
     with tempfile.TemporaryDirectory() as scratch:
         for split, path in paths.items():
             places = (folder / f'{split}_images.zip', folder / split / 'images')
             images = next((place for place in places if place.exists()), None)
             splits[split] = read_split(path, split, sum(map(len, splits.values())), faults)
-            try:
+            with faults.catch(folder):
                 if images is None:
-                    raise Fault(f'{folder}: no {split}_images.zip or {split}/images in it')
+                    raise ValueError(f'no {split}_images.zip or {split}/images in it')
                 unpacked = find(unpack(images, Path(scratch)), '*.png').parent
-            except Fault as fault:
-                faults += fault.args
-                continue
-            for image_id in dict.fromkeys(question.image_id for question in splits[split]):
-                picture = unpacked / f'{image_id.removeprefix(f"{split}_")}.png'
-                pictures[image_id] = picture
-                if not picture.is_file():
-                    faults.append(f'{images}: no {picture.name} in it, which a question of {path} has')
-        if faults:
-            raise Fault(*faults)
+                for image_id in dict.fromkeys(question.image_id for question in splits[split]):
+                    picture = unpacked / f'{image_id.removeprefix(f"{split}_")}.png'
+                    pictures[image_id] = picture
+                    if not picture.is_file():
+                        faults.add(images, f'no {picture.name} in it, which a question of {path} has')
+        faults.check()
         write_set(folder, out_dir, hold_out(splits), pictures=pictures.items(), overwrite=overwrite)
     print(f'{out_dir / "images"}: {len(pictures):,} pictures')
 

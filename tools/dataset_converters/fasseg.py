@@ -28,7 +28,7 @@ from PIL import Image
 
 from mmattn.segmentation.conversion import (
     Palette,
-    count_faults,
+    check_counts,
     label_colours,
     label_folder,
     read_image,
@@ -37,7 +37,8 @@ from mmattn.segmentation.conversion import (
 )
 from mmattn.utils import config_path
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, convert_all, converter, files_below, find, unpack
+from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter, files_below, find, unpack
+from mmattn.utils.faults import Faults, FaultsError
 
 COUNTS = {'train': 156, 'val': 26, 'test': 92}  # of our runs
 COLOURS = {  # in the order of the labels
@@ -57,7 +58,7 @@ def read_labels(path: Path) -> np.ndarray:
     mask = read_image(path, 'RGB')
     exact = (label_colours(mask, PALETTE, 0)[0] != 255).mean()
     if exact < 0.9:
-        raise Fault(f'{path}: only {exact:.0%} of the pixels have a colour of FASSEG; is it a photograph?')
+        raise FaultsError(path, f'only {exact:.0%} of the pixels have a colour of FASSEG; is it a photograph?')
     return label_colours(mask, PALETTE, math.inf)[0]
 
 
@@ -65,7 +66,7 @@ def choose_split(path: Path) -> str:
     """Return the split of a photograph by the number of its person."""
     person = re.match(r'personne(\d\d)', path.name)
     if not person:
-        raise Fault(f'{path}: the name must begin with the person, such as personne01')
+        raise FaultsError(path, 'the name must begin with the person, such as personne01')
     number = int(person[1])
     return 'train' if number < 7 else 'val' if number == 7 else 'test'
 
@@ -90,7 +91,7 @@ def main(release: Path, *, out_dir: OutDir = Path('data/fasseg'), overwrite: Ove
         def convert_pair(pair: tuple[Path | None, Path]) -> None:
             image, mask = pair
             if image is None:
-                raise Fault(f'{mask}: no photograph of this name')
+                raise FaultsError(mask, 'no photograph of this name')
             split, labels, pixels = choose_split(mask), read_labels(mask), read_image(image, 'RGB')
             if labels.shape != pixels.shape[:2]:
                 print(
@@ -105,10 +106,8 @@ def main(release: Path, *, out_dir: OutDir = Path('data/fasseg'), overwrite: Ove
             save_pair(scratch / 'new', Path(split, name), pixels, labels, palette)
             splits.append(split)
 
-        faults = convert_all(pairs, convert_pair)
-        if faults:
-            raise Fault(*faults)
-        count_faults(splits, COUNTS, allow_others=True)
+        convert_all(pairs, convert_pair).check()
+        check_counts(splits, COUNTS, True, Faults())
 
 
 if __name__ == '__main__':

@@ -26,7 +26,6 @@ from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import read_json
 from mmattn.utils.command import run
 from mmattn.utils.conversion import (
-    Fault,
     OutDir,
     Overwrite,
     check_folder,
@@ -35,7 +34,7 @@ from mmattn.utils.conversion import (
     output_folder,
     warn_of_test_set,
 )
-from mmattn.utils.faults import listing
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'
@@ -43,18 +42,19 @@ NAME = 'dataset_flickr8k.json'
 
 def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
     """Return the images of the annotation file."""
-    faults: list[str] = []
+    faults = Faults()
     annotations: list[Annotation] = []
-    with listing(faults, path):
+    with faults.catch(path):
         annotations = read_annotations(path)
         splits = {str(annotation.split) for annotation in annotations}
         if splits != {'test'} and not {'train', 'val'} <= splits:
             raise ValueError(f'must have the splits train and val, or test alone; got {", ".join(sorted(splits))}')
-    damaged: list[str] = []
+    damaged = Faults()
     stored = image_sizes(archives, damaged)
-    faults += damaged or missing_regions(path, (image.image_id for image in annotations), stored)
-    if faults:
-        raise Fault(*faults)
+    faults.include(damaged)
+    if not damaged:
+        faults.add(path, *missing_regions((image.image_id for image in annotations), stored))
+    faults.check()
     return annotations
 
 
@@ -65,7 +65,7 @@ def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: 
         path = find(folder, f'{NAME}*')
         archives = find_archives(path.parent)
         if not archives:
-            raise Fault(f'{path.parent}: no features_*.npz in it')
+            raise FaultsError(path.parent, 'no features_*.npz in it')
         annotations = check(path, archives)
         data = read_json(path)
         held_out = [image for image in data['images'] if image['split'] == 'val']

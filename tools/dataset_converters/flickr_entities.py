@@ -39,7 +39,6 @@ from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.command import run
 from mmattn.utils.conversion import (
-    Fault,
     OutDir,
     Overwrite,
     check_folder,
@@ -49,7 +48,7 @@ from mmattn.utils.conversion import (
     unpack,
     warn_of_test_set,
 )
-from mmattn.utils.faults import listing
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track
 
@@ -57,7 +56,7 @@ SPLITS = ('train', 'val', 'test')
 Image = tuple[str, list[Caption], EntityBoxes]
 
 
-def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
+def read_splits(folder: Path, faults: Faults) -> dict[str, list[str]]:
     splits, seen = {}, {}
     there = [split for split in SPLITS if (folder / f'{split}.txt').is_file()]
     for split in ('test',) if there == ['test'] else SPLITS:
@@ -66,13 +65,13 @@ def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
             splits['val'], splits['test'] = splits['val'][::2], splits['val'][1::2]
             break
         splits[split] = []
-        with listing(faults, path):
+        with faults.catch(path):
             splits[split] = [name.strip() for name in read_lines(path) if name.strip()]
             if not splits[split]:
                 raise ValueError('no image')
         for name in splits[split]:
             if name in seen:
-                faults.append(f'{path}: image {name} is also in {seen[name]}')
+                faults.add(path, f'image {name} is also in {seen[name]}')
             seen[name] = path
     return splits
 
@@ -80,34 +79,33 @@ def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
 def read_image(folder: Path, name: str) -> Image:
     """Return name, captions and boxes of an image."""
     sentences, annotation = folder / f'Sentences/{name}.txt', folder / f'Annotations/{name}.xml'
-    faults: list[str] = []
+    faults = Faults()
     captions: list[Caption] = []
     boxes = EntityBoxes((0, 0), {}, set(), set())
-    with listing(faults, sentences):
+    with faults.catch(sentences):
         captions = parse_sentences(sentences.read_text(encoding='utf-8-sig'), sentences)
-    with listing(faults, annotation):
+    with faults.catch(annotation):
         boxes = parse_annotation(annotation.read_bytes(), annotation)
-    if faults:
-        raise Fault(*faults)
+    faults.check()
     return name, captions, boxes
 
 
-def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]) -> dict[str, tuple[int, int]]:
+def read_sizes(archives: Sequence[Path], regions: Path | None, faults: Faults) -> dict[str, tuple[int, int]]:
     """Return width and height of the images with regions; nothing if there are faults."""
     if regions is not None:
-        with listing(faults, regions):
+        with faults.catch(regions):
             store = RegionStore(regions)
             sides = np.load(regions / 'sizes.npy', allow_pickle=False).tolist()
             return dict(zip(store.image_ids, map(tuple, sides)))
         return {}
-    damaged: list[str] = []
+    damaged = Faults()
     sizes = image_sizes(archives, damaged)
-    faults += damaged
+    faults.include(damaged)
     return {} if damaged else sizes
 
 
 def read_release(
-    folder: Path, splits: dict[str, list[str]], sizes: dict[str, tuple[int, int]], where: str, faults: list[str]
+    folder: Path, splits: dict[str, list[str]], sizes: dict[str, tuple[int, int]], where: str, faults: Faults
 ) -> dict[str, list[Image]]:
     """Return the images of each split.
 
@@ -116,24 +114,24 @@ def read_release(
         splits (dict): the names of the images of each split.
         sizes (dict): width and height of the images with regions, as :func:`read_sizes` returns them.
         where (str): where the regions are.
-        faults (list of str): faults of ``splits`` and ``sizes``.
+        faults (Faults): faults of ``splits`` and ``sizes``.
     """
     images: dict[str, list[Image]] = {split: [] for split in splits}
     names = [(split, name) for split in splits for name in splits[split]]
     for split, name in track(names, 'Captions'):
         try:
             images[split].append(read_image(folder, name))
-        except Fault as fault:
-            faults += [reason.replace(f'{folder}{os.sep}', '') for reason in fault.args]
+        except FaultsError as fault:
+            for path, reasons in fault.by_path.items():
+                faults.add(path.replace(f'{folder}{os.sep}', ''), *reasons)
     if sizes:
         for name, _, boxes in (image for split in images.values() for image in split):
             if name not in sizes:
-                faults.append(f'image {name}: no regions in {where}')
+                faults.add(f'image {name}', f'no regions in {where}')
             elif sizes[name] != boxes.size:
                 (width, height), (w, h) = boxes.size, sizes[name]
-                faults.append(f'image {name}: {width}×{height} in its annotation, but {w}×{h} in {where}')
-    if faults:
-        raise Fault(*faults)
+                faults.add(f'image {name}', f'{width}×{height} in its annotation, but {w}×{h} in {where}')
+    faults.check()
     return images
 
 
@@ -166,18 +164,17 @@ def main(
     with output_folder(out_dir, overwrite, sources, {*files, 'regions'}) as scratch:
         archives = find_archives(folder)
         if bool(archives) == (regions is not None):
-            raise Fault(
+            raise FaultsError(
                 f'{folder}: has features_*.npz, which --regions would replace'
                 if archives
                 else f'{folder}: no features_*.npz in it; --regions names a region store'
             )
-        faults: list[str] = []
+        faults = Faults()
         splits = read_splits(folder, faults)
         sizes = read_sizes(archives, regions, faults)
         if not (folder / 'Sentences').is_dir():
             folder = find(folder, 'annotations.zip')
-            if faults:  # before archives are unpacked
-                raise Fault(*faults)
+            faults.check()
             folder = find(unpack(folder, scratch), 'Sentences').parent
         images = read_release(
             folder, splits, sizes, str(regions or ', '.join(archive.name for archive in archives)), faults

@@ -28,7 +28,8 @@ from mmengine.registry import init_default_scope
 from mmattn.language.regions.extraction import ExtractionOptions, extract_images
 from mmattn.language.regions.extractors import GridExtractor, load_backbone
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, converter
+from mmattn.utils.conversion import converter
+from mmattn.utils.faults import FaultsError
 
 
 @converter
@@ -50,7 +51,7 @@ def main(
             extractor = GridExtractor(backbone.to(device), preprocessor.to(device), **settings)
             extractor.pool(torch.zeros(3, size, size, dtype=torch.uint8))  # a fault of the options, not of images
         except ValueError as error:
-            raise Fault(f'{options.config}: {error}') from error
+            raise FaultsError(options.config, str(error)) from error
         return extractor
 
     extract_images('grid_features.py', options, settings, load)

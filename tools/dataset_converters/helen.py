@@ -31,7 +31,8 @@ import numpy as np
 from mmattn.segmentation.conversion import label_folder, read_image
 from mmattn.segmentation.face_parsing.conversion import Face, Margin, alignment_options, convert_faces, read_lists
 from mmattn.utils.command import run
-from mmattn.utils.conversion import AllowOtherCounts, Fault, OutDir, Overwrite, converter, find, unpack
+from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find, unpack
+from mmattn.utils.faults import Faults, FaultsError
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
 
@@ -46,7 +47,7 @@ def read_probability(path: Path) -> np.ndarray:
     """Return the probability of one label, uint8 of shape (H, W)."""
     label = read_image(path)
     if label.ndim != 2 or label.dtype != np.uint8:
-        raise Fault(f'{path}: {label.dtype} of shape {label.shape}, not an 8-bit grey image')
+        raise FaultsError(path, f'{label.dtype} of shape {label.shape}, not an 8-bit grey image')
     return label
 
 
@@ -68,7 +69,8 @@ def main(
     landmarks = [Path(align)] if align else []
     with label_folder(out_dir, overwrite, [release, *landmarks]) as scratch:
         root = find(unpack(release, scratch), 'exemplars.txt').parent
-        listed, faults = read_lists(root, LISTS, read_name, allow_other_counts)
+        faults = Faults()
+        listed = read_lists(root, LISTS, read_name, allow_other_counts, faults)
         faces = [
             Face(
                 split,

@@ -38,7 +38,8 @@ from mmattn.language.translation.conversion import (
     tokens_of_test,
     warn,
 )
-from mmattn.utils.conversion import Fault, run_converter, unpack
+from mmattn.utils.conversion import run_converter, unpack
+from mmattn.utils.faults import Faults
 
 LANGUAGES = 'de', 'en'
 TRAIN = 'train.tags.de-en'
@@ -66,12 +67,12 @@ def convert(args: argparse.Namespace) -> None:
         if args.vocab_from:
             args.release = root
             return convert_test(args, scratch, TESTS, published=True)
-        train, faults = find_pairs(root, [TRAIN], LANGUAGES)
-        tests, missing = find_pairs(root, TESTS, LANGUAGES, '.xml')
-        counts, wrong = check_pairs(train)
-        faults += [*missing, *wrong, *check_pairs(tests, read_segments)[1]]
-        if faults:
-            raise Fault(*faults)
+        faults = Faults()
+        train = find_pairs(root, [TRAIN], LANGUAGES, faults)
+        tests = find_pairs(root, TESTS, LANGUAGES, faults, '.xml')
+        counts = check_pairs(train, faults)
+        check_pairs(tests, faults, read_segments)
+        faults.check()
         lowercase = args.lowercase is not False
         record = prepare(
             args,

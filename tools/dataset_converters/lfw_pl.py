@@ -34,7 +34,8 @@ import numpy as np
 from mmattn.segmentation.conversion import label_folder, read_image
 from mmattn.segmentation.face_parsing.conversion import Face, Margin, alignment_options, convert_faces, read_lists
 from mmattn.utils.command import run
-from mmattn.utils.conversion import AllowOtherCounts, Fault, OutDir, Overwrite, converter, find, unpack
+from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find, unpack
+from mmattn.utils.faults import Faults, FaultsError
 
 LISTS = {'train': ('parts_train.txt', 1500), 'val': ('parts_validation.txt', 500), 'test': ('parts_test.txt', 927)}
 
@@ -50,9 +51,10 @@ def read_colors(path: Path) -> np.ndarray:
     label = read_image(path, 'RGB')[..., ::-1]
     other = (np.sort(label) != (0, 0, 255)).any(-1)
     if other.any():
-        raise Fault(
-            f'{path}: {other.sum()} pixels are not pure red, green or blue, the first is '
-            f'{",".join(map(str, label[other][0, ::-1]))}'
+        raise FaultsError(
+            path,
+            f'{other.sum()} pixels are not pure red, green or blue, the first is '
+            f'{",".join(map(str, label[other][0, ::-1]))}',
         )
     return label
 
@@ -77,7 +79,8 @@ def main(
     with label_folder(out_dir, overwrite, sources) as scratch:
         photographs = find(unpack(images, scratch), '[!._]*_[0-9]*.jpg').parent.parent
         masks = find(unpack(labels, scratch), '[!._]*_[0-9]*.ppm').parent
-        listed, faults = read_lists(lists, LISTS, read_name, allow_other_counts)
+        faults = Faults()
+        listed = read_lists(lists, LISTS, read_name, allow_other_counts, faults)
         faces = [
             Face(split, name, location, photographs / name.rpartition('_')[0] / f'{name}.jpg', (masks / f'{name}.ppm',))
             for split, name, location in listed

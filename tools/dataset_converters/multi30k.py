@@ -33,7 +33,8 @@ from mmattn.language.translation.conversion import (
     corpus_folder,
     prepare,
 )
-from mmattn.utils.conversion import Fault, run_converter, unpack
+from mmattn.utils.conversion import run_converter, unpack
+from mmattn.utils.faults import Faults, FaultsError
 
 COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
 
@@ -44,13 +45,13 @@ def convert(args: argparse.Namespace) -> None:
         if args.vocab_from:
             return convert_test(args, scratch, ['test_2016_flickr'], chosen=(args.source, args.target))
         if source == target:
-            raise Fault(f'--source and --target must be two languages; got {source} twice')
+            raise FaultsError(f'--source and --target must be two languages; got {source} twice')
         root = unpack(args.release, scratch, [f'{stem}.{language}' for stem in COUNTS for language in languages])
-        pairs, faults = find_pairs(root, COUNTS, languages)
-        counts, wrong = check_pairs(pairs)
-        faults += wrong + check_counts(counts, COUNTS, args)
-        if faults:
-            raise Fault(*faults)
+        faults = Faults()
+        pairs = find_pairs(root, COUNTS, languages, faults)
+        counts = check_pairs(pairs, faults)
+        check_counts(counts, COUNTS, args, faults)
+        faults.check()
         train, val, test = (iter_pairs(*pairs[name]) for name in COUNTS)
         lowercase, merges = args.lowercase is not False, args.merges or 5000
         prepare(args, scratch, languages, train, test, val, merges=merges, lowercase=lowercase, total=counts['train'])

@@ -30,7 +30,8 @@ from mmattn.language.text.preparation import prepare_test
 from mmattn.language.text.published_text import Pair, iter_pairs, iter_table
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.language.translation.conversion import add_arguments, corpus_folder, prepare, report
-from mmattn.utils.conversion import Fault, run_converter
+from mmattn.utils.conversion import run_converter
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 
 CONFIG = """\
@@ -55,20 +56,18 @@ def hold_out(pair: Pair, names: Sequence[str], every: int) -> str:
 
 def convert(args: argparse.Namespace) -> None:
     given = {name: files for name in ('train', 'val', 'test') if (files := getattr(args, name))}
-    faults = [
-        f'{name}: give one table, or two files, source first; got {len(files)} files'
-        for name, files in given.items()
-        if len(files) > 2
-    ]
+    faults = Faults()
+    for name, files in given.items():
+        if len(files) > 2:
+            faults.add(name, f'give one table, or two files, source first; got {len(files)} files')
     options = args.source, args.target, args.val, args.test, args.merges, args.lowercase
     if args.vocab_from and options != (None,) * len(options):
-        faults.append(f'{args.vocab_from} sets all other options but --columns')
+        faults.add('', f'{args.vocab_from} sets all other options but --columns')
     elif not args.vocab_from and (args.source == args.target or None in (args.source, args.target)):
-        faults.append('--source and --target must be the two languages, such as en and de')
+        faults.add('', '--source and --target must be the two languages, such as en and de')
     if {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
-        faults.append(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
-    if faults:
-        raise Fault(*faults)
+        faults.add(args.out_dir, 'a config cannot be in a folder with quotes or backslashes in its path')
+    faults.check()
 
     def read(name: str) -> Iterator[Pair]:
         files = given[name]
@@ -87,7 +86,7 @@ def convert(args: argparse.Namespace) -> None:
 
         counts = {name: sum(1 for _ in choose(name)) for name in ('train', *held_out)}
         if not all(counts.values()):
-            raise Fault(f'{args.train[0]}: too few pairs to hold some out; give --val and --test')
+            raise FaultsError(args.train[0], 'too few pairs to hold some out; give --val and --test')
         record = prepare(
             args,
             scratch,

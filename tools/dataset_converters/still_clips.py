@@ -30,7 +30,8 @@ import numpy as np
 
 from mmattn.segmentation.conversion import copy_image, find_pairs
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, convert_all, converter, output_folder
+from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter, output_folder
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.video.frame_files import SUFFIXES, read_frame
 from mmattn.video.masks import VOID, read_mask, write_mask
 
@@ -81,14 +82,15 @@ def main(
     overwrite: Overwrite = False,
 ) -> None:
     if not 0 <= min_area < 1:
-        raise Fault(f'--min-area must be at least 0 and below 1; got {min_area}')
+        raise FaultsError(f'--min-area must be at least 0 and below 1; got {min_area}')
     if not 1 <= max_objects < VOID:
-        raise Fault(f'--max-objects must be 1 to {VOID - 1}; got {max_objects}')
+        raise FaultsError(f'--max-objects must be 1 to {VOID - 1}; got {max_objects}')
     with output_folder(out_dir, overwrite, [images, masks], FOLDERS) as scratch:
-        image_paths, mask_paths, faults = find_pairs(images, masks, SUFFIXES)
+        faults = Faults()
+        image_paths, mask_paths = find_pairs(images, masks, SUFFIXES, faults)
         clips = {'_'.join(name.parts): name for name in image_paths if name in mask_paths}
         if len(clips) < sum(name in mask_paths for name in image_paths):
-            faults.append(f'{images}: two photographs have one clip: a/b.jpg and a_b.jpg are both a_b')
+            faults.add(images, 'two photographs have one clip: a/b.jpg and a_b.jpg are both a_b')
         frames, annotations = (scratch / 'new' / name for name in FOLDERS)
         written: list[int] = []
 
@@ -97,20 +99,19 @@ def main(
             try:
                 mask, size = read_mask(path), read_frame(image).shape[:2]
             except ValueError as error:
-                raise Fault(str(error)) from error
+                raise FaultsError(str(error)) from error
             if mask.shape != size:
-                raise Fault(f'{path}: {mask.shape[1]}×{mask.shape[0]}, but {image} is {size[1]}×{size[0]}')
+                raise FaultsError(path, f'{mask.shape[1]}×{mask.shape[0]}, but {image} is {size[1]}×{size[0]}')
             ids = find_objects(mask, objects, min_area, max_objects)
             if ids.any() and not faults:
                 write_mask(annotations / clip / '00000.png', ids)
                 copy_image(image, frames / clip / f'00000{image.suffix.lower()}')
                 written.append(int(ids.max()))
 
-        faults += convert_all([*clips], convert_pair)
+        faults.include(convert_all([*clips], convert_pair))
         if not faults and not written:
-            faults.append(f'{masks}: no mask shows an object')
-        if faults:
-            raise Fault(*faults)
+            faults.add(masks, 'no mask shows an object')
+        faults.check()
     print(f'{len(written)} clips with {sum(written)} objects; {len(clips) - len(written)} photographs show none')
 
 

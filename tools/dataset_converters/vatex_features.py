@@ -19,17 +19,17 @@ import torch
 from mmattn.language.regions.conversion import StoreOptions, write_store
 from mmattn.language.regions.region_store import Regions, grid_boxes
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, converter, files_below
-from mmattn.utils.faults import reading
+from mmattn.utils.conversion import converter, files_below
+from mmattn.utils.faults import FaultsError, reading
 from mmattn.utils.progress import track
 
 
 def read_video(path: Path) -> Regions:
-    with reading('not a NumPy array, or damaged', kind=Fault):  # the place is added to a fault
+    with reading(path, 'not a NumPy array, or damaged'):
         array = np.asarray(np.load(path, allow_pickle=False))  # an archive would be an array of objects
     features = array[0] if array.ndim == 3 and len(array) == 1 else array
     if features.ndim != 2 or features.dtype.kind != 'f' or not features.size:
-        raise Fault(f'must be float (1, T, D) or (T, D), not empty; got {array.dtype} {array.shape}')
+        raise FaultsError(f'must be float (1, T, D) or (T, D), not empty; got {array.dtype} {array.shape}')
     steps = len(features)
     return Regions(torch.from_numpy(features.astype(np.float32)), grid_boxes((steps, 1), 1, steps), (steps, 1))
 
@@ -40,7 +40,7 @@ def main(folder: list[Path], store: StoreOptions) -> None:
     for place in folder:
         arrays = [path for path in files_below(place) if path.suffix == '.npy']
         if not arrays:
-            raise Fault(f'{place}: {"no file .npy in it" if place.is_dir() else "no such folder"}')
+            raise FaultsError(place, 'no file .npy in it' if place.is_dir() else 'no such folder')
         paths += arrays
 
     def videos() -> Iterator:

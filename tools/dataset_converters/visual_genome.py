@@ -18,12 +18,12 @@ Args:
 from pathlib import Path
 from typing import Any
 
-from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, Overwrite, check_folder, converter, find
-from mmattn.utils.faults import listing, shorten
+from mmattn.utils.conversion import Overwrite, check_folder, converter, find
+from mmattn.utils.faults import Faults
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:
@@ -44,23 +44,22 @@ def parse_questions(entry: dict) -> list[Question]:
 def main(folder: Path, *, vqa: Path, overwrite: Overwrite = False) -> None:
     check_folder(folder)
     outputs = {split: vqa / f'questions_genome_{split}.json' for split in ('train', 'val')}
-    faults = [f'{path}: already exists; --overwrite replaces it' for path in outputs.values() if path.exists()]
-    if faults and not overwrite:
-        raise Fault(*faults)
-    faults = []
+    faults = Faults()
+    for path in outputs.values():
+        if path.exists() and not overwrite:
+            faults.add(path, 'already exists; --overwrite replaces it')
+    faults.check()
     images: dict[str, set[str]] = {}
     read: list[list[Any]] = []
     for split in outputs:
         path = vqa / f'questions_{split}.json'
-        with listing(faults, path):
+        with faults.catch(path):
             images[split] = {question.image_id for question in read_questions(path)}
     for name, parse in (('image_data', parse_image), ('question_answers', parse_questions)):
-        path, wrong = find(folder, f'{name}.json*'), []
-        with listing(faults, path):
-            read.append(parse_each(read_json(path), parse, wrong, name))  # type: ignore[arg-type]
-        faults += [f'{path}: {fault}' for fault in shorten(wrong)]
-    if faults:
-        raise Fault(*faults)
+        path = find(folder, f'{name}.json*')
+        with faults.catch(path):
+            read.append(faults.parse(path, read_json(path), parse, name))  # type: ignore[arg-type]
+    faults.check()
     coco = dict(read[0])
     questions = [question for about_image in read[1] for question in about_image]
     splits: Splits = {split: [] for split in outputs}
@@ -69,8 +68,7 @@ def main(folder: Path, *, vqa: Path, overwrite: Overwrite = False) -> None:
         for split, split_questions in splits.items():
             if image_id in images[split]:
                 split_questions.append(question._replace(question_id=len(split_questions), image_id=image_id))
-    if empty := [f'{folder}: no question about an image of {split}' for split in splits if not splits[split]]:
-        raise Fault(*empty)
+    Faults(folder, [f'no question about an image of {split}' for split in splits if not splits[split]]).check()
     for split, output in outputs.items():
         write_questions(output, splits[split])
     print_counts(splits)

@@ -27,13 +27,13 @@ from typing import Any
 
 from mmattn.language.regions.conversion import Float16
 from mmattn.language.regions.region_archives import find_archives
-from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa import conversion
-from mmattn.language.vqa.conversion import Splits, archive_faults, write_set
+from mmattn.language.vqa.conversion import Splits, check_archives, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, OutDir, Overwrite, check_folder, converter
-from mmattn.utils.faults import listing, shorten
+from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter
+from mmattn.utils.faults import Faults, FaultsError
 
 NAME = re.compile(
     r'(v2_)?(OpenEnded_)?mscoco_(?:[a-z]+?)?(train|val|test-dev|test)(?:\d{4})?_(questions|annotations)\.json(?:\.gz)?'
@@ -44,7 +44,7 @@ def find_files(folder: Path) -> dict[tuple[str, str], Path]:
     """Return the published files by split and kind, 'questions' or 'annotations'."""
     paths: dict[tuple[str, str], Path] = {}
     versions: dict[str, Path] = {}
-    faults = []
+    faults = Faults()
     for pattern in ('*', '*/*', '*/*/*'):
         for path in sorted(folder.glob(pattern)):
             match = NAME.fullmatch(path.name)
@@ -53,16 +53,17 @@ def find_files(folder: Path) -> dict[tuple[str, str], Path]:
             versions.setdefault(match[1] or '', path)
             other = paths.setdefault((match[3], match[4]), path)
             if other != path:
-                faults.append(f'{path}: {match[4]} of {match[3]}, as {other}')
+                faults.add(path, f'{match[4]} of {match[3]}, as {other}')
     if len(versions) > 1:
-        faults = [f'{" and ".join(map(str, versions.values()))}: of VQA 2.0 and 1.0; a folder must have one of them']
+        faults = Faults(
+            ' and '.join(map(str, versions.values())), ['of VQA 2.0 and 1.0; a folder must have one of them']
+        )
     alone = bool(paths) and {split for split, _ in paths} <= {'test', 'test-dev'}  # a test set for a trained model
     for split, kind in (('train', 'questions'), ('val', 'questions'), *((s, 'annotations') for s in ('train', 'val'))):
         if (split, kind) not in paths and not alone:
             name = '[v2_]' + ('OpenEnded_' if kind == 'questions' else '') + f'mscoco_{split}2014_{kind}.json'
-            faults.append(f'{folder}: no {kind} of {split} ({name}) in it')
-    if faults:
-        raise Fault(*faults)
+            faults.add(folder, f'no {kind} of {split} ({name}) in it')
+    faults.check()
     return paths
 
 
@@ -84,47 +85,43 @@ def parse_annotation(entry: dict) -> Question:
     )
 
 
-def read_entries(path: Path, kind: str, faults: list[str]) -> list[Question]:
+def read_entries(path: Path, kind: str, faults: Faults) -> list[Question]:
     """Return the entries of a file; what is wrong with it is added to ``faults``."""
-    wrong: list[str] = []
     entries: list[Question] = []
-    with listing(faults, path):
+    with faults.catch(path):
         data: Any = read_json(path)
         parse = parse_question if kind == 'questions' else parse_annotation
-        entries = parse_each(data.get(kind) if isinstance(data, dict) else None, parse, wrong, kind)
+        entries = faults.parse(path, data.get(kind) if isinstance(data, dict) else None, parse, kind)
     counts = Counter(entry.question_id for entry in entries)
-    wrong += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
-    faults += [f'{path}: {fault}' for fault in shorten(wrong)]
+    faults.add(path, *(f'question {number}: {count} times' for number, count in counts.items() if count > 1))
     return entries
 
 
-def join(path: Path, questions: list[Question], annotations: list[Question], faults: list[str]) -> list[Question]:
+def join(path: Path, questions: list[Question], annotations: list[Question], faults: Faults) -> list[Question]:
     """Return the questions with their annotations, from the file ``path``; what does not fit is added to ``faults``."""
     by_id = {annotation.question_id: annotation for annotation in annotations}
-    wrong: list[str] = []
     joined = []
     for question in questions:
         annotation = by_id.pop(question.question_id, None)
         if annotation is None:
-            wrong.append(f'question {question.question_id}: no annotation')
+            faults.add(path, f'question {question.question_id}: no annotation')
             continue
         if annotation.image_id != question.image_id:
             images = f'{annotation.image_id} in the annotation, {question.image_id} in the question'
-            wrong.append(f'question {question.question_id}: image {images}')
+            faults.add(path, f'question {question.question_id}: image {images}')
         if len(annotation.answers) != HUMANS:
-            wrong.append(f'question {question.question_id}: {len(annotation.answers)} answers, not {HUMANS}')
+            faults.add(path, f'question {question.question_id}: {len(annotation.answers)} answers, not {HUMANS}')
         elif annotation.answer not in annotation.answers:
-            wrong.append(f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
+            faults.add(path, f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
         joined.append(annotation._replace(question=question.question))
-    wrong += [f'question {number}: an annotation, but no question' for number in by_id]
-    faults += [f'{path}: {fault}' for fault in shorten(wrong)]
+    faults.add(path, *(f'question {number}: an annotation, but no question' for number in by_id))
     return joined
 
 
 def read_splits(folder: Path) -> Splits:
     """Return the questions of a folder by split."""
     files = find_files(folder)
-    faults: list[str] = []
+    faults = Faults()
     splits: Splits = {}
     for split in ('train', 'val', 'test', 'test-dev'):
         if (split, 'questions') not in files:
@@ -137,9 +134,8 @@ def read_splits(folder: Path) -> Splits:
             if len(faults) == before:
                 splits[split] = join(path, splits[split], annotations, faults)
         if len(faults) == before and not splits[split]:
-            faults.append(f'{files[split, "questions"]}: no question')
-    if faults:
-        raise Fault(*faults)
+            faults.add(files[split, 'questions'], 'no question')
+    faults.check()
     return splits
 
 
@@ -151,11 +147,12 @@ def main(
     splits = read_splits(folder)
     if hold_out:
         if 'test' in splits or 'val' not in splits:
-            raise Fault(f'{folder}: has questions of the test set, so --hold-out cannot be used')
+            raise FaultsError(folder, 'has questions of the test set, so --hold-out cannot be used')
         splits = conversion.hold_out(splits)
     archives = find_archives(folder)
-    if faults := archive_faults(splits, archives, '{}'):
-        raise Fault(*faults)
+    faults = Faults()
+    check_archives(splits, archives, '{}', faults)
+    faults.check()
     write_set(folder, out_dir, splits, archives, float16=float16, overwrite=overwrite)
 
 

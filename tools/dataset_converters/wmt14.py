@@ -56,8 +56,8 @@ from mmattn.language.translation.conversion import (
     tokens_of_test,
     warn,
 )
-from mmattn.utils.conversion import Fault, run_converter, unpack
-from mmattn.utils.faults import listing
+from mmattn.utils.conversion import run_converter, unpack
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 
 SEGMENTED = {
@@ -81,28 +81,28 @@ MOSES = dict(normalize=True, aggressive_dashes=True)
 
 def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     if args.merges is not None or args.lowercase is not None:
-        raise Fault('--merges and --lowercase are options of en-fr; the release of en-de is already segmented')
+        raise FaultsError('--merges and --lowercase are options of en-fr; the release of en-de is already segmented')
     languages = 'en', 'de'
     root = unpack(args.release, scratch)
-    segmented, faults = find_pairs(root, SEGMENTED.values(), languages)
-    published, _ = find_pairs(root, PUBLISHED.values(), languages)
-    vocabularies, missing = find_files(root, ['bpe.32000', 'vocab.bpe.32000'])
-    counts, wrong = check_pairs({**segmented, **published})
-    faults += [*missing, *wrong, *check_counts(counts, COUNTS, args)]
+    faults = Faults()
+    segmented = find_pairs(root, SEGMENTED.values(), languages, faults)
+    published = find_pairs(root, PUBLISHED.values(), languages, Faults())  # optional
+    vocabularies = find_files(root, ['bpe.32000', 'vocab.bpe.32000'], faults)
+    counts = check_pairs({**segmented, **published}, faults)
+    check_counts(counts, COUNTS, args, faults)
     for split, stem in PUBLISHED.items():
         if len({counts[name] for name in (stem, SEGMENTED[split]) if name in counts}) == 2:
-            faults.append(
-                f'{published[stem][0]}: {counts[stem]:,} sentences, but {segmented[SEGMENTED[split]][0]} has '
-                f'{counts[SEGMENTED[split]]:,}'
+            faults.add(
+                published[stem][0],
+                f'{counts[stem]:,} sentences, but {segmented[SEGMENTED[split]][0]} has {counts[SEGMENTED[split]]:,}',
             )
     lines = {}
     for name, path in vocabularies.items():
-        with listing(faults, path):
+        with faults.catch(path):
             lines[name] = read_lines(path)
             if name == 'bpe.32000':
                 check_codes(lines[name])
-    if faults:
-        raise Fault(*faults)
+    faults.check()
 
     pieces = {split: list(iter_pairs(*segmented[SEGMENTED[split]])) for split in PUBLISHED}
     for split, pairs in pieces.items():
@@ -127,18 +127,16 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     report(args, writer.finish(lines['bpe.32000'], lowercase=False, moses=moses), writer.warnings)
 
 
-def find_archived(root: Path, needed: dict[str, list[str]], scratch: Path) -> tuple[dict[str, Path], list[str]]:
-    """Find the files of each archive in a folder, unpacked or in the archive. Return their paths, and faults."""
-    files = find_files(root, [*needed, *chain(*needed.values())])[0]
+def find_archived(root: Path, needed: dict[str, list[str]], scratch: Path, faults: Faults) -> dict[str, Path]:
+    """Find the files of each archive in a folder, unpacked or in the archive. Return their paths."""
+    files = find_files(root, [*needed, *chain(*needed.values())], Faults())
     incomplete = {archive: names for archive, names in needed.items() if not files.keys() >= {*names}}
     missing = [(archive, names) for archive, names in incomplete.items() if archive not in files]
-    if missing:
-        raise Fault(*(f'{root}: neither {archive} nor {" and ".join(names)} in it' for archive, names in missing))
-    faults = []
+    Faults(root, [f'neither {archive} nor {" and ".join(names)} in it' for archive, names in missing]).check()
     for archive, names in incomplete.items():
-        files.update(find_files(unpack(files[archive], scratch), names)[0])
-        faults += [f'{files[archive]}: no {name} in it' for name in names if name not in files]
-    return files, faults
+        files.update(find_files(unpack(files[archive], scratch), names, Faults()))
+        faults.add(files[archive], *(f'no {name} in it' for name in names if name not in files))
+    return files
 
 
 def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
@@ -146,21 +144,20 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
     languages = 'en', 'fr'
     root = args.release
     if not root.is_dir():
-        raise Fault(f'{root}: not a folder')
+        raise FaultsError(root, 'not a folder')
     needed = {archive: [f'{stem}.{language}' for language in languages] for archive, stem in CORPORA.items()}
-    files, faults = find_archived(root, {**needed, **TEST_ARCHIVE}, scratch)
+    faults = Faults()
+    files = find_archived(root, {**needed, **TEST_ARCHIVE}, scratch, faults)
     pairs = {
         stem: (files[f'{stem}.en'], files[f'{stem}.fr'])
         for stem in CORPORA.values()
         if files.keys() >= {f'{stem}.en', f'{stem}.fr'}
     }
-    counts, wrong = check_pairs(pairs)
-    faults += wrong
+    counts = check_pairs(pairs, faults)
     if files.keys() >= {*NEWSTEST_2014}:
-        test, wrong = check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, read_segments)
-        faults += wrong + check_counts(test, COUNTS, args)
-    if faults:
-        raise Fault(*faults)
+        paths = tuple(files[name] for name in NEWSTEST_2014)
+        check_counts(check_pairs({NEWSTEST_2014[0]: paths}, faults, read_segments), COUNTS, args, faults)
+    faults.check()
     for stem, count in counts.items():
         print(f'{stem}: {count:,} pairs', flush=True)
     lowercase = bool(args.lowercase)
@@ -184,11 +181,11 @@ def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
 
 def write_test(root: Path, scratch: Path) -> Path:
     """Write the published test set of en-fr, in ``test-full.tgz`` or unpacked, as lines of text to a folder."""
-    files, faults = find_archived(root, TEST_ARCHIVE, scratch)
+    faults = Faults()
+    files = find_archived(root, TEST_ARCHIVE, scratch, faults)
     if not faults:
-        faults = check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, read_segments)[1]
-    if faults:
-        raise Fault(*faults)
+        check_pairs({NEWSTEST_2014[0]: tuple(files[name] for name in NEWSTEST_2014)}, faults, read_segments)
+    faults.check()
     for name, language in zip(NEWSTEST_2014, ('en', 'fr')):
         lines = ''.join(f'{line}\n' for line in read_segments(files[name]))
         write_text(scratch / 'published' / f'newstest2014.{language}', lines)

@@ -19,37 +19,40 @@ from pathlib import Path
 from mmengine.fileio import load
 
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Fault, Overwrite, converter
-from mmattn.utils.faults import reading
+from mmattn.utils.conversion import Overwrite, converter
+from mmattn.utils.faults import Faults, FaultsError, reading
 from mmattn.utils.files import write_text
 
 
 def read_list(path: Path, videos: dict) -> list[str]:
     """Read the names of clips in a list, in the order of ``videos``."""
-    with reading(path, 'not a list of clips', kind=Fault):
+    with reading(path, 'not a list of clips'):
         names = path.read_text(encoding='utf-8-sig').split()
     if unknown := sorted({*names} - {*videos}):
-        raise Fault(f'{path}: {len(unknown)} clips are not in meta.json, such as {unknown[0]}')
+        raise FaultsError(path, f'{len(unknown)} clips are not in meta.json, such as {unknown[0]}')
     return [name for name in videos if name in {*names}]
 
 
 @converter
 def main(folder: Path, *, train: Path | None = None, val: Path | None = None, overwrite: Overwrite = False) -> None:
     meta = folder / 'meta.json'
-    with reading(meta, 'must hold videos.<clip>', kind=Fault):
+    with reading(meta, 'must hold videos.<clip>'):
         videos = {**load(meta)['videos']}
     lists = {part: read_list(path, videos) for part, path in (('train', train), ('val', val)) if path is not None}
     if not lists:
-        raise Fault('give a list of clips by --train, --val or both')
+        raise FaultsError('give a list of clips by --train, --val or both')
     for part, other in (('train', 'val'), ('val', 'train')):
         lists.setdefault(part, [name for name in videos if name not in lists.get(other, ())])
         if not lists[part]:
-            raise Fault(f'{meta}: no clip is left for {part}')
+            raise FaultsError(meta, f'no clip is left for {part}')
     if common := sorted({*lists['train']} & {*lists['val']}):
-        raise Fault(f'{val}: {len(common)} clips are also in {train}, such as {common[0]}')
+        raise FaultsError(val, f'{len(common)} clips are also in {train}, such as {common[0]}')
     paths = {part: folder / f'meta_{part}.json' for part in ('train', 'val')}
-    if existing := [path for path in paths.values() if path.exists() and not overwrite]:
-        raise Fault(*(f'{path}: already exists; --overwrite replaces it' for path in existing))
+    faults = Faults()
+    for path in paths.values():
+        if path.exists() and not overwrite:
+            faults.add(path, 'already exists; --overwrite replaces it')
+    faults.check()
     for part, path in paths.items():
         write_text(path, json.dumps(dict(videos={name: videos[name] for name in lists[part]})))
     print(', '.join(f'{len(lists[part]):,} clips in {path}' for part, path in paths.items()))

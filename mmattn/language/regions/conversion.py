@@ -9,7 +9,8 @@ from typing import Annotated
 
 from mmattn.language.regions.region_store import Regions, RegionStore, clip_boxes
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.utils.conversion import Fault, OutDir
+from mmattn.utils.conversion import OutDir
+from mmattn.utils.faults import Faults, FaultsError
 
 Float16 = Annotated[bool, 'store the features with half precision']
 
@@ -46,8 +47,11 @@ def digest_files(paths: Sequence[Path]) -> str:
 
 def describe_source(paths: Sequence[Path], *options: str) -> str:
     """Describe the command, its files, and options for ``store.json``. A missing file is a fault."""
-    if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
-        raise Fault(*absent)
+    faults = Faults()
+    for path in paths:
+        if not path.is_file():
+            faults.add(path, 'no such file')
+    faults.check()
     return ', '.join([Path(sys.argv[0]).name, *(path.name for path in paths), *options])
 
 
@@ -56,25 +60,22 @@ def write_images(
 ) -> None:
     """Write the regions of the images that the writer does not have, with the boxes clipped to the image if ``clip``.
 
-    ``images`` yields where an image is, for messages, its id, and a function that returns its regions. One ``Fault``
+    ``images`` yields where an image is, for messages, its id, and a function that returns its regions. A FaultsError
     lists all faults, such as an id that occurs twice. Images without a fault are written.
     """
-    faults: list[str] = []
+    faults = Faults()
     places: dict[str, str] = {}
     for source, image_id, read in images:
-        try:
+        with faults.catch(source):
             if image_id in places:
-                raise Fault(f'image {image_id} is also in {places[image_id]}')
+                raise FaultsError(f'image {image_id} is also in {places[image_id]}')
             if image_id not in writer:
                 regions = read()
                 if clip:
                     regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
                 writer.write(image_id, regions)
             places[image_id] = source  # an intact row may follow a damaged one of the same image
-        except (Fault, ValueError) as fault:
-            faults += [f'{source}: {reason}' for reason in fault.args]
-    if faults:
-        raise Fault(*faults)
+    faults.check()
 
 
 def write_store(
@@ -99,9 +100,10 @@ def write_store(
             try:
                 write_images(writer, images, clip)
             except BaseException as error:
-                skip = getattr(options, 'skip_damaged', None) if isinstance(error, Fault) else None
-                if skip and len(writer):
-                    print('\n  '.join([f'warning: left out {len(error.args)} images', *error.args]), file=sys.stderr)
+                skip = getattr(options, 'skip_damaged', None) if isinstance(error, FaultsError) else None
+                if skip and len(writer) and isinstance(error, FaultsError):
+                    lines = error.lines()
+                    print('\n  '.join([f'warning: left out {len(lines)} images', *lines]), file=sys.stderr)
                 else:
                     advice = '' if skip is None else ', with --skip-damaged to leave out what has a fault'
                     print(
@@ -110,7 +112,9 @@ def write_store(
                         file=sys.stderr,
                     )
                     raise
+    except FaultsError:
+        raise
     except ValueError as error:  # other arguments, or no image
-        raise Fault(str(error)) from error
+        raise FaultsError(str(error)) from error
     store = RegionStore(options.out_dir)
     print(f'{options.out_dir}: {len(store):,} images, {store.num_features:,} features per region')

@@ -14,8 +14,9 @@ from mmengine.config import Config
 from mmattn.engine import CfgOptions, Device, check_checkpoint, load_config
 from mmattn.language.regions.conversion import StoreOptions, digest_files, write_store
 from mmattn.language.regions.region_store import Regions
-from mmattn.utils.conversion import Fault, convert_all, files_below
+from mmattn.utils.conversion import convert_all, files_below
 from mmattn.utils.devices import check_device
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.images import open_whole, unreadable
 from mmattn.utils.progress import track
 
@@ -45,21 +46,20 @@ class ExtractionOptions(StoreOptions):
 
 
 def find_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
-    """Find images in files and folders: id → path, sorted by path within a folder. One ``Fault`` lists all faults."""
-    faults: list[str] = []
+    """Find images in files and folders: id → path, sorted by path within a folder. A FaultsError lists all faults."""
+    faults = Faults()
     images: dict[str, Path] = {}
     for place in places:
         paths = [place] if place.is_file() else [p for p in files_below(place) if p.suffix.lower() in SUFFIXES]
         if not paths:
-            faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
+            faults.add(place, 'no image in it' if place.is_dir() else 'no such file or folder')
         for path in paths:
             match = re.search(IMAGE_IDS[image_id], path.stem)
             if match is None:
-                faults.append(f'{path}: no number in its name, but --image-id is {image_id}')
+                faults.add(path, f'no number in its name, but --image-id is {image_id}')
             elif images.setdefault(match[1], path) != path:
-                faults.append(f'{path}: its id would be {match[1]}, as that of {images[match[1]]}')
-    if faults:
-        raise Fault(*faults)
+                faults.add(path, f'its id would be {match[1]}, as that of {images[match[1]]}')
+    faults.check()
     return images
 
 
@@ -69,14 +69,13 @@ def check_image(path: Path) -> None:
         with open(path, 'rb') as stream:
             open_whole(stream)
     except Exception as error:  # decoders raise many types
-        raise Fault(f'{path}: {unreadable(error)}') from error
+        raise FaultsError(path, unreadable(error)) from error
 
 
 def checked_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
-    """Find images as :func:`find_images` does, and check that all can be read. One ``Fault`` lists all bad files."""
+    """Find images as :func:`find_images` does, and check that all can be read. A FaultsError lists all bad files."""
     images = find_images(places, image_id)
-    if faults := convert_all([*images.values()], check_image):
-        raise Fault(*faults)
+    convert_all([*images.values()], check_image).check()
     return images
 
 

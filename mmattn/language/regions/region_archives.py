@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmattn.utils.conversion import Fault
-from mmattn.utils.faults import reading, shorten
+from mmattn.utils.faults import Faults, FaultsError, reading, shorten
 from mmattn.utils.progress import track
 
 from .region_store import Regions
@@ -30,21 +29,20 @@ REQUIRED = ('features', 'boxes', 'image_ids', 'sizes')
 
 
 def read_archive(path: Path) -> dict[str, Any]:
-    """Read the arrays of an archive by their long names. One ``Fault`` lists what is missing or does not fit."""
+    """Read the arrays of an archive by their long names. A FaultsError lists all that is missing or does not fit."""
     arrays: dict[str, Any] = {}
-    with reading(path, 'not a NumPy archive (.npz), or damaged', Fault), np.load(path, allow_pickle=False) as archive:
+    with reading(path, 'not a NumPy archive (.npz), or damaged'), np.load(path, allow_pickle=False) as archive:
         for name, short in NAMES.items():
             if name != short and {name, short} <= {*archive.files}:
-                raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
+                raise FaultsError(path, f'has both {name} and {short}, which are names of one array')
             key = name if name in archive.files else short
             if key in archive.files:
                 arrays[name] = archive[key]
                 if not isinstance(arrays[name], np.ndarray):  # NumPy returns the bytes of other files
                     raise ValueError(f'{key} is not an array')
-    if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in arrays]:
-        raise Fault(*missing)
+    Faults(path, [f'no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in arrays]).check()
     if arrays['features'].ndim != 3:
-        raise Fault(f'{path}: features must be (N, n, D); got {arrays["features"].shape}')
+        raise FaultsError(path, f'features must be (N, n, D); got {arrays["features"].shape}')
     images, regions, width = arrays['features'].shape
     shapes = dict(
         boxes=(images, regions, 4),
@@ -55,28 +53,26 @@ def read_archive(path: Path) -> dict[str, Any]:
         classes=(images, regions),
         scores=(images, regions),
     )
-    faults = [
-        f'{path}: {name} must be {shape} for features {(images, regions, width)}; got {arrays[name].shape}'
+    reasons = [
+        f'{name} must be {shape} for features {(images, regions, width)}; got {arrays[name].shape}'
         for name, shape in shapes.items()
         if name in arrays and arrays[name].shape != shape and not (name == 'step' and arrays[name].size == 1)
     ]
+    faults = Faults(path, reasons)
     if 'step' not in arrays and arrays['features'].dtype.kind != 'f':
-        faults.append(f'{path}: features of integers require step, by which they are multiplied')
+        faults.add(path, 'features of integers require step, by which they are multiplied')
     counts = arrays.get('num_regions', np.zeros(1, int))
     if counts.dtype.kind in 'iu' and counts.size and not 0 <= counts.min() <= counts.max() <= regions:
-        faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
+        faults.add(path, f'num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
     if arrays['sizes'].dtype.kind in 'iuf' and len(
         rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))
     ):
-        faults.append(f'{path}: sizes must be whole numbers; images {", ".join(shorten(rows, 5))} have other ones')
+        faults.add(path, f'sizes must be whole numbers; images {", ".join(shorten(rows, 5))} have other ones')
     kinds = {name: KINDS.get(name, 'iuf') for name in arrays}
-    faults += [
-        f'{path}: {name} must be {WORDS[kind]}; got {arrays[name].dtype}'
-        for name, kind in kinds.items()
-        if arrays[name].dtype.kind not in kind
-    ]
-    if faults:
-        raise Fault(*faults)
+    for name, kind in kinds.items():
+        if arrays[name].dtype.kind not in kind:
+            faults.add(path, f'{name} must be {WORDS[kind]}; got {arrays[name].dtype}')
+    faults.check()
     return arrays
 
 
@@ -110,22 +106,19 @@ def find_archives(folder: Path) -> list[Path]:
     return sorted(folder.glob('features_*.npz'))
 
 
-def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{}') -> dict[str, tuple[int, int]]:
+def image_sizes(archives: Sequence[Path], faults: Faults, id_format: str = '{}') -> dict[str, tuple[int, int]]:
     """Read width and height of all images by id. Faults of the archives are added to ``faults``."""
     sizes: dict[str, tuple[int, int]] = {}
     for path in archives:
-        try:
+        with faults.catch(path):
             arrays = read_archive(path)
-        except Fault as fault:
-            faults += fault.args
-        else:
             image_ids = map(id_format.format, arrays['image_ids'].tolist())
             sizes.update(zip(image_ids, map(tuple, arrays['sizes'].tolist())))
     return sizes
 
 
-def missing_regions(source: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
-    """Describe the fault if images of ``source`` have no regions, with the first five ids."""
+def missing_regions(image_ids: Iterable[str], stored: Container[str]) -> list[str]:
+    """Describe the fault if images have no regions, with the first five ids."""
     missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
     names = ', '.join(shorten(missing, 5))
-    return [f'{source}: {len(missing):,} images without regions: {names}'] if missing else []
+    return [f'{len(missing):,} images without regions: {names}'] if missing else []

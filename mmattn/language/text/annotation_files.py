@@ -5,13 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mmattn.utils.faults import reading
-
-T = TypeVar('T')
 
 
 def read_json(path: str | Path) -> Any:
@@ -24,22 +21,6 @@ def read_json(path: str | Path) -> Any:
         if re.search(r'\\u[dD]', text):  # half a character could not be written again
             json.dumps(content, ensure_ascii=False).encode()
         return content
-
-
-def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name: str) -> list[T]:
-    """Parse the entries of a list. Every entry that ``parse`` cannot parse adds a fault of ``name``."""
-    parsed: list[T] = []
-    if not isinstance(entries, list):
-        faults.append(f'{name}: not a list')
-        return parsed
-    for i, entry in enumerate(entries):
-        try:
-            parsed.append(parse(entry))
-        except KeyError as error:
-            faults.append(f'{name}[{i}]: no key {error}')
-        except (TypeError, AttributeError, ValueError, OverflowError) as error:  # the last of int(inf)
-            faults.append(f'{name}[{i}]: another layout ({error})')
-    return parsed
 
 
 def check_text(value: Any) -> str:

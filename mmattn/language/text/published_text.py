@@ -6,6 +6,8 @@ from itertools import zip_longest
 from pathlib import Path
 from xml.sax.saxutils import unescape
 
+from mmattn.utils.faults import Faults, FaultsError
+
 from .text_files import iter_lines
 
 Pair = tuple[str, str]  # a line of the source and its translation
@@ -31,9 +33,9 @@ def iter_table(path: Path, columns: tuple[int, int] = (1, 2)) -> Iterator[Pair]:
     for number, line in enumerate(iter_lines(path), 1):
         cells = line.split('\t') if line.strip() else [''] * max(columns)
         if len(cells) < max(columns):
-            raise ValueError(
-                f'{path}, line {number}: {len(cells)} column(s) separated by tabs, but columns {columns[0]} and '
-                f'{columns[1]} are read'
+            raise FaultsError(
+                f'{path}, line {number}',
+                f'{len(cells)} column(s) separated by tabs, but columns {columns[0]} and {columns[1]} are read',
             )
         yield cells[columns[0] - 1], cells[columns[1] - 1]
 
@@ -47,15 +49,15 @@ def read_segments(path: str | Path) -> list[str]:
     for number, line in enumerate(iter_lines(path), 1):
         texts = SEGMENT.findall(line)
         if not len(texts) == line.count('<seg ') == line.count('</seg>'):
-            raise ValueError(f'{path}, line {number}: expected <seg id="…">text</seg>; got {line.strip()!r}')
+            raise FaultsError(f'{path}, line {number}', f'expected <seg id="…">text</seg>; got {line.strip()!r}')
         segments += [unescape(text, {'&quot;': '"', '&apos;': "'"}).strip() for text in texts]
     return segments
 
 
-def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
+def find_files(folder: Path, names: Iterable[str], faults: Faults) -> dict[str, Path]:
     """Find files, with or without the suffix ``.gz``, in a folder and its subfolders.
 
-    Returns a dict from name to the path with the fewest folders above it, and a list with one fault per missing file.
+    Returns a dict from name to the path with the fewest folders above it. A missing file is a fault.
     """
     there: dict[str, Path] = {}
     for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
@@ -63,43 +65,38 @@ def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], lis
             there[path.name] = path  # the last is the nearest
     names = list(names)
     paths = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
-    return paths, [f'{folder}: no {name} or {name}.gz in it' for name in names if name not in paths]
+    faults.add(folder, *(f'no {name} or {name}.gz in it' for name in names if name not in paths))
+    return paths
 
 
 def find_pairs(
-    folder: Path, stems: Iterable[str], languages: Pair, suffix: str = ''
-) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    folder: Path, stems: Iterable[str], languages: Pair, faults: Faults, suffix: str = ''
+) -> dict[str, tuple[Path, Path]]:
     """Find the files ``stem.source`` and ``stem.target``, with a suffix, as :func:`find_files` does.
 
-    Returns a dict from stem to both paths, if both exist, and a list with one fault per missing file.
+    Returns a dict from stem to both paths, if both exist.
     """
     names = {stem: [f'{stem}.{language}{suffix}' for language in languages] for stem in stems}
-    paths, faults = find_files(folder, [name for both in names.values() for name in both])
-    pairs = {stem: (paths[a], paths[b]) for stem, (a, b) in names.items() if a in paths and b in paths}
-    return pairs, faults
+    paths = find_files(folder, [name for both in names.values() for name in both], faults)
+    return {stem: (paths[a], paths[b]) for stem, (a, b) in names.items() if a in paths and b in paths}
 
 
 def check_pairs(
-    pairs: Mapping[str, tuple[Path, Path]], read: Callable[[Path], Iterable[str]] = iter_lines
-) -> tuple[dict[str, int], list[str]]:
+    pairs: Mapping[str, tuple[Path, Path]], faults: Faults, read: Callable[[Path], Iterable[str]] = iter_lines
+) -> dict[str, int]:
     """Count the sentences of pairs of files, and collect the faults of all files.
 
-    Returns a dict from name to number of sentences, for the pairs without a fault, and a list of faults. ``read`` gets
-    the path of a file and returns its sentences.
+    Returns a dict from name to number of sentences, for the pairs without a fault. ``read`` gets the path of a file and
+    returns its sentences.
     """
     counts: dict[str, int] = {}
-    faults: list[str] = []
     for name, paths in pairs.items():
         lengths = []
         for path in paths:
-            try:
+            with faults.catch(path):
                 lengths.append(sum(1 for _ in read(path)))
-            except ValueError as error:
-                faults.append(str(error))
-            except OSError as error:
-                faults.append(f'{path}: {error.strerror or error}')
         if len(lengths) == 2 and lengths[0] != lengths[1]:
-            faults.append(f'{paths[0]}: {lengths[0]:,} sentences, but {paths[1]} has {lengths[1]:,}')
+            faults.add(paths[0], f'{lengths[0]:,} sentences, but {paths[1]} has {lengths[1]:,}')
         elif len(lengths) == 2:
             counts[name] = lengths[0]
-    return counts, faults
+    return counts

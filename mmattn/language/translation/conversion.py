@@ -11,7 +11,8 @@ from mmattn.language.text.preparation import prepare_corpus, prepare_test
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, languages
 from mmattn.language.text.text_files import iter_lines, read_record
-from mmattn.utils.conversion import Fault, output_folder, unpack
+from mmattn.utils.conversion import output_folder, unpack
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.optional import import_optional
 
 LANGUAGES = ('cs', 'de', 'en', 'fr')  # of Multi30k
@@ -69,20 +70,20 @@ def add_other_counts(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: argparse.Namespace) -> list[str]:
-    """Compare numbers of sentences by name with the release, and return the faults.
+def check_counts(
+    counts: Mapping[str, int], expected: Mapping[str, int], args: argparse.Namespace, faults: Faults
+) -> None:
+    """Compare numbers of sentences by name with the release.
 
     With ``--allow-other-counts``, differences are only printed. Names outside ``expected`` are not compared.
     """
-    faults = [
-        f'{name}: {count:,} sentences, the release has {expected[name]:,}'
-        for name, count in counts.items()
-        if count != expected.get(name, count)
-    ]
-    if args.allow_other_counts:
-        warn(faults)
-        return []
-    return [f'{fault} (--allow-other-counts)' for fault in faults]
+    for name, count in counts.items():
+        if count != expected.get(name, count):
+            text = f'{count:,} sentences, the release has {expected[name]:,}'
+            if args.allow_other_counts:
+                warn([f'{name}: {text}'])
+            else:
+                faults.add(name, f'{text} (--allow-other-counts)')
 
 
 def tokens_of_test(language: str, lowercase: bool, **moses: bool) -> Callable[[str], str]:
@@ -106,7 +107,7 @@ def corpus_folder(args: argparse.Namespace, sources: Sequence[Path], more: Seque
     for package in ('sacremoses', 'subword_nmt'):  # before archives are unpacked
         import_optional(package)
     if getattr(args, 'stems', None) and not args.vocab_from:
-        raise Fault('--test requires --vocab-from, the output of the converter on which the model was trained')
+        raise FaultsError('--test requires --vocab-from, the output of the converter on which the model was trained')
     sources = [*sources, *([args.vocab_from] if args.vocab_from else [])]
     names = 'train', 'val', 'test', 'val.raw', 'test.raw'
     written = {*('bpe.codes', 'vocabulary.txt', 'corpus.json'), *more}
@@ -114,8 +115,10 @@ def corpus_folder(args: argparse.Namespace, sources: Sequence[Path], more: Seque
     try:
         with output_folder(args.out_dir, args.overwrite, sources, written) as scratch:
             yield scratch
+    except FaultsError:
+        raise
     except ValueError as error:
-        raise Fault(str(error)) from error
+        raise FaultsError(str(error)) from error
 
 
 def convert_test(
@@ -131,27 +134,26 @@ def convert_test(
     language that the user asks for, or None for the language of ``--vocab-from``.
     """
     if args.merges is not None or args.lowercase is not None:
-        raise Fault(f'--merges and --lowercase are already set by {args.vocab_from}')
+        raise FaultsError(f'--merges and --lowercase are already set by {args.vocab_from}')
     record = read_record(args.vocab_from)
     languages = record['source'], record['target']
     if (direction := tuple(code or language for code, language in zip(chosen, languages))) != languages:
-        raise Fault(
-            f'{args.vocab_from}: translates {" to ".join(languages)}, not {" to ".join(direction)}, as asked for'
+        raise FaultsError(
+            args.vocab_from, f'translates {" to ".join(languages)}, not {" to ".join(direction)}, as asked for'
         )
     root = unpack(args.release, scratch)
     pairs: list[Pair] = []
-    faults: list[str] = []
+    faults = Faults()
     for stem in args.stems or stems:
-        segments = find_pairs(root, [stem], languages, '.xml')[0]
-        plain, missing = find_pairs(root, [stem], languages)
+        missing, wrong = Faults(), Faults()
+        plain = find_pairs(root, [stem], languages, missing)
+        both = plain or find_pairs(root, [stem], languages, Faults(), '.xml')
         read = iter_lines if plain else read_segments
-        both = plain or segments
-        wrong = check_pairs(both, read)[1] if both else missing
-        faults += wrong
-        if not wrong:
+        check_pairs(both, wrong, read)
+        faults.include(wrong if both else missing)
+        if both and not wrong:
             pairs += zip(*map(read, both[stem]))
-    if faults:
-        raise Fault(*faults)
+    faults.check()
     tokens = None
     if published:
         moses = {**record['moses'], 'normalize': False}

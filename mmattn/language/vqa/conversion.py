@@ -9,18 +9,15 @@ from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
 from mmattn.language.vqa.questions import Question, write_questions
 from mmattn.utils.conversion import output_folder, warn_of_test_set
+from mmattn.utils.faults import Faults
 
 Splits = dict[str, list[Question]]
 
 
-def read_lines(path: Path, faults: list[str]) -> list[str]:
+def read_lines(path: Path, faults: Faults) -> list[str]:
     """Read the lines of a text file, and add what is wrong with it to ``faults``."""
-    try:
+    with faults.catch(path):
         return text_files.read_lines(path)
-    except FileNotFoundError:
-        faults.append(f'{path}: no such file')
-    except ValueError as error:
-        faults.append(str(error))
     return []
 
 
@@ -42,23 +39,22 @@ def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
     return held
 
 
-def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
-    """List the files, ``name`` with {} for the split, that a folder lacks. 'train' requires 'val' or 'test'."""
+def check_splits(splits: Collection[str], folder: Path, name: str, faults: Faults) -> None:
+    """Find the files, ``name`` with {} for the split, that a folder lacks. 'train' requires 'val' or 'test'."""
     absent = [('train', 'val', 'test')] if not splits else [('val', 'test')] * (set(splits) == {'train'})
-    return [f'{folder}: no {" or ".join(map(name.format, names))} in it' for names in absent]
+    faults.add(folder, *(f'no {" or ".join(map(name.format, names))} in it' for names in absent))
 
 
-def archive_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
-    """List the faults of archives with region features or, without faults, the images that have no regions."""
-    faults: list[str] = []
+def check_archives(
+    splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str, faults: Faults
+) -> None:
+    """Check archives with region features and, if they are sound, find the images that have no regions."""
+    before = len(faults)
     stored = image_sizes(archives, faults, id_format)
-    if faults or not archives:
-        return faults
-    for split, questions in splits.items():
-        faults += missing_regions(
-            f'{archives[0].parent}, {split}', (question.image_id for question in questions), stored
-        )
-    return faults
+    if archives and len(faults) == before:
+        for split, questions in splits.items():
+            image_ids = (question.image_id for question in questions)
+            faults.add(f'{archives[0].parent}, {split}', *missing_regions(image_ids, stored))
 
 
 def write_set(

@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from mmattn.utils.conversion import Fault
+from mmattn.utils.faults import Faults, FaultsError
 
 
 def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
@@ -34,45 +34,41 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
         name = lines.pop(0)[0] if len(lines[0]) == 1 else path.stem
         points = np.array([complex(float(x), float(y)) for x, y in lines])
     except (OSError, ValueError, IndexError) as error:
-        raise Fault(f'{path}: not landmarks: {error}') from error
+        raise FaultsError(path, f'not landmarks: {error}') from error
     if count not in (None, len(points)):
-        raise Fault(f'{path}: {len(points)} points, but its header has n_points: {count}')
+        raise FaultsError(path, f'{len(points)} points, but its header has n_points: {count}')
     if not np.isfinite(points).all() or len(np.unique(points)) < 2:
-        raise Fault(f'{path}: points are not finite, all equal, or missing')
+        raise FaultsError(path, 'points are not finite, all equal, or missing')
     return name, points
 
 
-def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+def read_all_landmarks(folder: Path, names: Collection[str], faults: Faults) -> dict[str, np.ndarray]:
     """Read landmarks, name → complex array of shape (P,), from all ``.txt`` and ``.pts`` files below a folder.
 
-    The second result lists the faults, such as images without landmarks, or with another P.
+    Faults, such as images without landmarks, or with another P, are added to ``faults``.
     """
     if not folder.is_dir():
-        return {}, [f'{folder}: no such folder']
+        faults.add(folder, 'no such folder')
+        return {}
     missing_names = set(names)
     landmarks: dict[str, np.ndarray] = {}
     paths: dict[str, Path] = {}
-    broken: list[str] = []
-    faults: list[str] = []
+    broken = Faults()  # maybe other text files; faults only if landmarks are missing
     for path in sorted(path for path in folder.rglob('*') if path.suffix in ('.txt', '.pts')):
-        try:
+        with broken.catch(path):
             name, points = read_landmarks(path)
-        except Fault as fault:  # maybe another text file; a fault only if landmarks are missing
-            broken.extend(fault.args)
-            continue
-        if name in landmarks:
-            faults.append(f'{path}: a second file with the landmarks of {name}')
-        elif name in missing_names:
-            landmarks[name], paths[name] = points, path
+            if name in landmarks:
+                faults.add(path, f'a second file with the landmarks of {name}')
+            elif name in missing_names:
+                landmarks[name], paths[name] = points, path
     if missing := [name for name in names if name not in landmarks]:
-        faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]
+        faults.include(broken)
+        faults.add(folder, *(f'no landmarks of {name}' for name in missing))
     [(usual, _)] = Counter(map(len, landmarks.values())).most_common(1) or [(0, 0)]
-    faults += [
-        f'{paths[name]}: {len(points)} landmarks of {name}, but the others have {usual}'
-        for name, points in landmarks.items()
-        if len(points) != usual
-    ]
-    return landmarks, faults
+    for name, points in landmarks.items():
+        if len(points) != usual:
+            faults.add(paths[name], f'{len(points)} landmarks of {name}, but the others have {usual}')
+    return landmarks
 
 
 def mean_shape(shapes: np.ndarray) -> np.ndarray:
@@ -116,7 +112,7 @@ class Alignment:
 
     def __init__(self, landmarks: Mapping[str, np.ndarray], training: Collection[str], size: int, margin: float):
         if size < 1 or margin <= -0.5:
-            raise Fault(f'--size must be at least 1 and --margin more than -0.5; got {size} and {margin}')
+            raise FaultsError(f'--size must be at least 1 and --margin more than -0.5; got {size} and {margin}')
         mean = mean_shape(np.stack([landmarks[name] for name in training]))
         low, high = (complex(end(mean.real), end(mean.imag)) for end in (np.min, np.max))
         side = max((high - low).real, (high - low).imag) * (1 + 2 * margin)

@@ -11,7 +11,8 @@ from PIL import Image
 
 from mmattn.segmentation.conversion import copy_image, read_together, save_labels, size_text
 from mmattn.segmentation.face_parsing.alignment import Alignment, mostly_inside, read_all_landmarks
-from mmattn.utils.conversion import Fault, convert_all
+from mmattn.utils.conversion import convert_all
+from mmattn.utils.faults import Faults, FaultsError
 
 MARGIN = 'with --align: margin around the mean face on each side, as a share of its longer side; default: 0.5'
 Margin = Annotated[float | None, MARGIN]
@@ -30,46 +31,49 @@ class Face(NamedTuple):
 def alignment_options(align: object, size: int | None, margin: float | None, default_size: int) -> tuple[int, float]:
     """Return the size and margin of aligned faces. Giving them without ``--align`` is a fault."""
     if align is None and (size, margin) != (None, None):
-        raise Fault('--size and --margin are options of --align')
+        raise FaultsError('--size and --margin are options of --align')
     return default_size if size is None else size, 0.5 if margin is None else margin
 
 
 def read_lists(
-    folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None], allow_other_counts: bool
-) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Read split, name and ``file:line`` of every image, and collect faults.
+    folder: Path,
+    lists: Mapping[str, tuple[str, int]],
+    parse: Callable[[str], str | None],
+    allow_other_counts: bool,
+    faults: Faults,
+) -> list[tuple[str, str, str]]:
+    """Read split, name and ``file:line`` of every image, and add to ``faults`` what is wrong.
 
     ``lists`` maps a split to its file and the number of images in the release.
     """
     images: dict[str, tuple[str, str, str]] = {}
-    faults = []
     for split, (file, expected) in lists.items():
         try:
             lines = (folder / file).read_text(encoding='utf-8-sig').splitlines()
         except (OSError, UnicodeError) as error:
-            faults.append(f'{folder / file}: cannot be read: {error}')
+            faults.add(folder / file, f'cannot be read: {error}')
             continue
         before = len(images)
         for number, line in enumerate(lines, 1):
             name, location = parse(line.strip()), f'{folder / file}:{number}'
             if name is None:
-                faults += [f'{location}: invalid line: {line!r}'] if line.strip() else []
+                faults.add(location, *([f'invalid line: {line!r}'] if line.strip() else []))
             elif name in images:
-                faults.append(f'{location}: {name} is also in {images[name][2]}')
+                faults.add(location, f'{name} is also in {images[name][2]}')
             else:
                 images[name] = split, name, location
         if (count := len(images) - before) != expected:
-            text = f'{folder / file}: lists {count} images, the release has {expected}'
+            text = f'lists {count} images, the release has {expected}'
             if allow_other_counts and count:
-                print(f'warning: {text}', file=sys.stderr)
+                print(f'warning: {folder / file}: {text}', file=sys.stderr)
             else:
-                faults.append(f'{text} (--allow-other-counts)' if count else text)
-    return list(images.values()), faults
+                faults.add(folder / file, f'{text} (--allow-other-counts)' if count else text)
+    return list(images.values())
 
 
 def convert_faces(
     faces: Sequence[Face],
-    faults: Sequence[str],
+    faults: Faults,
     read_label: Callable[[Path], np.ndarray],
     palette: Sequence[Sequence[int]],
     out: Path,
@@ -81,35 +85,35 @@ def convert_faces(
 
     Args:
         faces (sequence of Face): the images of the lists.
-        faults (sequence of str): faults of the lists. Nothing is written if there are any.
-        read_label (Callable): reads the soft labels of a file, uint8 of shape (H, W) or (H, W, C), or raises ``Fault``.
-            The files of a face together have one channel per colour of the palette.
+        faults (Faults): faults of the lists. Nothing is written if there are any.
+        read_label (Callable): reads the soft labels of a file, uint8 of shape (H, W) or (H, W, C), or raises a
+            FaultsError. The files of a face together have one channel per colour of the palette.
         palette (sequence): colours of the labels.
         out (Path): folder to create.
         landmarks (Path, optional): folder of landmarks, to align the faces.
         size (int): side of aligned faces, in pixels.
         margin (float): margin around the mean face on each side, as a share of its longer side.
     """
-    faults, align = list(faults), None
+    align = None
     points: dict[str, np.ndarray] = {}
     if landmarks:
-        points, missing = read_all_landmarks(landmarks, [face.name for face in faces])
+        points = read_all_landmarks(landmarks, [face.name for face in faces], faults)
         training = [face.name for face in faces if face.split == 'train']
-        faults += missing
         if not faults:
             align = Alignment(points, training, size, margin)
 
     def convert(face: Face) -> None:
         image, labels, wrong = read_together(face.image, face.labels, read_label)
         if image is None:
-            wrong[0] += f', listed in {face.listed}'
-        elif face.name in points and not mostly_inside(points[face.name], image):
-            wrong.append(
-                f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; do '
-                'they belong to another size?'
+            by_path = wrong.by_path
+            by_path[str(face.image)][0] += f', listed in {face.listed}'
+            raise FaultsError(by_path)
+        if face.name in points and not mostly_inside(points[face.name], image):
+            wrong.add(
+                face.image,
+                f'most of its landmarks are outside its {size_text(image)} pixels; do they belong to another size?',
             )
-        if wrong or image is None:
-            raise Fault(*wrong)
+        wrong.check()
         if faults:
             return
         key, soft = f'{face.split}/{face.name}', np.dstack(labels)
@@ -123,8 +127,7 @@ def convert_faces(
         # In a tie, the first label wins; where all probabilities are 0, the background.
         save_labels(out / 'ann_dir' / f'{key}.png', soft.argmax(-1).astype(np.uint8), palette)
 
-    faults += convert_all(faces, convert)
-    if faults:
-        raise Fault(*faults)
+    faults.include(convert_all(faces, convert))
+    faults.check()
     if align:
         (out / 'alignment.json').write_text(json.dumps(align.record()), encoding='utf-8')

@@ -16,6 +16,7 @@ from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils import progress
+from mmattn.utils.faults import Faults
 
 from ..failing import failing
 from ..files import content
@@ -71,14 +72,14 @@ def test_segments(tmp_path):
 def test_files_are_found_in_subfolders(tmp_path):
     deep, near = write(tmp_path / 'a/b/x.en', ['1']), write(tmp_path / 'c/x.en', ['2'])
     packed = write(tmp_path / 'a/y.en.gz', [])
-    assert find_files(tmp_path, ['x.en', 'y.en']) == ({'x.en': near, 'y.en': packed}, [])
+    faults = Faults()
+    assert find_files(tmp_path, ['x.en', 'y.en'], faults) == {'x.en': near, 'y.en': packed}
+    assert not faults
     near.unlink()
-    found, faults = find_files(tmp_path, ['x.en', 'z.en', 'x.de'])
-    assert found == {'x.en': deep}
-    assert faults == [f'{tmp_path}: no {name} or {name}.gz in it' for name in ('z.en', 'x.de')]
-    pairs, faults = find_pairs(tmp_path, ['x', 'y'], ('en', 'de'))
-    assert pairs == {}
-    assert [fault.split()[2] for fault in faults] == ['x.de', 'y.de']
+    assert find_files(tmp_path, ['x.en', 'z.en', 'x.de'], faults) == {'x.en': deep}
+    assert faults.by_path == {str(tmp_path): [f'no {name} or {name}.gz in it' for name in ('z.en', 'x.de')]}
+    assert find_pairs(tmp_path, ['x', 'y'], ('en', 'de'), faults) == {}
+    assert 'no y.de or y.de.gz in it' in faults.by_path[str(tmp_path)]
 
 
 # Steps.
