@@ -1,7 +1,13 @@
 """The options of a component: the arguments of its constructor, and those that its ``**kwargs`` pass on."""
 
+from collections.abc import Callable
+from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import Any, TypeVar
+
+from .checks import check_options
+
+Init = TypeVar('Init', bound=Callable[..., None])
 
 
 def parameters(component: type) -> dict[str, Parameter]:
@@ -29,6 +35,26 @@ def parameters(component: type) -> dict[str, Parameter]:
             if not any(x.kind == x.VAR_KEYWORD for x in own):
                 return listed
     return listed | passed_on() | listed
+
+
+def checked_options(init: Init) -> Init:
+    """Decorate a constructor, so that the error for an unknown option names the class and the nearest option.
+
+    Example:
+        >>> class Dog:
+        ...     @checked_options
+        ...     def __init__(self, name='', legs=4): ...
+        >>> Dog(leg=3)
+        Traceback (most recent call last):
+        TypeError: Dog has no option 'leg'; did you mean legs?
+    """
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        check_options(type(self), options, parameters(type(self)))
+        init(self, *args, **options)
+
+    return checked  # type: ignore[return-value]
 
 
 class ShownOptions:

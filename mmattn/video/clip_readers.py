@@ -16,10 +16,10 @@ import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
-from mmattn.utils.faults import raise_faults, shorten
+from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import atomic_write, check_path, check_writable
 
-from .frame_files import find_faults, find_files, find_gaps, orientation, read_frame
+from .frame_files import check_frames, check_gaps, find_files, orientation, read_frame
 from .frame_names import sort_frames
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
@@ -94,11 +94,12 @@ class FrameFolder:
 
     def __init__(self, path: Path, frame_order: str | None = None) -> None:
         self.path = path
-        self.files, self._numbers, _, faults = find_files(path, Path(os.devnull), frame_order)
-        faults += find_gaps(self.files, self._numbers)
-        faults += find_faults(self.files, [])
+        faults = Faults()
+        self.files, self._numbers, _ = find_files(path, Path(os.devnull), frame_order, faults)
+        check_gaps(self.files, self._numbers, faults)
+        check_frames(self.files, [], faults)
+        faults.check()
         names = [file.stem for file in self.files]
-        raise_faults(f'the frames in {path}', faults)
         self.times = {number: i / self.frame_rate for i, number in enumerate(self._numbers)}
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))

@@ -10,16 +10,17 @@ from mmengine.fileio import load
 from mmengine.logging import print_log
 
 from mmattn.registry import DATASETS
-from mmattn.utils.faults import reading, shorten
+from mmattn.utils.faults import Faults, reading, shorten
+from mmattn.utils.options import ShownOptions, checked_options
 
-from .frame_files import find_faults, find_files, find_gaps
+from .frame_files import check_frames, check_gaps, find_files
 from .masks import VOID, doubtful_ids, object_ids, read_mask
 
 THREADS = 4  # more threads would wait for the global interpreter lock
 
 
 @DATASETS.register_module()
-class VideoFolderDataset(BaseDataset):
+class VideoFolderDataset(ShownOptions, BaseDataset):
     """Load clips from folders of frames and masks. Any frame may have a mask.
 
     ``JPEGImages/<clip>/<frame>.jpg`` belongs to ``Annotations/<clip>/<frame>.png``, whose values are the ids of the
@@ -65,6 +66,7 @@ class VideoFolderDataset(BaseDataset):
         ('cat', [0, 1])
     """
 
+    @checked_options
     def __init__(
         self,
         ann_file: str = '',
@@ -87,16 +89,16 @@ class VideoFolderDataset(BaseDataset):
         if not frames.is_dir():
             raise FileNotFoundError(f'no folder {frames}')
         names = self._clip_names(frames)
-        faults: list[str] = []
+        faults = Faults()
         clips = [self._clip(name or frames.name, frames / name, masks / name, faults) for name in names]
         if self.check_files:
             with ThreadPool(THREADS) as pool:
-                faults += (fault for clip_faults in pool.imap(self._check, clips) for fault in clip_faults)
+                for clip_faults in pool.imap(self._check, clips):
+                    faults.include(clip_faults)
         if not names:
-            faults.append(f'{self.ann_file}: lists no clip')
+            faults.add(self.ann_file, 'lists no clip')
         warnings = [clip.pop('warning') for clip in clips if 'warning' in clip]
-        if faults:
-            raise ValueError(f'{type(self).__name__}: {len(faults)} faults in its files:\n' + '\n'.join(faults))
+        faults.check()
         if warnings:
             print_log('\n'.join([f'{type(self).__name__}:', *shorten(warnings)]), 'current', logging.WARNING)
         if (
@@ -119,11 +121,10 @@ class VideoFolderDataset(BaseDataset):
             lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8-sig').splitlines()))
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
-    def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
-        frame_paths, numbers, mask_paths, file_faults = find_files(frames, masks, self.frame_order)
-        faults += file_faults
+    def _clip(self, name: str, frames: Path, masks: Path, faults: Faults) -> dict:
+        frame_paths, numbers, mask_paths = find_files(frames, masks, self.frame_order, faults)
         if not self.allow_gaps:
-            faults += find_gaps(frame_paths, numbers)
+            check_gaps(frame_paths, numbers, faults)
         clip = dict(
             clip=name,
             frame_paths=list(map(str, frame_paths)),
@@ -135,28 +136,28 @@ class VideoFolderDataset(BaseDataset):
             categories={},
         )
         if frame_paths and not clip['given_positions']:
-            faults.append(f'{masks}: no mask for any frame of {frames}')
+            faults.add(masks, f'no mask for any frame of {frames}')
         return clip
 
-    def _check(self, clip: dict[str, Any]) -> list[str]:
-        faults = list(find_faults([*map(Path, clip['frame_paths'])], [*map(Path, filter(None, clip['mask_paths']))]))
+    def _check(self, clip: dict[str, Any]) -> Faults:
+        faults = Faults()
+        check_frames([*map(Path, clip['frame_paths'])], [*map(Path, filter(None, clip['mask_paths']))], faults)
         masks = [clip['mask_paths'][i] for i in clip['given_positions'] if clip['mask_paths'][i]]
         if not faults and masks:
-            try:  # masks are decoded up to the first one that shows an object
+            with faults.catch():  # masks are decoded up to the first one that shows an object
                 shown = next((path for path in masks if object_ids(read_mask(path, self.single_object))), None)
                 fault, warning = ('', '') if self.single_object or shown is None else doubtful_ids(shown)
                 if fault:
-                    faults.append(f'{shown}: {fault}')
+                    faults.add(shown, fault)
                 if warning:
                     clip['warning'] = f'{shown}: {warning}'
                 if shown is None:
-                    faults.append(
-                        f'{masks[0]}: shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
+                    faults.add(
+                        masks[0],
+                        'shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
                         if len(masks) == 1
-                        else f'{masks[0]} … {Path(masks[-1]).name}: {len(masks)} masks without an object'
+                        else f'to {Path(masks[-1]).name}: {len(masks)} masks without an object',
                     )
-            except ValueError as error:
-                faults.append(str(error))
         return faults
 
 
@@ -170,6 +171,7 @@ class DAVISDataset(VideoFolderDataset):
     Args:
         ann_file (str): list of clips.
         resolution (str): name of the folders of frames and masks. Defaults to '480p'.
+        **kwargs: as in :class:`VideoFolderDataset`, with ``data_prefix`` for folders of other names.
 
     Example:
         >>> import numpy as np
@@ -187,10 +189,10 @@ class DAVISDataset(VideoFolderDataset):
         prefix = dict(img_path=f'JPEGImages/{resolution}', mask_path=f'Annotations/{resolution}')
         super().__init__(ann_file=ann_file, data_prefix=kwargs.pop('data_prefix', prefix), **kwargs)
 
-    def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
+    def _clip(self, name: str, frames: Path, masks: Path, faults: Faults) -> dict:
         clip = super()._clip(name, frames, masks, faults)
         if clip['given_positions'] and clip['given_positions'][0] != 0:
-            faults.append(f'{masks}: no mask for the first frame, {Path(clip["frame_paths"][0]).name}')
+            faults.add(masks, f'no mask for the first frame, {Path(clip["frame_paths"][0]).name}')
         clip['given_positions'] = clip['given_positions'][:1]
         return clip
 
@@ -209,6 +211,8 @@ class YouTubeVOSDataset(VideoFolderDataset):
         ann_file (str): JSON file of ``videos.<clip>.objects.<id>.{category, frames}``. Defaults to 'meta.json'.
         seen (str, optional): ``meta.json`` of the training split, relative to ``data_root``. Its categories are seen,
             all other categories unseen. Defaults to None: categories are not distinguished.
+        allow_gaps (bool): allow frame numbers with unequal steps. Defaults to True.
+        **kwargs: as in :class:`VideoFolderDataset`.
 
     Example:
         >>> import numpy as np
@@ -223,9 +227,9 @@ class YouTubeVOSDataset(VideoFolderDataset):
         {1: 'cat'}
     """
 
-    def __init__(self, ann_file: str = 'meta.json', seen: str | None = None, **kwargs) -> None:
+    def __init__(self, ann_file: str = 'meta.json', seen: str | None = None, allow_gaps: bool = True, **kwargs) -> None:
         self.seen = seen
-        super().__init__(ann_file=ann_file, **{'allow_gaps': True, **kwargs})
+        super().__init__(ann_file=ann_file, allow_gaps=allow_gaps, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         """Find and check the files of all clips."""
@@ -248,14 +252,15 @@ class YouTubeVOSDataset(VideoFolderDataset):
     def _clip_names(self, frames: Path) -> list[str]:
         return list(self._videos)
 
-    def _check(self, clip: dict[str, Any]) -> list[str]:
+    def _check(self, clip: dict[str, Any]) -> Faults:
         faults = super()._check(clip)
         masks = [clip['mask_paths'][i] for i in clip['given_positions']]
         if not faults and all(masks):  # a missing mask is already reported
-            try:
-                shown = {i for path in masks for i in object_ids(read_mask(path, self.single_object))}
-            except ValueError as error:
-                return [str(error)]
+            shown: set[int] = set()
+            with faults.catch():
+                shown.update(i for path in masks for i in object_ids(read_mask(path, self.single_object)))
+            if faults:
+                return faults
             lost = [i for i, thing in self._videos[clip['clip']]['objects'].items() if int(i) not in shown]
             unknown = shown - {*map(int, self._videos[clip['clip']]['objects'])}
             for ids, text in (
@@ -268,22 +273,18 @@ class YouTubeVOSDataset(VideoFolderDataset):
                     print_log(message, 'current', logging.WARNING)
         return faults
 
-    def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
+    def _clip(self, name: str, frames: Path, masks: Path, faults: Faults) -> dict:
         clip = super()._clip(name, frames, masks, faults)
         objects = self._videos[name]['objects']
         position = {Path(path).stem: i for i, path in enumerate(clip['frame_paths'])}
         listed = sorted({frame for thing in objects.values() for frame in thing['frames']}, key=_order)
         begins = sorted({min(thing['frames'], key=_order) for thing in objects.values() if thing['frames']}, key=_order)
-        faults += (
-            f'{frames / frame}.jpg: no such frame, but {self.ann_file} lists it'
-            for frame in listed
-            if position and frame not in position
-        )
-        faults += (
-            f'{masks / frame}.png: no such mask, but an object begins at this frame'
-            for frame in begins
-            if frame in position and not clip['mask_paths'][position[frame]]
-        )
+        for frame in listed:
+            if position and frame not in position:
+                faults.add(f'{frames / frame}.jpg', f'no such frame, but {self.ann_file} lists it')
+        for frame in begins:
+            if frame in position and not clip['mask_paths'][position[frame]]:
+                faults.add(f'{masks / frame}.png', 'no such mask, but an object begins at this frame')
         clip.update(
             given_positions=[position[frame] for frame in begins if frame in position],
             output_positions=[position[frame] for frame in listed if frame in position],

@@ -9,6 +9,7 @@ import mmcv
 import numpy as np
 from PIL import Image
 
+from mmattn.utils.faults import Faults
 from mmattn.utils.files import find_copies
 from mmattn.utils.images import ORIENTATION, decoding, deep_picture_fault, open_whole, unreadable
 
@@ -43,80 +44,76 @@ def orientation(path: Path) -> int:
 
 
 def find_files(
-    frames: Path, masks: Path, frame_order: str | None = None
-) -> tuple[list[Path], list[int], list[Path | None], list[str]]:
+    frames: Path, masks: Path, frame_order: str | None, faults: Faults
+) -> tuple[list[Path], list[int], list[Path | None]]:
     """Find the frames of a clip in order, and the masks that have the same names. The folder of masks need not exist.
 
     Frames are in the order of :func:`~mmattn.video.frame_names.sort_frames`, whose ``reading`` is ``frame_order``. The
-    results are the frames, their numbers counted from the first frame, the mask of each frame or None, and the faults.
-    Faults are a folder without frames, frames of one number, copies of a frame under a name of another form, masks
-    without a frame, and names that differ only in the suffix.
+    results are the frames, their numbers counted from the first frame, and the mask of each frame or None. Faults are a
+    folder without frames, frames of one number, copies of a frame under a name of another form, masks without a frame,
+    and names that differ only in the suffix.
     """
     unsorted = list(find_images(frames))
     if not unsorted:
         kinds = ', '.join(sorted(SUFFIXES))
-        reason = f'no frames in this folder, that is, no files {kinds}' if frames.is_dir() else 'no such folder'
-        return [], [], [], [f'{frames}: {reason}']
+        missing = f'no frames in this folder, that is, no files {kinds}' if frames.is_dir() else 'no such folder'
+        faults.add(frames, missing)
+        return [], [], []
     paths, in_names, _ = sort_frames(unsorted, frame_order)
     numbers = [number - in_names[0] for number in in_names]
-    faults = [
-        f'{paths[i]}: has the same number as {paths[i - 1].name}'
-        for i in range(1, len(paths))
-        if numbers[i] == numbers[i - 1]
-    ]
-    faults += _copies_among_frames(paths)
+    for i in range(1, len(paths)):
+        if numbers[i] == numbers[i - 1]:
+            faults.add(paths[i], f'has the same number as {paths[i - 1].name}')
+    _check_copies(paths, faults)
     by_name: dict[str, Path] = {}
     for path in sorted(find_images(masks)):
         if path.stem in by_name:
-            faults.append(f'{path}: has the same name as {by_name[path.stem].name}, except for the suffix')
+            faults.add(path, f'has the same name as {by_name[path.stem].name}, except for the suffix')
         by_name[path.stem] = path
     names = {path.stem for path in paths}
     if len(names) < len(paths):
-        faults.append(f'{frames}: frames must differ in name, not only in suffix')
-    faults += [f'{path}: no frame {name}.* in {frames}' for name, path in by_name.items() if name not in names]
-    return paths, numbers, [by_name.get(path.stem) for path in paths], faults
+        faults.add(frames, 'frames must differ in name, not only in suffix')
+    for name, path in by_name.items():
+        if name not in names:
+            faults.add(path, f'no frame {name}.* in {frames}')
+    return paths, numbers, [by_name.get(path.stem) for path in paths]
 
 
-def _copies_among_frames(paths: list[Path]) -> list[str]:
+def _check_copies(paths: list[Path], faults: Faults) -> None:
     """Find copies of frames. Frames of a still scene may be equal, so that a copy also has a name of another form."""
     forms = {path: re.sub(r'\d+', '0', path.stem) for path in paths}
     usual, count = Counter(forms.values()).most_common(1)[0]
     if not len(paths) / 2 <= count < len(paths):
-        return []
-    return [
-        f'{copy}: a copy of {original.name}; remove it'
-        for original, *copies in find_copies(paths)
-        for copy in copies
-        if forms[copy] != usual and original.stem in copy.stem
-    ]
+        return
+    for original, *copies in find_copies(paths):
+        for copy in copies:
+            if forms[copy] != usual and original.stem in copy.stem:
+                faults.add(copy, f'a copy of {original.name}; remove it')
 
 
-def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
-    """List the gaps in the frame numbers as faults. The regular step is the smallest step between two numbers."""
+def check_gaps(frames: list[Path], numbers: list[int], faults: Faults) -> None:
+    """Find gaps in the frame numbers. The regular step is the smallest step between two numbers."""
     steps = np.diff(numbers)
-    if not len(steps) or steps.min() == 0:
-        return []
-    step = steps.min()
-    return [
-        f'{frames[i + 1]}: follows {frames[i].name}; frames missing between them: {(steps[i] - 1) // step}'
-        for i in np.flatnonzero(steps > step)
-    ]
+    if len(steps) and (step := steps.min()):
+        for i in np.flatnonzero(steps > step):
+            missing = (steps[i] - 1) // step
+            faults.add(frames[i + 1], f'follows {frames[i].name}; frames missing between them: {missing}')
 
 
-def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
+def check_frames(frames: list[Path], masks: list[Path], faults: Faults) -> None:
     """Check that the files of a clip are readable, complete, of one size and of a suitable mode. Few are decoded."""
     first = None
     for path, is_mask in (*((path, False) for path in frames), *((path, True) for path in masks)):
         try:
             size, fault = _read_header(path, is_mask)
         except Exception as error:  # decoders raise exceptions of many types
-            yield f'{path}: {unreadable(error)}'
+            faults.add(path, unreadable(error))
             continue
         first = first or (path, size)
         if size != first[1]:
-            yield f'{path}: {size[0]}×{size[1]}; {first[0].name} is {first[1][0]}×{first[1][1]} (width×height)'
+            faults.add(path, f'{size[0]}×{size[1]}; {first[0].name} is {first[1][0]}×{first[1][1]} (width×height)')
         if fault:
-            yield f'{path}: {fault}'
+            faults.add(path, fault)
 
 
 def find_images(folder: Path) -> Iterator[Path]:

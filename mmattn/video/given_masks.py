@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from mmengine.logging import print_log
 
-from mmattn.utils.faults import raise_faults
+from mmattn.utils.faults import Faults
 from mmattn.utils.files import check_path
 
 from .clip_readers import Clip, split_number
@@ -58,28 +58,29 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
 
     by_frame: dict[int, tuple[Path, bool]] = {}
     unnumbered: Path | None = None
-    faults = []
+    faults = Faults()
     for mask in listed:
         path = mask.path
         try:
             number = find_frame(mask)
         except ValueError as error:
-            faults.append(f'{path}: {error}')
+            faults.add(path, str(error))
             continue
         if number is None and (unnumbered or not (mask.alone or len(listed) == 1)):
-            faults.append(
-                f'{path}: its frame is unknown; name it like its frame, or append @ and the number: {path.name}@20'
+            faults.add(
+                path, f'its frame is unknown; name it like its frame, or append @ and the number: {path.name}@20'
             )
             continue
         if number is None:
             unnumbered, number = path, 0
         if number in by_frame:
-            faults.append(
-                f'{path}: belongs to the same frame as {by_frame[number][0]}; a frame has one mask, in which each '
-                'object has its own id'
+            faults.add(
+                path,
+                f'belongs to the same frame as {by_frame[number][0]}; a frame has one mask, in which each '
+                'object has its own id',
             )
         by_frame.setdefault(number, (path, mask.alone))
-    raise_faults('the masks', faults)
+    faults.check()
     return dict(sorted(by_frame.items()))
 
 
@@ -89,27 +90,28 @@ def read_masks(
     """Read the masks that show an object: uint8 ``(H, W)``, by frame number. Faults of all masks are listed."""
     masks: dict[int, np.ndarray] = {}
     earlier: set[int] = set()
-    begun, faults = [], []
+    begun, faults = [], Faults()
     corrected: dict[int, list[tuple[Path, bool]]] = {}
     for number, (path, alone) in paths.items():
         try:
             mask = _read(path, single_object, colours)
         except FileNotFoundError:
-            faults.append(f'{path}: no such file{_spelling(path)}')
+            faults.add(path, f'no such file{_spelling(path)}')
             continue
         except (OSError, ValueError) as error:
-            faults.append(f'{error}{"" if single_object or colours else _painting(path)}')
+            faults.add('', f'{error}{"" if single_object or colours else _painting(path)}')
             continue
         ids = object_ids(mask)
         if mask.shape != clip.size:
-            faults.append(
-                f'{path}: {mask.shape[1]}×{mask.shape[0]}; the frames of {clip.path} are '
-                f'{clip.size[1]}×{clip.size[0]} (width×height)'
+            faults.add(
+                path,
+                f'{mask.shape[1]}×{mask.shape[0]}; the frames of {clip.path} are '
+                f'{clip.size[1]}×{clip.size[0]} (width×height)',
             )
         elif alone and not ids:
             is_void = not (single_object or colours) and read_mask(path, True).any()
             hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)' if is_void else ''
-            faults.append(f'{path}: shows no object{hint}')
+            faults.add(path, f'shows no object{hint}')
         new = [i for i in ids if i not in earlier]
         if ids:
             masks[number] = mask
@@ -122,12 +124,14 @@ def read_masks(
                 f'frame {clip.name(number)} on'
             )
         fault, warnings = _doubts(path, mask, new, single_object, bool(colours))
-        faults += [f'{path}: {fault}'] if fault else []
+        if fault:
+            faults.add(path, fault)
         for warning in warnings:
             print_log(f'{path}: {warning}', 'current', logging.WARNING)
     if not (masks or faults):
-        faults = [f'{path}: shows no object' for path, _ in paths.values()]
-    raise_faults('the masks', faults)
+        for path, _ in paths.values():
+            faults.add(path, 'shows no object')
+    faults.check()
     print_log('\n'.join(begun), 'current')
     for i, files in sorted(corrected.items()):
         (first, _), (last, _) = files[0], files[-1]

@@ -314,7 +314,8 @@ def test_copies_are_found_by_their_bytes(check, root, warned, capsys, name):
     assert capsys.readouterr().err.strip() == f'warning: 1 images are copies: {images}/{name}.png of sound_0.png'
     is_named_after = 'sound_0' in name and '/' not in name
     copied = [f'{images / name}.png: a copy of sound_0.png; remove it'] * is_named_after
-    assert find_files(images, root / 'none')[-1] == copied
+    find_files(images, root / 'none', None, faults := Faults())
+    assert [f'{path}: {reason}' for path, reasons in faults.by_path.items() for reason in reasons] == copied
 
 
 def test_a_copy_of_a_training_image_may_not_be_validated(check, root):

@@ -150,11 +150,11 @@ def test_all_faults_are_told_at_once_before_work(tmp_path):
     (tmp_path / 'ImageSets/val.txt').write_text('\n'.join([*names, 'none', '']))
     assert len(DAVISDataset('ImageSets/train.txt', '240p', data_root=str(tmp_path))) == len(names)
     expected = break_files(tmp_path)
-    with pytest.raises(ValueError, match=f'DAVISDataset: {len(expected)} faults in its files:\n') as raised:
+    with pytest.raises(ValueError, match=f'^{len(expected)} faults:\n') as raised:
         davis(tmp_path)
-    told = str(raised.value).splitlines()[1:]
+    told = raised.value.lines()
     assert [sum(line.startswith(fault) for line in told) for fault in expected] == [1] * len(expected), told
-    with pytest.raises(ValueError, match='DAVISDataset: 10 faults'):  # what costs no reading
+    with pytest.raises(ValueError, match='10 faults'):  # what costs no reading
         davis(tmp_path, check_files=False)
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmattn.utils.faults import Faults
 from mmattn.video import frame_names
-from mmattn.video.frame_files import find_files, find_gaps
+from mmattn.video.frame_files import check_gaps, find_files
 
 # Names in the order of time, and their numbers.
 ORDERS = {
@@ -50,22 +51,24 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize(('names', 'numbers'), ORDERS.values(), ids=ORDERS)
 def test_frames_are_in_the_order_of_their_numbers(folder, names, numbers):
-    paths, actual, _, faults = find_files(folder(sorted(names)), folder([]) / 'none')
+    paths, actual, _ = find_files(folder(sorted(names)), folder([]) / 'none', None, faults := Faults())
     assert [path.stem for path in paths] == names
     assert actual == numbers
-    assert faults == []
+    assert not faults
 
 
 def test_a_gap_is_between_frames_that_exist(folder):
-    paths, numbers, _, _ = find_files(folder(['a08_x2', 'a09_x2', 'a12_x2']), folder([]) / 'none')
+    paths, numbers, _ = find_files(folder(['a08_x2', 'a09_x2', 'a12_x2']), folder([]) / 'none', None, Faults())
     assert numbers == [0, 1, 4]
-    (gap,) = find_gaps(paths, numbers)
-    assert gap.endswith('a12_x2.png: follows a09_x2.png; frames missing between them: 2')
+    check_gaps(paths, numbers, faults := Faults())
+    assert faults.by_path == {str(paths[2]): ['follows a09_x2.png; frames missing between them: 2']}
 
 
 def test_frames_of_one_number_are_a_fault(folder):
     path = folder(['1', '01'])
-    assert 'has the same number as' in find_files(path, path / 'none')[3][0]
+    find_files(path, path / 'none', None, faults := Faults())
+    [[fault]] = faults.by_path.values()
+    assert 'has the same number as' in fault
 
 
 def test_an_option_chooses_where_names_can_be_read_in_two_ways(folder, monkeypatch):
@@ -75,7 +78,7 @@ def test_an_option_chooses_where_names_can_be_read_in_two_ways(folder, monkeypat
     path = folder(names)
 
     def order(reading):
-        return [path.stem for path in find_files(path, path / 'none', reading)[0]]
+        return [path.stem for path in find_files(path, path / 'none', reading, Faults())[0]]
 
     assert order(None) == order('decimals') == sorted(names)
     assert order('numbers') == names
@@ -86,6 +89,6 @@ def test_an_option_chooses_where_names_can_be_read_in_two_ways(folder, monkeypat
 def test_an_unknown_reading(folder):
     path = folder(['1', '2'])
     with pytest.raises(ValueError, match=r'frame_order must be one of day first, .*numbers.*text; got .number.'):
-        find_files(path, path / 'none', 'number')
+        find_files(path, path / 'none', 'number', Faults())
     with pytest.raises(ValueError, match=r"frame_order='letters': the names cannot be read so, such as 1\.png"):
-        find_files(path, path / 'none', 'letters')
+        find_files(path, path / 'none', 'letters', Faults())
