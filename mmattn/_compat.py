@@ -56,6 +56,12 @@ def set_checkpoint_path(runner: Runner, path: str | None) -> None:
     runner._load_from = path
 
 
+def built_data_loaders(runner: Runner) -> dict[str, DataLoader]:
+    """Get the data loaders that a Runner has built, by key of the config. Its public properties would build others."""
+    loops = {f'{part}_dataloader': getattr(runner, f'_{part}_loop', None) for part in ('train', 'val', 'test')}
+    return {key: loop.dataloader for key, loop in loops.items() if loop is not None and not isinstance(loop, dict)}
+
+
 @contextmanager
 def replaced_in_config(run: Callable, load: Callable, evaluate: Callable) -> Iterator[None]:
     """Replace how mmengine's ``Config`` evaluates a file and its bases, within the block. It has no public hooks.

@@ -1,7 +1,10 @@
 """Small images and texts in the layouts of the data sets that the shipped configs name."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
+from mmattn.utils.faults import Faults
 from reproduction import rehearsal_data
 from reproduction.language_releases import CAPTION_WORDS as WORDS
 from reproduction.language_releases import captions as _captions
@@ -142,3 +145,11 @@ def make_all(root):
     for name in ('coco_qa', 'daquar', 'easy_vqa'):
         questions(root / name, answers=1, pictures=name == 'easy_vqa')
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}
+
+
+def misfits(*data_sets, **model):
+    """What a model with these attributes does not accept of data sets, by path."""
+    faults = Faults()
+    for data_set in data_sets:
+        data_set.check_for_model(SimpleNamespace(modules=list, **model), faults)
+    return faults.by_path

@@ -20,7 +20,7 @@ from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
 from mmattn.utils.component_type import type_name
-from mmattn.utils.faults import one_line, shorten
+from mmattn.utils.faults import Faults, one_line, shorten
 
 from .data_sets import (
     CACHE,
@@ -95,25 +95,25 @@ class DetDataCheckHook(DataCheckHook):
         self.allow_copies = allow_copies
         self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
 
-    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
+    def check_data(self, runner: Runner, loaders: tuple[str, ...], faults: Faults) -> None:
         """Check annotations and images of the data loaders, and that every class has a box."""
         parts: list[Part] = []
-        faults: list[Fault] = []
+        of_annotations: list[Fault] = []
         for where, dataset in data_sets(runner.cfg, loaders, BaseDetDataset):
-            faults += _read(where, dataset, parts)
-        faults += _evaluator_faults(runner.cfg, parts)
-        yield from faults
+            of_annotations += _read(where, dataset, parts)
+        of_annotations += _evaluator_faults(runner.cfg, parts)
+        faults.extend(of_annotations)
         files = {part.where: _image_files(part) for part in parts}
         if 'train_dataloader' in loaders:
             paths = image_paths(runner.cfg, ('test_dataloader',), BaseDetDataset)
             files |= {where: [ImageFile(path, 'cv2', 'color') for path in listed] for where, listed in paths.items()}
         facts, _ = inspect_files(dict.fromkeys(chain(*files.values())), Path(runner.work_dir) / CACHE)
         for part in parts:
-            yield from _image_faults(part, files[part.where], facts)
+            faults.extend(_image_faults(part, files[part.where], facts))
             log_doubts(part.where, files[part.where], facts, 'images')
-        yield from repeated_images(files, facts, self.allow_copies)
-        incomplete = {loader_name(where) for where, _ in faults}
-        yield from _absent([part for part in parts if part.loader not in incomplete], self.allow_absent)
+        faults.extend(repeated_images(files, facts, self.allow_copies))
+        incomplete = {loader_name(where) for where, _ in of_annotations}
+        faults.extend(_absent([part for part in parts if part.loader not in incomplete], self.allow_absent))
         log(f'{sum(len(part.samples) for part in parts)} images with their boxes')
 
 

@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
 from mmattn.utils.component_type import component_class
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import find_copies
 
 from .images import Facts, ImageFile
@@ -25,16 +25,12 @@ Fault = tuple[str, str]  # a path, or a place in the config, and what is wrong t
 
 @runtime_checkable
 class CheckableDataset(Protocol):
-    """A class of data sets with a check of its own.
+    """A data set with a check of its own: the constructor raises what is wrong with its files, all at once."""
 
-    The check sees configs, because ``tools/train.py`` runs it before it builds the data sets.
-    """
+    def check_for_model(self, model: Any, faults: Faults) -> None:
+        """Add to ``faults`` what does not fit the model, and what takes too long to check in every process.
 
-    @classmethod
-    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Check the data sets of this class, and whether they fit the model. Return path → faults.
-
-        ``cfgs`` are the configs of all data sets of this class. ``model`` has no wrapper of distributed training.
+        ``model`` has no wrapper of distributed training.
         """
 
 

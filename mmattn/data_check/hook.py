@@ -4,6 +4,7 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,15 @@ from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
 from mmattn._compat import checkpoint_path
-from mmattn.utils.component_type import component_class
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.model_wrappers import unwrapped
 from mmattn.utils.trained_model import warn_of_differences
 
-from .data_sets import CheckableDataset, Fault, data_sets
+from .data_sets import CheckableDataset, Fault, data_sets, loader_name
 from .metrics import metric_faults, monitor_faults
 from .schedules import check_schedules
 
@@ -33,7 +32,7 @@ META_KEYS = ('classes', 'palette')
 class DataCheckHook(Hook):
     """Check the data sets of a run before its first iteration, and list all faults in one error.
 
-    A subclass checks the data sets of one library. A class of data sets can also bring a check of its own, see
+    A subclass checks the data sets of one library. A data set can also bring a check of its own, see
     :class:`~mmattn.data_check.data_sets.CheckableDataset`. The ValueError lists up to 20 faults. All faults are written
     to ``data_check.txt`` in the work dir. The main process checks. All processes raise.
 
@@ -59,25 +58,25 @@ class DataCheckHook(Hook):
         self._classes: list[str] = []  # from the checkpoint
 
     @abstractmethod
-    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Yield path, or place in the config, and reason for the data loaders with these keys in the config."""
+    def check_data(self, runner: Runner, loaders: tuple[str, ...], faults: Faults) -> None:
+        """Add to ``faults`` what is wrong with the data of data loaders, by file or place in the config."""
 
     def faults_by_path(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
         """Collect the faults of files, data sets and config: path, or place in the config → reasons.
 
         ``loaders`` are keys of the config, such as 'train_dataloader'.
         """
-        faults: dict[str, dict[str, None]] = {}
-        text_faults = [*classes_as_text(runner.cfg, loaders)]
-        for path, reason in (
-            *(text_faults or self.find_faults(runner, loaders)),  # libraries would read such classes letter by letter
-            *data_set_faults(runner, loaders),
-            *metric_faults(runner.cfg),
-            *(monitor_faults(runner.cfg) if 'train_dataloader' in loaders else ()),
-            *meta_faults(runner.cfg, loaders),
-        ):
-            faults.setdefault(path, {})[reason] = None
-        return {path: list(reasons) for path, reasons in faults.items()}
+        faults = Faults()
+        faults.extend(classes_as_text(runner.cfg, loaders))
+        sound = not faults  # libraries would read such classes letter by letter
+        check_data_sets(runner, loaders, faults)
+        if sound:
+            self.check_data(runner, loaders, faults)
+        faults.extend(metric_faults(runner.cfg))
+        if 'train_dataloader' in loaders:
+            faults.extend(monitor_faults(runner.cfg))
+        faults.extend(meta_faults(runner.cfg, loaders))
+        return faults.by_path
 
     def before_loops(self, runner: Runner) -> None:
         """Check the data of training and validation."""
@@ -129,6 +128,10 @@ class DataCheckHook(Hook):
             report.unlink(missing_ok=True)  # the report of an earlier run
             if lines:
                 write_text(report, ''.join(f'{line}\n' for line in lines))
+        else:  # as the main process does in its check, since a sampler may exchange its seed
+            for loader in checkable_loaders(runner, loaders):
+                with suppress(OSError, ValueError):
+                    getattr(runner, loader)
         shared = [lines]
         broadcast_object_list(shared)
         (lines,) = shared
@@ -144,14 +147,28 @@ class DataCheckHook(Hook):
             )
 
 
-def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
-    """Run the checks of :class:`CheckableDataset` classes. All data sets of a class are checked together."""
-    configs: dict[Any, list[dict]] = {}
-    for _, cfg in data_sets(runner.cfg, loaders, CheckableDataset):
-        configs.setdefault(component_class(cfg, DATASETS, cfg.get('_scope_')), []).append(cfg)
-    for kind, cfgs in configs.items():
-        for path, reasons in kind.find_faults(cfgs, unwrapped(runner.model)).items():
-            yield from ((path, reason) for reason in reasons)
+def check_data_sets(runner: Runner, loaders: Sequence[str], faults: Faults) -> None:
+    """Build the data loaders with a :class:`CheckableDataset`, as the run would, and check their data sets."""
+    for loader in checkable_loaders(runner, loaders):
+        built = None
+        with faults.catch(loader):
+            built = getattr(runner, loader).dataset
+        for dataset in checkable_data_sets(built):
+            dataset.check_for_model(unwrapped(runner.model), faults)
+
+
+def checkable_loaders(runner: Runner, loaders: Sequence[str]) -> list[str]:
+    """List the data loaders with a :class:`CheckableDataset`."""
+    return [*dict.fromkeys(loader_name(where) for where, _ in data_sets(runner.cfg, loaders, CheckableDataset))]
+
+
+def checkable_data_sets(dataset: Any) -> Iterator[CheckableDataset]:
+    """Yield the data sets with a check of their own, also in wrappers such as ``ConcatDataset``."""
+    if isinstance(dataset, CheckableDataset):
+        yield dataset
+    else:
+        for part in getattr(dataset, 'datasets', None) or filter(None, [getattr(dataset, 'dataset', None)]):
+            yield from checkable_data_sets(part)
 
 
 def classes_as_text(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:

@@ -22,6 +22,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 
 from mmattn._compat import loads_masks_as
 from mmattn.registry import HOOKS
+from mmattn.utils.faults import Faults
 from mmattn.utils.files import hidden_folder_fault
 from mmattn.utils.model_wrappers import unwrapped
 
@@ -124,7 +125,7 @@ class SegDataCheckHook(DataCheckHook):
         self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
         self.allow_ignored = allow_ignored
 
-    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
+    def check_data(self, runner: Runner, loaders: tuple[str, ...], faults: Faults) -> None:
         """Check all files of the data loaders, and compare their classes with the model."""
         start = time.monotonic()
         cfg = runner.cfg
@@ -135,7 +136,7 @@ class SegDataCheckHook(DataCheckHook):
                 parts.append(_read(where, dataset))
             except (OSError, AssertionError, EmptyError) as error:
                 incomplete.add(loader_name(where))
-                yield where, str(error) or f'{dataset["type"]} raises {error!r}'
+                faults.add(where, str(error) or f'{dataset["type"]} raises {error!r}')
         images = {part.where: [sample.image for sample in part.samples if sample.image] for part in parts}
         masks = {part.where: [sample.mask for sample in part.samples if sample.mask] for part in parts}
         if 'train_dataloader' in loaders:
@@ -147,21 +148,21 @@ class SegDataCheckHook(DataCheckHook):
             part.where: {label for sample in part.samples if sample.mask for label in facts[sample.mask].labels}
             for part in parts
         }
-        yield from class_faults(cfg, parts, labels, incomplete, self.allow_absent)
+        faults.extend(class_faults(cfg, parts, labels, incomplete, self.allow_absent))
         if 'train_dataloader' in loaders:
             _log_shares([part for part in parts if part.loader == 'train_dataloader'], facts)
         sizes = {
             part.where: [tuple(facts[sample.image].size) if sample.image else () for sample in part.samples]
             for part in parts
         }
-        yield from batch_faults(cfg, unwrapped(getattr(runner, 'model', None)), parts, sizes)
-        yield from colour_faults(parts)
-        yield from _unread(cfg, parts)
+        faults.extend(batch_faults(cfg, unwrapped(getattr(runner, 'model', None)), parts, sizes))
+        faults.extend(colour_faults(parts))
+        faults.extend(_unread(cfg, parts))
         for part in parts:
-            yield from _file_faults(part, facts, self.allow_ignored)
+            faults.extend(_file_faults(part, facts, self.allow_ignored))
             log_doubts(part.where, images[part.where], facts, 'images')
             log_doubts(part.where, masks[part.where], facts, 'masks')
-        yield from repeated_images(images, facts, self.allow_copies)
+        faults.extend(repeated_images(images, facts, self.allow_copies))
         seconds = time.monotonic() - start
         log(f'{len(files)} files, {len(files) - inspected} of them unchanged since the last check, {seconds:.1f} s')
 

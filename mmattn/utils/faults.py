@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, TypeVar
 
 SHOWN = 20  # lines of a message
@@ -176,35 +175,6 @@ def reading(path: object, expected: str = '', describe: Callable[[Exception], st
         if isinstance(error, ValueError) and str(path) in str(error):
             raise FaultsError(str(error)) from error
         raise FaultsError(path, f'{expected}{": " if expected else ""}{describe(error)}') from error
-
-
-def raise_faults(path: object, faults: Iterable[str]) -> None:
-    """Raise a ValueError that lists the faults of a file, if there are any."""
-    faults = list(faults)
-    if faults:
-        raise ValueError('\n  '.join([f'{path}: {len(faults):,} fault{"s" * (len(faults) > 1)}:', *shorten(faults)]))
-
-
-def split_faults(error: Exception, path: str | Path) -> list[str]:
-    """Split the error message of a file into its faults, without the path of the file.
-
-    Example:
-        >>> split_faults(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
-        ['image 7: no caption', 'image 9: no caption']
-    """
-    if isinstance(error, OSError):
-        return [error.strerror or str(error)]
-    first, *listed = str(error).split('\n  ')
-    return listed or [first.removeprefix(f'{path}: ')]
-
-
-@contextmanager
-def collect_faults(faults: dict[str, list[str]], path: str) -> Iterator[None]:
-    """Turn an OSError or ValueError of the block into faults of the file, and add them to ``faults[path]``."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        faults.setdefault(path, []).extend(split_faults(error, path))
 
 
 def difference(name: str, ours: Sequence[str], other: Sequence[str]) -> str:

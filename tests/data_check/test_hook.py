@@ -6,6 +6,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.model import MMDistributedDataParallel
+from mmengine.registry import DATASETS
 from torch import nn
 
 from mmattn.data_check.data_sets import data_sets
@@ -15,14 +16,16 @@ from mmattn.data_check.hook import DataCheckHook
 class Sentences(BaseDataset):
     """A data set with a check of its own."""
 
-    @classmethod
-    def find_faults(cls, cfgs, model):
-        return {cfg['ann_file']: [f'not for {type(model).__name__}', 'empty', 'empty'] for cfg in cfgs}
+    def load_data_list(self):
+        return [dict(sentence='a')]
+
+    def check_for_model(self, model, faults):
+        faults.add(self.ann_file, f'not for {type(model).__name__}', 'empty', 'empty')
 
 
 class Hook(DataCheckHook):
-    def find_faults(self, runner, loaders):
-        yield from ((where, 'seen by the hook') for where, _ in data_sets(runner.cfg, loaders, BaseDataset))
+    def check_data(self, runner, loaders, faults):
+        faults.extend((where, 'seen by the hook') for where, _ in data_sets(runner.cfg, loaders, BaseDataset))
 
 
 @pytest.fixture
@@ -35,7 +38,9 @@ def runner(tmp_path):
         val_dataloader=dict(dataset=val),
         val_evaluator=dict(type='IoUMetric', iou_metrics=['mIOU']),
     )
-    return SimpleNamespace(model=nn.Linear(1, 1), work_dir=str(tmp_path), cfg=Config(cfg))
+    runner = SimpleNamespace(model=nn.Linear(1, 1), work_dir=str(tmp_path), cfg=Config(cfg))
+    runner.train_dataloader = SimpleNamespace(dataset=DATASETS.build(train))
+    return runner
 
 
 def test_data_sets_bring_their_own_check(runner):

@@ -31,6 +31,7 @@ from mmattn.language.translation.datasets import ParallelTextDataset
 from mmattn.language.vqa.datasets import VQADataset, read_picture
 from mmattn.language.vqa.encoders import read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.progress_file import open_progress
 from mmattn.utils.trained_model import trained_settings, warn_of_differences
 from mmattn.video.backbone_weights import load_backbone
@@ -61,11 +62,6 @@ class Kind(NamedTuple):
     changed: str = '**/*'
 
 
-def _faults(listed):
-    """The text of the faults that the check of data lists, by path."""
-    return '\n'.join(f'{path}: {reason}' for path, reasons in listed.items() for reason in reasons)
-
-
 def _every(dataset):
     for index in range(len(dataset)):
         dataset[index]
@@ -76,12 +72,16 @@ def _data_set(kind, *cfgs, attributes=False):
 
     def read(folder):
         given = [{**cfg, 'data_root': str(folder)} for cfg in cfgs]
-        model = SimpleNamespace(num_features=tiny_data.FEATURES, reads_attributes=attributes, num_answers=None)
-        said = _faults(kind.find_faults([dict(cfg) for cfg in given], model))
+        model = SimpleNamespace(
+            num_features=tiny_data.FEATURES, reads_attributes=attributes, num_answers=None, modules=lambda: []
+        )
+        faults = Faults()
         for cfg in given:
-            kind.read_vocabulary(dict(cfg))
-            _every(kind(**cfg))
-        return said
+            data = kind(**cfg)
+            data.check_for_model(model, faults)
+            if not faults:
+                _every(data)
+        return str(FaultsError(faults.by_path)) if faults else ''
 
     return read
 

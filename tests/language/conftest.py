@@ -9,6 +9,7 @@ import pytest
 from mmengine.config import Config
 
 from mmattn.language import TextDataCheckHook
+from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 
 
@@ -32,6 +33,18 @@ def small(tiny_data, tmp_path, monkeypatch):
     return read
 
 
+class BuiltRunner(SimpleNamespace):
+    """A Runner that builds data sets when they are asked for, as mmengine's."""
+
+    def __getattr__(self, name):
+        if not name.endswith('_dataloader'):
+            raise AttributeError(name)
+        loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=DATASETS.build(self.cfg[name].dataset)))
+        setattr(self, f'_{name.removesuffix("_dataloader")}_loop', loop)
+        setattr(self, name, loop.dataloader)
+        return loop.dataloader
+
+
 @pytest.fixture
 def check():
     """``check(name, loaders, change, **model)``: the faults of the data sets of a config, for a model, by path."""
@@ -40,7 +53,7 @@ def check():
         cfg = Config.fromfile(config_path(name))
         change(cfg)
         cfg.model = {}
-        runner = SimpleNamespace(cfg=cfg, model=SimpleNamespace(modules=lambda: [], **model))
+        runner = BuiltRunner(cfg=cfg, model=SimpleNamespace(modules=lambda: [], **model))
         return TextDataCheckHook().faults_by_path(runner, loaders)
 
     return run

@@ -19,6 +19,7 @@ import mmattn.registry  # noqa: F401
 from mmattn.engine import enable_amp
 from mmattn.utils import complexity, config_path
 from mmattn.utils.component_type import component_class
+from mmattn.utils.faults import FaultsError
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
 from .folds import Fold, use_fold
@@ -393,17 +394,10 @@ def _fit_to_data(cfg: Config) -> None:
         if 'images' in dataset:
             cfg.model.image_encoder = dict(type='mmattn.ConvImageEncoder')
     if 'vocab_size' in cfg.model:
-        from mmattn.language import RegionStore  # lazy: it imports all layers
-        from mmattn.language.text.text_dataset import read_vocabulary
-
-        with suppress(FileNotFoundError):  # the check of the data reports it
-            cfg.model.vocab_size = len(read_vocabulary(dataset))
-            if 'num_answers' in cfg.model:
-                from mmattn.language.vqa.datasets import Recipe
-
-                cfg.model.num_answers = len(Recipe.of(dataset).answers())
-            if 'num_features' in cfg.model and 'regions' in dataset:
-                cfg.model.num_features = RegionStore(Path(dataset.data_root, dataset.regions)).num_features
+        with suppress(FileNotFoundError, FaultsError):  # the check of the data reports it
+            for name, (value, _) in DATASETS.build(dataset).needs.items():
+                if name in cfg.model:
+                    cfg.model[name] = value
         return
     init_default_scope(cfg.default_scope)
     dataset_class = component_class(dataset, DATASETS, cfg.default_scope)

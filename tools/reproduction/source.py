@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmengine.config import Config
@@ -237,13 +238,14 @@ def _augmentation(cfg: Config, row: 'Row') -> list[str]:
 
 
 def _questions(cfg: Config, row: 'Row') -> Any:
-    """Return the recipe of the data set's words and answers."""
-    from mmattn.language.vqa.datasets import Recipe, VQADataset  # late: it imports all layers
+    """Return the arguments of the data set, with the defaults of those that the config does not set."""
+    from mmattn.language.vqa.datasets import VQADataset  # late: it imports all layers
 
     dataset = cfg.train_dataloader.dataset
     if component_class(dataset, DATASETS) is not VQADataset:
         raise ValueError(f'table {row.table}: {dataset.type} has no questions')
-    return Recipe.of(dataset)
+    defaults = {name: part.default for name, part in inspect.signature(VQADataset).parameters.items()}
+    return SimpleNamespace(**{name: dataset.get(name, default) for name, default in defaults.items()})
 
 
 def _words_of_a_question(cfg: Config, row: 'Row') -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mmengine.logging import print_log
@@ -12,23 +11,34 @@ from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import index_generator
-from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
+from mmattn.language.regions.image_inputs import check_images, check_regions, image_inputs, open_store
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.language.text.words import unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
-from mmattn.utils.faults import collect_faults, raise_faults
+from mmattn.utils.faults import Faults
+from mmattn.utils.options import ShownOptions, checked_options
 
-from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations, read_attributes, select_splits
+from .annotations import (
+    MIN_COUNT,
+    Annotation,
+    caption_words,
+    frequent_words,
+    read_annotations,
+    read_attributes,
+    select_splits,
+)
 from .caption_metric import NO_CIDER
 from .cider import CiderD
 
 
-class CaptionDataset(TextDataset):
+class CaptionDataset(ShownOptions, TextDataset):
     """Base of the data sets of images or videos with region features and captions. See :class:`COCOCaptionDataset`."""
 
+    @checked_options
     def __init__(
         self,
         ann_file: str,
@@ -53,24 +63,38 @@ class CaptionDataset(TextDataset):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
         names = ann_file, vocab_file or ann_file, regions, attributes
         path, words_path, regions, attributes = in_folder(data_root, *names)
-        published = read_annotations(path)
-        counted = published if vocab_file is None else read_annotations(words_path)
-        annotations = select_splits('split', published, None if split is None else [split], path)
-        annotations = select_indices(annotations, indices)
-        self.store = open_store(regions)
-        self.ids = [annotation.image_id for annotation in annotations]
-        faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
-        if not annotations:
-            faults.append('no image')
-        elif not annotations[0].captions and (not test_mode or oracle_attributes):
-            faults.append('no captions, which training and oracle attributes require')
-        raise_faults(path, faults)
-        counted = select_splits('vocab_splits', counted, vocab_splits, words_path, every=True)
-        symbols = frequent_words(counted, min_count)
+        faults, annotations, symbols = Faults(), [], []
+        with faults.catch(path):
+            published = read_annotations(path)
+            annotations = select_splits('split', published, None if split is None else [split], path)
+            annotations = select_indices(annotations, indices)
+            if not annotations:
+                faults.add(path, 'no image')
+            elif not annotations[0].captions and (not test_mode or oracle_attributes):
+                faults.add(path, 'no captions, which training and oracle attributes require')
+        with faults.catch(words_path):
+            counted = published if words_path == path and annotations else read_annotations(words_path)
+            counted = select_splits('vocab_splits', counted, vocab_splits, words_path, every=True)
+            symbols = frequent_words(counted, min_count)
+        self.image_ids = self.ids = [annotation.image_id for annotation in annotations]
+        with faults.catch(regions):
+            self.store = open_store(regions)
+            check_images(self.store, regions, path, self.ids, faults)
+        numbers: dict[str, list[int]] = {}
+        if attributes is not None and symbols and self.ids:
+            with faults.catch(attributes):
+                numbers = read_attributes(attributes, self.ids, Vocabulary(symbols), num_attributes)
+        faults.check()
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols, max_words=max_words)
+        self.needs = dict(vocab_size=(len(self.vocabulary), words_path))
+        self.sources = dict(symbols=words_path)
+        if isinstance(regions, str) and isinstance(self.store, RegionStore):
+            self.needs['num_features'] = (self.store.num_features, regions)
         self.captions_per_image = captions_per_image
         self.test_mode = test_mode
+        self._paths = path, regions
+        self._unspaced = unspaced_fault([caption for annotation in annotations for caption in annotation.captions])
         self._captions = [annotation.captions for annotation in annotations] if test_mode else None
         self._first = [0]
         for annotation in annotations:
@@ -82,67 +106,24 @@ class CaptionDataset(TextDataset):
         )
         self._attributes: PackedSequences | None = None
         if attributes is not None:
-            numbers = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
             self._attributes = PackedSequences(numbers[name] for name in self.ids)
         elif oracle_attributes:
             self._attributes = PackedSequences(self._encode_words(annotation) for annotation in annotations)
 
-    @classmethod
-    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate the annotation file whose words are counted. Returns its path, the splits and ``min_count``."""
-        path = Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file'])
-        return path, (cfg.get('vocab_splits'), cfg.get('min_count', MIN_COUNT))
-
-    @classmethod
-    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Read the vocabulary of a data set with this config."""
-        path, (splits, min_count) = cls.vocabulary_source(cfg)
-        counted = select_splits('vocab_splits', read_annotations(path), splits, path, every=True)
-        return Vocabulary(frequent_words(counted, min_count))
-
-    @classmethod
-    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find faults of data sets, and conflicts with the model, by path. Region features are not read.
+    def check_for_model(self, model: Any, faults: Faults) -> None:
+        """Add the faults of regions, and what the model does not accept. Region features are not read.
 
         The model must have ``reads_attributes`` and ``num_features``, the width of the regions or None.
         """
-        faults: dict[str, list[str]] = {}
-        files: dict[str, list[Annotation]] = {}
-        images: dict[str, list[str]] = {}  # by region store
-        used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
-        for cfg in cfgs:
-            names = cfg['ann_file'], cfg.get('vocab_file') or cfg['ann_file'], cfg['regions'], cfg.get('attributes')
-            path, words_path, regions, attributes = in_folder(cfg.get('data_root', ''), *names)
-            for file in (path, words_path):
-                if file not in files and file not in faults:
-                    with collect_faults(faults, file):
-                        files[file] = read_annotations(file)
-            ids: list[str] = []
-            if path in files:
-                with collect_faults(faults, path):
-                    splits = [cfg['split']] if cfg.get('split') else None
-                    annotations = select_splits('split', files[path], splits, path)
-                    annotations = select_indices(annotations, cfg.get('indices'))
-                    ids = [annotation.image_id for annotation in annotations]
-                    used[cfg.get('test_mode', False)] += ids
-                    captions = [caption for annotation in annotations for caption in annotation.captions]
-                    if fault := unspaced_fault(captions):
-                        raise ValueError(f'{path}: {fault}')
-                    if cfg.get('test_mode', False):
-                        warn_of_equal_references(path, annotations)
-            if isinstance(regions, str):
-                images.setdefault(regions, []).extend(ids)
-            if model.reads_attributes and attributes is None and not cfg.get('oracle_attributes'):
-                message = 'the model reads attributes, but the data set has none: set its option attributes'
-                faults.setdefault(path, []).append(message)
-            if attributes is not None and ids and words_path in files:
-                with collect_faults(faults, attributes):
-                    splits = cfg.get('vocab_splits')
-                    counted = select_splits('vocab_splits', files[words_path], splits, words_path, every=True)
-                    vocabulary = Vocabulary(frequent_words(counted, cfg.get('min_count', MIN_COUNT)))
-                    read_attributes(attributes, ids, vocabulary, cfg.get('num_attributes', 20))
-        warn_of_shared_images(used[False], used[True])
-        return with_region_faults(faults, images, model.num_features)
+        super().check_for_model(model, faults)
+        path, regions = self._paths
+        if self._unspaced:
+            faults.add(path, self._unspaced)
+        if model.reads_attributes and self._attributes is None:
+            faults.add(path, 'the model reads attributes, but the data set has none: set its option attributes')
+        if self._captions is not None:
+            warn_of_equal_references(path, self._captions)
+        check_regions(self.store, regions, self.ids, faults)
 
     def _encode_words(self, annotation: Annotation) -> list[int]:
         numbers = (self.vocabulary.encode(' '.join(words))[:-1] for words in annotation.words)
@@ -184,9 +165,9 @@ class CaptionDataset(TextDataset):
         return [*captions] * times + sorted(index_generator(index).sample(captions, rest))
 
 
-def warn_of_equal_references(path: str, annotations: Sequence[Annotation]) -> None:
+def warn_of_equal_references(path: str, captions: Sequence[Sequence[str]]) -> None:
     """Log a warning if CIDEr-D of these images cannot be computed."""
-    references = [annotation.words for annotation in annotations]
+    references = [[caption_words(text) for text in texts] for texts in captions]
     words = {frozenset(word for caption in captions for word in caption) for captions in references}
     if len(words) == 1 and all(references) and CiderD(references).is_zero:
         print_log(f'{path}: {NO_CIDER.format(len(references))}', 'current', logging.WARNING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,15 +10,17 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmattn.language.layers.object_counter import box_iou
-from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
+from mmattn.language.regions.image_inputs import check_images, check_regions, image_inputs, open_store
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number
-from mmattn.utils.faults import collect_faults, raise_faults
+from mmattn.utils.faults import Faults
+from mmattn.utils.options import checked_options
 
-from .entities import Entities, rank_words, read_entities
+from .entities import rank_words, read_entities
 
 
 @DATASETS.register_module()
@@ -57,6 +58,7 @@ class EntitiesDataset(TextDataset):
         (tensor([4, 5, 6]), tensor([1]), tensor([[0., 1.]]))
     """
 
+    @checked_options
     def __init__(
         self,
         ann_file: str,
@@ -70,20 +72,32 @@ class EntitiesDataset(TextDataset):
         check_number('min_iou', min_iou, 0, 1)
         if not min_iou:
             raise ValueError('min_iou must be above 0; got 0')
-        path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
-        entities = read_entities(path)
-        symbols = rank_words(entities if vocab_file is None else read_entities(words_path))
+        path, words_path, regions = in_folder(data_root, ann_file, vocab_file or ann_file, regions)
+        faults, symbols, grounded = Faults(), [], []
+        self.sizes: dict[str, tuple[int, int]] = {}
+        with faults.catch(path):
+            entities = read_entities(path)
+            grounded = [(caption, phrases) for caption in entities.captions if (phrases := entities.grounded(caption))]
+            grounded = select_indices(grounded, indices)
+            self.sizes = entities.sizes
+            if not grounded:
+                faults.add(path, 'no caption with a phrase that has a box')
+        with faults.catch(words_path):
+            symbols = rank_words(entities if words_path == path and grounded else read_entities(words_path))
+        self.ids = [(caption.caption_id, caption.image_id) for caption, _ in grounded]
+        self.image_ids = [name for _, name in self.ids]
+        self._region_options = dict(allow_empty=True, sizes=self.sizes)
+        with faults.catch(regions):
+            self.store = open_store(regions)
+            check_images(self.store, regions, path, self.image_ids, faults, **self._region_options)
+        faults.check()
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols)
-        self.min_iou, self.test_mode = min_iou, test_mode
-        grounded = [(caption, phrases) for caption in entities.captions if (phrases := entities.grounded(caption))]
-        grounded = select_indices(grounded, indices)
-        self.ids = [(caption.caption_id, caption.image_id) for caption, _ in grounded]
-        self.sizes = entities.sizes
-        self.store = open_store(regions)
-        missing = dict.fromkeys(name for _, name in self.ids if name not in self.store)
-        faults = [f'image {name}: not in the region store' for name in missing]
-        raise_faults(path, faults if grounded else ['no caption with a phrase that has a box'])
+        self.min_iou, self.test_mode, self._regions = min_iou, test_mode, regions
+        self.sources = dict(symbols=words_path)
+        self.needs = dict(vocab_size=(len(self.vocabulary), words_path))
+        if isinstance(self.store, RegionStore):
+            self.needs['num_features'] = (self.store.num_features, str(regions))
         self._words = PackedSequences(word_numbers(self.vocabulary, caption.caption.words) for caption, _ in grounded)
         self._ends = PackedSequences([phrase.end - 1 for phrase in phrases] for _, phrases in grounded)
         # The coordinates of the boxes of each phrase, phrase by phrase.
@@ -94,35 +108,10 @@ class EntitiesDataset(TextDataset):
         )
         self._captions = grounded if test_mode else None
 
-    @classmethod
-    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate the file whose words are the vocabulary. No other setting has an effect."""
-        return Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file']), None
-
-    @classmethod
-    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Read the vocabulary of a data set with this config."""
-        return Vocabulary(rank_words(read_entities(cls.vocabulary_source(cfg)[0])))
-
-    @classmethod
-    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find faults of files and regions, and conflicts with ``num_features`` of the model, by path."""
-        faults: dict[str, list[str]] = {}
-        images: dict[str, list[str]] = {}  # by region store
-        sizes: dict[str, dict[str, tuple[int, int]]] = {}
-        files: dict[str, Entities] = {}
-        used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
-        for cfg in cfgs:
-            path, regions = in_folder(cfg.get('data_root', ''), cfg['ann_file'], cfg['regions'])
-            with collect_faults(faults, path):
-                files[path] = files.get(path) or read_entities(path)
-                used[cfg.get('test_mode', False)] += files[path].sizes
-                if isinstance(regions, str):
-                    image_ids = [caption.image_id for caption in files[path].captions if files[path].grounded(caption)]
-                    images.setdefault(regions, []).extend(image_ids)
-                    sizes.setdefault(regions, {}).update(files[path].sizes)
-        warn_of_shared_images(used[False], used[True])
-        return with_region_faults(faults, images, model.num_features, allow_empty=True, sizes=sizes)
+    def check_for_model(self, model: Any, faults: Faults) -> None:
+        """Add the faults of regions, and what the model does not accept. Region features are not read."""
+        super().check_for_model(model, faults)
+        check_regions(self.store, self._regions, self.image_ids, faults, **self._region_options)
 
     def __len__(self) -> int:
         return len(self.ids)

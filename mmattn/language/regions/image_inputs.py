@@ -6,7 +6,7 @@ import errno
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mmattn.utils.faults import collect_faults, raise_faults, shorten
+from mmattn.utils.faults import Faults, FaultsError, shorten
 from mmattn.utils.images import decoding, open_whole
 
 from .region_store import RegionStore
@@ -52,32 +52,24 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
     return inputs
 
 
-def with_region_faults(
-    faults: dict[str, list[str]],
-    images: dict[str, list[str]],
-    num_features: int | None,
-    allow_empty: bool = False,
-    sources: Mapping[str, Sequence[Any]] = {},
-    sizes: Mapping[str, Mapping[str, tuple[int, int]]] = {},
-) -> dict[str, list[str]]:
-    """Add the faults of region stores to ``faults``, and return all faults by path, without repetitions.
+def check_regions(store: Any, path: Any, image_ids: Iterable[str], faults: Faults, **options: Any) -> None:
+    """Add the faults of images in a region store to ``faults``, at most 20, and the number of the others.
 
-    At most 20 faults of a store are listed, and the rest are counted. ``images`` maps the path of a store to the ids of
-    the images that are used. ``num_features`` is the width that the model accepts, None for any. With ``allow_empty``,
-    an image may be without regions. ``sources`` maps the path of a store to the ``region_source`` of each data set that
-    uses it. ``sizes`` maps the path of a store to width and height of the images in the annotations.
+    ``options`` are those of :meth:`RegionStore.image_faults`. Features are not read.
     """
-    for path, ids in images.items():
-        with collect_faults(faults, path):
-            store = RegionStore(path)
-            reasons = store.image_faults(
-                ids, num_features, features=False, allow_empty=allow_empty, sizes=sizes.get(path)
-            )
-            if num_features not in (None, store.num_features):
-                reasons[0] += f' (--cfg-options model.num_features={store.num_features})'
-            source_faults = [fault for required in sources.get(path, ()) for fault in store.source_faults(required)]
-            faults.setdefault(path, []).extend(source_faults + shorten(reasons))
-    return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
+    if isinstance(store, RegionStore):
+        faults.add(path, *shorten(store.image_faults(image_ids, features=False, **options)))
+
+
+def check_images(
+    store: Any, place: Any, ann_file: str, image_ids: Sequence[str], faults: Faults, **options: Any
+) -> None:
+    """If images of an annotation file are not in a region store, add them, and the store's other faults."""
+    if missing := dict.fromkeys(name for name in image_ids if name not in store):
+        if isinstance(store, RegionStore):
+            check_regions(store, place, image_ids, faults, **options)
+        else:
+            faults.add(ann_file, *(f'image {name}: not in the region store' for name in missing))
 
 
 def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) -> None:
@@ -116,8 +108,8 @@ def picture_paths(folder: str | Path) -> dict[str, Path]:
         names[path.stem].append(path)
         if number := re.search(r'\d+$', path.stem):
             numbers[str(int(number[0]))].append(path)
-    faults = [' and '.join(path.name for path in paths) for paths in names.values() if len(paths) > 1]
-    raise_faults(folder, [f'several pictures of one image: {names}' for names in faults])
+    copies = [' and '.join(path.name for path in paths) for paths in names.values() if len(paths) > 1]
+    Faults(folder, [f'several pictures of one image: {names}' for names in copies]).check()
     return {key: paths[0] for key, paths in (*numbers.items(), *names.items()) if len(paths) == 1}
 
 
@@ -145,4 +137,4 @@ def check_shape(path: str | Path, picture: np.ndarray, image_id: str, expected: 
     size = picture.shape[1], picture.shape[0]
     if not same_shape(size, expected):
         sizes = ['×'.join(map(str, sides)) for sides in (size, expected)]
-        raise ValueError(f'{path}: {sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')
+        raise FaultsError(path, f'{sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')

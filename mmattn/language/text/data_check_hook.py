@@ -1,20 +1,18 @@
 """Hook that checks data sets of sentences, and compares their vocabularies with the model and the checkpoint."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmengine.runner import Runner
 
-from mmattn._compat import checkpoint_path
-from mmattn.data_check.data_sets import LOADERS, Fault, data_sets
-from mmattn.data_check.hook import DataCheckHook
-from mmattn.language.models.embedding import vocabulary_size
+from mmattn._compat import built_data_loaders, checkpoint_path
+from mmattn.data_check.data_sets import LOADERS
+from mmattn.data_check.hook import DataCheckHook, checkable_data_sets
+from mmattn.language.regions.image_inputs import warn_of_shared_images
 from mmattn.registry import HOOKS
-from mmattn.utils.faults import difference, split_faults
+from mmattn.utils.faults import Faults
 
-from .text_dataset import TextDataset, read_vocabulary, text_dataset
-from .vocabulary import SPECIALS, Vocabulary
+from .text_dataset import TextDataset
 
 
 @HOOKS.register_module()
@@ -51,28 +49,16 @@ class TextDataCheckHook(DataCheckHook):
         >>> default_hooks = dict(data_check=dict(type='mmattn.TextDataCheckHook'))  # in a config
     """
 
-    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Compare the vocabularies of the data loaders with the embedding and with each other."""
-        rows = vocabulary_size(runner.model)
-        first: tuple[Path, Vocabulary] | None = None
-        for path, cfg in _sources(runner.cfg, loaders):
-            try:
-                vocabulary = read_vocabulary(cfg)
-            except (OSError, ValueError) as error:
-                yield from ((str(path), fault) for fault in split_faults(error, path))
-                continue
-            first = first or (path, vocabulary)
-            count = len(vocabulary)
-            if count == len(SPECIALS):
-                yield str(path), 'no words, so there is no vocabulary'
-            elif rows is not None and rows != count:
-                yield (
-                    str(path),
-                    f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
-                    f'model has {rows:,} rows (--cfg-options model.vocab_size={count})',
-                )
-            if vocabulary.symbols != first[1].symbols:
-                yield str(path), f'{difference("symbol", vocabulary.symbols, first[1].symbols)} in {first[0]}'
+    def check_data(self, runner: Runner, loaders: tuple[str, ...], faults: Faults) -> None:
+        """Compare the data sets of the data loaders with each other."""
+        data_sets = text_data_sets(built_data_loaders(runner), loaders)
+        for dataset in data_sets[1:]:
+            dataset.compare(data_sets[0].metainfo, data_sets[0].sources['symbols'], faults)
+        training, validation = (
+            {name for dataset in data_sets if dataset.test_mode == mode for name in dataset.image_ids}
+            for mode in (False, True)
+        )
+        warn_of_shared_images(training, validation)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare the checkpoint with the data and with the model of the config."""
@@ -81,22 +67,13 @@ class TextDataCheckHook(DataCheckHook):
         if not self.enabled or 'symbols' not in meta:
             return
         name = checkpoint_path(runner) or f'of {runner.work_dir}'
-        symbols = (*SPECIALS, *meta['symbols'])
-        for path, cfg in _sources(runner.cfg, LOADERS):
-            vocabulary = read_vocabulary(cfg)
-            if vocabulary.symbols != symbols:
-                raise ValueError(
-                    f'{path}: the vocabulary does not fit the checkpoint {name}: '
-                    f'{difference("symbol", vocabulary.symbols, symbols)} in the checkpoint'
-                )
-            if faults := text_dataset(cfg).checkpoint_faults(cfg, meta):
-                raise ValueError(f'{path}: the data do not fit the checkpoint {name}: {"; ".join(faults)}')
+        faults = Faults()
+        for dataset in text_data_sets(built_data_loaders(runner), LOADERS):
+            dataset.compare(meta, f'the checkpoint {name}', faults)
+        faults.check()
 
 
-def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
-    sources: dict[str, tuple[Path, dict]] = {}
-    for _, part in data_sets(cfg, loaders, TextDataset):
-        path, options = text_dataset(part).vocabulary_source(part)
-        if path.is_file():  # for a missing file, the data set raises an error
-            sources.setdefault(repr((path, options)), (path, part))
-    return list(sources.values())
+def text_data_sets(data_loaders: Mapping[str, Any], keys: Iterable[str]) -> list[TextDataset]:
+    """List the data sets of sentences of the data loaders with these keys in the config."""
+    data_sets = (each for key in keys if key in data_loaders for each in checkable_data_sets(data_loaders[key].dataset))
+    return [dataset for dataset in data_sets if isinstance(dataset, TextDataset)]

@@ -1,18 +1,19 @@
 """Base class of data sets with a vocabulary, and compact storage for their sentences."""
 
-from abc import abstractmethod
+from __future__ import annotations
+
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from mmattn.registry import DATASETS
+from mmattn.language.models.embedding import vocabulary_size
+from mmattn.utils.faults import Faults, difference
 
-from .vocabulary import Vocabulary
+from .vocabulary import SPECIALS, Vocabulary
 
 
 class PackedSequences:
@@ -59,35 +60,48 @@ def select_indices(items: Sequence[Any], indices: Indices) -> list[Any]:
 
 
 class TextDataset(Dataset):
-    """Data set with a vocabulary, which can be read before the data set is built.
+    """Data set with a vocabulary. The constructor reads all files, and a FaultsError lists all their faults.
 
-    A subclass can define ``find_faults`` as in :class:`~mmattn.data_check.data_sets.CheckableDataset`.
+    Attributes:
+        vocabulary (Vocabulary): the symbols.
+        metainfo (dict): what checkpoints contain, with the symbols.
+        sources (dict): key of ``metainfo`` → the file that decides it. A checkpoint must agree with these keys, and so
+            must other data sets of the run.
+        needs (dict): argument of the model, such as 'vocab_size' → the value that it must have, and the file that
+            decides it.
+        image_ids (list of str): ids of the images, if there are any.
     """
 
-    @classmethod
-    @abstractmethod
-    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Find the vocabulary file, and the settings that select words from it, such as splits."""
+    vocabulary: Vocabulary
+    metainfo: dict[str, Any]
+    sources: dict[str, str]
+    needs: dict[str, tuple[int, str]]
+    image_ids: Sequence[str] = ()
+    test_mode = False
 
-    @classmethod
-    @abstractmethod
-    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Read the vocabulary of a data set with this config."""
+    def check_for_model(self, model: Any, faults: Faults) -> None:
+        """Add to ``faults`` what the model does not accept, see :class:`~mmattn.data_check.data_sets.CheckableDataset`.
 
-    @classmethod
-    def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Compare a data set with a checkpoint, ignoring the vocabulary. Returns one message per difference.
-
-        ``meta`` is the ``metainfo`` of the data set on which the checkpoint was trained.
+        An attribute of ``needs`` that the model lacks, or that is None, accepts any value.
         """
-        return []
+        path = self.sources['symbols']
+        if len(self.vocabulary) == len(SPECIALS):
+            faults.add(path, 'no words, so there is no vocabulary')
+            return
+        for name, (value, path) in self.needs.items():
+            accepted = vocabulary_size(model) if name == 'vocab_size' else getattr(model, name, None)
+            if accepted not in (None, value):
+                special = f', {len(SPECIALS)} of them special' if name == 'vocab_size' else ''
+                hint = f'--cfg-options model.{name}={value}'
+                faults.add(path, f'{name} is {value:,}{special}, but the model has {accepted:,} ({hint})')
 
-
-def text_dataset(cfg: dict) -> type[TextDataset]:
-    """Look up the class of a :class:`TextDataset` by its config."""
-    return DATASETS.get(cfg['type'])  # type: ignore[return-value]
-
-
-def read_vocabulary(cfg: dict) -> Vocabulary:
-    """Read the vocabulary of a :class:`TextDataset` by its config."""
-    return text_dataset(cfg).read_vocabulary(cfg)
+    def compare(self, meta: Mapping[str, Any], where: str, faults: Faults) -> None:
+        """Compare the data set with the ``metainfo`` of another one, or of the training of a checkpoint."""
+        for name, path in self.sources.items():
+            ours, other = self.metainfo[name], meta.get(name, self.metainfo[name])
+            if isinstance(ours, list) and [*ours] != [*other]:
+                before = SPECIALS if name == 'symbols' else ()
+                text = difference(name.removesuffix('s'), (*before, *ours), (*before, *other))
+                faults.add(path, f'{text} in {where}')
+            elif not isinstance(ours, list) and ours != other:
+                faults.add(path, f'{name} is {ours!r}, but {other!r} in {where}')

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from mmattn.language.text.text_files import read_lines, read_record, split_symbo
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
-from mmattn.utils.faults import shorten
+from mmattn.utils.faults import FaultsError, shorten
+from mmattn.utils.options import checked_options
 
 
 @DATASETS.register_module()
@@ -56,6 +58,7 @@ class ParallelTextDataset(TextDataset):
         (tensor([5, 6, 7, 2]), 'ein hu@@ nd')
     """
 
+    @checked_options
     def __init__(
         self,
         data_root: str,
@@ -70,9 +73,8 @@ class ParallelTextDataset(TextDataset):
         root = Path(data_root)
         corpus = root / 'corpus.json'
         if not corpus.is_file():
-            raise FileNotFoundError(
-                f'{corpus}: no such file; a converter such as tools/dataset_converters/multi30k.py writes this folder'
-            )
+            message = 'no such file; a converter such as tools/dataset_converters/multi30k.py writes this folder'
+            raise FileNotFoundError(errno.ENOENT, message, str(corpus))
         check_count('max_length', max_length)
         if num_samples is not None:
             check_count('num_samples', num_samples)
@@ -80,7 +82,10 @@ class ParallelTextDataset(TextDataset):
         source, target = source or record['source'], target or record['target']
         if source == target:
             raise ValueError(f'source and target must be different languages; both are {source!r}')
-        self.vocabulary = Vocabulary.from_file(root / 'vocabulary.txt')
+        words = root / 'vocabulary.txt'
+        self.vocabulary = Vocabulary.from_file(words)
+        self.needs = dict(vocab_size=(len(self.vocabulary), str(words)))
+        self.sources = dict(symbols=str(words), source=str(corpus), target=str(corpus))
         self.test_mode = test_mode
         self.metainfo = dict(
             source=source,
@@ -106,7 +111,7 @@ class ParallelTextDataset(TextDataset):
         else:
             empty = [number + 1 for number in chosen if not split_symbols(texts[0][number])]
             if empty:
-                raise ValueError(f'{paths[0]}: empty lines cannot be translated: {", ".join(shorten(empty, 10))}')
+                raise FaultsError(paths[0], f'empty lines cannot be translated: {", ".join(shorten(empty, 10))}')
         if not len(chosen):
             raise ValueError(f'{paths[0]} and {paths[1]} have no pair of sentences')
         self.lines = list(chosen)
@@ -136,35 +141,6 @@ class ParallelTextDataset(TextDataset):
             )
         return kept
 
-    @classmethod
-    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate ``vocabulary.txt``, and return it with the languages, if the config sets them."""
-        return Path(cfg['data_root'], 'vocabulary.txt'), (cfg.get('source'), cfg.get('target'))
-
-    @classmethod
-    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Read the vocabulary of a data set with this config."""
-        return Vocabulary.from_file(cls.vocabulary_source(cfg)[0])
-
-    @classmethod
-    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find data sets with other languages than the first one. The data set itself reports missing folders."""
-        roots = [cfg['data_root'] for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
-        pairs = [_direction(cfg) for cfg in cfgs if cfg['data_root'] in roots]
-        return {
-            str(Path(root, 'corpus.json')): [f'{" → ".join(pair)}, but {roots[0]} is {" → ".join(pairs[0])}']
-            for root, pair in zip(roots, pairs)
-            if pair != pairs[0]
-        }
-
-    @classmethod
-    def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Compare the direction of the translation with a checkpoint."""
-        pair, trained = _direction(cfg), (meta.get('source'), meta.get('target'))
-        if None in trained or pair == trained:
-            return []
-        return [f'they are {" → ".join(pair)}, and the checkpoint was trained on {" → ".join(map(str, trained))}']
-
     def __len__(self) -> int:
         return len(self.lines)
 
@@ -181,8 +157,3 @@ class ParallelTextDataset(TextDataset):
                 raw_target=raw[1],
             )
         return sample
-
-
-def _direction(cfg: Mapping[str, Any]) -> tuple[str, str]:
-    record = read_record(cfg['data_root'])
-    return cfg.get('source') or record['source'], cfg.get('target') or record['target']

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,72 +16,26 @@ from torch import Tensor
 
 from mmattn.engine.data_sampling import index_generator
 from mmattn.language.regions.image_inputs import (
+    check_images,
+    check_regions,
     image_inputs,
     open_store,
     picture_paths,
-    warn_of_shared_images,
-    with_region_faults,
 )
 from mmattn.language.regions.region_store import Regions, RegionStore
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
-from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.text.words import find_rule, question_words, unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_choice, check_count, check_number
-from mmattn.utils.faults import collect_faults, difference, raise_faults
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.images import decoding, deep_picture_fault, open_whole
+from mmattn.utils.options import checked_options
 
 from .answers import AnswerIndex, answer_score, frequent_answers
 from .questions import Question, QuestionTokenizer, read_questions
 
-MIN_ANSWERS = 9
 Stamps = tuple[tuple[str, int, int], ...]
-
-
-class Recipe(NamedTuple):
-    """The arguments of :class:`VQADataset` that decide its words and answers."""
-
-    ann_file: str | Sequence[str]
-    vocab_files: Sequence[str] | None = None
-    answer_files: Sequence[str] | None = None
-    tokens: str = 'ban'
-    min_answers: int = MIN_ANSWERS
-    num_answers: int | None = None
-    target: str = 'soft'
-    normalize_answers: bool = True
-    normalize_counts: bool = False
-    data_root: str = ''
-
-    @classmethod
-    def of(cls, cfg: Mapping[str, Any]) -> Recipe:
-        """Select the recipe from the config of a data set."""
-        return cls(**{name: cfg[name] for name in cls._fields if name in cfg})
-
-    def files(self) -> tuple[list[str], list[str], list[str]]:
-        """List three groups of paths: question files, files for the vocabulary, and files whose answers are counted."""
-        questions = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
-        groups = (questions, self.vocab_files or questions, self.answer_files or questions)
-        return tuple(in_folder(self.data_root, *group) for group in groups)  # type: ignore[return-value]
-
-    def check(self) -> None:
-        """Check the options."""
-        find_rule(self.tokens)
-        check_count('min_answers', self.min_answers)
-        if self.num_answers is not None:
-            check_count('num_answers', self.num_answers)
-        check_choice('target', self.target, ('soft', 'sampled'))
-
-    def answers(self) -> list[str]:
-        """Read the answers that a model can give. A missing or faulty file is an error, and so is an empty list."""
-        options = self.min_answers, self.num_answers, self.normalize_answers
-        return list(_read_answers(_stamps(self.files()[2]), *options))
-
-    def symbols(self) -> list[str]:
-        """Read the words of the questions, without those that training with sampled answers leaves out."""
-        answers = tuple(self.answers()) if self.target == 'sampled' else None
-        normalize = self.normalize_answers, self.normalize_counts
-        return list(_read_symbols(_stamps(self.files()[1]), self.tokens, answers, normalize))
 
 
 # Results are cached until a file has another time or size.
@@ -95,8 +49,7 @@ def _read_answers(stamps: Stamps, min_answers: int, num_answers: int | None, nor
     questions = [question for path, *_ in stamps for question in read_questions(path)]
     answers = frequent_answers(questions, min_answers, num_answers, normalize)
     if not answers:
-        paths = ', '.join(path for path, *_ in stamps)
-        raise ValueError(f'{paths}: no answer of at least {min_answers} questions; see answer_files and min_answers')
+        raise ValueError(f'no answer of at least {min_answers} questions; see answer_files and min_answers')
     print_log(f'answers: {len(answers):,} of at least {min_answers} of {len(questions):,} questions', 'current')
     return tuple(answers)
 
@@ -168,152 +121,123 @@ class VQADataset(TextDataset):
         (['puppy'], tensor([6, 4, 5, 1, 1]), tensor([1.]))
     """
 
+    @checked_options
     def __init__(
         self,
         ann_file: str | Sequence[str],
         regions: Any = None,
         images: str | None = None,
         *,
+        region_source: str | Sequence[str] | None = None,
+        vocab_files: Sequence[str] | None = None,
+        answer_files: Sequence[str] | None = None,
+        tokens: str = 'ban',
         max_words: int | None = None,
+        min_answers: int = 9,
+        num_answers: int | None = None,
+        target: str = 'soft',
+        normalize_answers: bool = True,
+        normalize_counts: bool = False,
         extra_files: Sequence[str] = (),
         max_regions: int | None = None,
         fraction: float = 1.0,
-        test_mode: bool = False,
         indices: Indices = None,
-        region_source: str | Sequence[str] | None = None,
-        **options: Any,
+        test_mode: bool = False,
+        data_root: str = '',
     ) -> None:
-        recipe = Recipe(ann_file, **options)
-        recipe.check()
+        find_rule(tokens)
+        check_count('min_answers', min_answers)
+        if num_answers is not None:
+            check_count('num_answers', num_answers)
+        check_choice('target', target, ('soft', 'sampled'))
         if (regions is None) == (images is None):
             raise ValueError('exactly one of regions and images must be set')
         if max_regions is not None:
             check_count('max_regions', max_regions)
         check_number('fraction', fraction, 0, 1)
-        self.max_regions, self.test_mode, self._target = max_regions, test_mode, recipe.target
-        regions, images = in_folder(recipe.data_root, regions, images)
-        paths = recipe.files()[0]
-        self.answers, symbols = recipe.answers(), recipe.symbols()
-        self.tokenizer = QuestionTokenizer(symbols, recipe.tokens, max_words)
+        self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
+        regions, images = in_folder(data_root, regions, images)
+        ann_files = [ann_file] if isinstance(ann_file, str) else ann_file
+        groups = ann_files, vocab_files or ann_files, answer_files or ann_files, () if test_mode else extra_files
+        paths, words, answers, extra = (in_folder(data_root, *group) for group in groups)
+        faults = Faults()
+        files: dict[str, list[Question]] = {}
+        for path in dict.fromkeys([*paths, *extra, *words, *answers]):
+            with faults.catch(path):
+                files[path] = read_questions(path)
+        used = [path for path in (*paths, *extra) if path in files]
+        for path in used:
+            if not test_mode and not files[path][0].answers:
+                faults.add(path, 'no answers, which training requires')
+        self.image_ids = [*dict.fromkeys(question.image_id for path in used for question in files[path])]
+        self._reads_pictures, self._image_folder = images is not None, str(images or regions)
+        with faults.catch(images or regions):
+            self._images: Any = open_store(regions) if images is None else picture_paths(images)
+            if images is None:
+                check_images(self._images, regions, paths[0], self.image_ids, faults, allow_empty=True)
+                if isinstance(self._images, RegionStore):
+                    faults.add(regions, *self._images.source_faults(region_source))
+            else:
+                for path in used:
+                    faults.add(path, *image_faults(files[path], self._images, images))
+        if all(path in files for path in (*words, *answers)):
+            with faults.catch(answers[0]):
+                normalize = normalize_answers, normalize_counts
+                self.answers = list(_read_answers(_stamps(answers), min_answers, num_answers, normalize_answers))
+                asked = tuple(self.answers) if target == 'sampled' else None
+                symbols = list(_read_symbols(_stamps(words), tokens, asked, normalize))
+        faults.check()
+        self.tokenizer = QuestionTokenizer(symbols, tokens, max_words)
         self.vocabulary = self.tokenizer.vocabulary
-        about = dict(tokens=recipe.tokens, max_words=self.tokenizer.max_words)
-        self.metainfo = dict(symbols=symbols, answers=self.answers, **about)
-        self._places: Any = picture_paths(images) if images is not None else open_store(regions)
-        self._pictures = images is not None
-        if isinstance(self._places, RegionStore):
-            raise_faults(regions, self._places.source_faults(region_source))
+        self.metainfo = dict(symbols=symbols, answers=self.answers, tokens=tokens, max_words=self.tokenizer.max_words)
+        self.sources = dict(symbols=words[0], answers=answers[0], tokens=paths[0], max_words=paths[0])
+        self.needs = dict(vocab_size=(len(self.vocabulary), words[0]), num_answers=(len(self.answers), answers[0]))
+        if isinstance(self._images, RegionStore):
+            self.needs['num_features'] = (self._images.num_features, self._image_folder)
+        self._unspaced = {path: unspaced_fault([question.question for question in files[path]]) for path in used}
         self._questions: list[Question] = []
-        index = AnswerIndex(self.answers, recipe.normalize_answers, recipe.normalize_counts)
-        for path in [*paths, *([] if test_mode else in_folder(recipe.data_root, *extra_files))]:
-            questions = read_questions(path)
-            raise_faults(path, image_faults(questions, self._places, images))
-            kept = None
+        index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
+        for path in used:
+            questions, kept = files[path], None
             if not test_mode:
-                if not questions[0].answers:
-                    raise ValueError(f'{path}: no answers, which training requires')
                 if path not in paths:
                     kept = [bool(index.counts(question)) for question in questions]
                 else:
-                    kept = [recipe.target == 'soft' or index.samples(question) for question in questions]
+                    kept = [target == 'soft' or index.samples(question) for question in questions]
                 kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
             if kept is not None or questions[0].answers:
                 _report(path, questions, index, kept)
             self._questions += questions if kept is None else compress(questions, kept)
         self._questions = select_indices(self._questions, indices)
         if not self._questions:
-            raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
-        if self._pictures:
-            width, height = read_picture(self._places[self._questions[0].image_id]).shape[:0:-1]
+            raise FaultsError(', '.join(paths), 'no question is left: no majority answer can be given')
+        if self._reads_pictures:
+            width, height = read_picture(self._images[self._questions[0].image_id]).shape[:0:-1]
             self.metainfo['picture_size'] = [width, height]
         counts = [index.counts(question) for question in self._questions]
         self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in self._questions)
         self._labels = PackedSequences(map(list, counts))
-        self._counts = PackedSequences(list(counted.values()) for counted in counts)
+        self._answer_counts = PackedSequences(list(counted.values()) for counted in counts)
         self._answers = [question.answers for question in self._questions] if test_mode else None
         self.published = not test_mode or any(self._answers or ())
-        self._given = np.array([len(question.answers) for question in self._questions])
+        self._num_humans = np.array([len(question.answers) for question in self._questions])
         self._questions = [question._replace(answers=[], answer='') for question in self._questions]
 
-    @classmethod
-    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Locate the first file of the vocabulary, or a missing one, and return it with the vocabulary's options."""
-        recipe = Recipe.of(cfg)
-        _, words, answers = (list(map(Path, paths)) for paths in recipe.files())
-        used = [*words, *answers] if recipe.target == 'sampled' else words
-        options = recipe._replace(ann_file='')
-        return next((path for path in used if not path.is_file()), words[0]), (words, options)
-
-    @classmethod
-    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Read the vocabulary of a data set with this config."""
-        recipe = Recipe.of(cfg)
-        recipe.check()
-        return Vocabulary(recipe.symbols())
-
-    @classmethod
-    def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Compare the answers and the splitting of words with a checkpoint."""
-        recipe = Recipe.of(cfg)
-        ours = dict(tokens=recipe.tokens, max_words=cfg.get('max_words') or find_rule(recipe.tokens).max_words)
-        faults = [
-            f'{name} is {mine!r}, but {meta[name]!r} in the checkpoint'
-            for name, mine in ours.items()
-            if meta.get(name, mine) != mine
-        ]
-        answers = tuple(recipe.answers())
-        other = tuple(meta.get('answers', answers))
-        return faults + ([f'{difference("answer", answers, other)} in the checkpoint'] if answers != other else [])
-
-    @classmethod
-    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Find the faults of data sets, and what does not fit the model, by path. Region features are not read.
+    def check_for_model(self, model: Any, faults: Faults) -> None:
+        """Add the faults of regions, and what the model does not accept. Region features are not read.
 
         The model has ``num_features``, the width of the regions that it accepts, or None if it reads pictures, and
         ``num_answers``. An attribute that the model lacks is not compared.
         """
-        faults: dict[str, list[str]] = {}
-        files: dict[str, list[Question]] = {}
-        images: dict[str, list[str]] = {}  # by region store
-        sources: dict[str, list[Any]] = {}
-        read: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
+        super().check_for_model(model, faults)
+        for path, fault in self._unspaced.items():
+            faults.add(path, *([fault] if fault else []))
         reads_pictures = getattr(model, 'num_features', 0) is None
-        for cfg in cfgs:
-            recipe, test_mode = Recipe.of(cfg), cfg.get('test_mode', False)
-            regions, pictures = in_folder(recipe.data_root, cfg.get('regions'), cfg.get('images'))
-            extra = [] if test_mode else in_folder(recipe.data_root, *cfg.get('extra_files', ()))
-            paths, words, answers = recipe.files()
-            for path in dict.fromkeys([*paths, *extra, *words, *answers]):
-                if path not in files and path not in faults:
-                    with collect_faults(faults, path):
-                        files[path] = read_questions(path)
-            used = [path for path in (*paths, *extra) if path in files]
-            image_ids = [question.image_id for path in used for question in files[path]]
-            read[test_mode] += image_ids
-            for path in used:
-                if fault := unspaced_fault([question.question for question in files[path]]):
-                    faults.setdefault(path, []).append(fault)
-                if not test_mode and not files[path][0].answers:
-                    faults.setdefault(path, []).append('no answers, which training requires')
-            if all(path in files for path in answers):
-                with collect_faults(faults, answers[0]):
-                    count, expected = len(recipe.answers()), getattr(model, 'num_answers', None)
-                    if expected not in (None, count):
-                        message = f'{count:,} answers, but the model has {expected:,}'
-                        faults.setdefault(answers[0], []).append(f'{message} (--cfg-options model.num_answers={count})')
-            if hasattr(model, 'num_features') and reads_pictures != (pictures is not None):
-                kinds = ('pictures', 'regions') if reads_pictures else ('regions', 'pictures')
-                message = f'the model reads {kinds[0]}, but the data set has {kinds[1]}'
-                faults.setdefault(paths[0], []).append(message)
-            elif pictures is not None:
-                with collect_faults(faults, pictures):
-                    places = picture_paths(pictures)
-                    for path in used:
-                        faults.setdefault(path, []).extend(image_faults(files[path], places, pictures))
-            elif isinstance(regions, str):
-                images.setdefault(regions, []).extend(image_ids)
-                sources.setdefault(regions, []).append(cfg.get('region_source'))
-        warn_of_shared_images(read[False], read[True])
-        return with_region_faults(faults, images, getattr(model, 'num_features', None), True, sources)
+        if hasattr(model, 'num_features') and reads_pictures != self._reads_pictures:
+            kinds = ('pictures', 'regions') if reads_pictures else ('regions', 'pictures')
+            faults.add(self.sources['tokens'], f'the model reads {kinds[0]}, but the data set has {kinds[1]}')
+        elif not self._reads_pictures:
+            check_regions(self._images, self._image_folder, self.image_ids, faults, allow_empty=True)
 
     def __len__(self) -> int:
         return len(self._questions)
@@ -331,8 +255,8 @@ class VQADataset(TextDataset):
         """
         number = range(len(self))[index]
         question = self._questions[number]
-        source = self._places[question.image_id]
-        if self._pictures:
+        source = self._images[question.image_id]
+        if self._reads_pictures:
             inputs = dict(image=read_picture(source))
             size = tuple(inputs['image'].shape[:0:-1])
         else:
@@ -344,9 +268,9 @@ class VQADataset(TextDataset):
         if self._answers is not None:
             sample.answers = self._answers[number]
         else:
-            labels, counts = self._labels[number], self._counts[number].tolist()
+            labels, counts = self._labels[number], self._answer_counts[number].tolist()
             if self._target == 'soft':
-                scores = [answer_score(count, int(self._given[number])) for count in counts]
+                scores = [answer_score(count, int(self._num_humans[number])) for count in counts]
                 inputs['targets'] = torch.zeros(len(self.answers)).index_put_((labels,), torch.tensor(scores))
             else:
                 inputs['answer'] = torch.tensor(index_generator(index).choices(labels.tolist(), counts)[0])

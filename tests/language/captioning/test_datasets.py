@@ -19,7 +19,7 @@ from mmattn.language.captioning import datasets as caption_datasets
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
 from ...requirements import requires
-from ...tiny_data import FEATURES, captions
+from ...tiny_data import FEATURES, captions, misfits
 from ..files import edit, write_json
 from .conftest import Store
 
@@ -98,9 +98,6 @@ def test_indices_select_images_but_not_words(tmp_path):
         part = build(ann_file, indices=indices)
         assert (part.ids, part.metainfo) == (ids, whole.metainfo)
         assert torch.equal(part[0]['inputs']['features'], STORE[ids[0]].features)
-    model = SimpleNamespace(num_features=None, reads_attributes=False)
-    cfg = dict(ann_file=str(ann_file), regions='none', indices=1)
-    assert list(COCOCaptionDataset.find_faults([cfg], model)) == ['none']
 
 
 @pytest.mark.parametrize('indices', [0, 'ab', [0, 0], [4], [-5], [], 1.5, True])
@@ -114,17 +111,14 @@ def test_wrong_indices(tmp_path, indices):
 )
 def test_captions_without_spaces_are_a_fault(tmp_path, text, faults):
     path = write_json(tmp_path / 'captions.json', coco({'10': ('train', [text])}))
-    model = SimpleNamespace(num_features=None, reads_attributes=False)
-    found = COCOCaptionDataset.find_faults([dict(ann_file=str(path), regions=STORE)], model)
-    assert len(found) == faults
+    assert len(misfits(build(path, min_count=0), reads_attributes=False)) == faults
 
 
 def test_a_validation_whose_cider_is_0_is_said_before_training(tmp_path, logged):
     messages = logged(caption_datasets)
-    model = SimpleNamespace(num_features=None, reads_attributes=False)
     for images in ({'10': ('val', ['A dog.'])}, {'10': ('val', ['A dog.']), '11': ('val', ['A cat.'])}):
         path = write_json(tmp_path / 'captions.json', coco(images))
-        COCOCaptionDataset.find_faults([dict(ann_file=str(path), regions=STORE, test_mode=True)], model)
+        misfits(build(path, test_mode=True), reads_attributes=False)
     assert [message.split(': ')[0] for message in messages] == [str(path)]
 
 

@@ -11,7 +11,9 @@ from mmattn.language import Regions, RegionWriter
 from mmattn.language.grounding import EntitiesDataset
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.text.vocabulary import SPECIALS
+from mmattn.utils.faults import FaultsError
 
+from ...tiny_data import misfits
 from ..files import edit, write_json
 from .test_phrase_recall import iou
 
@@ -84,26 +86,22 @@ def test_a_sample_of_the_test(folder):
     assert phrase['boxes'].tolist() == BOXES['7']
 
 
-def test_the_vocabulary_can_be_read_alone(folder):
-    cfg = dict(ann_file='entities_val.json', vocab_file='entities_train.json', data_root=str(folder))
-    assert EntitiesDataset.read_vocabulary(cfg).symbols == build(folder).vocabulary.symbols
-    assert EntitiesDataset.vocabulary_source(cfg) == (folder / 'entities_train.json', None)
-
-
-def test_the_check_lists_the_faults_of_all_files(folder):
-    model = SimpleNamespace(num_features=8)
+def test_the_constructor_lists_the_faults_of_all_files_and_the_check_what_no_model_reads(folder):
     cfg = dict(regions='regions', data_root=str(folder))
-    cfgs = [dict(cfg, ann_file=f'entities_{split}.json') for split in ('train', 'val', 'test')]
-    assert EntitiesDataset.find_faults(cfgs, model) == {
-        f'{folder}/entities_test.json': ['No such file or directory'],
-        f'{folder}/regions': ['6 features per region, but the model has 8 (--cfg-options model.num_features=6)'],
-    }
-    model.num_features = 6
-    assert EntitiesDataset.find_faults(cfgs[:2], model) == {}
+    train, val = (EntitiesDataset(f'entities_{split}.json', **cfg) for split in ('train', 'val'))
+    assert misfits(train, val, num_features=6) == {}
+    [fault] = misfits(train, val, num_features=8)[f'{folder}/regions']
+    assert '--cfg-options model.num_features=6' in fault
     path = folder / 'entities_val.json'
     edit(path, lambda data: data['images']['43']['boxes'].update({'7': [[1, 2, 3]]}))
-    [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
+    (folder / 'regions/sizes.npy').unlink()
+    with pytest.raises(FaultsError) as caught:
+        EntitiesDataset('entities_val.json', vocab_file='none.json', **cfg)
+    assert [*caught.value.by_path] == [str(path), f'{folder}/none.json', f'{folder}/regions/sizes.npy']
+    [fault] = caught.value.by_path[str(path)]
     assert fault.startswith('caption 43#0, entity 7: the box [1, 2, 3] is not left, top')
+    with pytest.raises(TypeError, match=r'EntitiesDataset .*min_iou'):
+        EntitiesDataset('entities_val.json', min_io=0.5, **cfg)
 
 
 def test_regions_of_scaled_photographs_are_found_at_the_start(folder):
@@ -111,11 +109,9 @@ def test_regions_of_scaled_photographs_are_found_at_the_start(folder):
     with RegionWriter(folder / 'scaled') as writer:
         for name, size in (('42', (25, 20)), ('43', (25, 40))):
             writer.write(name, Regions(torch.ones(1, 6), torch.tensor([[0.0, 0.0, 20.0, 20.0]]), size))
-    cfgs = [
-        dict(regions='scaled', data_root=str(folder), ann_file=f'entities_{split}.json', test_mode=split == 'val')
-        for split in ('train', 'val')
-    ]
-    (faults,) = EntitiesDataset.find_faults(cfgs, SimpleNamespace(num_features=6)).values()
+    names = ('entities_train.json', 'entities_val.json')
+    data_sets = (EntitiesDataset(name, 'scaled', data_root=str(folder)) for name in names)
+    (faults,) = misfits(*data_sets, num_features=6).values()
     assert [re.findall(r'\d+', fault) for fault in faults] == [
         ['42', '50', '40', '25', '20'],
         ['43', '50', '40', '25', '40'],
@@ -139,7 +135,7 @@ def stored(**changed):
     ('options', 'names'),
     [
         (dict(min_iou=0), 'min_iou'),
-        (dict(regions={}), 'entities_train.json: .*\n  image 42'),
+        (dict(regions={}), 'entities_train.json: image 42'),
         (stored(size=(40, 50)), 'image 42: 50×40 .*40×50'),
         (stored(boxes=None), 'image 42: no boxes'),
         (dict(split='none'), 'no caption'),

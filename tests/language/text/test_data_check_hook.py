@@ -8,9 +8,11 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from mmattn.language import TextDataCheckHook
 from mmattn.language.regions import image_inputs
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path, trained_model
+from mmattn.utils.faults import Faults
 
 from ...tiny_data import SYMBOLS, captions, entities, parallel_text, questions
 
@@ -56,7 +58,9 @@ def test_an_embedding_of_another_size_is_a_fault(build, corpus, tmp_path):
     for start in ('train', 'test'):
         with pytest.raises(ValueError, match=rf'(?s){root}/vocabulary.txt: .*--cfg-options model.vocab_size=10'):
             getattr(build(root, vocab_size=5036), start)()
-    assert 'vocabulary.txt: 6 symbols' in (tmp_path / 'work/data_check.txt').read_text(encoding='utf-8')
+    assert 'vocabulary.txt: vocab_size is 10, 4 of them special' in (tmp_path / 'work/data_check.txt').read_text(
+        encoding='utf-8'
+    )
     build(root, vocab_size=12, **{'default_hooks.data_check.enabled': False}).train()
 
 
@@ -82,7 +86,7 @@ def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
     build(train).train()
     path = str(tmp_path / 'work/iter_1.pth')
     build(train, load_from=path).test()
-    message = r"b/vocabulary.txt: .*iter_1.pth: symbol 6 is 'd', but 'c'"
+    message = r"b/vocabulary.txt: symbol 6 is 'd', but 'c' .*iter_1.pth"
     for start in ('test', 'train'):
         with pytest.raises(ValueError, match=message):
             getattr(build(other, load_from=path), start)()
@@ -104,13 +108,25 @@ def test_validation_on_training_images_is_a_warning(tmp_path, logged, kind):
     )[kind]
     write(tmp_path)
     said = logged(image_inputs)
-    model = SimpleNamespace(num_features=None, reads_attributes=False)
-    common = dict(data_root=str(tmp_path), regions='regions', min_answers=1)
-    train, val = (dict(common, ann_file=f'{name.format(split)}.json', split=split) for split in ('train', 'val'))
-    find = DATASETS.get(f'mmattn.{kind}').find_faults
-    find([train, dict(val, test_mode=True)], model)
+    common = dict(type=f'mmattn.{kind}', data_root=str(tmp_path), regions='regions')
+    splits = {split: dict(ann_file=f'{name.format(split)}.json') for split in ('train', 'val')}
+    if kind == 'VQADataset':
+        common |= dict(min_answers=1, answer_files=['questions_train.json'], vocab_files=['questions_train.json'])
+    elif kind == 'COCOCaptionDataset':
+        splits = {split: dict(cfg, split=split) for split, cfg in splits.items()}
+    else:
+        common |= dict(vocab_file='entities_train.json')
+
+    def check(validation):
+        built = [DATASETS.build(common | splits['train']), DATASETS.build(common | validation | dict(test_mode=True))]
+        loops = (SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset)) for dataset in built)
+        runner = SimpleNamespace(**dict(zip(('_train_loop', '_val_loop'), loops)))
+        TextDataCheckHook().check_data(runner, ('train_dataloader', 'val_dataloader'), faults := Faults())
+        assert not faults
+
+    check(splits['val'])
     assert said == []
-    find([train, dict(train, test_mode=True)], model)
+    check(splits['train'])
     [message] = said
     assert re.match(r'(\d+) of \1 validation images are training images, such as ', message)
 
@@ -125,11 +141,11 @@ def exchanged(*loaders):
 def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
     """Of a validation, and of a checkpoint; all files are the same."""
     root = corpus('a')
-    with pytest.raises(ValueError, match=r'(?s)1 fault .*a/corpus.json: de → en'):
+    with pytest.raises(ValueError, match=r"(?s)1 fault .*a/corpus.json: source is 'de', but 'en'"):
         build(root, **exchanged('val')).train()
     build(root, **exchanged('train', 'val')).train()
     path = str(tmp_path / 'work/iter_1.pth')
-    message = r'iter_1.pth: .*en → de'
+    message = r"corpus.json: (?s:.*)is 'en', but 'de' in .*iter_1.pth"
     for start in ('test', 'train'):
         with pytest.raises(ValueError, match=message):
             getattr(build(root, load_from=path), start)()

@@ -167,18 +167,9 @@ def test_a_test_set_without_answers(train, tmp_path):
             build('test.json', **dict(options, test_mode=True) | wrong)
 
 
-@pytest.mark.parametrize('target', ['soft', 'sampled'])
-def test_the_first_file_of_the_vocabulary_that_is_missing(train, tmp_path, target):
-    """Answers count where questions without one are left out, and their words with them."""
-    answers = tmp_path / 'answers.json'
-    cfg = dict(ann_file='test.json', data_root=str(tmp_path), target=target, answer_files=[str(answers)])
-    cfg |= dict(vocab_files=['questions_train.json'])
-    expected = answers if target == 'sampled' else tmp_path / 'questions_train.json'
-    assert VQADataset.vocabulary_source(cfg)[0] == expected
-    answers.touch()
-    assert VQADataset.vocabulary_source(cfg)[0] == tmp_path / 'questions_train.json'
-    cfg['vocab_files'] = ['none.json']
-    assert VQADataset.vocabulary_source(cfg)[0] == tmp_path / 'none.json'
+def test_a_misspelt_argument_is_named_with_the_nearest(train):
+    with pytest.raises(TypeError, match=r'VQADataset .*min_answers'):
+        VQADataset(train, 'regions', min_answer=3)
 
 
 def test_several_files_and_further_questions(train, tmp_path):
@@ -334,7 +325,7 @@ def test_store_of_another_backbone_is_a_fault(faults, data):
     [fault] = faults('vqa2_fusion', change=read_boxes)[boxes]
     assert fault.startswith("made by 'bottom_up_features.py, trainval.tsv', but the config requires 'resnet152' and ")
     cfg = Config.fromfile(config_path('_base_/datasets/vqa2_fusion.py'))
-    with pytest.raises(ValueError, match=f'{boxes}: 1 fault:\n  made by'):
+    with pytest.raises(ValueError, match=f'{boxes}: made by'):
         DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions'))
     assert DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions', region_source=None))
 
@@ -402,7 +393,9 @@ def test_an_image_without_regions_is_valid(faults, data):
 def test_a_checkpoint_of_other_answers_is_an_error(data, tmp_path, meta, message):
     cfg = Config.fromfile(config_path('_base_/datasets/vqa2.py'))
     runner = SimpleNamespace(cfg=cfg, work_dir=str(tmp_path), _load_from='a.pth', _resume=False)
-    symbols = DATASETS.build(cfg.val_dataloader.dataset).metainfo['symbols']
+    dataset = DATASETS.build(cfg.val_dataloader.dataset)
+    runner._val_loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
+    symbols = dataset.metainfo['symbols']
     checkpoint = dict(meta=dict(dataset_meta=dict(symbols=symbols) | meta))
     hook = TextDataCheckHook()
     if message is None:
