@@ -116,7 +116,7 @@ def cut_out(image: np.ndarray, mask: np.ndarray, background: tuple[int, int, int
         >>> image, mask = np.full((8, 8, 3), 200, np.uint8), np.zeros((8, 8), bool)
         >>> mask[:, :4] = True
         >>> cut_out(image, mask)[0, :, 3]
-        array([255, 255, 255, 170,  85,   0,   0,   0], dtype=uint8)
+        array([255, 255, 227, 170,  85,  28,   0,   0], dtype=uint8)
     """
     opacity = soft_edges(image, mask)[..., None]
     if background is not None:

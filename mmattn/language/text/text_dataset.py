@@ -66,7 +66,7 @@ class TextDataset(Dataset):
         vocabulary (Vocabulary): the symbols.
         metainfo (dict): what checkpoints contain, with the symbols.
         sources (dict): key of ``metainfo`` → the file that decides it. A checkpoint must agree with these keys, and so
-            must other data sets of the run.
+            must other data sets of the run, which may only cut sentences at another length.
         needs (dict): argument of the model, such as 'vocab_size' → the value that it must have, and the file that
             decides it.
         image_ids (list of str): ids of the images, if there are any.
