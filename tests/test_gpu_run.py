@@ -85,7 +85,7 @@ def test_a_cache_that_moved_has_the_kernels(tmp_path):
     env = {**os.environ, 'PYTHONPATH': path, 'TRITON_STORE_BINARY_ONLY': '1', 'SMALL': ''}
     command = [sys.executable, tmp_path / 'hits.py', tmp_path / 'first', tmp_path / 'then']
     done = subprocess.run(command, env=env, cwd=tmp_path, text=True, capture_output=True)
-    assert 'hits: True True True True' in done.stdout, done.stderr
+    assert 'hits: True True\n' in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize('place', ['tools/misc/gpu_run', '.gpu_run'])
