@@ -50,9 +50,11 @@ def _key(function: Callable, device: torch.device, arguments: tuple) -> tuple | 
     if device.type == 'cuda':
         if torch.cuda.is_current_stream_capturing():
             return None  # a graph must hold its tables itself, and a capture computes nothing
-        # Another stream would read a table that this one may not have written yet.
-        return function, device, torch.cuda.current_stream(device).stream_id, arguments
-    return (function, device, arguments) if device.type in ('cpu', 'meta') else None
+        # Another stream may read a table before it is written. torch.compile warms up its graphs on a stream of its
+        # own, whose memory ends with them.
+        if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+            return None
+    return (function, device, arguments) if device.type in ('cpu', 'meta', 'cuda') else None
 
 
 def _store(key: tuple, result: Any) -> None:

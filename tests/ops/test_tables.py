@@ -101,16 +101,18 @@ def test_what_ends_with_its_call_is_not_kept():
     assert torch.func.vmap(torch.func.grad(first))(torch.ones(2, 3)).tolist() == [[1, 1, 0]] * 2  # from those kept
 
 
-def test_graphs_and_streams_of_a_gpu_have_their_own_tables(monkeypatch):
-    """A capture computes nothing, and a graph would read the memory of a table after it is dropped."""
+def test_graphs_and_streams_of_a_gpu_compute_their_own_tables(monkeypatch):
+    """A capture computes nothing, and a graph, or its warm-up, would hold or end the memory of a table."""
     monkeypatch.setattr(torch.cuda, 'is_current_stream_capturing', lambda: capturing)
-    monkeypatch.setattr(torch.cuda, 'current_stream', lambda device: type('Stream', (), {'stream_id': stream}))
-    device, capturing, stream = torch.device('cuda:0'), False, 0
+    monkeypatch.setattr(torch.cuda, 'current_stream', lambda device: stream)
+    monkeypatch.setattr(torch.cuda, 'default_stream', lambda device: 'default')
+    device, capturing, stream = torch.device('cuda:0'), False, 'default'
     key = tables._key(positions, device, (5,))
-    assert tables._key(positions, device, (5,)) == key
-    stream = 1
-    assert tables._key(positions, device, (5,)) not in (key, None)
+    assert key is not None
+    assert tables._key(positions, torch.device('cuda:1'), (5,)) not in (key, None)
     capturing = True
+    assert tables._key(positions, device, (5,)) is None
+    capturing, stream = False, 'of a warm-up'
     assert tables._key(positions, device, (5,)) is None
 
 
