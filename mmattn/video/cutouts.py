@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from mmattn.utils.files import atomic_write
 
 from .label_propagation import guided_filter
 from .painted_masks import parse_colours
-from .video_writers import INSTALL, check_writer, open_writer
+from .video_writers import INSTALL, OLDEST_PYAV, check_writer, has_pyav, open_writer
 
 FORMATS = 'webm', 'png', 'gif', 'mp4', 'mov', 'mkv'
 OPAQUE = 'mp4', 'mov', 'mkv'  # without transparency
@@ -91,10 +90,10 @@ def read_cutouts(formats: Sequence[str], objects: Iterable[int], background: str
             "(--background), such as '#00ff00'"
         )
     videos = [name for name in formats if name not in ('png', 'gif')]
-    if videos and find_spec('av') is None:
+    if videos and not has_pyav():
         raise ImportError(
-            f'cutouts: {videos[0]} requires PyAV, of the extra "cutouts": {INSTALL}, or pip install av; png and gif do '
-            'not require it'
+            f'cutouts: {videos[0]} requires PyAV {OLDEST_PYAV} or later, of the extra "cutouts": {INSTALL}, or pip '
+            'install av; png and gif do not require it'
         )
     return CutOuts(formats, [*objects], None if background is None else parse_colours([background])[0])
 

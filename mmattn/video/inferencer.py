@@ -229,7 +229,7 @@ class VOSInferencer:
             **self._settings,
         )
         with exclusive(out_dir), self._precision:
-            _claim(out_dir, settings, overwrite)
+            _claim(out_dir, settings, overwrite, cut)
             if references != 'last' and not clip.is_stream:  # masks also count in earlier frames
                 for number, image in clip.read():
                     if number in given:
@@ -316,9 +316,10 @@ def _palette(masks: Iterable[Path]) -> np.ndarray:
     return next((palette for palette in palettes if (palette != PALETTE).any()), PALETTE)
 
 
-def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
+def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, cutouts: CutOuts) -> None:
     """Prepare the locked output folder, unless it holds the results of a run with other settings."""
-    record, masks, cut = out_dir / 'run.json', out_dir / 'masks', out_dir / 'cutout'
+    record, masks = out_dir / 'run.json', out_dir / 'masks'
+    folders = [masks, *(path for path in cutouts.paths(out_dir) if not path.suffix)]
     text = json.dumps(settings, indent=2, default=str)
     if record.exists():
         with reading(record, 'not the settings of a run'):
@@ -332,15 +333,16 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
             )
         if overwrite:
             videos = [path for path in CutOuts(FORMATS).paths(out_dir) if path.suffix]
-            for path in (*masks.glob('*.png'), *cut.glob('*.png'), out_dir / 'overlay.mp4', *videos):
+            pictures = [*masks.glob('*.png'), *(out_dir / 'cutout').glob('*.png')]
+            for path in (*pictures, out_dir / 'overlay.mp4', *videos):
                 path.unlink(missing_ok=True)
-    elif foreign := [folder for folder in (masks, cut) if folder.exists() and any(folder.iterdir())]:
+    elif foreign := [folder for folder in folders if folder.exists() and any(folder.iterdir())]:
         raise ValueError(
             f'{foreign[0]} holds files, and there is no {record.name} next to it that records their run; choose '
             'another folder'
         )
     masks.mkdir(parents=True, exist_ok=True)
-    for folder in (out_dir, masks, cut):
+    for folder in (out_dir, *folders):
         remove_temporary_files(folder)  # left by a killed run
     write_text(record, text)
 

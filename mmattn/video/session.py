@@ -341,10 +341,14 @@ class ClipSession:
 
             # (O, H, W)
             foreground = torch.stack([sum(weight * probability(x) for weight, x in streams[i]) for i in ids])  # type: ignore[misc]
-            largest, *shares = aggregate(foreground, self.model.aggregation).cpu().numpy()
-            for i, share in zip(ids, shares):  # in place of argmax over the first axis, which is slow
-                labels[share > largest] = i
-                largest = np.maximum(share, largest)
+            maps = aggregate(foreground, self.model.aggregation)
+            if maps.device.type != 'cpu':
+                labels = np.array([0, *ids], np.uint8)[maps.argmax(0).cpu().numpy()]
+            else:
+                largest, *shares = maps.numpy()
+                for i, share in zip(ids, shares):  # in place of argmax over the first axis, which is slow on a CPU
+                    labels[share > largest] = i
+                    largest = np.maximum(share, largest)
         if frame.number in self._references:
             reference = self._references[frame.number]
             labels = np.where(np.isin(reference.mask, reference.ids), reference.mask, labels)

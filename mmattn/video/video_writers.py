@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ H264 = 'libx264', dict(crf='20', preset='veryfast')
 VP9 = 'libvpx-vp9', {'crf': '24', 'b': '0', 'deadline': 'realtime', 'cpu-used': '5', 'auto-alt-ref': '0'}
 BT709 = 1  # the number of this colour space, which players expect, in H.264 and VP9
 TRANSPARENT = 255  # index in the palettes of GIFs
+OLDEST_PYAV = 15  # 18 was tried
 SHORTEST = 2  # hundredths of a second, of a frame in a GIF: browsers show shorter ones for ten
 INSTALL = "pip install 'mmattn[cutouts]'"
 
@@ -106,7 +108,7 @@ class PyAVVideo:
             if transparent:
                 self._stream.metadata['alpha_mode'] = '1'
             context.open()
-        except av.FFmpegError as error:
+        except (av.FFmpegError, ValueError) as error:  # the latter of an unknown codec
             self._file.close()
             raise OSError(
                 f'FFmpeg cannot write {path.suffix} of {width}×{height}, {frame_rate:g} frames per second: {error}'
@@ -188,16 +190,27 @@ Writer = OpenCVVideo | PyAVVideo | AnimatedGIF
 def _writer(path: Path, size: tuple[int, int], frame_rate: float, transparent: bool) -> Writer:
     if path.suffix == '.gif':
         return AnimatedGIF(path, size, frame_rate)
-    if find_spec('av') is None:
-        return OpenCVVideo(path, size, frame_rate)
-    return PyAVVideo(path, size, frame_rate, transparent)
+    if has_pyav():
+        try:
+            return PyAVVideo(path, size, frame_rate, transparent)
+        except OSError:
+            if transparent or path.suffix != '.mp4':
+                raise
+    return OpenCVVideo(path, size, frame_rate)
+
+
+def has_pyav() -> bool:
+    """Say whether PyAV is installed, in a version whose frames have a duration."""
+    return find_spec('av') is not None and int(version('av').partition('.')[0]) >= OLDEST_PYAV
 
 
 def check_writer(path: Path, size: tuple[int, int], frame_rate: float, transparent: bool = False) -> None:
     """Check that such a video can be written. An ``OSError`` begins with ``path``, which is not touched."""
     with TemporaryDirectory() as trial:
         try:
-            _writer(Path(trial, path.name), size, frame_rate, transparent).close()
+            writer = _writer(Path(trial, path.name), size, frame_rate, transparent)
+            writer.write(np.zeros((*size, 4 if transparent else 3), np.uint8), 0)
+            writer.close()
         except OSError as error:
             raise OSError(f'{path}: {error}') from None
 

@@ -186,7 +186,7 @@ def test_frames_keep_their_times(follow, root, tmp_path):
 
 @pytest.mark.parametrize(('step', 'warns'), [(0.04, False), (0.1, True)])
 def test_without_pyav_the_overlay_says_that_times_are_lost(tmp_path, monkeypatch, step, warns):
-    monkeypatch.setattr(video_writers, 'find_spec', lambda name: None)
+    monkeypatch.setattr(video_writers, 'has_pyav', lambda: False)
     said = []
     monkeypatch.setattr(video_writers, 'print_log', lambda text, logger, level: said.append((text, level)))
     with open_writer(tmp_path / 'overlay.mp4', SIZE, 25) as writer:
@@ -209,7 +209,7 @@ def test_without_pyav_the_overlay_says_that_times_are_lost(tmp_path, monkeypatch
     ],
 )
 def test_wrong_arguments(monkeypatch, arguments, kind, names):
-    monkeypatch.setattr(cutouts, 'find_spec', lambda name: None)
+    monkeypatch.setattr(cutouts, 'has_pyav', lambda: False)
     with pytest.raises(kind, match=names):
         read_cutouts(*arguments)
 
