@@ -57,10 +57,11 @@ def run_converter(
 
 def _print_faults(convert: Callable[[], None], out: Path | str) -> int:
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
+    count = 1
     try:
         convert()
     except FaultsError as fault:
-        lines = fault.lines(SHOWN)
+        lines, count = fault.lines(SHOWN), len(fault.lines())
     except URLError as error:
         place = checkpoint_cache()
         lines = [f'cannot download a file ({error.reason}); copy it from the address that the output names to {place}']
@@ -77,7 +78,7 @@ def _print_faults(convert: Callable[[], None], out: Path | str) -> int:
     if len(lines) == 1:
         print(f'error: {lines[0]}', file=sys.stderr)
     else:
-        print('\n  '.join([f'error: {len(lines)} faults', *lines]), file=sys.stderr)
+        print('\n  '.join([f'error: {count:,} faults', *lines]), file=sys.stderr)
     return 1
 
 

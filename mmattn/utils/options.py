@@ -51,7 +51,8 @@ def checked_options(init: Init) -> Init:
 
     @wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
-        check_options(type(self), options, parameters(type(self)))
+        # A class of the user's own may pass options to this constructor, and take none of them.
+        check_options(type(self), options, {**signature(init).parameters, **parameters(type(self))})
         init(self, *args, **options)
 
     return checked  # type: ignore[return-value]

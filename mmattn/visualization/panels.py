@@ -144,7 +144,8 @@ def text(
     font = _font(size, style)
     lines = []
     content = content.split('\n') if isinstance(content, str) else content
-    for line, colour in zip(content, cycle([colours] if isinstance(colours, str) else colours)):
+    for raw, colour in zip(content, cycle([colours] if isinstance(colours, str) else colours)):
+        line = ''.join(x if x.isprintable() else ' ' for x in raw)  # Pillow refuses line breaks of every kind
         length = font.getlength(line)
         if width is None or length <= width:
             lines.append((line, colour))
@@ -248,7 +249,8 @@ def draw_boxes(
         x, y = _free_place(corners[0] + corners[1], canvas.size, unit, placed)
         placed.append((x, y))
         draw.rectangle((x, y, x + unit, y + unit), colour, 'white')
-        draw.text((x + unit / 2 + 0.5, y + unit / 2 + 0.5), str(number), 'white', _font(int(0.6 * unit), '-Bold'), 'mm')
+        font = _font(max(1, int(0.6 * unit)), '-Bold')
+        draw.text((x + unit / 2 + 0.5, y + unit / 2 + 0.5), str(number), 'white', font, 'mm')
     return np.asarray(canvas)
 
 

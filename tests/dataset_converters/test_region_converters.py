@@ -1,5 +1,6 @@
 """The converters of region features: the published formats, interruptions, and every fault with its place."""
 
+import errno
 import json
 import shutil
 
@@ -11,6 +12,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 from mmattn.language import RegionStore
 from mmattn.language.captioning import VATEXDataset
+from mmattn.language.regions.region_writer import RegionWriter
 from reproduction.language_releases import bottom_up_line as line
 from reproduction.language_releases import random_regions as sample
 from reproduction.language_releases import region_archive as archive
@@ -157,6 +159,23 @@ def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatc
     code, _, said = command(bottom_up, source, '--skip-damaged', out=tmp_path / 'none')
     assert code == 1
     assert said[-1].startswith(f'error: {source}, line 1: ')
+
+
+def test_a_full_disk_ends_the_conversion_and_damages_no_image(command, out, tmp_path, monkeypatch):
+    source, tried = tmp_path / 'a.tsv', []
+
+    def write(self, image_id, regions):
+        tried.append(image_id)
+        raise OSError(errno.ENOSPC, 'No space left on device', 'features.npy')
+
+    source.write_bytes(b''.join(LINES))
+    with monkeypatch.context() as patch:
+        patch.setattr(RegionWriter, 'write', write)
+        code, _, said = command(bottom_up, source, '--skip-damaged')
+    assert (code, len(tried), out.exists()) == (1, 1, False)
+    assert 'No space left' in said[-1]
+    assert command(bottom_up, source)[0] == 0
+    check(RegionStore(out))
 
 
 # NumPy archives.

@@ -162,3 +162,9 @@ def test_pictures_are_scaled_and_none_is_white():
     white = resized(None, 12, 8)
     assert white.shape == (8, 12, 3)
     assert (white[1:-1, 1:-1] == 255).all()
+
+
+def test_line_breaks_of_every_kind_and_small_pictures():
+    for line in ('a\r', 'a\x1c', 'a\x85', 'a\u2029', ['a\n']):
+        assert np.array_equal(text(line), text('a '))
+    assert draw_boxes(plain(RED, 20, 16), [(2, 2, 10, 9)], (20, 16)).shape == (16, 20, 3)

@@ -66,7 +66,7 @@ def write_images(
     faults = Faults()
     places: dict[str, str] = {}
     for source, image_id, read in images:
-        with faults.catch(source):
+        try:  # not Faults.catch: a full disk ends the run
             if image_id in places:
                 raise FaultsError(f'image {image_id} is also in {places[image_id]}')
             if image_id not in writer:
@@ -75,6 +75,10 @@ def write_images(
                     regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
                 writer.write(image_id, regions)
             places[image_id] = source  # an intact row may follow a damaged one of the same image
+        except FaultsError as error:
+            faults.include(error, source)
+        except ValueError as error:
+            faults.add(source, str(error))
     faults.check()
 
 

@@ -53,8 +53,7 @@ class TextDataCheckHook(DataCheckHook):
         """Compare the data sets of the data loaders with each other."""
         data_sets = text_data_sets(built_data_loaders(runner), loaders)
         for dataset in data_sets[1:]:
-            first = {key: value for key, value in data_sets[0].metainfo.items() if key != 'max_words'}  # may differ
-            dataset.compare(first, data_sets[0].sources['symbols'], faults)
+            dataset.compare(without_length(data_sets[0].metainfo), data_sets[0].sources['symbols'], faults)
         training, validation = (
             {name for dataset in data_sets if dataset.test_mode == mode for name in dataset.image_ids}
             for mode in (False, True)
@@ -71,6 +70,7 @@ class TextDataCheckHook(DataCheckHook):
         faults = Faults()
         for dataset in text_data_sets(built_data_loaders(runner), LOADERS):
             dataset.compare(meta, f'the checkpoint {name}', faults)
+            meta = without_length(meta)  # of the first data set, that of the training if there is one
         faults.check()
 
 
@@ -78,3 +78,8 @@ def text_data_sets(data_loaders: Mapping[str, Any], keys: Iterable[str]) -> list
     """List the data sets of sentences of the data loaders with these keys in the config."""
     data_sets = (each for key in keys if key in data_loaders for each in checkable_data_sets(data_loaders[key].dataset))
     return [dataset for dataset in data_sets if isinstance(dataset, TextDataset)]
+
+
+def without_length(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out at how many words sentences are cut: data sets of a run may differ in it."""
+    return {key: value for key, value in meta.items() if key != 'max_words'}

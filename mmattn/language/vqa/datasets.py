@@ -162,7 +162,7 @@ class VQADataset(TextDataset):
         paths, words, answers, extra = (in_folder(data_root, *group) for group in groups)
         faults = Faults()
         files: dict[str, list[Question]] = {}
-        for path in dict.fromkeys([*paths, *extra, *words, *answers]):
+        for path in (*paths, *extra):
             with faults.catch(path):
                 files[path] = read_questions(path)
         used = [path for path in (*paths, *extra) if path in files]
@@ -180,12 +180,15 @@ class VQADataset(TextDataset):
             else:
                 for path in used:
                     faults.add(path, *image_faults(files[path], self._images, images))
-        if all(path in files for path in (*words, *answers)):
-            with faults.catch(answers[0]):
-                normalize = normalize_answers, normalize_counts
-                self.answers = list(_read_answers(_stamps(answers), min_answers, num_answers, normalize_answers))
-                asked = tuple(self.answers) if target == 'sampled' else None
-                symbols = list(_read_symbols(_stamps(words), tokens, asked, normalize))
+        with faults.catch(answers[0]):
+            self.answers = list(_read_answers(_stamps(answers), min_answers, num_answers, normalize_answers))
+            asked = tuple(self.answers) if target == 'sampled' else None
+            with faults.catch(words[0]):
+                symbols = list(_read_symbols(_stamps(words), tokens, asked, (normalize_answers, normalize_counts)))
+        if faults:  # those of the other files, too
+            for path in sorted({*words, *answers} - {*paths, *extra}):
+                with faults.catch(path):
+                    read_questions(path)
         faults.check()
         self.tokenizer = QuestionTokenizer(symbols, tokens, max_words)
         self.vocabulary = self.tokenizer.vocabulary

@@ -273,6 +273,12 @@ def test_wrong_attributes(tmp_path, ann_file, attributes, names):
         build(ann_file, 'train', attributes=path)
 
 
+def test_attributes_without_a_vocabulary(tmp_path, ann_file):
+    path = write_json(tmp_path / 'attributes.json', {'10': [['dog', 1]]})
+    with pytest.raises(ValueError, match=f'^{ann_file}: .*min_count'):
+        build(ann_file, 'train', attributes=path, min_count=99)
+
+
 def test_an_image_without_regions_is_named(ann_file):
     with pytest.raises(ValueError, match='image 10'):
         COCOCaptionDataset(ann_file, Store({'10': 0, '11': 1}), 'train')[0]

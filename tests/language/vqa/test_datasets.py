@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,7 @@ from mmattn.language.vqa import Question, VQADataset, datasets, official_score, 
 from mmattn.language.vqa.datasets import best_regions
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
+from mmattn.utils.faults import Faults
 
 from ... import tiny_data
 from ..failing import failing
@@ -403,3 +405,30 @@ def test_a_checkpoint_of_other_answers_is_an_error(data, tmp_path, meta, message
     else:
         with pytest.raises(ValueError, match=re.escape(message)):
             hook.after_load_checkpoint(runner, checkpoint)
+
+
+@pytest.mark.parametrize(('lengths', 'fails'), [((14, 20), False), ((20, 14), True)])
+def test_only_the_first_data_set_must_cut_as_in_training(data, tmp_path, lengths, fails):
+    """A run may validate on longer questions, and so continue; a test alone, of another length, is an error."""
+    cfg = Config.fromfile(config_path('_base_/datasets/vqa2.py'))
+    runner = SimpleNamespace(cfg=cfg, work_dir=str(tmp_path), _load_from='a.pth', _resume=False)
+    for name, length in zip(('train', 'val'), lengths):
+        dataset = DATASETS.build(dict(cfg.get(f'{name}_dataloader').dataset, max_words=length))
+        setattr(runner, f'_{name}_loop', SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset)))
+    hook = TextDataCheckHook()
+    checked = Faults()
+    hook.check_data(runner, ('train_dataloader', 'val_dataloader'), checked)
+    assert checked.by_path == {}
+    meta = dict(symbols=dataset.metainfo['symbols'], answers=dataset.answers, tokens='ban', max_words=14)
+    with pytest.raises(ValueError, match='max_words is 20, but 14') if fails else nullcontext():
+        hook.after_load_checkpoint(runner, dict(meta=dict(dataset_meta=meta)))
+
+
+def test_a_class_of_the_users_own_passes_options_on(data):
+    class Own(VQADataset):
+        def __init__(self, place):
+            super().__init__('questions_val.json', regions='regions', data_root=place, min_answers=1, test_mode=True)
+
+    assert len(Own(str(data / 'vqa2'))) > 0
+    with pytest.raises(TypeError, match='regions'):
+        Own(str(data / 'vqa2'), regions='regions')
