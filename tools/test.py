@@ -125,7 +125,7 @@ def main() -> None:
     log_operators()
     if pictures is not None:
         runner.register_hook(pictures)
-    runner.call_hook('before_test_loop')  # a stage that mmattn adds: before data sets are built
+    runner.call_hook('before_test_loop')  # a stage that mmattn adds: the check of the data
     dataset = runner.test_loop.dataloader.dataset
     for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):
         if folder is not None:  # folders that the data set knows by itself, such as Annotations of DAVIS

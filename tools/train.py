@@ -74,7 +74,7 @@ def main() -> None:
         runner.register_hook(CPUConvolutionsHook(args.channels_last))
         runner.register_hook(SharedBuffersHook())
         log_operators()
-        runner.call_hook('before_loops')  # a stage that mmattn adds: before data sets are built
+        runner.call_hook('before_loops')  # a stage that mmattn adds: the check of the data
         runner.train()
     except KeyboardInterrupt:
         if has_checkpoint(cfg.work_dir):

@@ -133,7 +133,8 @@ def main() -> None:
     except (OSError, RuntimeError, ValueError) as error:
         raise SystemExit(describe(error)) from error
     if about['mode'] == 'slide':
-        slides = '' if args.input_size else ', which run_onnx.py slides over an image'
+        is_slid = args.format == 'onnx' and not args.input_size
+        slides = ', which run_onnx.py slides over an image' if is_slid else ''
         print(f'test_cfg.mode is slide: the file is the network of one window{slides}')
     if about['not_described']:
         print(f'the metadata does not describe these steps of the test images: {", ".join(about["not_described"])}')

@@ -12,7 +12,8 @@ for file in "${@:3:required-2}"; do # here rather than when the job starts, whic
     case $file in *::* | *://*) continue ;; esac
     if [ ! -e "$file" ]; then
         echo "${0##*/}: error: $file: no such file" >&2
-        exit 2
+        if [ -d "$(dirname "$file")" ]; then exit 2; fi
+        echo "${0##*/}: its folder is not on this machine, either; the nodes of the job must have it" >&2
     fi
 done
 gpus=${GPUS:-4}

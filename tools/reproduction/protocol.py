@@ -395,7 +395,7 @@ def _fit_to_data(cfg: Config) -> None:
             cfg.model.image_encoder = dict(type='mmattn.ConvImageEncoder')
     if 'vocab_size' in cfg.model:
         with suppress(FileNotFoundError, FaultsError):  # the check of the data reports it
-            for name, (value, _) in DATASETS.build(dataset).needs.items():
+            for name, (value, _) in DATASETS.build(dict(dataset, indices=1)).needs.items():
                 if name in cfg.model:
                     cfg.model[name] = value
         return
