@@ -116,12 +116,17 @@ clothes() {
 stock_cc=(--variant 'stock CC' CC model.decode_head.type=mmattn.BiCCHead model.decode_head.position=none)
 stock_nl=(--variant 'stock NL' NL model.decode_head.type=mmattn.BiNLHead model.decode_head.position=none)
 
+continue_from() { # what ran before is not trained again
+    if [ -e "docs/results/$1.json" ] && [ ! -e "$2/results.json" ]; then cp "docs/results/$1.json" "$2/results.json"; fi
+}
+
 evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
     local rate pilot=(--dataset docs/results/ccp_pilot.py --cached-crops 800 --validations 5)
     local heads=(--rows 'stock CC' 'stock NL' "${stock_cc[@]}" "${stock_nl[@]}" --contrasts 'stock NL - stock CC')
     for rate in 0.003 0.01 0.001; do
         mkdir -p work_dirs/j_features "work_dirs/j_pilot_$rate"
         ln -sfn ../j_features "work_dirs/j_pilot_$rate/features"
+        continue_from "evidence_j_pilot_$rate" "work_dirs/j_pilot_$rate"
         clothes "${pilot[@]}" "${heads[@]}" --seeds 100 --work-dir "work_dirs/j_pilot_$rate" --cfg-options optim_wrapper.optimizer.lr=$rate
     done
     rate=${RATE:-0.003}
