@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -52,8 +52,14 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` as UTF-8 with :func:`atomic_write`."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding='utf-8')
+    write_texts({path: text})
+
+
+def write_texts(texts: Mapping[str | Path, str]) -> None:
+    """Write texts by path with :func:`atomic_write`. No file gets its name before all of them are written."""
+    with ExitStack() as stack:
+        for path, text in texts.items():
+            stack.enter_context(atomic_write(path)).write_text(text, encoding='utf-8')
 
 
 @contextmanager

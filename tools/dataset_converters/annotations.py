@@ -21,6 +21,7 @@ In segmentation, pixels without a shape are ``background``, the label 0. Later s
 import argparse
 import colorsys
 import json
+import os
 import shlex
 import sys
 from collections import Counter
@@ -160,8 +161,11 @@ def coco_content(pictures: Mapping[str, Picture], classes: Sequence[str], ignore
     return dict(images=images, annotations=annotations, categories=categories)
 
 
-def divide(pictures: Mapping[Path, Picture], args: argparse.Namespace) -> None:
-    """Set the splits of pictures that lack one, so that some are for training and some for validation."""
+def divide(pictures: Mapping[Path, Picture], root: Path, args: argparse.Namespace) -> None:
+    """Set the splits of pictures that lack one, so that some are for training and some for validation.
+
+    The choice is by names below the folder ``root``, so that it is the same wherever the export is, or is unpacked.
+    """
     splits = {picture.split for picture in pictures.values()}
     if {*PARTS} <= splits:
         if not args.ungrouped and (parted := parted_groups(pictures)):
@@ -172,14 +176,15 @@ def divide(pictures: Mapping[Path, Picture], args: argparse.Namespace) -> None:
             )
         return
     undecided = [path for path, picture in pictures.items() if picture.split != 'test' or 'train' not in splits]
-    group_of = {path: str(path) for path in undecided} if args.ungrouped else groups(undecided)
+    names = [Path(os.path.relpath(path, root)) for path in undecided]
+    group_of = {name: str(name) for name in names} if args.ungrouped else groups(names)
     classes = {}
-    for path in undecided:
+    for path, name in zip(undecided, names):
         labels = {shape.label for shape in pictures[path].shapes}
-        classes.setdefault(Path(group_of[path]), set()).update(labels)
+        classes.setdefault(Path(group_of[name]), set()).update(labels)
     validation = choose_validation(classes, args.val_fraction, args.seed)
-    for path in undecided:
-        pictures[path].split = PARTS[Path(group_of[path]) in validation]
+    for path, name in zip(undecided, names):
+        pictures[path].split = PARTS[Path(group_of[name]) in validation]
     if len(classes) < len(undecided):
         print(f'{len(undecided)} images are {len(classes)} groups by their names, which are not parted (--ungrouped)')
 
@@ -208,8 +213,8 @@ def convert(args: argparse.Namespace) -> None:
         pictures = export.pictures
         print(f'{export.format}: {len(pictures)} images with {sum(len(p.shapes) for p in pictures.values())} shapes')
         classes = choose_classes(export.classes, args.classes, args.ignore)
-        divide(pictures, args)
         root = args.images or (folder if folder.is_dir() else folder.parent)
+        divide(pictures, root, args)
         names, suffix = output_names(pictures, root), one_suffix(pictures)
         targets = {path: Path(pictures[path].split, names[path].with_suffix(suffix)) for path in pictures}
         if twice := [str(target) for target, number in Counter(targets.values()).items() if number > 1]:

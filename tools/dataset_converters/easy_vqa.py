@@ -22,6 +22,7 @@ from pathlib import Path
 
 from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa.conversion import check_splits, hold_out, write_set
+from mmattn.language.vqa.datasets import read_picture
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
 from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter, find, unpack
@@ -72,6 +73,9 @@ def main(folder: Path, *, out_dir: OutDir, overwrite: Overwrite = False) -> None
                     pictures[image_id] = picture
                     if not picture.is_file():
                         faults.add(images, f'no {picture.name} in it, which a question of {path} has')
+                        continue
+                    with faults.catch(picture):
+                        read_picture(picture)
         faults.check()
         write_set(folder, out_dir, hold_out(splits), pictures=pictures.items(), overwrite=overwrite)
     print(f'{out_dir / "images"}: {len(pictures):,} pictures')

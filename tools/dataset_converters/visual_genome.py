@@ -20,10 +20,11 @@ from typing import Any
 
 from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa.conversion import Splits, print_counts
-from mmattn.language.vqa.questions import Question, read_questions, write_questions
+from mmattn.language.vqa.questions import Question, format_questions, read_questions
 from mmattn.utils.command import run
 from mmattn.utils.conversion import Overwrite, check_folder, converter, find
 from mmattn.utils.faults import Faults
+from mmattn.utils.files import write_texts
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:
@@ -69,8 +70,7 @@ def main(folder: Path, *, vqa: Path, overwrite: Overwrite = False) -> None:
             if image_id in images[split]:
                 split_questions.append(question._replace(question_id=len(split_questions), image_id=image_id))
     Faults(folder, [f'no question about an image of {split}' for split in splits if not splits[split]]).check()
-    for split, output in outputs.items():
-        write_questions(output, splits[split])
+    write_texts({output: format_questions(splits[split]) for split, output in outputs.items()})
     print_counts(splits)
     print(f'about other images: {len(questions) - sum(map(len, splits.values())):,} questions, which are left out')
 

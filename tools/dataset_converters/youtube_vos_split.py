@@ -21,7 +21,7 @@ from mmengine.fileio import load
 from mmattn.utils.command import run
 from mmattn.utils.conversion import Overwrite, converter
 from mmattn.utils.faults import Faults, FaultsError, reading
-from mmattn.utils.files import write_text
+from mmattn.utils.files import write_texts
 
 
 def read_list(path: Path, videos: dict) -> list[str]:
@@ -53,8 +53,9 @@ def main(folder: Path, *, train: Path | None = None, val: Path | None = None, ov
         if path.exists() and not overwrite:
             faults.add(path, 'already exists; --overwrite replaces it')
     faults.check()
-    for part, path in paths.items():
-        write_text(path, json.dumps(dict(videos={name: videos[name] for name in lists[part]})))
+    write_texts(
+        {path: json.dumps(dict(videos={name: videos[name] for name in lists[part]})) for part, path in paths.items()}
+    )
     print(', '.join(f'{len(lists[part]):,} clips in {path}' for part, path in paths.items()))
 
 

@@ -91,6 +91,15 @@ def _parse(entry: dict) -> Question:
     )
 
 
+def format_questions(questions: Iterable[Question]) -> str:
+    """Format questions without their empty fields, as :func:`write_questions` writes them."""
+    kept = [
+        {name: value for name, value in question._asdict().items() if name == 'question' or value not in ('', [])}
+        for question in questions
+    ]
+    return json.dumps(dict(questions=kept), ensure_ascii=False)
+
+
 def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
     """Write a file of questions without their empty fields.
 
@@ -99,11 +108,7 @@ def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
         >>> read_questions('questions_val.json')[0].answers
         ['dog']
     """
-    kept = [
-        {name: value for name, value in question._asdict().items() if name == 'question' or value not in ('', [])}
-        for question in questions
-    ]
-    write_text(path, json.dumps(dict(questions=kept), ensure_ascii=False))
+    write_text(path, format_questions(questions))
 
 
 class QuestionTokenizer:
