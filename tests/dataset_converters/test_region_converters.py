@@ -81,24 +81,6 @@ def test_bottom_up_features(command, out, tmp_path):
     assert command(bottom_up, a, b)[0] == 1  # never overwritten
 
 
-def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch):
-    source = tmp_path / 'a.tsv'
-    source.write_bytes(b''.join(LINES))
-    assert command(bottom_up, source, '--float16')[0] == 0
-    expected = content(out)
-    out.rename(tmp_path / 'expected')
-    with monkeypatch.context() as patch:
-        interrupt(patch, bottom_up, 'read_line', after=3)
-        code, _, said = command(bottom_up, source, '--float16')
-    assert (code, f'3 images are kept in {out}.part' in said[0]) == (130, True)
-    assert not out.exists()
-    with monkeypatch.context() as patch:
-        interrupt(patch, bottom_up, 'read_line', after=2)  # the first three are not read again
-        code, said, _ = command(bottom_up, source, '--float16')
-    assert (code, said[0]) == (0, 'images converted before: 3')
-    assert content(out) == expected
-
-
 def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
     boxes, features = sample(9, 2)
     outside, empty, broken = boxes.copy(), boxes.copy(), features.copy()
@@ -286,18 +268,23 @@ def test_real_archives(command, out, name, count, first):
 # Detectors.
 
 
-@pytest.fixture
-def model(tmp_path):
+def write_detector(folder):
     """Paths of a config and a checkpoint of a small Faster R-CNN, and of two photographs."""
+    folder.mkdir(parents=True, exist_ok=True)
     dataset = dict(type='CocoDataset', pipeline=[*PIPELINE[:2], dict(type='LoadAnnotations'), PIPELINE[2]])
     cfg = Config(dict(default_scope='mmdet', model=detector('faster'), test_dataloader=dict(dataset=dataset)))
-    cfg.dump(tmp_path / 'detector.py')
+    cfg.dump(folder / 'detector.py')
     init_default_scope('mmdet')
     torch.manual_seed(0)
-    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'detector.pth')
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), folder / 'detector.pth')
     for i in range(2):
-        save(tmp_path / f'photos/{"ab"[i]}/{i}.JPG', photo(i, (40, 48 + 4 * i)), format='JPEG')
-    return tmp_path / 'detector.py', tmp_path / 'detector.pth', tmp_path / 'photos'
+        save(folder / f'photos/{"ab"[i]}/{i}.JPG', photo(i, (40, 48 + 4 * i)), format='JPEG')
+    return folder / 'detector.py', folder / 'detector.pth', folder / 'photos'
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_detector(tmp_path)
 
 
 OPTIONS = ('--min-regions', 3, '--max-regions', 9, '--whole-image', '--device', 'cpu')

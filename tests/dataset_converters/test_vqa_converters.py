@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mmattn.language import RegionStore
-from mmattn.language.vqa import Question, VQADataset, normalize_answer, official_score, read_questions, write_questions
+from mmattn.language.vqa import Question, VQADataset, normalize_answer, official_score, read_questions
 from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
 from reproduction.language_releases import TEN_ANSWERS as TEN
 from reproduction.language_releases import coco_qa, daquar, easy_vqa
@@ -20,7 +20,7 @@ from reproduction.language_releases import vqa_entries as entries
 from reproduction.releases import write_json as write
 
 from ..requirements import real_data, requires
-from .conftest import content, places, scripts
+from .conftest import places, scripts
 
 TOKENS = 'ban', 'skip-thought'
 NAMES = ('vqa', 'visual_genome', 'coco_qa', 'daquar', 'easy_vqa')
@@ -58,13 +58,9 @@ def test_published_files_of_both_versions(command, tmp_path, out, prefix, suffix
     ]
     assert read(out, 'train')[1] == Question(3001, '3', 'Is it 1?', TEN, 'yes', 'is it', 'yes/no')
     assert read(out, 'test') == read(out, 'test-dev') == [Question(7000, '7', 'Is it 0?')]
-    before = content(out)
-    assert before.keys() == {f'questions_{split}.json' for split in ('train', 'val', 'test', 'test-dev')}
     (out / 'regions').mkdir()
     assert 'regions' in command('vqa', folder, '--overwrite')[2][0]
     (out / 'regions').rmdir()
-    assert command('vqa', folder, '--overwrite')[0] == 0
-    assert content(out).keys() == before.keys()
     assert '--hold-out' in command('vqa', folder, '--hold-out', '--overwrite')[2][0]  # it has a test set
 
 
@@ -113,9 +109,6 @@ def test_all_faults_of_vqa(fails, tmp_path):
     named = [f'question {number}' for number in (1000, 2001, 3002, 77, 4003, 4000)]
     named.insert(5, 'annotations[0]')
     assert all(name in fault for name, fault in zip(named, found, strict=True))
-    val.write_text('{', encoding='utf-8')
-    write(paths[0], [])
-    assert places(fails('vqa', folder)) == [str(paths[0]), str(val)]
     published(folder, 'train', range(1, 40))
     write(paths[1], dict(annotations=[]))
     published(folder, 'val', [4])
@@ -150,8 +143,6 @@ def test_questions_about_images_of_coco_are_added(command, tmp_path, out):
         Question(1, '3', '1 1?', ['A zebra.'], 'A zebra.'),
     ]
     assert {each.image_id for each in read(out, 'genome_val')} == {'5'}
-    assert command('visual_genome', tmp_path / 'genome', '--vqa', out)[0] == 1
-    assert command('visual_genome', tmp_path / 'genome', '--vqa', out, '--overwrite')[0] == 0
 
 
 def test_all_faults_of_visual_genome(command, tmp_path):
@@ -163,10 +154,6 @@ def test_all_faults_of_visual_genome(command, tmp_path):
     expected = [vqa / 'questions_train.json', vqa / 'questions_val.json']
     expected += [folder / 'image_data.json', folder / 'question_answers.json.gz']
     assert places(line.strip() for line in said[1:5]) == [*map(str, expected)]
-    (folder / 'image_data.json').unlink()
-    for split in ('train', 'val'):
-        write_questions(vqa / f'questions_{split}.json', [Question(0, '3', '?')])
-    assert 'image_data.json' in command('visual_genome', folder, '--vqa', vqa)[2][0]
 
 
 # COCO-QA.
@@ -195,10 +182,7 @@ def test_all_faults_of_coco_qa(fails, tmp_path):
     coco_qa(folder, 'val', ('a', 'b', 7, 0))
     with open(folder / 'val/types.txt', 'a', encoding='utf-8') as file:
         file.write('1\n')
-    (folder / 'test').mkdir()
-    (folder / 'test/questions.txt').write_bytes(b'\xff')
-    expected = [f'train, line {number}' for number in (1, 2, 3)] + ['val', 'test/questions.txt, line 1']
-    expected += [f'test/{name}.txt' for name in ('answers', 'img_ids', 'types')]
+    expected = [*(f'train, line {number}' for number in (1, 2, 3)), 'val']
     assert places(fails('coco_qa', folder)) == [f'{folder}/{name}' for name in expected]
 
 
@@ -272,8 +256,7 @@ def test_all_faults_of_easy_vqa(fails, tmp_path, monkeypatch):
         assert 'val_questions.json' in fails('easy_vqa', folder)[0]
     easy_vqa(folder, 'val', [0], packed=True)
     write(folder / 'train/questions.json', [['a', 'b', 0], ['a', 'b'], ['a', 3, 1], ['a', 'b', 7]])
-    (folder / 'val_images.zip').write_bytes(b'PK')
-    expected = ['train/questions.json', 'train/questions.json', 'train/images', 'val_images.zip']
+    expected = ['train/questions.json', 'train/questions.json', 'train/images']
     assert places(fails('easy_vqa', folder)) == [f'{folder}/{name}' for name in expected]
 
 
