@@ -91,21 +91,6 @@ def test_test_samples_have_the_published_captions(ann_file):
     assert 'captions' not in only['inputs']
 
 
-def test_indices_select_images_but_not_words(tmp_path):
-    ann_file = write_json(tmp_path / 'captions.json', coco())
-    whole = build(ann_file)
-    for indices, ids in ((2, ['10', '11']), (-1, ['13']), ([3, 0], ['13', '10'])):
-        part = build(ann_file, indices=indices)
-        assert (part.ids, part.metainfo) == (ids, whole.metainfo)
-        assert torch.equal(part[0]['inputs']['features'], STORE[ids[0]].features)
-
-
-@pytest.mark.parametrize('indices', [0, 'ab', [0, 0], [4], [-5], [], 1.5, True])
-def test_wrong_indices(tmp_path, indices):
-    with pytest.raises(ValueError, match='indices'):
-        build(write_json(tmp_path / 'captions.json', coco()), indices=indices)
-
-
 @pytest.mark.parametrize(
     ('text', 'faults'), [('一只狗在草地上奔跑。', 1), ('一只 狗 在 草地 上 奔跑 。', 0), ('A dog 狗.', 0)]
 )

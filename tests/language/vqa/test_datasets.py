@@ -56,14 +56,6 @@ def test_training_samples(train):
     assert dataset[0]['inputs']['question'].shape == (14,)
 
 
-def test_indices_select_questions_but_neither_words_nor_answers(train):
-    whole, part = build(train), build(train, indices=[2, 0])
-    assert part.metainfo == whole.metainfo
-    for each, i in zip(part, (2, 0), strict=True):
-        assert each['data_samples'].question_id == QUESTIONS[i].question_id
-        assert torch.equal(each['inputs']['targets'], whole[i]['inputs']['targets'])
-
-
 @pytest.mark.parametrize(
     ('options', 'expected'),
     [
@@ -167,11 +159,6 @@ def test_a_test_set_without_answers(train, tmp_path):
     for wrong, names in ((dict(test_mode=False), 'test.json: no answers'), (dict(answer_files=()), 'answer_files')):
         with pytest.raises(ValueError, match=names):
             build('test.json', **dict(options, test_mode=True) | wrong)
-
-
-def test_a_misspelt_argument_is_named_with_the_nearest(train):
-    with pytest.raises(TypeError, match=r'VQADataset .*min_answers'):
-        VQADataset(train, 'regions', min_answer=3)
 
 
 def test_several_files_and_further_questions(train, tmp_path):
