@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
-from mmattn.ops import dispatch, library, table_attention, window_zscore
+from mmattn.ops import dispatch, library, reports, table_attention, window_zscore
 from mmattn.ops.dispatch import HALF
 from mmattn.ops.gpu import cases
 from mmattn.ops.gpu.cases import Case
@@ -88,7 +88,7 @@ def supported(operator, kernel, case, dtype):
         return dtype != torch.float16
     if kernel == 'native':
         given = {**case.tensors, **case.settings}
-        return not any(name in given for name in dispatch.LACKING.get(operator, ()))
+        return not any(name in given for name in reports.LACKING.get(operator, ()))
     return True
 
 
