@@ -14,6 +14,7 @@ from .operator import record_call
 PASSES = ('forward', 'backward')
 # Arguments that the CUDA kernels of an operator do not have: the composition runs calls with them.
 LACKING = {'local_attention': ('key_mask', 'return_lse')}
+UNTIMED = ('local_attention',)  # operators whose Triton kernels nobody has run on a GPU
 
 
 def describe(operator: str, device: torch.device) -> str:
@@ -31,13 +32,14 @@ def describe(operator: str, device: torch.device) -> str:
     return listed + failed
 
 
-def _chosen(name: str, device: torch.device, dtype: torch.dtype, lacking: str = '') -> tuple[str, dict[str, str]]:
-    """Say what runs, and the reasons against what comes before it. Native kernels may lack an argument."""
+def _chosen(name: str, device: torch.device, dtype: torch.dtype, **lacking: str) -> tuple[str, dict[str, str]]:
+    """Say what runs, and the reasons against what comes before it. ``lacking`` has what kernels lack, or ''."""
     reasons = dict(choose(name, device, dtype))
-    if lacking and not reasons.get('native', lacking):
-        reasons['native'] = f'no {lacking}'
+    reasons |= {kernel: f'no {x}' for kernel, x in lacking.items() if x and not reasons.get(kernel, x)}
     chosen = next((x for x, reason in reasons.items() if not reason), list(reasons)[-1])
     against = dict(itertools.takewhile(lambda x: x[0] != chosen, reasons.items()))
+    if chosen == 'triton' and name.removesuffix('_backward') in UNTIMED:
+        return 'triton, not verified or timed on any GPU', against
     is_kernel = chosen in ('native', 'triton')
     return f'{chosen}, not verified on this GPU' if is_kernel and not is_verified(device) else chosen, against
 
@@ -59,10 +61,13 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     declared, arguments = record_call(operator, *args, **kwargs)
     name = declared.name
     device, dtype = device_and_dtype(arguments)
-    given = (x for x in LACKING.get(name, ()) if getattr(arguments, x) not in (None, False))
-    lacking = next(given, '') if device.type == 'cuda' else ''
+    lacking = {}
+    if device.type == 'cuda':
+        given = (x for x in LACKING.get(name, ()) if getattr(arguments, x) not in (None, False))
+        lacking['native'] = next(given, '')
+        lacking['triton'] = 'iterations above 1' if getattr(arguments, 'iterations', 1) > 1 else ''
     lines = [f'{name}, {dtype} on {device}']
     for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
-        chosen, against = _chosen(full_name, device, dtype, lacking)
+        chosen, against = _chosen(full_name, device, dtype, **lacking)
         lines += [f'{pass_}: {chosen}', *(f'    not {x}: {reason}' for x, reason in against.items())]
     return '\n'.join(lines)

@@ -125,6 +125,13 @@ def test_the_last_line_selects_fast_correct_kernels(findings, expected):
     assert selected(found) == expected
 
 
+def test_an_operator_with_two_fast_kernels_is_selected_once():
+    fast, slow = ({'16 bit': Finding('', {'forward': x, 'backward': x})} for x in (0.5, 2.0))
+    both = {('local_attention', 'native'): fast, ('local_attention', 'triton'): fast}
+    assert selected(both) == 'local_attention=native'
+    assert selected({**both, ('local_attention', 'native'): slow}) == 'local_attention=triton'
+
+
 @pytest.mark.slow
 def test_the_whole_report_on_a_cpu(monkeypatch, capsys):
     """Its last line is a value of MMATTN_BACKEND."""

@@ -308,6 +308,21 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
     assert ran[-1] == 'forward'
 
 
+def test_triton_runs_local_attention_if_it_is_selected_and_nobody_has_timed_it(gpu):
+    with dispatch.backend('local_attention=triton'):
+        assert first('local_attention', torch.float16) == first('local_attention_backward', torch.float16) == 'triton'
+        assert first('local_attention', torch.float32) == 'composition'
+        assert first('global_attention', torch.float16) == 'triton'
+        assert first('dynamic_conv', torch.float16) == 'native'
+        assert 'triton, not verified or timed on any GPU' in reports.describe('local_attention', GPU)
+        x = on_gpu(1, 1, 4, 4, 8)
+        text = ops.explain(local_attention, x, x, x, return_lse=True)  # the CUDA kernel lacks it, but not Triton's
+        assert 'forward: triton, not verified or timed on any GPU\nbackward: triton' in text
+        text = ops.explain(local_attention, x, x, x, iterations=2)
+        assert 'forward: composition\n    not triton: no iterations above 1\nbackward: composition' in text
+    assert reports.describe('local_attention', GPU) == 'native'
+
+
 def test_running_out_of_memory_is_no_failure_of_a_kernel(gpu, calls, monkeypatch):
     monkeypatch.setattr(triton, 'run', failing(torch.cuda.OutOfMemoryError('CUDA out of memory')))
     with pytest.raises(torch.cuda.OutOfMemoryError):

@@ -83,7 +83,8 @@ def case_of(call, device):
 def supported(operator, kernel, case, dtype):
     """Whether a kernel should run a call."""
     if kernel == 'triton':
-        return dtype in (HALF if GPU else (torch.float32, torch.float16))  # its interpreter's bfloat16 is wrong
+        dtypes = HALF if GPU else (torch.float32, torch.float16)  # its interpreter's bfloat16 is wrong
+        return dtype in dtypes and case.settings.get('iterations', 1) == 1
     if kernel == 'native' and not GPU:
         return dtype != torch.float16
     if kernel == 'native':

@@ -35,8 +35,13 @@ WAYS = {  # dtype, and launch.KEYS_AS_ROWS
     **{name: (dtype, False) for name, dtype in DTYPES.items()},
     'float16, keys as rows': (torch.float16, True),
 }
-MASKS = 'key_mask', 'key_bias'
-RANDOM = 12  # calls of each operator
+MASKED = (
+    ('global_attention, window', 'key_mask'),
+    ('global_attention, window', 'key_bias'),
+    ('local_attention', 'key_mask'),
+)
+RANDOM = {'global_attention': 12, 'local_attention': 6}  # calls
+LOCAL = 'k 3×5, content and geometry', 'dilation 2, content', 'one table', 'geometry'
 
 
 def large(size, key_size=None, channels=(5, 17), window=None, entries=None, **settings):
@@ -56,7 +61,8 @@ def on_axes(size):
 
 def cases():
     """Tensors and settings by title."""
-    found = {name: given(call) for name, call in ALL.items() if call.operator in triton.OPERATORS}
+    local = [f'local_attention: {name}' for name in LOCAL]
+    found = {name: given(call) for name, call in ALL.items() if call.operator == 'global_attention' or name in local}
     found['global_attention: tiles, 1d'] = large((70,), window=5)
     found['global_attention: tiles, 1d, causal'] = large((70,), window=5, entries=3, is_causal=True)
     found['global_attention: tiles, 2d'] = large((13, 7), window=3)
@@ -64,6 +70,8 @@ def cases():
     found['global_attention: tiles, 3d, axis logits'] = large((3, 4, 7), window=3)
     found['global_attention: tiles, 3d, axis logits'][0]['axis_bias'] = on_axes((3, 4, 7))
     found['global_attention: tiles, keys at other positions'] = large((9, 8), key_size=(5, 9))
+    settings = dict(kernel_size=3, return_lse=True, key_mask=randn(1, 9, 8, seed=7) > -1)
+    found['local_attention: tiles, key mask, log-sum-exp'] = large((9, 8), **settings)
     return found
 
 
@@ -85,7 +93,17 @@ def equation(operator, last=None, **arguments):
 
 
 def operator_of(name):
-    return name.partition(':')[0]
+    return name.partition(':')[0].partition(',')[0]
+
+
+def runs(name, way):
+    """Local attention is evaluated in one way, to save time: it computes in float32 for every dtype."""
+    return operator_of(name) == 'global_attention' or way == WAYS['float16']
+
+
+def in_every_way(*names):
+    return [pytest.param(name, way, id=f'{name}, {title}') for title, way in WAYS.items() for name in names
+            if runs(name, way)]  # fmt: skip
 
 
 def evaluate_all(path):
@@ -95,24 +113,33 @@ def evaluate_all(path):
 
     from ..fuzz import triton_kernels
 
+    triton_kernels.speed_up_interpreter()
     found = {}
-    for dtype, launch.KEYS_AS_ROWS in WAYS.values():
+    test_masked_keys.CALLS['local_attention'] = lambda: (
+        test_masked_keys.operands((3, 5)),
+        dict(kernel_size=3, return_lse=True),
+    )
+    for way in WAYS.values():
+        dtype, launch.KEYS_AS_ROWS = way
         for name, (tensors, settings) in CASES.items():
-            call = functools.partial(of_the_last_queries, operator_of(name))
-            with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
-                result = evaluate(call, literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)), **settings)
-            found[name, dtype, launch.KEYS_AS_ROWS] = result, kernels
+            if runs(name, way):
+                call = functools.partial(of_the_last_queries, operator_of(name))
+                with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
+                    result = evaluate(call, literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)), **settings)
+                found[name, way] = result, kernels
         for operator in triton.OPERATORS:
-            with dispatch.backend('triton'):
-                found[operator, dtype, launch.KEYS_AS_ROWS] = gradients_alone(operator, dtype)
-        for mask_by in MASKS:
-            with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
-                try:
-                    test_masked_keys.check(ops.global_attention, 'global_attention, window', mask_by, dtype)
-                except AssertionError as error:
-                    kernels.append(f'wrong: {error!r}')
-            found[mask_by, dtype, launch.KEYS_AS_ROWS] = {*kernels}
-    found['random'] = [triton_kernels.check(name, i) for name in triton.OPERATORS for i in range(RANDOM)]
+            if runs(operator, way):
+                with dispatch.backend('triton'):
+                    found[operator, way] = gradients_alone(operator, dtype)
+        for name, mask_by in MASKED:
+            if runs(name, way):
+                with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
+                    try:
+                        test_masked_keys.check(getattr(ops, operator_of(name)), name, mask_by, dtype)
+                    except AssertionError as error:
+                        kernels.append(f'wrong: {error!r}')
+                found[f'{name}, {mask_by}', way] = {*kernels}
+    found['random'] = [triton_kernels.check(name, i) for name, count in RANDOM.items() for i in range(count)]
     torch.save(found, path)
 
 
@@ -145,23 +172,18 @@ def interpreted(tmp_path_factory):
     return torch.load(path)
 
 
-every_way = pytest.mark.parametrize('way', WAYS.values(), ids=WAYS)
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'way'), in_every_way(*map(', '.join, MASKED)))
+def test_masked_keys_may_hold_anything(interpreted, name, way):
+    assert interpreted[name, way] == {operator_of(name), f'{operator_of(name)}_backward'}
 
 
 @pytest.mark.slow
-@every_way
-@pytest.mark.parametrize('mask_by', MASKS)
-def test_masked_keys_may_hold_anything(interpreted, mask_by, way):
-    assert interpreted[(mask_by, *way)] == {'global_attention', 'global_attention_backward'}
-
-
-@pytest.mark.slow
-@every_way
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize(('name', 'way'), in_every_way(*CASES))
 def test_values_and_gradients_are_those_of_the_equation(interpreted, name, way):
     tensors, settings = CASES[name]
     dtype = way[0]
-    actual, kernels = interpreted[(name, *way)]
+    actual, kernels = interpreted[name, way]
     operator = operator_of(name)
     assert kernels == [operator, f'{operator}_backward']
     expected = evaluate(
@@ -180,10 +202,9 @@ def test_values_and_gradients_are_those_of_the_equation(interpreted, name, way):
 
 
 @pytest.mark.slow
-@every_way
-@pytest.mark.parametrize('operator', triton.OPERATORS)
+@pytest.mark.parametrize(('operator', 'way'), in_every_way(*triton.OPERATORS))
 def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, operator, way):
-    for expected, alone in interpreted[(operator, *way)]:
+    for expected, alone in interpreted[operator, way]:
         assert torch.equal(alone, expected)
 
 
@@ -200,7 +221,10 @@ def test_the_tests_for_gpus_pass_in_the_interpreter():
     """Some of them: the interpreter takes seconds for a call."""
     if tuple(map(int, triton.version().split('.')[:2])) < (3, 7):
         pytest.skip('before 3.7, the interpreter fails with this numpy')
-    tests, some = Path(__file__).with_name('test_gpu.py'), 'triton and (everything or odd) and (float16 or float32)'
+    tests, some = (
+        Path(__file__).with_name('test_gpu.py'),
+        'triton and (everything or odd or table) and not bfloat16',
+    )
     done = subprocess.run(
         [sys.executable, '-m', 'pytest', '-n', '0', '-p', 'no:cacheprovider', '--all-cases', '-k', some, tests],
         env={**os.environ, 'TRITON_INTERPRET': '1', 'OMP_NUM_THREADS': '1'},
@@ -211,7 +235,10 @@ def test_the_tests_for_gpus_pass_in_the_interpreter():
     assert done.returncode == 0, done.stdout
 
 
-KERNELS = {'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients']}
+KERNELS = {
+    'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'],
+    'local_attention': ['local_forward', 'local_query_gradients', 'local_key_gradients'],
+}
 ROWS = ['key_rows values', 'key_rows keys']
 
 
@@ -226,8 +253,7 @@ def tool():
 @pytest.mark.slow
 @pytest.mark.parametrize('keys_as_rows', [False, True], ids=['', 'keys as rows'])
 @pytest.mark.parametrize(('capability', 'channels'), [(80, 256), (90, 128), (90, 256)])
-@pytest.mark.parametrize('operator', triton.OPERATORS)
-def test_no_kernel_spills_registers_in_16_bit(tool, monkeypatch, operator, capability, channels, keys_as_rows):
+def test_no_kernel_spills_registers_in_16_bit(tool, monkeypatch, capability, channels, keys_as_rows):
     """Every kernel is compiled, without a GPU, and fits into shared memory, and nothing depends on the order of sums.
 
     With tiles of 128 rows and 8 warps, every product is wgmma.
@@ -237,8 +263,10 @@ def test_no_kernel_spills_registers_in_16_bit(tool, monkeypatch, operator, capab
     monkeypatch.setattr(launch, 'KEYS_AS_ROWS', keys_as_rows)
     limit = tool.SHARED[capability if capability == 90 else 120]  # one table is for all GPUs with less than 9.0
     only = 'key_rows' if keys_as_rows else ''  # the others are compiled once
-    compiled = {x.kernel: x for x in tool.compile_call(operator, torch.float16, channels, capability, only=only)}
-    assert list(compiled) == (ROWS if keys_as_rows else KERNELS[operator])
+    compiled = {
+        x.kernel: x for x in tool.compile_call('global_attention', torch.float16, channels, capability, only=only)
+    }
+    assert list(compiled) == (ROWS if keys_as_rows else KERNELS['global_attention'])
     for each in compiled.values():
         assert each.registers > 48  # the sums alone: the compiler has not removed the products
         assert each.spilled == 0 or (each.kernel, channels) == ('key_gradients', 256)
@@ -246,6 +274,45 @@ def test_no_kernel_spills_registers_in_16_bit(tool, monkeypatch, operator, capab
         assert not {'atom', 'red'} & {*each.products.split(', ')}
         if capability == 90 and each.kernel not in ('key_gradients', 'axis_gradients'):
             assert each.products == 'wgmma'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('capability', 'channels'), [(80, 32), (90, 256)])
+def test_local_attention_spills_nothing_and_has_no_atomic_sums(tool, capability, channels):
+    compiled = [*tool.compile_call('local_attention', torch.float16, channels, capability)]
+    assert [x.kernel for x in compiled] == KERNELS['local_attention']
+    assert {(x.spilled, x.products) for x in compiled} == {(0, '')}
+
+
+def test_what_local_attention_supports_and_how_it_reads_a_map():
+    module = importlib.import_module('mmattn.ops.triton.local_attention')
+
+    def is_supported(shape=(1, 2, 4, 6, 16), dtype=torch.float16, grad_stride=1, **settings):
+        x = torch.empty(shape, dtype=dtype, device='meta')
+        arguments = literal.arguments('local_attention', x, x, x, **settings)
+        grad = x.new_empty(1).as_strided(shape, (0, 0, 0, grad_stride, 0))
+        return module.backward(grad, None, *arguments, True, [False] * 3) is not NotImplemented
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, 'run', lambda *arguments: None)
+        assert is_supported()
+        assert is_supported(kernel_size=(1, 7), dilation=3)
+        assert is_supported((2**31, 2, 4, 6, 256))  # batch and heads have offsets of 64 bits
+        assert not is_supported(iterations=2)
+        assert not is_supported((1, 2, 4, 6, 257))
+        assert not is_supported((0, 2, 4, 6, 16))
+        assert not is_supported((1, 2, 4, 6, 0))
+        assert not is_supported((1, 1, 2**15, 2**15, 1))
+        assert not is_supported((1, 2, 2**14, 2**14, 16))
+        assert not is_supported(grad_stride=2**31)
+        assert not is_supported(dilation=2**30)
+        assert not is_supported(dtype=torch.float64)
+
+    x = torch.empty(1, 4, 6, 2, 24, device='meta')
+    assert module.describe(x.movedim(3, 1)).unit.value == 8  # as the layers call it: whole vectors
+    assert module.describe(x[:, :1, :, :, :3].movedim(3, 1)).unit.value == 8
+    assert module.describe(x[..., ::2].movedim(3, 1)).unit.value == 1
+    assert module.describe(torch.empty(2, 2, 4, 6, 3, device='meta')).unit.value == 1
 
 
 @pytest.mark.parametrize('operator', triton.OPERATORS)
@@ -271,15 +338,18 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     monkeypatch.setattr(launch, 'launch', record)
-    monkeypatch.setattr(module, 'supports', lambda args: True)
+    monkeypatch.setattr(module, 'supports', lambda *arguments: True)
     for height, width, start in ((20, 17, 0), (32, 48, 0), (97, 64, 0), (1, 17, 0), (20, 1, 1), (33, 16, 1), (1, 1, 0)):
         keys.append([])
         storage = torch.empty(start + 2 * 3 * height * width * 32, dtype=torch.float16)
         x = storage[start:].view(2, 3, height, width, 32)
-        window = dict(window_bias=x.new_empty(2, 3, height, width, 25), window_size=5)
-        arguments = literal.arguments('global_attention', x, x, x, **window, outside_bias=x[..., 0])
+        is_global = operator == 'global_attention'
+        settings = dict(window_size=5, outside_bias=x[..., 0]) if is_global else dict(kernel_size=5)
+        settings['window_bias'] = x.new_empty(2, 3, height, width, 25)
+        arguments = literal.arguments(operator, x, x, x, **settings)
         out, lse = module.forward(*arguments)
-        module.backward(out, lse, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
+        outputs = (out, lse) if is_global else ()
+        module.backward(out, lse, *outputs, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]
     assert len({str(key) for key in keys}) > 2  # others are compiled again
 

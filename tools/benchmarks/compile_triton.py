@@ -2,9 +2,9 @@
 
 Prints registers, spilled bytes (both as ptxas reports them), shared memory and products of each kernel: wgmma (9.0) and
 tcgen05 (10.0) are several times as fast as mma. A configuration is rows that a program owns, rows per iteration, rows
-per iteration with window biases, warps, stages. Kernels are compiled for
-maps of 97×97 positions and a learned window of 31×31; the kernel of axis biases for a call with these, key biases and a
-mask. With MMATTN_KEYS_AS_ROWS=1, the kernel key_rows is among them.
+per iteration with window biases, warps, stages. Kernels are compiled for maps of 97×97 positions and a window of
+31×31; the kernel of axis biases for a call with these, key biases and a mask; local attention for 3×3 neighbours, with
+the channels of all heads last in memory. With MMATTN_KEYS_AS_ROWS=1, the kernel key_rows is among them.
 """
 
 import argparse
@@ -120,10 +120,11 @@ def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool =
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
-        for tensors, settings in calls(dtype, channels, positions):
+        for tensors, settings in calls(operator, dtype, channels, positions):
             _, arguments = record_call(getattr(ops, operator), *tensors, **settings)
             out, lse = module.forward(*arguments)
-            module.backward(out, lse, out, lse, *arguments, [True] * len(list_tensors(arguments)))
+            kept = (lse, out, lse) if operator == 'global_attention' else (lse,)
+            module.backward(out, *kept, *arguments, [True] * len(list_tensors(arguments)))
     return found
 
 
@@ -142,13 +143,17 @@ def as_if_on(capability: int) -> Iterator[None]:
         yield
 
 
-def calls(dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:
+def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:
     """Yield the calls that run all kernels of an operator: tensors without data, and settings."""
 
     def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device='meta')
 
     size, k = (97, 97), 31
+    if operator == 'local_attention':  # as the layers call it in 16 bit
+        *tensors, bias = (empty(1, *size, 8, c).movedim(3, 1) for c in (*[channels] * 3, 9))
+        yield tensors, {'window_bias': bias} if positions else {}
+        return
     tensors = [empty(1, 1, *size, channels) for _ in range(3)]
     if not positions:
         yield tensors, {}

@@ -81,13 +81,16 @@ def kernels_of(operator: str, device: torch.device) -> list[str]:
 
 
 def selected(findings: dict[tuple[str, str], dict[str, Finding]]) -> str:
-    """Name the kernels that are correct, and faster in the mean of both passes, in every class that they support."""
-    pairs = []
+    """Name the kernels that are correct, and faster in the mean of both passes, in every class that they support.
+
+    Where an operator has two, the native one, which also supports float32, comes first.
+    """
+    chosen: dict[str, str] = {}
     for (operator, kernel), found in findings.items():
         means = [sum(x.ratios.values()) / len(x.ratios) for x in found.values() if x.ratios]
         if means and max(means) < 1 and all(x.is_correct for x in found.values()):
-            pairs.append(f'{operator}={kernel}')
-    return ','.join(pairs)
+            chosen.setdefault(operator, kernel)
+    return ','.join(f'{operator}={kernel}' for operator, kernel in chosen.items())
 
 
 def isolated(operator: str, kernel: str, dtypes: str, device: str, quick: bool) -> Finding:

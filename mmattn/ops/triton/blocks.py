@@ -11,7 +11,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ..autograd import list_tensors
-from ..global_attention import GlobalArguments
 from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
@@ -92,22 +91,21 @@ def prepare_gradient(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Te
     return Gradient(rows(grad), lse.masked_fill(lse == -torch.inf, 0).contiguous(), along.contiguous())
 
 
-def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Allocate a contiguous gradient, or None, for each tensor. ``needed`` has one item per tensor that is not None."""
+def gradients_like(
+    tensors: Sequence[Tensor | None], needed: Sequence[bool], layout: torch.memory_format = torch.contiguous_format
+) -> list[Tensor | None]:
+    """Allocate a gradient, or None, for each tensor. ``needed`` has one item per tensor that is not None."""
     flags = iter(needed)
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None and next(flags) else None
-        for x in tensors
-    ]
+    return [torch.empty_like(x, memory_format=layout) if x is not None and next(flags) else None for x in tensors]
 
 
-def supports(args: GlobalArguments) -> bool:
-    """Check whether the kernels support the operands of a call."""
+def supports_tensors(args: tuple, like: Tensor) -> bool:
+    """Check whether the kernels support the tensors of a call, the operands in the dtype of ``like``."""
     # On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the products of bfloat16
     # are wrong. Biases have any of the dtypes. Offsets must fit into 32 bits.
-    operands = {torch.float16, torch.bfloat16 if args.query.is_cuda else torch.float32}
+    operands = {torch.float16, torch.bfloat16 if like.is_cuda else torch.float32}
     dtypes = {torch.float32, torch.float16, torch.bfloat16}
-    return args.query.dtype in operands and all(
+    return like.dtype in operands and all(
         x.dtype in dtypes
         and x.numel() > 0
         and x.shape[2:].numel() < 2**31

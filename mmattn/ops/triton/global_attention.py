@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..global_attention import GlobalArguments, has_biases
 from ..layouts import empty_with_layout
-from . import blocks, launch
-from .blocks import gradients_like, prepare_gradient, rows, table
+from . import launch
+from .blocks import gradients_like, prepare_gradient, rows, supports_tensors, table
 from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, key_rows, query_gradients
 from .global_attention_logits import Call
 from .launch import Config, width
@@ -125,7 +125,7 @@ def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *a
 
 def supports(args: GlobalArguments) -> bool:
     """Check whether the kernels support a call."""
-    return max(args.query.shape[-1], args.value.shape[-1]) <= MOST_CHANNELS and blocks.supports(args)
+    return max(args.query.shape[-1], args.value.shape[-1]) <= MOST_CHANNELS and supports_tensors(args, args.query)
 
 
 def is_worthwhile(arguments: tuple) -> bool:

@@ -18,7 +18,7 @@ class Config(NamedTuple):
     """How a kernel is compiled."""
 
     owned: int  # rows that a program owns
-    stream: int  # rows that it processes per iteration, a multiple of `strip`
+    stream: int  # rows that it processes per iteration, a multiple of `strip`; 0 without a loop over tiles
     strip: int  # the same where pairs have window biases, which need registers; 0 for a kernel without this loop
     warps: int
     stages: int  # of the software pipeline
@@ -94,6 +94,12 @@ WITH_LITTLE = (
         keys=Config(64, 16, 16, 8, 2),
     ),
 )
+NEIGHBOURS = (  # of the kernels of local attention, on all GPUs: compiled. They have no products for tensor cores
+    (32, Config(64, 0, 0, 4, 2)),
+    (64, Config(32, 0, 0, 4, 2)),
+    (128, Config(16, 0, 0, 4, 2)),
+    (256, Config(8, 0, 0, 4, 2)),
+)
 AXES = (  # fewer products, so fewer registers and less shared memory: on all GPUs, compiled
     (128, Config(64, 32, 0, 8, 3)),
     (256, Config(32, 16, 0, 8, 2)),
@@ -107,8 +113,9 @@ KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
 def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -> Config:
     """Select the configuration of a kernel for the shared memory of a block, and channels."""
     channels = max(D, DV)
-    if kernel.__name__ == 'axis_gradients':
-        return next(config for most, config in AXES if channels <= most)
+    if kernel.__name__ == 'axis_gradients' or kernel.__name__.startswith('local_'):
+        configs = AXES if kernel.__name__ == 'axis_gradients' else NEIGHBOURS
+        return next(config for most, config in configs if channels <= most)
     choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)
     if kernel.__name__ == 'key_rows':
         return choice.keys if constants['OF_KEYS'] else choice.values

@@ -57,7 +57,10 @@ def _layers(comparison: str) -> None:
             def both(forward: Callable = forward, layer: nn.Module = layer) -> Any:
                 return torch.autograd.grad(forward().sum(), [x, *layer.parameters()], allow_unused=True)
 
-            for backend in ('auto',) if title == stock else ('auto', 'composition'):
+            backends = ['auto'] if title == stock else ['auto', 'composition']
+            if title == 'BA' and GPU:  # the table selects CUDA kernels
+                backends.append('local_attention=triton')
+            for backend in backends:
                 fields = {'comparison': comparison, 'title': title, 'backend': backend, 'mode': mode}
                 with guarded('layers', **fields), dispatch.backend(backend):
                     for pass_, call in (('forward', no_grad(forward)), (BOTH, both)):

@@ -41,7 +41,11 @@ NETWORKS = {  # config, images, backends
         ('composition', 'auto', 'grid_attention=native'),
     ),
     'U-Net': ('unet_ba/unet_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition',)),
-    'U-Net-BA': ('unet_ba/unet-ba_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition', 'auto')),
+    'U-Net-BA': (
+        'unet_ba/unet-ba_r18-d8_1xb12-100e_lfw-pl-224x224.py',
+        FACES,
+        ('composition', 'auto', 'local_attention=triton'),
+    ),
 }
 ITERATIONS = 1 if SMALL else 12
 
