@@ -146,6 +146,12 @@ def write_photographs(source, out):
     return [*grids.write_model(source, 'mmseg'), source, *grids.OPTIONS]
 
 
+def write_detected(source, out):
+    model = regions.write_detector(source)
+    save(source / 'photos/b/2.JPG', photo(2, (40, 50)), format='JPEG')
+    return [*model, *regions.OPTIONS]
+
+
 def write_captions(source, out):
     write_json(source / 'dataset_coco.json', language_releases.karpathy(['train'] * 6 + ['val'] * 2))
     rehearsal_data.add_grid(source, [*range(100, 108)], 'regions')
@@ -197,7 +203,7 @@ CONVERTERS = dict(
     parallel_text=Converter('parallel_text', write_text_and_table),
     region_features=STORE(
         'region_features',
-        lambda source, out: [*regions.write_detector(source), *regions.OPTIONS],
+        write_detected,
         unseen='JPG',
         unread=r'\.py',
     ),
