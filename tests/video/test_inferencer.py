@@ -262,7 +262,8 @@ def test_a_full_disk_is_an_error_and_what_killed_runs_left_is_removed(loaded, fo
     loaded(folder, masks, tmp_path, max_frames=8)
     assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
     assert sorted(path.name for path in tmp_path.rglob('.*')) == ['.lock']
-    with full_disk(100), pytest.raises(OSError, match=r"File too large: '.*/b/run\.json'"):
+    # With PyAV, the trial of its writer fails first.
+    with full_disk(100), pytest.raises(OSError, match=r"File too large: '.*(/b/run\.json|/overlay\.mp4)'"):
         loaded(folder, masks, tmp_path / 'b')
     (tmp_path / 'masks/00001.png').write_bytes(b'')
     (tmp_path / 'overlay.mp4').unlink()
