@@ -104,6 +104,12 @@ AXES = (  # fewer products, so fewer registers and less shared memory: on all GP
     (128, Config(64, 32, 0, 8, 3)),
     (256, Config(32, 16, 0, 8, 2)),
 )
+BY_CHANNELS: dict[str, tuple[tuple[int, Config], ...]] = dict(
+    axis_gradients=AXES,
+    local_forward=NEIGHBOURS,
+    local_query_gradients=NEIGHBOURS,
+    local_key_gradients=NEIGHBOURS,
+)
 
 # Whether the kernel `key_rows` computes the gradients of keys and values. It has no time yet, so by default
 # `key_gradients` does; gpu_run.sh compares them.
@@ -113,9 +119,8 @@ KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
 def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -> Config:
     """Select the configuration of a kernel for the shared memory of a block, and channels."""
     channels = max(D, DV)
-    if kernel.__name__ == 'axis_gradients' or kernel.__name__.startswith('local_'):
-        configs = AXES if kernel.__name__ == 'axis_gradients' else NEIGHBOURS
-        return next(config for most, config in configs if channels <= most)
+    if kernel.__name__ in BY_CHANNELS:
+        return next(config for most, config in BY_CHANNELS[kernel.__name__] if channels <= most)
     choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)
     if kernel.__name__ == 'key_rows':
         return choice.keys if constants['OF_KEYS'] else choice.values

@@ -133,6 +133,14 @@ def logits(call, query, key, map, row, column, entry, pairs):
 
 
 @triton.jit
+def accumulate(peak, x):
+    """Return the largest logit so far, the weights of ``x`` relative to it, and the factor of the sums so far."""
+    highest = tl.maximum(peak, x)
+    zero = tl.where(highest == float('-inf'), 0.0, highest)
+    return highest, tl.exp2(x - zero), tl.exp2(peak - zero)
+
+
+@triton.jit
 def load_neighbours(call, map, row, column, owned, entry, D: tl.constexpr, DV: tl.constexpr):
     """Load keys and values of one neighbour of each query, and whether the query attends to it."""
     down, across = offset(call, entry)
@@ -165,12 +173,9 @@ def local_forward(call, out, lse, D: tl.constexpr, DV: tl.constexpr, OWN: tl.con
     for entry in range(0, call.down * call.across):
         key, value, pairs = load_neighbours(call, map, row, column, owned, entry, D, DV)
         x = logits(call, query, key, map, row, column, entry, pairs)
-        highest = tl.maximum(peak, x)
-        zero = tl.where(highest == float('-inf'), 0.0, highest)
-        weights, factor = tl.exp2(x - zero), tl.exp2(peak - zero)
+        peak, weights, factor = accumulate(peak, x)
         total = total * factor + weights
         acc = acc * factor[:, None] + weights[:, None] * value
-        peak = highest
     some = tl.where(total == 0, 1.0, total)
     store(call, out, map, row, column, owned, call.value_channels, acc / some[:, None], DV)
     log = tl.where(total == 0, float('-inf'), (peak + tl.log2(some)) / LOG2E)
@@ -194,12 +199,9 @@ def local_query_gradients(
     for entry in range(0, call.down * call.across):
         key, value, pairs = load_neighbours(call, map, row, column, owned, entry, D, DV)
         x = logits(call, query, key, map, row, column, entry, pairs)
-        highest = tl.maximum(peak, x)
-        zero = tl.where(highest == float('-inf'), 0.0, highest)
-        weights, factor = tl.exp2(x - zero), tl.exp2(peak - zero)
+        peak, weights, factor = accumulate(peak, x)
         total = total * factor + weights
         along = along * factor + weights * tl.sum(grad * value, 1)
-        peak = highest
     some = tl.where(total == 0, 1.0, total)
     along = along / some
     if grad_lse is not None:
