@@ -163,12 +163,13 @@ def text(
 def resized(picture: np.ndarray | None, width: int, height: int | None = None) -> np.ndarray:
     """Scale a picture, ``(H, W, 3)`` or grey ``(H, W, 1)``. None is a white picture with a frame.
 
-    ``height`` defaults to what keeps the shape.
+    ``height`` defaults to what keeps the shape, and is then at most eight times the width: a strip of an image is drawn
+    shorter.
     """
     if picture is None:
         return np.asarray(ImageOps.expand(Image.new('RGB', (width - 2, (height or width) - 2), 'white'), 1, '#999999'))
     picture = np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))
-    height = height or max(1, round(width * picture.shape[0] / picture.shape[1]))
+    height = height or min(max(1, round(width * picture.shape[0] / picture.shape[1])), 8 * width)
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.LANCZOS))
 
 
@@ -271,7 +272,8 @@ def _free_place(
 def add_legend(picture: np.ndarray, colours: Mapping[str, Sequence[int]]) -> np.ndarray:
     """Add names and their colours in rows below a picture, which is made wider if a name requires it.
 
-    ``colours`` maps a name to red, green and blue, 0 to 255. The picture stays in the upper left corner.
+    ``picture`` is uint8 ``(H, W, 3)``, RGB, and stays in the upper left corner. ``colours`` maps a name to red, green
+    and blue, 0 to 255.
     """
     rows: list[list[Content]] = [[]]
     room = width = picture.shape[1] - 10  # pixels of a row; and what is left

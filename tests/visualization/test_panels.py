@@ -168,3 +168,8 @@ def test_line_breaks_of_every_kind_and_small_pictures():
     for line in ('a\r', 'a\x1c', 'a\x85', 'a\u2029', ['a\n']):
         assert np.array_equal(text(line), text('a '))
     assert draw_boxes(plain(RED, 20, 16), [(2, 2, 10, 9)], (20, 16)).shape == (16, 20, 3)
+
+
+def test_a_strip_of_an_image_is_drawn_shorter():
+    assert resized(plain(RED, 1, 900), 20).shape == (160, 20, 3)
+    assert resized(plain(RED, 40, 100), 20).shape == (50, 20, 3)
