@@ -337,6 +337,7 @@ def test_crops_require_a_config(fails, photos):
     assert re.search('--crop.*0', ' '.join(fails(color_labels, *photos, '--crop', 0)))
 
 
+@pytest.mark.e2e
 def test_photographs_train_with_the_command_that_is_printed(run, command, photos, out, tmp_path):
     """And the data may move, with their config."""
     *_, printed = command(color_labels, *photos)[1]
