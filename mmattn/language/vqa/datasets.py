@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -161,25 +160,14 @@ class VQADataset(TextDataset):
         groups = ann_files, vocab_files or ann_files, answer_files or ann_files, () if test_mode else extra_files
         paths, words, answers, extra = (in_folder(data_root, *group) for group in groups)
         faults = Faults()
-        files: dict[str, list[Question]] = {}
-        for path in (*paths, *extra):
-            with faults.catch(path):
-                files[path] = read_questions(path)
-        used = [path for path in (*paths, *extra) if path in files]
-        for path in used:
-            if not test_mode and not files[path][0].answers:
-                faults.add(path, 'no answers, which training requires')
-        self.image_ids = [*dict.fromkeys(question.image_id for path in used for question in files[path])]
+        files = self._read([*paths, *extra], faults)
+        self.image_ids = [*dict.fromkeys(question.image_id for path in files for question in files[path])]
         self._reads_pictures, self._image_folder = images is not None, str(images or regions)
-        with faults.catch(images or regions):
-            self._images: Any = open_store(regions) if images is None else picture_paths(images)
+        with faults.catch(self._image_folder):
             if images is None:
-                check_images(self._images, regions, paths[0], self.image_ids, faults, allow_empty=True)
-                if isinstance(self._images, RegionStore):
-                    faults.add(regions, *self._images.source_faults(region_source))
+                self._images: Any = self._open_regions(regions, region_source, paths[0], faults)
             else:
-                for path in used:
-                    faults.add(path, *image_faults(files[path], self._images, images))
+                self._images = self._find_pictures(images, files, faults)
         with faults.catch(answers[0]):
             self.answers = list(_read_answers(_stamps(answers), min_answers, num_answers, normalize_answers))
             asked = tuple(self.answers) if target == 'sampled' else None
@@ -197,34 +185,70 @@ class VQADataset(TextDataset):
         self.needs = dict(vocab_size=(len(self.vocabulary), words[0]), num_answers=(len(self.answers), answers[0]))
         if isinstance(self._images, RegionStore):
             self.needs['num_features'] = (self._images.num_features, self._image_folder)
-        self._unspaced = {path: unspaced_fault([question.question for question in files[path]]) for path in used}
-        self._questions: list[Question] = []
+        self._unspaced = {path: unspaced_fault([question.question for question in files[path]]) for path in files}
         index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        for path in used:
-            questions, kept = files[path], None
-            if not test_mode:
-                if path not in paths:
-                    kept = [bool(index.counts(question)) for question in questions]
-                else:
-                    kept = [target == 'soft' or index.samples(question) for question in questions]
-                kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
-            if kept is not None or questions[0].answers:
-                _report(path, questions, index, kept)
-            self._questions += questions if kept is None else compress(questions, kept)
-        self._questions = select_indices(self._questions, indices)
-        if not self._questions:
+        chosen = [self._choose(path, files[path], index, fraction, path in extra) for path in files]
+        questions = select_indices([question for part in chosen for question in part], indices)
+        if not questions:
             raise FaultsError(', '.join(paths), 'no question is left: no majority answer can be given')
         if self._reads_pictures:
-            width, height = read_picture(self._images[self._questions[0].image_id]).shape[:0:-1]
+            width, height = read_picture(self._images[questions[0].image_id]).shape[:0:-1]
             self.metainfo['picture_size'] = [width, height]
-        counts = [index.counts(question) for question in self._questions]
-        self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in self._questions)
+        self._pack(questions, index)
+
+    def _read(self, paths: Sequence[str], faults: Faults) -> dict[str, list[Question]]:
+        files = {}
+        for path in paths:
+            with faults.catch(path):
+                files[path] = read_questions(path)
+                if not self.test_mode and not files[path][0].answers:
+                    faults.add(path, 'no answers, which training requires')
+        return files
+
+    def _open_regions(self, regions: Any, source: str | Sequence[str] | None, path: str, faults: Faults) -> Any:
+        store = open_store(regions)
+        check_images(store, regions, path, self.image_ids, faults, allow_empty=True)
+        if isinstance(store, RegionStore):
+            faults.add(regions, *store.source_faults(source))
+        return store
+
+    def _find_pictures(self, folder: str, files: dict[str, list[Question]], faults: Faults) -> dict[str, Path]:
+        pictures = picture_paths(folder)
+        for path, questions in files.items():
+            faults.add(path, *missing_pictures(questions, pictures, folder))
+        return pictures
+
+    def _choose(
+        self, path: str, questions: list[Question], index: AnswerIndex, fraction: float, is_extra: bool
+    ) -> list[Question]:
+        """Leave out the questions of a file that are not for training, and say how many."""
+        if self.test_mode:
+            if questions[0].answers:
+                best = 100 * sum(map(index.best_score, questions)) / len(questions)
+                print_log(f'{path}: the answers that can be given allow an accuracy of {best:.1f}', 'current')
+            return questions
+        if is_extra:
+            trains = [bool(index.counts(question)) for question in questions]
+        else:
+            trains = [self._target == 'soft' or bool(index.samples(question)) for question in questions]
+        evenly = [int((i + 1) * fraction) > int(i * fraction) for i in range(len(questions))]
+        chosen = [question for question, *both in zip(questions, trains, evenly) if all(both)]
+        without = sum(not index.counts(question) for question in questions)
+        left_out = f', and {len(questions) - len(chosen):,} are left out' if len(chosen) < len(questions) else ''
+        message = f'{len(chosen):,} of {len(questions):,} questions; {without:,} have no answer that can be given'
+        print_log(f'{path}: {message}{left_out}', 'current')
+        return chosen
+
+    def _pack(self, questions: Sequence[Question], index: AnswerIndex) -> None:
+        """Keep the questions in a few arrays, which the processes of a loader share."""
+        counts = [index.counts(question) for question in questions]
+        self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in questions)
         self._labels = PackedSequences(map(list, counts))
         self._answer_counts = PackedSequences(list(counted.values()) for counted in counts)
-        self._answers = [question.answers for question in self._questions] if test_mode else None
-        self.published = not test_mode or any(self._answers or ())
-        self._num_humans = np.array([len(question.answers) for question in self._questions])
-        self._questions = [question._replace(answers=[], answer='') for question in self._questions]
+        self._answers = [question.answers for question in questions] if self.test_mode else None
+        self.published = not self.test_mode or any(self._answers or ())
+        self._num_humans = np.array([len(question.answers) for question in questions])
+        self._questions = [question._replace(answers=[], answer='') for question in questions]
 
     def check_for_model(self, model: Any, faults: Faults) -> None:
         """Add the faults of regions, and what the model does not accept. Region features are not read.
@@ -280,23 +304,10 @@ class VQADataset(TextDataset):
         return dict(inputs=inputs, data_samples=sample)
 
 
-def _report(path: str, questions: list[Question], index: AnswerIndex, kept: list[bool] | None) -> None:
-    total = len(questions)
-    if kept is None:
-        best = 100 * sum(map(index.best_score, questions)) / total
-        print_log(f'{path}: the answers that can be given allow an accuracy of {best:.1f}', 'current')
-        return
-    without = sum(not index.counts(question) for question in questions)
-    left_out = f', and {kept.count(False):,} are left out' if not all(kept) else ''
-    message = f'{sum(kept):,} of {total:,} questions; {without:,} have no answer that can be given{left_out}'
-    print_log(f'{path}: {message}', 'current')
-
-
-def image_faults(questions: Sequence[Question], places: Any, images: str | None) -> list[str]:
-    """List the images of questions that have no regions, or no picture in the folder ``images``."""
-    where = 'not in the region store' if images is None else f'no picture in {images}'
+def missing_pictures(questions: Sequence[Question], pictures: Collection[str], folder: str) -> list[str]:
+    """List the images of questions that have no picture in the folder."""
     names = dict.fromkeys(question.image_id for question in questions)
-    return [f'image {name}: {where}' for name in names if name not in places]
+    return [f'image {name}: no picture in {folder}' for name in names if name not in pictures]
 
 
 def read_picture(path: Path) -> Tensor:

@@ -20,7 +20,7 @@ from mmattn.utils.faults import Faults
 from mmattn.utils.progress_file import digest
 
 from .answers import best_answers
-from .datasets import image_faults, read_picture
+from .datasets import missing_pictures, read_picture
 from .mcan import MCAN
 from .questions import Question, QuestionTokenizer, read_questions
 from .vqa_model import VQAModel
@@ -109,7 +109,7 @@ class VQAInferencer(LanguageInferencer):
             if not isinstance(inputs, str | Path):
                 raise TypeError(f'inputs must be a folder: this model reads pictures; got {inputs!r}')
             pictures = picture_paths(str(inputs))
-            Faults(inputs, image_faults(listed, pictures, str(inputs))).check()
+            Faults(inputs, missing_pictures(listed, pictures, str(inputs))).check()
             asked_questions = [AskedQuestion(question, pictures[question.image_id]) for question in listed]
             _check_sizes(inputs, asked_questions, self.meta.get('picture_size'))
             return asked_questions
