@@ -49,6 +49,11 @@ def parse_args() -> argparse.Namespace:
 
 def write_predictions(cfg: Config, args: argparse.Namespace) -> str:
     """Make the first metric that can write predictions write them to ``--out``, and return its name."""
+    if cfg.get('default_scope') == 'mmdet':
+        raise SystemExit(
+            f'--out writes label maps; {args.config} is a detector: add '
+            '--cfg-options test_evaluator.outfile_prefix=… if its metric supports it, such as CocoMetric'
+        )
     evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, list | tuple) else [cfg.test_evaluator]
     for evaluator in evaluators:
         kind = component_class(evaluator, METRICS, cfg.get('default_scope'))
@@ -68,52 +73,53 @@ def check_names(dataset: BaseDataset) -> None:
             raise SystemExit(f'--out names label maps by the file names of images; {other} and {path} have the same')
 
 
+def draw_predictions(cfg: Config, args: argparse.Namespace) -> PictureHook | None:
+    """Make the config's hook draw all images for ``--show`` and ``--show-dir``, or return the hook that does."""
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise SystemExit(f'--show and --show-dir require default_hooks.visualization, which {args.config} does not set')
+    hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # all images
+    kind = type_name(hook)
+    if args.show_dir and kind == 'VOSVisualizationHook':
+        hook.out_dir = args.show_dir
+    elif args.show_dir and kind in ('SegVisualizationHook', 'DetVisualizationHook'):
+        hook.draw = args.show
+        options = (
+            dict(pred_score_thr=hook.get('score_thr', 0.3))
+            if 'Det' in kind
+            else dict(legend=True, with_labels=False)  # mmseg would write names over the areas
+        )
+        return PictureHook(args.show_dir, hook.get('backend_args'), **options)
+    elif args.show_dir:  # a custom hook, which draws through the visualizer
+        cfg.visualizer.save_dir = args.show_dir
+    return None
+
+
+def augment(cfg: Config, args: argparse.Namespace) -> None:
+    """Test with the pipeline and the model of the config's test-time augmentation."""
+    if not (cfg.get('tta_pipeline') and cfg.get('tta_model')):
+        raise SystemExit(f'--tta requires tta_pipeline and tta_model, which {args.config} does not set')
+    for dataset in inner_data_sets(cfg.test_dataloader.dataset):
+        dataset.pipeline = cfg.tta_pipeline
+    cfg.tta_model.module = cfg.model
+    cfg.model = cfg.tta_model
+
+
 def main() -> None:
     args = parse_args()
     cfg = config_from(args)
     cfg.load_from = args.checkpoint
     if args.show:
         check_display('--show', '--show-dir')
-    pictures: PictureHook | None = None
-    if args.show or args.show_dir:
-        hook = cfg.get('default_hooks', {}).get('visualization')
-        if hook is None:
-            raise SystemExit(
-                f'--show and --show-dir require default_hooks.visualization, which {args.config} does not set'
-            )
-        hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # all images
-        kind = type_name(hook)
-        if args.show_dir and kind == 'VOSVisualizationHook':
-            hook.out_dir = args.show_dir
-        elif args.show_dir and kind in ('SegVisualizationHook', 'DetVisualizationHook'):
-            hook.draw = args.show
-            options = (
-                dict(pred_score_thr=hook.get('score_thr', 0.3))
-                if 'Det' in kind
-                else dict(legend=True, with_labels=False)  # mmseg would write names over the areas
-            )
-            pictures = PictureHook(args.show_dir, hook.get('backend_args'), **options)
-        elif args.show_dir:  # a custom hook, which draws through the visualizer
-            cfg.visualizer.save_dir = args.show_dir
+    pictures = draw_predictions(cfg, args) if args.show or args.show_dir else None
     if args.tta:
-        if not (cfg.get('tta_pipeline') and cfg.get('tta_model')):
-            raise SystemExit(f'--tta requires tta_pipeline and tta_model, which {args.config} does not set')
-        for dataset in inner_data_sets(cfg.test_dataloader.dataset):
-            dataset.pipeline = cfg.tta_pipeline
-        cfg.tta_model.module = cfg.model
-        cfg.model = cfg.tta_model
+        augment(cfg, args)
     if args.amp:
         try:
             enable_test_amp(cfg)
         except ValueError as error:
             raise SystemExit(f'--amp: {args.config}: {error}') from None
-    if args.out is not None:
-        if cfg.get('default_scope') == 'mmdet':
-            raise SystemExit(
-                f'--out writes label maps; {args.config} is a detector: add '
-                '--cfg-options test_evaluator.outfile_prefix=… if its metric supports it, such as CocoMetric'
-            )
-        written = write_predictions(cfg, args)
+    written = None if args.out is None else write_predictions(cfg, args)
     check_checkpoint(args.checkpoint)
     for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):
         if folder is not None:
@@ -130,10 +136,10 @@ def main() -> None:
     for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):
         if folder is not None:  # folders that the data set knows by itself, such as Annotations of DAVIS
             check_not_input(argument, folder, filter(None, getattr(dataset, 'data_prefix', {}).values()))
-    if args.out is not None and written in LABEL_MAPS:
+    if written in LABEL_MAPS:
         check_names(dataset)
     runner.test()
-    if args.out is not None and written in LABEL_MAPS and dataset.metainfo.get('reduce_zero_label'):
+    if written in LABEL_MAPS and dataset.metainfo.get('reduce_zero_label'):
         print_log(
             f'{args.out}: labels as in the annotations, where class 0 is 1 (reduce_zero_label); image_demo.py '
             'writes class indices from 0',

@@ -16,7 +16,8 @@ from mmattn.utils.files import atomic_write, check_not_input, check_path, check_
 from mmattn.utils.images import open_whole
 from mmattn.visualization.panels import Panel, add_legend, arrange, resized
 
-from .inferencer import CLASS_INDICES, SegmentationInferencer, draw_labels
+from .inferencer import SegmentationInferencer
+from .result_files import CLASS_INDICES, draw_labels
 
 IGNORED = 255
 MANY_CLASSES = 24  # the most that the legend names

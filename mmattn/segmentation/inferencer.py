@@ -1,17 +1,14 @@
-"""Prediction for image files: writes an index map, a colour overlay and, on request, class probabilities for each."""
+"""Segmentation of image files, of any number and size."""
 
-import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dataset import Compose
 from mmengine.logging import print_log
@@ -22,9 +19,6 @@ from mmseg.models.segmentors import BaseSegmentor, EncoderDecoder
 from mmseg.registry import DATASETS, TRANSFORMS
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
-from numpy.lib.format import open_memmap
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 from rich.progress import track
 from torch import Tensor, nn
 
@@ -39,23 +33,18 @@ from mmattn.engine import (  # registers 'mmattn::…'
     prepare_for_inference,
 )
 from mmattn.utils.channels import as_picture, read_channels
-from mmattn.utils.checks import check_count, check_counts, check_number
+from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
-from mmattn.utils.image_files import SUFFIXES, check_names, lines, list_images, reason
+from mmattn.utils.image_files import SUFFIXES, lines, list_images, reason
 from mmattn.utils.progress_file import open_file_progress, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
-from mmattn.visualization.panels import add_legend, class_colours
 
-from .coco import coco_annotations
-from .geojson import GeoReference, read_georeference
-from .geojson import geojson as make_geojson
+from .result_files import Result, ResultFiles
 from .tiled_encoder_decoder import TiledEncoderDecoder
 from .tiles import resize_rows, segment_in_tiles
 
-CLASS_INDICES = dict(Labels='class indices from 0')  # in a PNG: it is not shifted by reduce_zero_label when it is read
-PART = 1 << 20  # pixels that are drawn together
+_Windows = tuple[tuple[int, int], tuple[int, int]]  # height and width of windows, and of the steps between them
 
 
 class SegmentationInferencer(MMSegInferencer):
@@ -177,34 +166,20 @@ class SegmentationInferencer(MMSegInferencer):
             OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
         """
         check_count('batch_size', batch_size)
-        check_number('opacity', opacity, 0, 1)
-        if stride is not None and tile is None:
-            raise ValueError('stride is only used with tile')
-        if tile is not None:
-            stride = max(1, tile * 2 // 3) if stride is None else stride
-            check_counts(tile=tile, stride=stride)
-            if stride > tile:
-                raise ValueError(f'stride must be at most the tile of {tile}, or tiles would leave gaps; got {stride}')
-            if not isinstance(self.model, EncoderDecoder):
-                raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
-        windows = ((tile, tile), (stride, stride)) if tile and stride else self._windows()
+        tiles = self._tiles(tile, stride)
+        windows = tiles or self._windows()
         pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
-        out = check_path('out_dir', out_dir)
-        extra = dict(prob=probabilities, geojson=geojson)
-        folders = [out / name for name in ('pred', 'vis', *(name for name, wanted in extra.items() if wanted))]
-        for folder in folders:
-            check_writable(folder)
+        meta = self.model.dataset_meta
+        files = ResultFiles(out_dir, meta, self.read_image, opacity, probabilities, coco, geojson, legend)
         paths = self.list_inputs(inputs)
-        check_names(paths, [f'{Path(path).stem}.png' for path in paths], *folders)
-        places = _georeferences(paths) if geojson else {}
-
+        files.check(paths)
         settings: dict[str, Any] = {}
         if progress_file is not None:  # a digest of the weights takes time
             settings = dict(
                 model=self.cfg.model.to_dict(),
                 weights=weights_digest(self.model),
                 amp=self._amp,
-                meta=self.model.dataset_meta,
+                meta=meta,
                 pipeline=self.cfg.test_dataloader.dataset.pipeline,
                 scale=scale,
                 opacity=opacity,
@@ -215,39 +190,43 @@ class SegmentationInferencer(MMSegInferencer):
             )
         faults: dict[str, str] = {}
         with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
-            kinds = ('pred/{}.png', 'vis/{}.png', *(['prob/{}.npy'] if probabilities else []))
-            outputs = {path: [out / kind.format(Path(path).stem) for kind in kinds] for path in paths}
-            rest = [path for path in paths if not is_finished(path, outputs[path])]
+            rest = [path for path in paths if not is_finished(path, files.of(path))]
             items = ((path, self._read(path, pipeline)) for path in rest)
-            results = (
-                self._tiled(items, pipeline, batch_size, *windows, tile is not None)
-                if windows
-                else self._predict(items, batch_size)
-            )
+            if windows:
+                results = self._tiled(items, pipeline, batch_size, *windows, asked=tiles is not None)
+            else:
+                results = self._predict(items, batch_size)
             for path, result in track(zip(rest, results), 'Inference', len(rest), disable=not self.show_progress):
                 try:
                     if isinstance(result, str):
                         raise _ModelError(result)
                     with self._precision:  # the tiles of an image are segmented while it is written
-                        self._write(path, result, out, opacity, probabilities, legend)
-                    finish(path, outputs[path])
+                        files.write(path, result)
+                    finish(path, files.of(path))
                 except _ModelError as error:
                     faults[path] = str(error)
         done = [path for path in paths if path not in faults]
-        written = [out / f'pred/{Path(path).stem}.png' for path in done]
-        if coco:
-            self._write_coco(out / 'coco.json', done)
-        for path in done if geojson else ():
-            labels = np.asarray(Image.open(out / f'pred/{Path(path).stem}.png'))
-            content = make_geojson(labels, self.model.dataset_meta['classes'], places[path])
-            write_text(out / f'geojson/{Path(path).stem}.geojson', json.dumps(content))
+        files.write_polygons(done)
         if faults:
             named = lines([f'{path}: {fault}' for path, fault in faults.items()])
-            others = f'; the results of the others are in {" and ".join(map(str, folders))}' if written else ''
+            others = f'; the results of the others are in {" and ".join(map(str, files.folders))}' if done else ''
             raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{others}:{named}')
-        return written
+        return [files.of(path)[0] for path in done]
 
-    def _windows(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    def _tiles(self, tile: int | None, stride: int | None) -> _Windows | None:
+        if tile is None:
+            if stride is not None:
+                raise ValueError('stride is only used with tile')
+            return None
+        stride = max(1, tile * 2 // 3) if stride is None else stride
+        check_counts(tile=tile, stride=stride)
+        if stride > tile:
+            raise ValueError(f'stride must be at most the tile of {tile}, or tiles would leave gaps; got {stride}')
+        if not isinstance(self.model, EncoderDecoder):
+            raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
+        return (tile, tile), (stride, stride)
+
+    def _windows(self) -> _Windows | None:
         """Return size and stride, if the config says ``mode='slide'``: one row of tiles needs less memory."""
         kind, cfg = type(self.model), getattr(self.model, 'test_cfg', None) or {}
         known = getattr(kind, 'slide_inference', None) in (
@@ -255,46 +234,6 @@ class SegmentationInferencer(MMSegInferencer):
             TiledEncoderDecoder.slide_inference,
         )
         return (tuple(cfg['crop_size']), tuple(cfg['stride'])) if known and cfg.get('mode') == 'slide' else None
-
-    def _write(
-        self, path: str, result: '_Result', out: Path, opacity: float, probabilities: bool, legend: bool
-    ) -> None:
-        labels, top = np.empty(result.shape, np.uint8), 0
-        name, shape = Path(path).stem, (self.model.num_classes, *result.shape)
-        with atomic_write(out / f'prob/{name}.npy') if probabilities else nullcontext() as temporary:
-            for row_labels, scores in result.rows:
-                end = top + len(row_labels)
-                labels[top:end] = row_labels.cpu().numpy()
-                if temporary is not None:  # closed after each part, so that it takes no memory
-                    file = open_memmap(temporary, 'r+' if top else 'w+', np.float16, shape)
-                    file[:, top:end] = _probabilities(scores.float()).cpu().numpy()
-                    del file
-                top = end
-        palette = np.array(self.model.dataset_meta['palette'], np.uint8)
-        index_map = Image.fromarray(labels)
-        index_map.putpalette(palette.tobytes())
-        text = PngInfo()
-        for key, value in CLASS_INDICES.items():
-            text.add_text(key, value)
-        with atomic_write(out / f'pred/{name}.png') as temporary:
-            index_map.save(temporary, pnginfo=text)
-        drawn = draw_labels(self.read_image(path), labels, palette, opacity)
-        if legend:
-            drawn = add_legend(drawn, class_colours(self.model.dataset_meta, labels))
-        with atomic_write(out / f'vis/{name}.png') as temporary:
-            Image.fromarray(drawn).save(temporary)
-
-    def _write_coco(self, file: Path, paths: Sequence[str]) -> None:
-        classes = self.model.dataset_meta['classes']
-        images: list[dict] = []
-        annotations: list[dict] = []
-        for number, path in enumerate(paths, 1):
-            labels = np.asarray(Image.open(file.parent / f'pred/{Path(path).stem}.png'))
-            images.append(dict(id=number, file_name=Path(path).name, width=labels.shape[1], height=labels.shape[0]))
-            for area in coco_annotations(labels):
-                annotations.append(dict(area, id=len(annotations) + 1, image_id=number))
-        categories = [dict(id=label, name=name) for label, name in enumerate(classes, 1)]
-        write_text(file, json.dumps(dict(images=images, annotations=annotations, categories=categories)))
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
         if checkpoint is None:
@@ -360,7 +299,7 @@ class SegmentationInferencer(MMSegInferencer):
         resize = [] if scale == 1 else [TRANSFORMS.build(dict(type='Resize', scale_factor=float(scale)))]
         return Compose([first, *resize, *(transform for transform in rest if not _resizes(transform))])
 
-    def _predict(self, items: Iterator[tuple[str, dict | str]], batch_size: int) -> Iterator['_Result | str']:
+    def _predict(self, items: Iterator[tuple[str, dict | str]], batch_size: int) -> Iterator[Result | str]:
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
 
@@ -377,7 +316,7 @@ class SegmentationInferencer(MMSegInferencer):
         tile: tuple[int, int],
         stride: tuple[int, int],
         asked: bool,
-    ) -> Iterator['_Result | str']:
+    ) -> Iterator[Result | str]:
         warned = False
         for path, item in items:
             if isinstance(item, str):
@@ -398,7 +337,7 @@ class SegmentationInferencer(MMSegInferencer):
                     'current',
                     logging.WARNING,
                 )
-            yield _Result(original, self._tile_rows(image, sample, tile, stride, batch_size))
+            yield Result(original, self._tile_rows(image, sample, tile, stride, batch_size))
 
     def _tile_rows(
         self,
@@ -432,10 +371,10 @@ class SegmentationInferencer(MMSegInferencer):
         with self._precision:
             return self.forward(self.collate_fn(batch))
 
-    def _segment(self, batch: list[dict]) -> list['_Result | str']:
+    def _segment(self, batch: list[dict]) -> list[Result | str]:
         try:
             return [
-                _Result(sample.ori_shape, [(sample.pred_sem_seg.data[0], sample.seg_logits.data)])
+                Result(sample.ori_shape, [(sample.pred_sem_seg.data[0], sample.seg_logits.data)])
                 for sample in self._forward(batch)
             ]
         except Exception as error:  # models raise many types
@@ -447,18 +386,6 @@ class SegmentationInferencer(MMSegInferencer):
 FaceParsingInferencer = SegmentationInferencer  # its name in `mmattn.segmentation.face_parsing`
 
 
-def _georeferences(paths: Sequence[str]) -> dict[str, GeoReference]:
-    places, faults = {}, []
-    for path in paths:
-        try:
-            places[path] = read_georeference(path)
-        except (OSError, ValueError) as error:
-            faults.append(reason(error))
-    if faults:
-        raise ValueError(f'{len(faults)} of {len(paths)} images cannot be written as GeoJSON:{lines(faults)}')
-    return places
-
-
 def _resizes(transform: object) -> bool:
     return 'Resize' in type(transform).__name__
 
@@ -467,45 +394,6 @@ class _ModelError(Exception):
     """An image cannot be segmented."""
 
 
-class _Result(NamedTuple):
-    """Height and width, and from top to bottom the labels ``(h, W)`` and scores ``(channels, h, W)`` of parts."""
-
-    shape: tuple[int, int]
-    rows: Iterable[tuple[Tensor, Tensor]]  # a score is a logit or, of one channel, the probability of label 1
-
-
-def _probabilities(scores: Tensor) -> Tensor:
-    return scores.softmax(0) if len(scores) > 1 else torch.cat([1 - scores, scores])
-
-
 def _model_fault(sample: SegDataSample, error: Exception) -> str:
     height, width = sample.ori_shape
     return f'the model fails on {width}×{height} pixels: {reason(error)}'
-
-
-def draw_labels(image: np.ndarray, labels: np.ndarray, palette: np.ndarray, opacity: float) -> np.ndarray:
-    """Draw class colours over an image. Labels without a colour show the image.
-
-    Args:
-        image (np.ndarray): uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``.
-        labels (np.ndarray): uint8 ``(H, W)``.
-        palette (np.ndarray): uint8 ``(classes, 3)``, RGB.
-        opacity (float): opacity of the colours, 0 to 1.
-
-    Returns:
-        np.ndarray: uint8 ``(H, W, 3)``, RGB.
-
-    Example:
-        >>> image, labels = np.full((1, 2, 3), 100, np.uint8), np.array([[0, 255]], np.uint8)
-        >>> draw_labels(image, labels, np.array([[200, 0, 0]], np.uint8), 0.5).tolist()
-        [[[150, 50, 50], [100, 100, 100]]]
-    """
-    drawn = np.empty((*labels.shape, 3), np.uint8)
-    step = max(1, PART // labels.shape[1])
-    for top in range(0, len(labels), step):  # in parts, since floats take memory
-        part = labels[top : top + step]
-        coloured = part < len(palette)
-        shares = np.where(coloured, np.float32(opacity), np.float32(0))[..., None]
-        colours = palette[np.where(coloured, part, 0)]
-        drawn[top : top + step] = np.rint(image[top : top + step] * (1 - shares) + colours * shares)
-    return drawn  # mmseg's visualizer fails on one pixel
