@@ -63,7 +63,8 @@ class WindowPosition(nn.Module):
         self.num_heads = num_heads
         self.support: dict | None = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
         self.scale = {'zscore': 1.0, 'sqrt_dim': dim**-0.5}[smoothing] if isinstance(smoothing, str) else 1 / smoothing
-        entries = window_entries(self.window_size, is_causal, support == 'grid') + (padding == 'learned')
+        entries = window_entries(self.window_size, is_causal=is_causal, on_grid=support == 'grid')
+        entries += padding == 'learned'
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)
         self.logits = conv(embed_channels, num_heads * entries, 1)

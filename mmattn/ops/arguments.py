@@ -97,7 +97,7 @@ def as_window_size(
     return tuple(map(int, sizes))
 
 
-def window_entries(window_size: tuple[int, ...], is_causal: bool = False, on_grid: bool = False) -> int:
+def window_entries(window_size: tuple[int, ...], *, is_causal: bool = False, on_grid: bool = False) -> int:
     """Count the window biases K of a query: ∏k, or fewer if ``is_causal`` (j ≤ i) or ``on_grid`` (on the axes)."""
     if on_grid:
         return sum(window_size) - len(window_size) + 1
@@ -110,6 +110,7 @@ def check_window(
     window_bias: Tensor | None,
     window_size: int | tuple[int, ...] | None,
     outside_bias: Tensor | float,
+    *,
     on_grid: bool = False,
     is_causal: bool = False,
 ) -> tuple[tuple[int, ...], Tensor | None, Tensor | None, float]:
@@ -124,7 +125,9 @@ def check_window(
         raise ValueError('window_size is required with window_bias')
     sizes = as_window_size(window_size, query.dim() - 3)
     positions = query.shape[:-1]
-    window_bias = expanded_window(window_bias, (*positions, window_entries(sizes, is_causal, on_grid)))
+    window_bias = expanded_window(
+        window_bias, (*positions, window_entries(sizes, is_causal=is_causal, on_grid=on_grid))
+    )
     if isinstance(outside_bias, Tensor):
         if outside_bias.shape != positions:
             raise ValueError(f'outside_bias must be a number or {tuple(positions)}; got {tuple(outside_bias.shape)}')

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from .arguments import window_entries
 from .dynamic_conv import ConvArguments
-from .global_attention import GlobalArguments, Rows
-from .grid_attention import GridArguments, Positions, attend
+from .global_attention import FlatOperands, GlobalArguments
+from .grid_attention import GridArguments, attend, bias_table
 from .local_attention import LocalArguments, squash
 from .neighbourhood import softmax
+from .window_bias import outside_logits
 from .zscore import EPS, ZscoreArguments
 
 
@@ -42,7 +43,7 @@ def _window(
         inside = (key >= 0) & (key < keys)
         where = (where[:, None, :, None] * keys + key.clamp(0, keys - 1)[:, None]).flatten(2).flatten(0, 1)
         exists = (exists[:, None, :, None] & inside[:, None]).flatten(2).flatten(0, 1)
-    entries = window_entries(tuple(window_size), is_causal)
+    entries = window_entries(tuple(window_size), is_causal=is_causal)
     return where[:, :entries], exists[:, :entries]
 
 
@@ -62,12 +63,12 @@ def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.
 
 def _grid_attention(a: GridArguments) -> tuple[Tensor, Tensor]:
     """Compose ``grid_attention``: three tables of N·ΣL logits, for axes of lengths L, and one int64 index of N·L."""
-    return attend(a, Positions.build(a, a.query.dtype))
+    return attend(a, bias_table(a))
 
 
 def _global_attention(a: GlobalArguments) -> tuple[Tensor, Tensor]:
     """Compose ``global_attention``: three tables of N·M logits, and with windows one int64 index of N·K."""
-    x = Rows(a)
+    x = FlatOperands(a)
     logits = (x.query * a.scale) @ x.key.transpose(-1, -2) + _table(x, a)
     peak = logits.amax(-1, keepdim=True)
     peak = peak.masked_fill(peak == -torch.inf, 0)  # all keys masked
@@ -77,17 +78,14 @@ def _global_attention(a: GlobalArguments) -> tuple[Tensor, Tensor]:
     return out.unflatten(2, x.size), (peak + total.log()).squeeze(-1).unflatten(2, x.size)
 
 
-def _table(x: Rows, a: GlobalArguments) -> Tensor:
+def _table(x: FlatOperands, a: GlobalArguments) -> Tensor:
     """Build the biases of all pairs, ``(B, heads, N, M)``, without in-place operations, which exporters do not take."""
     count = x.key.shape[2]
     table = x.query.new_zeros((*x.query.shape[:-1], count))
     if x.window_bias is not None:
         where, exists = _window(x.size, x.key_size, a.window_size, a.is_causal, x.query.device)
         window = x.window_bias.to(x.bias_dtype)
-        if x.outside_bias is None:
-            outside = window.new_full(window.shape[:-1], a.outside_value)
-        else:
-            outside = x.outside_bias.to(x.bias_dtype)
+        outside = outside_logits(window, x.outside_bias, a.outside_value)
         # One extra column: entries that do not exist are written to it and dropped.
         table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1)
         table = table.scatter(-1, where.where(exists, count).expand(window.shape), window)[..., :-1]

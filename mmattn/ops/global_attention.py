@@ -30,7 +30,7 @@ from .layouts import empty_outputs, match_layout
 from .operator import Operator
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
 from .tables import kept
-from .window_bias import window_keys
+from .window_bias import outside_logits, window_keys
 
 
 class GlobalArguments(NamedTuple):
@@ -150,7 +150,7 @@ def has_biases(a: GlobalArguments) -> bool:
     return a.is_causal or bool(a.axis_bias) or any(x is not None for x in (a.window_bias, a.key_bias, a.key_mask))
 
 
-class Rows:
+class FlatOperands:
     """The operands of one call, flattened to N queries and M keys, in the dtype of the products.
 
     Logits are in ``bias_dtype``. If ``fused``, PyTorch's attention computes them from a table of biases.
@@ -176,6 +176,7 @@ class Rows:
         self.size, self.key_size = a.query.shape[2:-1], a.key.shape[2:-1]
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
+        self._located: tuple[slice, tuple[Tensor, Tensor]] | None = None  # the last result of `window_keys`
 
     def _drop(self, unseen: Tensor) -> None:
         self.key, self.value = self.key.masked_fill(unseen, 0), self.value.masked_fill(unseen, 0)
@@ -187,20 +188,21 @@ class Rows:
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
         return chunks(self.query.shape[2], row * self.bias_dtype.itemsize, chunk_bytes(self.query.device))
 
-    def realign(self, rows: slice) -> tuple[Tensor, Tensor]:
+    def window_keys(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
-        at = self.before + rows.start, self.before + rows.stop
-        return kept(window_keys, self.query, *at, tuple(self.key_size), tuple(self.a.window_size), self.a.is_causal)
+        if self._located is None or self._located[0] != rows:
+            self._located = None  # free the last one first
+            at = self.before + rows.start, self.before + rows.stop, tuple(self.key_size), tuple(self.a.window_size)
+            self._located = rows, kept(window_keys, self.query, *at, self.a.is_causal)
+        return self._located[1]
 
-    def window(self, rows: slice, realigned: tuple[Tensor, Tensor], columns: int = 0) -> Tensor:
+    def window(self, rows: slice, columns: int = 0) -> Tensor:
         """Expand window biases to all keys: ``(B, heads, n, M + 1 + columns)``. Columns from M on are arbitrary."""
-        where, exists = realigned
+        where, exists = self.window_keys(rows)
         count = self.key.shape[2]
         window = self.window_bias[:, :, rows].to(self.bias_dtype)  # type: ignore[index]
-        if self.outside_bias is None:
-            outside = window.new_full(window.shape[:-1], self.a.outside_value)
-        else:
-            outside = self.outside_bias[:, :, rows].to(self.bias_dtype)
+        outside = None if self.outside_bias is None else self.outside_bias[:, :, rows]
+        outside = outside_logits(window, outside, self.a.outside_value)
         table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1 + columns)
         # Entries that do not exist are written to column M.
         return table.scatter_(-1, where.where(exists, count).expand_as(window), window)
@@ -222,38 +224,35 @@ class Rows:
             at = self.before + rows.start, self.before + rows.stop
             logits.masked_fill_(kept(_later_keys, logits, *at, logits.shape[-1]), -math.inf)
 
-    def logits(self, rows: slice) -> tuple[Tensor, tuple | None]:
-        """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
+    def logits(self, rows: slice) -> Tensor:
+        """Compute logits ``(B, heads, n, M)`` of some queries."""
         query, key, scale = self.query[:, :, rows], self.key.transpose(-1, -2), self.a.scale
-        realigned = None
         if self.window_bias is None:
             logits = ((query * scale) @ key).to(self.bias_dtype)
         else:
-            realigned = self.realign(rows)
-            logits = self.window(rows, realigned)[..., :-1]
+            logits = self.window(rows)[..., :-1]
             if query.dtype == logits.dtype:
                 logits.flatten(0, 1).baddbmm_(query.flatten(0, 1), key.flatten(0, 1), alpha=scale)
             else:
                 logits += (query * scale) @ key
         self.add_to(logits, rows)
         self.mask(logits, rows)
-        return logits, realigned
+        return logits
 
-    def table(self, rows: slice, columns: int) -> tuple[Tensor | None, tuple | None]:
-        """Build the biases ``(B, heads, n, columns)`` of some queries. Also returns the result of :meth:`realign`."""
-        count, realigned = self.key.shape[2], None
+    def table(self, rows: slice, columns: int) -> Tensor | None:
+        """Build the biases ``(B, heads, n, columns)`` of some queries."""
+        count = self.key.shape[2]
         if not has_biases(self.a):
-            return None, None
+            return None
         if self.window_bias is None:
             shape = (*self.query.shape[:2], rows.stop - rows.start, columns)
             table = self.query.new_zeros(shape, dtype=self.bias_dtype)
         else:
-            realigned = self.realign(rows)
-            table = self.window(rows, realigned, columns - count - 1)
+            table = self.window(rows, columns - count - 1)
         self.add_to(table[..., :count], rows)
         self.mask(table[..., :count], rows)
         close_table(table, count)
-        return table, realigned
+        return table
 
     def padded(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """Pad query, key and value for PyTorch's attention. Also returns the number of columns of its table."""
@@ -267,7 +266,7 @@ def _later_keys(start: int, stop: int, count: int, device: torch.device) -> Tens
 
 def _forward(a: GlobalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     fused = not exact and table_attention.uses_sdpa(a.query.device)
-    x = Rows(a, exact, fused)
+    x = FlatOperands(a, exact, fused)
     query, key, value, columns = x.padded() if fused else (x.query, x.key, x.value, 0)
     positions, channels = a.query.shape[:-1], a.value.shape[-1]
     # The outputs are no views, because autograd forbids in-place changes of views.
@@ -277,11 +276,11 @@ def _forward(a: GlobalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     with torch.autocast(a.query.device.type, enabled=False):
         for rows in x.slices(tables=1 if exact else 2 if fused else 4):
             if not fused:
-                logits, _ = x.logits(rows)
+                logits = x.logits(rows)
                 out[:, :, rows], lse[:, :, rows, None] = attend(logits, value)
                 del logits  # free them before the next ones are allocated
                 continue
-            table, _ = x.table(rows, columns)
+            table = x.table(rows, columns)
             out[:, :, rows] = sdpa(query[:, :, rows], key, value, table, a.scale)[..., :channels]
             if a.return_lse:
                 lse[:, :, rows] = log_sum_exp(query[:, :, rows], key, table, a.scale)
@@ -294,7 +293,7 @@ def _forward(a: GlobalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
 class BiasGradients:
     """The gradients of the biases of a call, filled slice by slice of the queries."""
 
-    def __init__(self, x: Rows) -> None:
+    def __init__(self, x: FlatOperands) -> None:
         def zeros(bias: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
             return None if bias is None else torch.zeros(bias.shape, dtype=dtype or bias.dtype, device=bias.device)
 
@@ -303,10 +302,10 @@ class BiasGradients:
         self.axes = [torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device) for bias in x.axis_bias]
         self.keys = zeros(x.key_bias, accumulator(x.query))  # a sum over slices
 
-    def add(self, rows: slice, d_logits: Tensor, realigned: tuple[Tensor, Tensor] | None) -> None:
+    def add(self, rows: slice, d_logits: Tensor) -> None:
         """Add the gradients of some queries' logits, ``(B, heads, n, M)``."""
-        if self.window is not None and realigned is not None:
-            where, exists = realigned
+        if self.window is not None:
+            where, exists = self.of.window_keys(rows)
             inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
             self.window[:, :, rows] = inside
             if self.outside is not None:  # the gradients of all logits of a query sum to that of its log-sum-exp
@@ -332,7 +331,7 @@ def _backward(
     channels = max(a.query.shape[-1], a.value.shape[-1])
     fused = not exact and table_attention.uses_sdpa_backward(a.query.device, channels, has_biases(a))
     fused = fused and grad_lse is None  # PyTorch's attention returns no log-sum-exp
-    x = Rows(a, exact, fused)
+    x = FlatOperands(a, exact, fused)
     query, key, value, columns = x.padded() if fused else (x.query, x.key, x.value, 0)
     grad, out = grad.flatten(2, -2).to(query.dtype), out.flatten(2, -2)
     # With PyTorch's attention, the forward pass may have computed no log-sum-exp.
@@ -347,11 +346,11 @@ def _backward(
         for rows in x.slices(tables=2 if exact else 4 if fused else 5):
             d_out, q = grad[:, :, rows], query[:, :, rows]
             if fused:
-                table, realigned = x.table(rows, columns)
+                table = x.table(rows, columns)
                 d_q, d_k, d_v, d_logits = sdpa_backward(pad(d_out), q, key, value, table, a.scale)
                 del table
             else:
-                logits, realigned = x.logits(rows)
+                logits = x.logits(rows)
                 row_lse, row_grad = (None if y is None else y[:, :, rows] for y in (lses, grad_lses))
                 d_q, d_k, d_v, d_logits = attend_backward(
                     d_out, out[:, :, rows], row_grad, row_lse, logits, q, key, value, a.scale
@@ -361,8 +360,8 @@ def _backward(
             d_key += d_k
             d_value += d_v
             if d_logits is not None:
-                biases.add(rows, d_logits[..., : x.key.shape[2]], realigned)
-            del d_logits, realigned
+                biases.add(rows, d_logits[..., : x.key.shape[2]])
+            del d_logits
     padded = (d_query, x.query), (d_key, x.key), (d_value, x.value)
     return biases.gradients(*(d[:, :, : like.shape[2], : like.shape[-1]] for d, like in padded))
 

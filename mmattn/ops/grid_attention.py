@@ -22,6 +22,7 @@ from .flops import attention_flops
 from .layouts import empty_with_layout, match_layout
 from .operator import Operator
 from .tables import kept
+from .window_bias import outside_logits
 
 ALL = slice(None)
 
@@ -84,7 +85,9 @@ def grid_attention(
     check_positions('query', query)
     if key.shape != query.shape:
         raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
-    sizes, window_bias, outside, outside_value = check_window(query, window_bias, window_size, outside_bias, True)
+    sizes, window_bias, outside, outside_value = check_window(
+        query, window_bias, window_size, outside_bias, on_grid=True
+    )
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside)
     scale = as_scale(scale, query)
     out, lse = torch.ops.mmattn.grid_attention(
@@ -96,16 +99,24 @@ def grid_attention(
 def _forward(a: GridArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     value, a = a.value, _computed_in(a, exact)
     with torch.autocast(value.device.type, enabled=False):
-        positions = Positions.build(a, a.query.dtype)
-        parts = [attend(a, positions, rows) for rows in _slices(a, tables=3)]
+        biases = bias_table(a)
+        parts = [attend(a, biases, rows) for rows in _slices(a, tables=3)]
     out, lse = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts))
     out = match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype).contiguous()
     return out, lse.contiguous()
 
 
-def attend(a: GridArguments, positions: Positions | None, rows: slice = ALL) -> tuple[Tensor, Tensor]:
+def bias_table(a: GridArguments) -> Tensor | None:
+    """Lay out the biases of a call, ``(B, heads, *S, K + 1)``: the window, then the bias outside."""
+    if a.window_bias is None:
+        return None
+    window = a.window_bias.to(a.query.dtype)
+    return torch.cat([window, outside_logits(window, a.outside_bias, a.outside_value).unsqueeze(-1)], -1)
+
+
+def attend(a: GridArguments, biases: Tensor | None, rows: slice = ALL) -> tuple[Tensor, Tensor]:
     """Compute output and log-sum-exp of some rows of the first axis. Sizes may be symbolic."""
-    arms = [_logits(a, positions, axis, rows)[0] for axis in range(a.query.dim() - 3)]
+    arms = [_logits(a, biases, axis, rows)[0] for axis in range(a.query.dim() - 3)]
     peak = functools.reduce(torch.maximum, (_from_lines(x.amax(-1, keepdim=True), axis) for axis, x in enumerate(arms)))
     peak = _finite(peak.to(accumulator(a.query)))
     weights = [(x - lines_along(peak, axis)).exp() for axis, x in enumerate(arms)]
@@ -125,11 +136,11 @@ def _backward(
     query, key, value, dtype = a.query, a.key, a.value, accumulator(a.query)
     d_query = torch.empty(query.shape, dtype=dtype, device=query.device)
     d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (key, value))
-    d_table = None  # as Positions.table
+    d_table = None  # as bias_table
     if window_bias is not None:
         d_table = torch.zeros((*query.shape[:-1], window_bias.shape[-1] + 1), dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
-        positions = Positions.build(a, query.dtype)
+        biases = bias_table(a)
         mean = (grad * out).sum(-1, keepdim=True, dtype=dtype)
         if grad_lse is not None:  # the derivative of the log-sum-exp is the weights
             mean -= grad_lse.unsqueeze(-1)
@@ -139,7 +150,7 @@ def _backward(
             for axis in range(query.dim() - 3):
                 d_out, queries = (lines_along(x[:, :, rows], axis).contiguous() for x in (grad, query))
                 keys, values = (_keys(x, axis, rows).contiguous() for x in (key, value))
-                logits, index = _logits(a, positions, axis, rows, queries, keys)
+                logits, index = _logits(a, biases, axis, rows, queries, keys)
                 weights = logits.to(dtype).sub_(lines_along(finite_lse[:, :, rows], axis)).exp_()
                 _keys(d_value, axis, rows).add_(weights.to(value.dtype).transpose(-1, -2) @ d_out)
                 d_weights = (d_out @ values.transpose(-1, -2)).to(dtype)
@@ -180,25 +191,25 @@ def _slices(a: GridArguments, tables: int) -> list[slice]:
 
 def _logits(
     a: GridArguments,
-    positions: Positions | None,
+    biases: Tensor | None,
     axis: int,
     rows: slice,
     queries: Tensor | None = None,
     keys: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute logits ``(B, heads, *rest, n, L)`` of an arm, and the index of its entries in ``Positions.table``."""
+    """Compute logits ``(B, heads, *rest, n, L)`` of an arm, and the index of its entries in the biases."""
     if queries is None or keys is None:
         queries, keys = lines_along(a.query[:, :, rows], axis), _keys(a.key, axis, rows)
     length, index = keys.shape[-2], None
     part = (rows.start, rows.stop) if axis == 0 else (None, None)
-    if positions is None:
+    if biases is None:
         arm = (queries * a.scale) @ keys.transpose(-1, -2)
     else:
         index = kept(_entries, keys, length, *part, tuple(a.window_size), axis)
-        table = lines_along(positions.table[:, :, rows], axis)
-        biases = table.gather(-1, index.expand(*table.shape[:-1], -1))
-        pairs = (x.flatten(0, -3) for x in (biases, queries, keys.transpose(-1, -2)))
-        arm = torch.baddbmm(*pairs, alpha=a.scale).view(biases.shape)
+        table = lines_along(biases[:, :, rows], axis)
+        of_keys = table.gather(-1, index.expand(*table.shape[:-1], -1))
+        pairs = (x.flatten(0, -3) for x in (of_keys, queries, keys.transpose(-1, -2)))
+        arm = torch.baddbmm(*pairs, alpha=a.scale).view(of_keys.shape)
     if axis != a.query.dim() - 4:  # only the arm of the last axis contains the self key
         arm = arm.masked_fill(kept(_own, keys, length, *part), -torch.inf)
     return arm, index
@@ -222,27 +233,10 @@ def _finite(lse: Tensor) -> Tensor:
     return lse.clamp(min=torch.finfo(lse.dtype).min)
 
 
-class Positions:
-    """The window biases of one call: ``table`` is ``(B, heads, *S, K + 1)``, the window, then the bias outside."""
-
-    def __init__(self, a: GridArguments, window_bias: Tensor, dtype: torch.dtype) -> None:
-        window = window_bias.to(dtype)
-        if a.outside_bias is None:
-            outside = window.new_full(window.shape[:-1], a.outside_value)
-        else:
-            outside = a.outside_bias.to(dtype)
-        self.table = torch.cat([window, outside.unsqueeze(-1)], -1)
-
-    @classmethod
-    def build(cls, a: GridArguments, dtype: torch.dtype) -> Positions | None:
-        """Lay out the window biases of a call in a dtype, or return None if it has none."""
-        return None if a.window_bias is None else cls(a, a.window_bias, dtype)
-
-
 def _entries(
     length: int, start: int | None, stop: int | None, window_size: tuple[int, ...], axis: int, device: torch.device
 ) -> Tensor:
-    """Index ``Positions.table`` for the keys of some queries of an arm: int64 ``(n, length)``."""
+    """Index :func:`bias_table` for the keys of some queries of an arm: int64 ``(n, length)``."""
     k, last = window_size[axis], axis == len(window_size) - 1
     position = torch.arange(length, device=device)
     entry = position - position[start:stop, None] + k // 2

@@ -61,25 +61,25 @@ class Offsets:
             outside[entry][here] = masked[there]
         return outside
 
-    def dot(self, a: Tensor, b: Tensor) -> Tensor:
-        """Compute a_iᵀb_j for every neighbour j of i, 0 outside the map."""
-        planes = a.new_zeros((self.count, *a.shape[:-1]))
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute x_iᵀy_j for every neighbour j of i, 0 outside the map."""
+        planes = x.new_zeros((self.count, *x.shape[:-1]))
         for entry, here, there in self.pairs:
-            torch.sum(a[here] * b[there], -1, out=planes[entry][here])
+            torch.sum(x[here] * y[there], -1, out=planes[entry][here])
         return planes
 
-    def gather(self, weights: Tensor, b: Tensor) -> Tensor:
-        """Σ_j w_ij b_j for every i."""
-        out = torch.zeros_like(b)
+    def gather(self, weights: Tensor, y: Tensor) -> Tensor:
+        """Σ_j w_ij y_j for every i."""
+        out = torch.zeros_like(y)
         for entry, here, there in self.pairs:
-            out[here].addcmul_(weights[entry][here].unsqueeze(-1), b[there])
+            out[here].addcmul_(weights[entry][here].unsqueeze(-1), y[there])
         return out
 
-    def scatter(self, weights: Tensor, a: Tensor) -> Tensor:
-        """Σ_i w_ij a_i for every j."""
-        out = torch.zeros_like(a)
+    def scatter(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Σ_i w_ij x_i for every j."""
+        out = torch.zeros_like(x)
         for entry, here, there in self.pairs:
-            out[there].addcmul_(weights[entry][here].unsqueeze(-1), a[here])
+            out[there].addcmul_(weights[entry][here].unsqueeze(-1), x[here])
         return out
 
 
@@ -123,17 +123,17 @@ class Unfolded:
         """Mark the neighbours outside the map, or ``masked`` ``(B, H, W)``: bool ``(B, 1, H, W, K)``."""
         return self.of(masked[:, None, :, :, None], outside=True).squeeze(4).flatten(-2)
 
-    def dot(self, a: Tensor, neighbours: Tensor) -> Tensor:
-        """Compute a_iᵀb_j for every neighbour j of i, in float32 or float64."""
-        return (a[..., None, None] * neighbours).sum(4, dtype=accumulator(a)).flatten(-2)
+    def dot(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        """Compute x_iᵀy_j for every neighbour j of i, in float32 or float64."""
+        return (x[..., None, None] * neighbours).sum(4, dtype=accumulator(x)).flatten(-2)
 
     def gather(self, weights: Tensor, neighbours: Tensor) -> Tensor:
-        """Σ_j w_ij b_j for every i, in float32 or float64."""
+        """Σ_j w_ij y_j for every i, in float32 or float64."""
         weights = weights.to(neighbours.dtype).unflatten(-1, self.kernel_size).unsqueeze(4)
         return (weights * neighbours).sum((-2, -1), dtype=accumulator(neighbours))
 
     def scatter(self, weights: Tensor, neighbours: Tensor) -> Tensor:
-        """Σ_i w_ij a_i for every j, in float32 or float64."""
+        """Σ_i w_ij x_i for every j, in float32 or float64."""
         return self.gather(self._transposed(weights), neighbours)
 
     def _transposed(self, weights: Tensor) -> Tensor:

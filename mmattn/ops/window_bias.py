@@ -15,6 +15,11 @@ from torch import Tensor
 from .arguments import window_entries
 
 
+def outside_logits(window: Tensor, outside_bias: Tensor | None, outside_value: float) -> Tensor:
+    """Lay out the biases of keys outside the windows ``(…, K)``: ``(…)``, in the dtype of the windows."""
+    return window.new_full(window.shape[:-1], outside_value) if outside_bias is None else outside_bias.to(window.dtype)
+
+
 def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:
     """Locate the keys of window entries on an axis: coordinates ``(n, k)``, clamped to it, and whether they exist."""
     key = queries[:, None] + torch.arange(-(k // 2), k // 2 + 1, device=queries.device)
@@ -43,5 +48,5 @@ def window_keys(
             exists = (exists[:, :, None] & inside[:, None]).flatten(1)
     assert where is not None
     assert exists is not None
-    entries = window_entries(tuple(window_size), is_causal)
+    entries = window_entries(tuple(window_size), is_causal=is_causal)
     return where[:, :entries], exists[:, :entries]

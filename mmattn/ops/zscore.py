@@ -19,7 +19,7 @@ from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .operator import Operator
 from .tables import kept
-from .window_bias import window_keys
+from .window_bias import outside_logits, window_keys
 
 EPS = 1e-5  # added to the variance
 CACHE_BYTES = 2**21  # of a slice of biases on a CPU, which stays in the cache
@@ -87,7 +87,7 @@ def window_zscore(
             f'{tuple(window_bias.shape)}'
         )
     sizes, _, outside, outside_value = check_window(
-        window_bias, window_bias, window_size, outside_bias, support == 'grid', is_causal
+        window_bias, window_bias, window_size, outside_bias, on_grid=support == 'grid', is_causal=is_causal
     )
     if outside_value == -math.inf:
         raise ValueError('outside_bias must be finite for a z-score; got -inf')
@@ -120,7 +120,7 @@ def _slices(a: ZscoreArguments) -> Iterator[_Slice]:
     on_grid = a.support == 'grid'
     # Not only in the public function: tables have as many entries as window_size says.
     fits = len(a.window_size) == len(size) and min(a.window_size) > 0
-    if not fits or window_entries(tuple(a.window_size), a.is_causal, on_grid) != entries:
+    if not fits or window_entries(tuple(a.window_size), is_causal=a.is_causal, on_grid=on_grid) != entries:
         raise ValueError(f'window_size {list(a.window_size)} does not fit window_bias {tuple(window.shape)}')
     row = size[1:] if on_grid else []  # a slice for 'grid' consists of whole rows of the map
     # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.
@@ -185,11 +185,11 @@ def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     # The outputs are no views, because autograd forbids in-place changes of views.
     outputs = _fake(a)
     dtype = outputs[0].dtype
-    outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
+    outside = None if a.outside_bias is None else a.outside_bias.flatten(2)
     out, out_outside, rstd = outputs[0].flatten(2, -2), outputs[1].flatten(2), outputs[2].flatten(2)
     for rows, (missing, inside, outer, none), keys in _slices(a):
         x = window[:, :, rows].to(dtype)
-        v = x.new_full(x.shape[:-1], a.outside_value) if outside is None else outside[:, :, rows]
+        v = outside_logits(x, None if outside is None else outside[:, :, rows], a.outside_value)
         # Two passes, relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0.
         middle = x.masked_fill(missing, 0).sum(-1) / inside
         x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
