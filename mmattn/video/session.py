@@ -6,7 +6,7 @@ model by three functions, :class:`ClipNetwork`, and never calls its ``forward``.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any, NamedTuple, Protocol
 
 import mmcv
@@ -24,6 +24,7 @@ from .masks import VOID, object_ids, to_ids
 
 SAMPLINGS = ('dense', 'sparse')
 REFERENCES = ('last', 'nearest', 'all')
+Votes = dict[int, list[tuple[float, Tensor]]]  # of a frame, by object: its streams and their weights
 FRAMES_AT_ONCE = 4  # batch size of the backbone on a GPU; it processes frames separately, on a CPU one by one: faster
 
 
@@ -273,30 +274,29 @@ class ClipSession:
         for start in range(0, len(part), at_once):
             block = slice(start, start + at_once)
             of_block = {i: frames[block] for i, frames in weights.items()}
-            streams = self._streams(part[block], features[block], of_block)
+            votes = self._votes(part[block], features[block], of_block)
             for at, frame in enumerate(part[block], start):
-                labels = self._labels(frame, streams[at - start], None if fine is None else fine[at], size)
+                labels = self._labels(frame, votes[at - start], None if fine is None else fine[at], size)
                 self._previous = frame.number, labels
                 yield frame, labels
 
-    def _streams(
-        self, part: list[Frame], features: Tensor, weights: dict[int, list[dict[int, float]]]
-    ) -> list[dict[int, list[tuple[float, Tensor]]]]:
-        """Follow all objects through frames: by frame and id, streams with the weights of their references."""
-        streams: list[dict[int, list[tuple[float, Tensor]]]] = [defaultdict(list) for _ in part]
+    def _votes(self, part: list[Frame], features: Tensor, weights: dict[int, list[dict[int, float]]]) -> list[Votes]:
+        """Follow all objects through frames, from each of their references."""
+        votes: list[Votes] = [defaultdict(list) for _ in part]
         for number, reference in self._references.items():
             earlier = [at for at, frame in enumerate(part) if frame.number < number]
             later = [at for at, frame in enumerate(part) if frame.number > number]
             for side in (earlier[::-1], later):
                 ids = [i for i in reference.ids if any(number in weights[i][at] for at in side)]
-                if ids:
-                    distances = [abs(part[at].number - number) for at in side]
-                    previous = self._previous_masks(part[0], ids, reference.features)
-                    for i, followed in zip(ids, self._follow(reference, ids, distances, features[side], **previous)):
-                        for at, stream in zip(side, followed):
-                            if number in weights[i][at]:
-                                streams[at][i].append((weights[i][at][number], stream))
-        return streams
+                if not ids:
+                    continue
+                distances = [abs(part[at].number - number) for at in side]
+                previous = self._previous_masks(part[0], ids, reference.features)
+                streams = self._follow(reference, ids, distances, features[side], **previous)
+                for (i, of_object), (n, at) in product(zip(ids, streams), enumerate(side)):
+                    if number in weights[i][at]:
+                        votes[at][i].append((weights[i][at][number], of_object[n]))
+        return votes
 
     def _previous_masks(self, frame: Frame, ids: list[int], features: Tensor) -> dict[str, Tensor]:
         if not self.model.uses_previous:
@@ -326,13 +326,11 @@ class ClipSession:
             **previous,
         )[:, 1:]  # (O, T, h, w, C)
 
-    def _labels(
-        self, frame: Frame, streams: dict[int, list[tuple[float, Tensor]]], fine: Tensor | None, size: tuple[int, int]
-    ) -> np.ndarray:
+    def _labels(self, frame: Frame, votes: Votes, fine: Tensor | None, size: tuple[int, int]) -> np.ndarray:
         shape = frame.image.shape[:2]
         labels = np.zeros(shape, np.uint8)
-        if streams:
-            ids = sorted(streams)
+        if votes:
+            ids = sorted(votes)
             height, width = self.resize(frame.image).shape[:2]  # without padding
 
             def probability(stream: Tensor) -> Tensor:
@@ -340,7 +338,7 @@ class ClipSession:
                 return F.interpolate(logits, shape, mode='bilinear', align_corners=False).softmax(1)[0, 1]
 
             # (O, H, W)
-            foreground = torch.stack([sum(weight * probability(x) for weight, x in streams[i]) for i in ids])  # type: ignore[misc]
+            foreground = torch.stack([sum(weight * probability(x) for weight, x in votes[i]) for i in ids])  # type: ignore[misc]
             maps = aggregate(foreground, self.model.aggregation)
             if maps.device.type != 'cpu':
                 labels = np.array([0, *ids], np.uint8)[maps.argmax(0).cpu().numpy()]
