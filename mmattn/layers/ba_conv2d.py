@@ -1,19 +1,36 @@
 """Local bilateral attention as a ``conv_cfg``: replaces the 3×3 convolutions of existing modules."""
 
-from inspect import signature
+from inspect import Parameter, signature
+from typing import TypedDict
 
 from torch import nn
 from torch.nn.modules.utils import _pair
+from typing_extensions import Unpack
 
 from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_options
+from mmattn.utils.options import ShownOptions, checked_options, parameters
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise
 
 
+class BilateralOptions(TypedDict, total=False):
+    """The options of :class:`~mmattn.layers.LocalBilateralAttention` that a convolution does not have."""
+
+    num_heads: int
+    content: bool
+    geometric: bool
+    iterations: int
+    share: bool
+    scale: float | None
+    norm_cfg: dict | None
+    factorised: bool
+    late_fusion: bool
+
+
 @MODELS.register_module()
-class BAConv2d(LocalBilateralAttention):
+class BAConv2d(ShownOptions, LocalBilateralAttention):
     """Local bilateral attention with the interface of ``nn.Conv2d``, for ``conv_cfg=dict(type='mmattn.BAConv2d', …)``.
 
     The call returns a plain ``nn.Conv2d``, which is not an instance of this class, when attention cannot replace the
@@ -24,7 +41,7 @@ class BAConv2d(LocalBilateralAttention):
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
             padding must keep the size of the map, and the dilation must be the same in both directions.
-        **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale``, ``factorised``,
+        **options: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale``, ``factorised``,
             ``late_fusion`` and ``norm_cfg`` as in
             :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections, separate
             from the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
@@ -49,14 +66,15 @@ class BAConv2d(LocalBilateralAttention):
         dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
-        **kwargs,
+        **options: Unpack[BilateralOptions],
     ):
         """Build a plain convolution if attention cannot replace it. ``copy`` calls this without arguments."""
         if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
-            check_options(cls, kwargs, signature(LocalBilateralAttention).parameters)
+            check_options(cls, options, parameters(cls))
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 
+    @checked_options
     def __init__(
         self,
         in_channels: int,
@@ -67,7 +85,7 @@ class BAConv2d(LocalBilateralAttention):
         dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
-        **kwargs,
+        **options: Unpack[BilateralOptions],
     ) -> None:
         sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
         for step in _pair(dilation):
@@ -80,8 +98,8 @@ class BAConv2d(LocalBilateralAttention):
             )
         if len(set(_pair(dilation))) > 1:
             raise ValueError(f'dilation must be the same in both directions; got {dilation}')
-        super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **kwargs)
-        self.output = pointwise(self.attended, out_channels, bias)
+        super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **options)
+        self.output = pointwise(self.attended, out_channels, bias=bias)
         # Attributes of a convolution that ConvModule and similar modules read.
         self.kernel_size = sizes
         self.stride = (1, 1)
@@ -90,3 +108,9 @@ class BAConv2d(LocalBilateralAttention):
         self.groups = 1
         self.transposed = False
         self.output_padding = (0, 0)
+
+    @classmethod
+    def passed_on(cls) -> dict[str, Parameter]:
+        """List the options of attention, with their defaults."""
+        options = signature(LocalBilateralAttention).parameters
+        return {name: options[name] for name in BilateralOptions.__annotations__}

@@ -1,6 +1,7 @@
 """Local bilateral attention (BA), chapter 4 of the bilateral-attention thesis."""
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from mmcv.cnn import build_activation_layer, build_norm_layer
@@ -121,17 +122,17 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.settings = dict(kernel_size=sizes, dilation=dilation, iterations=iterations)
         # σ, φ and β have the same input: one layer computes them, in this order. Without content there is no φ.
         parts = 1 if share else 3 if content else 2
-        bias, inner_norm = (False, None) if share else (True, norm_cfg)
+        inner: dict[str, Any] = dict(bias=not share, norm_cfg=None if share else norm_cfg)
         self.num_projected = parts * out_channels
-        self.projection = pointwise(in_channels, self.num_projected, bias, inner_norm)
+        self.projection = pointwise(in_channels, self.num_projected, **inner)
         if geometric:
             self.gamma: nn.Module = (
                 FactorisedGamma(out_channels, num_heads, sizes)
                 if factorised
-                else pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
+                else pointwise(out_channels, num_heads * sizes[0] * sizes[1], **inner)
             )
         self.attended = 2 * out_channels if late_fusion else out_channels  # channels that W_out reads
-        self.output = pointwise(self.attended, out_channels, True, norm_cfg)
+        self.output = pointwise(self.attended, out_channels, bias=True, norm_cfg=norm_cfg)
         if act_cfg is not None and type_name(act_cfg) == 'ReLU':
             act_cfg = {'inplace': True, **act_cfg}  # as in ConvModule
         self.activate = nn.Identity() if act_cfg is None else build_activation_layer(act_cfg)
@@ -259,7 +260,7 @@ class FactorisedGamma(nn.Module):
         return (by_row.unsqueeze(3) + by_column.unsqueeze(2)).flatten(1, 3)
 
 
-def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:
+def pointwise(in_channels: int, out_channels: int, *, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:
     """Build a 1×1 convolution and its norm. ``ConvModule`` would warn about the bias before a norm (Table 4.2)."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=Pointwise(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:

@@ -1,6 +1,7 @@
 """Base class of the sparse attention layers for video: projections to heads, and position encodings of voxels."""
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,18 @@ from .relative_position import RelativePosition
 
 SPATIAL_POSITIONS = ('relative', 'none')
 TEMPORAL_POSITIONS = ('sinusoidal', 'absolute', 'relative', 'none')
+
+
+class EncodingOptions(TypedDict, total=False):
+    """The options of :class:`MultiheadAttention3d`, except channels and heads."""
+
+    scale: float
+    spatial_position: str
+    temporal_position: str
+    max_offset: int
+    max_frames: int
+    clip_offset: int | Sequence[int] | None
+    wavelength: float
 
 
 class MultiheadAttention3d(nn.Module):

@@ -1,16 +1,19 @@
 """Strided attention for video, Eq. 5.7 and 5.9 of the thesis on attention and fusion of deep representations."""
 
 from collections.abc import Sequence
+from inspect import Parameter
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from mmattn.ops import attention_rows, strided_attention
 from mmattn.ops.patterns import as_step, offset_ranges, strided_support
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice
+from mmattn.utils.options import ShownOptions, checked_options, parameters
 
-from .multihead_attention_3d import MultiheadAttention3d, check_maps, pad_maps, pad_numbers
+from .multihead_attention_3d import EncodingOptions, MultiheadAttention3d, check_maps, pad_maps, pad_numbers
 
 
 class _Attention(MultiheadAttention3d):
@@ -18,7 +21,7 @@ class _Attention(MultiheadAttention3d):
 
 
 @MODELS.register_module()
-class StridedAttention3d(nn.Module):
+class StridedAttention3d(ShownOptions, nn.Module):
     """Two multi-head attentions in sequence: within a cube of voxels (I¹), then to voxels at multiples of a step (I²).
 
     The side of the cube is the step h. The keys of the second attention have gathered the values of their cubes in the
@@ -33,7 +36,7 @@ class StridedAttention3d(nn.Module):
             axis of the map, so that larger maps than in training have larger steps. Set it to keep the trained steps.
         local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, literally as
             in the thesis, which does not connect all voxels). Defaults to 'block'.
-        **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset``, ``max_frames``,
+        **options: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset``, ``max_frames``,
             ``clip_offset`` and ``wavelength`` as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`. The relative encodings of t, y and x
             are concatenated.
@@ -47,13 +50,14 @@ class StridedAttention3d(nn.Module):
 
     attention_kinds = ('local', 'strided')  # of ``attention_weights``
 
+    @checked_options
     def __init__(
         self,
         embed_dims: int,
         num_heads: int = 8,
         step: int | tuple[int, int, int] | None = None,
         local_pattern: str = 'block',
-        **kwargs,
+        **options: Unpack[EncodingOptions],
     ) -> None:
         super().__init__()
         check_choice('local_pattern', local_pattern, ('block', 'centred', 'forward'))
@@ -62,7 +66,12 @@ class StridedAttention3d(nn.Module):
         self.embed_dims = embed_dims
         self.step = step
         self.local_pattern = local_pattern
-        self.local_attention, self.strided_attention = (_Attention(embed_dims, num_heads, **kwargs) for _ in range(2))
+        self.local_attention, self.strided_attention = (_Attention(embed_dims, num_heads, **options) for _ in range(2))
+
+    @classmethod
+    def passed_on(cls) -> dict[str, Parameter]:
+        """List the options of both attentions."""
+        return parameters(_Attention)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query``, in two steps, to all voxels of ``key``.

@@ -1,13 +1,15 @@
 """Data sets of clips: a folder of frames and masks, DAVIS 2016 and 2017, YouTube-VOS 2018 and 2019."""
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import load
 from mmengine.logging import print_log
+from typing_extensions import Unpack
 
 from mmattn.registry import DATASETS
 from mmattn.utils.faults import Faults, reading, shorten
@@ -17,6 +19,29 @@ from .frame_files import check_frames, check_gaps, find_files
 from .masks import VOID, doubtful_ids, object_ids, read_mask
 
 THREADS = 4  # more threads would wait for the global interpreter lock
+
+
+class FolderOptions(TypedDict, total=False):
+    """The options of mmengine's ``BaseDataset`` that data sets of clips pass on."""
+
+    metainfo: Mapping[str, Any] | None
+    data_root: str | None
+    filter_cfg: dict | None
+    indices: int | Sequence[int] | None
+    serialize_data: bool
+    pipeline: list[dict | Callable]
+    test_mode: bool
+    lazy_init: bool
+    max_refetch: int
+
+
+class VideoOptions(FolderOptions, total=False):
+    """The options that :class:`DAVISDataset` and :class:`YouTubeVOSDataset` pass on."""
+
+    data_prefix: dict
+    single_object: bool
+    frame_order: str | None
+    check_files: bool
 
 
 @DATASETS.register_module()
@@ -75,7 +100,7 @@ class VideoFolderDataset(ShownOptions, BaseDataset):
         allow_gaps: bool = False,
         frame_order: str | None = None,
         check_files: bool = True,
-        **kwargs,
+        **kwargs: Unpack[FolderOptions],
     ) -> None:
         self.single_object = single_object
         self.allow_gaps = allow_gaps
@@ -185,9 +210,13 @@ class DAVISDataset(VideoFolderDataset):
         [0]
     """
 
-    def __init__(self, ann_file: str, resolution: str = '480p', **kwargs) -> None:
-        prefix = dict(img_path=f'JPEGImages/{resolution}', mask_path=f'Annotations/{resolution}')
-        super().__init__(ann_file=ann_file, data_prefix=kwargs.pop('data_prefix', prefix), **kwargs)
+    def __init__(
+        self, ann_file: str, resolution: str = '480p', allow_gaps: bool = False, **kwargs: Unpack[VideoOptions]
+    ) -> None:
+        kwargs.setdefault(
+            'data_prefix', dict(img_path=f'JPEGImages/{resolution}', mask_path=f'Annotations/{resolution}')
+        )
+        super().__init__(ann_file=ann_file, allow_gaps=allow_gaps, **kwargs)
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: Faults) -> dict:
         clip = super()._clip(name, frames, masks, faults)
@@ -227,7 +256,13 @@ class YouTubeVOSDataset(VideoFolderDataset):
         {1: 'cat'}
     """
 
-    def __init__(self, ann_file: str = 'meta.json', seen: str | None = None, allow_gaps: bool = True, **kwargs) -> None:
+    def __init__(
+        self,
+        ann_file: str = 'meta.json',
+        seen: str | None = None,
+        allow_gaps: bool = True,
+        **kwargs: Unpack[VideoOptions],
+    ) -> None:
         self.seen = seen
         super().__init__(ann_file=ann_file, allow_gaps=allow_gaps, **kwargs)
 

@@ -230,8 +230,7 @@ class VATEXDataset(CaptionDataset):
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
         regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
         vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
-        **options: ``min_count``, ``max_words``, ``captions_per_image``, ``test_mode``, ``data_root`` and ``indices``,
-            as in :class:`COCOCaptionDataset`.
+        min_count, max_words, captions_per_image, test_mode, data_root, indices: as in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch
@@ -243,6 +242,3 @@ class VATEXDataset(CaptionDataset):
         tensor([[5, 7, 4, 2],
                 [6, 4, 2, 1]])
     """
-
-    def __init__(self, ann_file: str, regions: Any, vocab_file: str | None = None, **options: Any) -> None:
-        super().__init__(ann_file, regions, vocab_file=vocab_file, **options)
