@@ -271,4 +271,5 @@ OPERATOR = Operator(
     flops=_flops,
     differentiable=('out', 'lse'),
     layout=torch.preserve_format,
+    cuda_lacks=('key_mask', 'return_lse'),
 )

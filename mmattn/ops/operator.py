@@ -74,6 +74,8 @@ class Operator(Generic[Arguments]):
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
         always_exact (bool): ``forward`` and ``backward`` have no argument ``exact``: no composition exists. Defaults to
             False.
+        cuda_lacks (sequence of str): arguments that the CUDA kernels do not have, for :func:`explain`. The composition
+            runs calls with them. Defaults to none.
 
     Example:
         >>> from typing import NamedTuple
@@ -98,8 +100,9 @@ class Operator(Generic[Arguments]):
         differentiable: Sequence[str] = ('out',),
         layout: torch.memory_format = torch.contiguous_format,
         always_exact: bool = False,
+        cuda_lacks: Sequence[str] = (),
     ) -> None:
-        self.name, self.Arguments = name, arguments
+        self.name, self.Arguments, self.cuda_lacks = name, arguments, cuda_lacks
         self._forward, self._backward, self._fake, self._layout = forward, backward, fake, layout
         self._leading = len(differentiable) + len(kept)
         self.keeps_lse = 'lse' in kept

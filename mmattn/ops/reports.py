@@ -12,8 +12,6 @@ from .dispatch import choose, device_and_dtype, failure, is_verified
 from .operator import record_call
 
 PASSES = ('forward', 'backward')
-# Arguments that the CUDA kernels of an operator do not have: the composition runs calls with them.
-LACKING = {'local_attention': ('key_mask', 'return_lse')}
 UNTIMED = ('local_attention',)  # operators whose Triton kernels nobody has run on a GPU
 
 
@@ -63,7 +61,7 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     device, dtype = device_and_dtype(arguments)
     lacking = {}
     if device.type == 'cuda':
-        given = (x for x in LACKING.get(name, ()) if getattr(arguments, x) not in (None, False))
+        given = (x for x in declared.cuda_lacks if getattr(arguments, x) not in (None, False))
         lacking['native'] = next(given, '')
         lacking['triton'] = 'iterations above 1' if getattr(arguments, 'iterations', 1) > 1 else ''
     lines = [f'{name}, {dtype} on {device}']

@@ -46,7 +46,7 @@ DTYPES = tuple(
 )
 MUCH = 10**5  # numbers of all tensors: such a call may take long
 SETTINGS = {
-    **{name: fits for name, (fits, _) in CALLS.items()},
+    **{name: fits for name, (fits, *_) in CALLS.items()},
     'window_zscore': dict(window_bias=torch.randn(1, 2, 4, 5, 9), outside_bias=torch.randn(1, 2, 4, 5), key_mask=None)
     | dict(window_size=[3, 3], outside_value=0.0, is_causal=False, support='global'),
     'projection': dict(x=torch.randn(2, 3, 4), weight=torch.randn(5, 4), bias=torch.randn(5)),
@@ -56,18 +56,9 @@ SETTINGS = {
     ),
 }
 WHOLE = {  # further arguments that fit
-    'global_attention': dict(
-        window_bias=torch.randn(1, 2, 4, 5, 9), window_size=[3, 3], outside_bias=torch.randn(1, 2, 4, 5),
-        axis_bias=[torch.randn(1, 2, 4, 5, 4), torch.randn(1, 2, 4, 5, 5)], key_bias=torch.randn(1, 2, 4, 5),
-        key_mask=torch.ones(1, 4, 5, dtype=torch.bool),
-    ),
-    'grid_attention': dict(
-        window_bias=torch.randn(1, 2, 4, 5, 5), window_size=[3, 3], outside_bias=torch.randn(1, 2, 4, 5)
-    ),
-    'local_attention': dict(key_mask=torch.ones(1, 4, 5, dtype=torch.bool)),
-    'strided_attention': dict(offset_bias=[torch.randn(1, 2, 4, 5, 3), torch.randn(1, 2, 4, 5, 3)]),
+    **{name: whole for name, (_, whole, _) in CALLS.items()},
     'window_zscore': dict(key_mask=torch.ones(1, 4, 5, dtype=torch.bool)),
-}  # fmt: skip
+}
 
 
 def change_tensor(rng, x):

@@ -6,12 +6,13 @@ import torch
 from mmattn.ops import dispatch
 
 from ..requirements import requires
+from .literal import randn
 
 pytestmark = requires('native operators')
 
 
 def of(*shape):
-    return torch.ones(1, 2, *shape)
+    return randn(1, 2, *shape, dtype=torch.float32)
 
 
 X, SMALL, WIDER, LINE = of(4, 5, 8), of(3, 5, 8), of(4, 5, 9), of(4, 8)
@@ -48,11 +49,19 @@ NEIGHBOURHOOD = [
     dict(dilation=0),
     dict(dilation=-1),
 ]
-# Arguments of an operator that fit, and what is changed to arguments that do not.
+# Arguments of an operator that fit, further ones that fit, too, and what is changed to arguments that do not.
 CALLS = {
     'global_attention': (
         dict(query=X, key=X, value=X, window_bias=None, outside_bias=None, axis_bias=[], key_bias=None, key_mask=None)
         | dict(window_size=[], outside_value=0.0, scale=1.0, is_causal=False),
+        dict(
+            window_bias=BIAS,
+            window_size=[3, 3],
+            outside_bias=of(4, 5),
+            axis_bias=[of(4, 5, 4), of(4, 5, 5)],
+            key_bias=of(4, 5),
+            key_mask=MASK,
+        ),
         [
             *OPERANDS,
             *WINDOW,
@@ -72,6 +81,7 @@ CALLS = {
         dict(
             query=X, key=X, value=X, window_bias=None, outside_bias=None, window_size=[], outside_value=0.0, scale=1.0
         ),
+        dict(window_bias=of(4, 5, 5), window_size=[3, 3], outside_bias=of(4, 5)),
         [
             *OPERANDS,
             *WINDOW,
@@ -83,6 +93,7 @@ CALLS = {
     'local_attention': (
         dict(query=X, key=X, value=X, window_bias=BIAS, key_mask=None)
         | dict(kernel_size=[3, 3], dilation=1, scale=1.0, iterations=1),
+        dict(key_mask=MASK),
         [
             *OPERANDS,
             *NEIGHBOURHOOD,
@@ -100,10 +111,12 @@ CALLS = {
     ),
     'dynamic_conv': (
         dict(value=X, logits=BIAS, kernel_size=[3, 3], dilation=1),
+        {},
         [*NEIGHBOURHOOD, dict(value=SMALL), dict(value=FLAT), dict(logits=BIAS[0]), dict(value=LINE, logits=LINE)],
     ),
     'strided_attention': (
         dict(query=X, key=X, value=X, offset_bias=[], step=[2, 2], pattern='block', scale=1.0),
+        dict(offset_bias=[of(4, 5, 3), of(4, 5, 3)]),
         [
             *OPERANDS,
             dict(pattern='nonsense'),
@@ -119,14 +132,14 @@ CALLS = {
 }
 CASES = [
     pytest.param(name, change, id=f'{name}-{number}-{"-".join(change)}')
-    for name, (_, changes) in CALLS.items()
+    for name, (*_, changes) in CALLS.items()
     for number, change in enumerate(changes)
 ]
 
 
 def backward(name):
     """The backward operator, and arguments that fit."""
-    fits, _ = CALLS[name]
+    fits = CALLS[name][0]
     found = getattr(torch.ops.mmattn, name)(**fits)
     out, lse = (found, None) if isinstance(found, torch.Tensor) else found
     leading = dict(grad=out, grad_lse=lse, out=out, lse=lse, return_lse=True)

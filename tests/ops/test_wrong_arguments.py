@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mmattn import ops
+from mmattn.ops import dispatch
 
 from . import literal, zscored
 from .literal import QKV, randn
@@ -91,7 +92,7 @@ def faults():
         yield name, 'outside_bias', TypeError, {'outside_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}
         yield name, 'outside_bias', ValueError, {'outside_bias': -math.inf, 'normalize': True}
         yield f'{name}_weights', 'window_size', ValueError, {'window_size': 4}
-    for name in ('global_attention', 'local_attention'):
+    for name in (name for name in ATTENTION if 'key_mask' in dispatch.OPERATORS[name].Arguments._fields):
         yield name, 'key_mask', ValueError, {'key_mask': MASK.mT}
         yield name, 'key_mask', ValueError, {'key_mask': MASK.unsqueeze(1)}
         yield name, 'key_mask', ValueError, {'key_mask': MASK.float()}
