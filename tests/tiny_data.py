@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from mmattn.utils import config_path
 from mmattn.utils.faults import Faults
 from reproduction import rehearsal_data
 from reproduction.language_releases import CAPTION_WORDS as WORDS
@@ -18,6 +19,14 @@ REHEARSED = (  # as in a rehearsal of tables
     'youtube_vos_2018', 'youtube_vos_2019',
 )  # fmt: skip
 SYMBOLS = ('a', 'b', 'c', 'd', 'e@@', 'f')
+# By the name of a set of visual questions, its config.
+QUESTION_SETS = {
+    path.stem: source
+    for path in sorted(config_path('_base_/datasets').glob('*.py'))
+    if "_base_ = './vqa.py'" in (source := path.read_text(encoding='utf-8'))
+}
+WITHOUT_TEST_ANSWERS = 'vqa1', 'vqa2'
+TEN_ANSWERS = *WITHOUT_TEST_ANSWERS, 'coco_vqa_mini'
 
 
 def parallel_text(root, source, target, symbols=SYMBOLS):
@@ -122,6 +131,12 @@ def questions(root, answers=10, pictures=False, test=True, genome=False):
         save(root / 'images' / f'{image_id}.png', pixels)
 
 
+def question_set(root, name, **options):
+    """What the converter of a set of visual questions writes."""
+    answers, pictures = 10 if name in TEN_ANSWERS else 1, 'images=' in QUESTION_SETS[name]
+    questions(root, answers, pictures, test=name not in WITHOUT_TEST_ANSWERS, **options)
+
+
 def make_all(root):
     """Return the environment that points every data set of the configs to small images or texts under ``root``."""
     for name in REHEARSED:
@@ -139,11 +154,8 @@ def make_all(root):
     vatex(root / 'vatex')
     for name in ('flickr8k_grounding', 'flickr30k_grounding'):
         entities(root / name)
-    for name in ('vqa1', 'vqa2'):
-        questions(root / name, test=False, genome=name == 'vqa2')
-    questions(root / 'coco_vqa_mini')
-    for name in ('coco_qa', 'daquar', 'easy_vqa'):
-        questions(root / name, answers=1, pictures=name == 'easy_vqa')
+    for name in QUESTION_SETS:
+        question_set(root / name, name, genome=name == 'vqa2')
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}
 
 

@@ -230,28 +230,29 @@ def test_best_regions(train):
 
 
 @pytest.mark.parametrize('fusion', ['', '_fusion'])
-@pytest.mark.parametrize('name', ['vqa2', 'coco_vqa_mini', 'coco_qa', 'daquar', 'easy_vqa', 'vqa1'])
+@pytest.mark.parametrize('name', tiny_data.QUESTION_SETS)
 def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
     """All three data sets have the same words and answers, and a batch of the training passes the preprocessor."""
-    if name == 'vqa1' and fusion:
-        pytest.skip('vqa1.py is for the fusion networks')
+    config = config_path(f'_base_/datasets/{name}.py').with_stem(name + fusion)
+    if not config.exists():
+        pytest.skip(f'{name}.py is for one kind of network')
     monkeypatch.setenv(f'{name.upper()}_ROOT', str(tmp_path))
-    ten = name in ('vqa1', 'vqa2', 'coco_vqa_mini')
-    tiny_data.questions(tmp_path, 10 if ten else 1, pictures=name == 'easy_vqa', test=name not in ('vqa1', 'vqa2'))
-    cfg = Config.fromfile(config_path(f'_base_/datasets/{name}{fusion}.py'))
+    tiny_data.question_set(tmp_path, name)
+    cfg = Config.fromfile(config)
     train, val, test = (DATASETS.build(cfg[f'{part}_dataloader'].dataset) for part in ('train', 'val', 'test'))
     assert train.metainfo == val.metainfo == test.metainfo
     assert sorted(train.metainfo['symbols']) == sorted(tiny_data.QUESTION_WORDS)
     assert train.metainfo['answers'] == list(tiny_data.ANSWERS)
-    sampled = bool(fusion) or name == 'vqa1'
+    options = cfg.train_dataloader.dataset
+    sampled = options.get('target') == 'sampled'
     assert train.metainfo['tokens'] == ('skip-thought' if sampled else 'ban')
     inputs = RegionDataPreprocessor()(pseudo_collate([train[i] for i in range(5)]))['inputs']
-    words = dict(easy_vqa=10, daquar=26 if sampled else 32).get(name, 26 if sampled else 14)
-    assert inputs['question'].shape == (5, words)
+    assert inputs['question'].shape == (5, options.get('max_words', 26 if sampled else 14))
     assert inputs['answer' if sampled else 'targets'].shape == ((5,) if sampled else (5, 2))
-    assert ('image' in inputs) == (name == 'easy_vqa') == ('features' not in inputs)
-    assert [len(each['data_samples'].answers) for each in val] == [10 if ten else 1] * 4
-    answers = 0 if name in ('vqa1', 'vqa2') else 10 if ten else 1
+    assert ('image' in inputs) == ('images' in options) == ('features' not in inputs)
+    answers = 10 if name in tiny_data.TEN_ANSWERS else 1
+    assert [len(each['data_samples'].answers) for each in val] == [answers] * 4
+    answers *= name not in tiny_data.WITHOUT_TEST_ANSWERS
     assert [len(each['data_samples'].answers) for each in test] == [answers] * 4
 
 
