@@ -10,21 +10,18 @@ from torch import nn
 from mmattn import layers
 
 from ..requirements import requires
+from .test_every_layer import LAYERS, MAP
 
 ARGUMENTS = dict(depth=50, base_channels=8, stem_channels=8)
 BN = dict(type='BN')
+# What has another place: a convolution's, or in AttendedResidual.
+OTHERS = {'BAConv2d', 'LocalBilateralAttention'}
 PLUGINS = {
-    'BilateralNonLocal2d': dict(window_size=3),
-    'BilateralCrissCrossAttention': dict(window_size=3),
-    'AttendedResidual': dict(attention=dict(type='mmattn.LocalBilateralAttention', num_heads=4)),
-    'TransformerAttention2d': dict(num_heads=4),
-    'DynamicConv2d': dict(kernel_size=3, groups=4),
-    'DynamicConv2d norm': dict(kernel_size=3, groups=4, norm_cfg=BN),
+    name: {key: x for key, x in options.items() if key != 'in_channels'}
+    for name, (options, shape) in LAYERS.items()
+    if shape == MAP and name not in OTHERS
 }
-
-# What has another slot: the place of a convolution, videos, and AttendedResidual's layer.
-OTHERS = {'BAConv2d', 'LocalBilateralAttention', 'VideoTransformerLayer'}
-OTHERS |= {f'{kind}Attention3d' for kind in ('Grid', 'Strided', 'Dense')}
+PLUGINS['DynamicConv2d norm'] = dict(kernel_size=3, groups=4, norm_cfg=BN)
 
 
 def resnet(package, **options):
@@ -51,13 +48,6 @@ def wake(layer):
         return [layer.conv_out.conv.weight, layer.conv_out.conv.bias]
     gamma = layer.gamma
     return [gamma if isinstance(gamma, nn.Parameter) else gamma.scale]
-
-
-def test_the_table_holds_every_layer():
-    names = {*(name.split()[0] for name in PLUGINS), *OTHERS}
-    new = set(layers.__all__) - names
-    assert not new, f'tests/layers/test_plugins.py: add {new} to PLUGINS, or to OTHERS if it is no plugin'
-    assert names == set(layers.__all__)
 
 
 @pytest.mark.parametrize('package', ['mmseg', pytest.param('mmdet', marks=requires('mmcv operators'))])
