@@ -144,7 +144,7 @@ def parse_args(args: Arguments) -> Arguments:
     args.machine = args.read()
     if args.rehearse:
         chosen = tables if args.all else {args.table: tables[args.table]}
-        args.tables = {name: select(rows, args.rows, False) for name, rows in chosen.items()}
+        args.tables = {name: select(rows, args.rows, with_baselines=False) for name, rows in chosen.items()}
         args.train_all = not args.all or args.rows is not None
         args.work_dir = args.work_dir or Path('work_dirs/rehearsal')
         return args

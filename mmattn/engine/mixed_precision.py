@@ -52,10 +52,10 @@ def enable_test_amp(cfg: Config) -> None:
     if device == 'cpu' and cfg.get('default_scope') == 'mmdet':
         raise ValueError('the metrics of mmdet cannot read bfloat16, so a detector is tested in float32 on a CPU')
     cfg.test_cfg.fp16 = True
-    inference_precision(device, True)
+    inference_precision(device, amp=True)
 
 
-def inference_precision(device: str | torch.device, amp: bool) -> AbstractContextManager:
+def inference_precision(device: str | torch.device, *, amp: bool) -> AbstractContextManager:
     """Return a context for the forward passes of inference, which can be entered again.
 
     Args:

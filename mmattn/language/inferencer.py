@@ -28,18 +28,18 @@ from .models.embedding import vocabulary_size
 from .models.generation import LengthPenalty
 from .text.vocabulary import SPECIALS, Vocabulary
 
-Rows = tuple[str, dict[str, Tensor]]
+NamedWeights = tuple[str, dict[str, Tensor]]
 
 
 @contextmanager
-def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
+def record_attention(layers: Mapping[str, Any]) -> Iterator[list[NamedWeights]]:
     """Record the attention weights of all queries in each forward pass of some layers.
 
     ``layers`` maps names to layers with ``attention_weights`` and ``attention_kinds``. The context is a list that the
     running model fills with pairs ``(name of the layer, weights by kind)``. Weights are float
     ``(heads, queries, keys)`` on the CPU, for the first sample of the batch, and their rows sum to 1.
     """
-    rows: list[Rows] = []
+    rows: list[NamedWeights] = []
 
     def before(name: str, module: Any, args: tuple[Tensor, ...], kwargs: dict) -> None:
         queries = torch.arange(args[0].shape[1], device=args[0].device)[:, None]
@@ -149,7 +149,7 @@ class LanguageInferencer(BaseInferencer):
         cfg = read_config(model)
         super().__init__(cfg, self.weights, device, scope='mmattn', show_progress=show_progress)
         self.amp = amp
-        self._precision = inference_precision(device, amp)
+        self._precision = inference_precision(device, amp=amp)
 
     def preprocess(self, inputs: Sequence[Any]) -> list[Batch]:  # type: ignore[override]
         """Divide inputs into batches, in their order. Features are read later, with their batch."""

@@ -100,7 +100,7 @@ class SegmentationInferencer(MMSegInferencer):
         self.show_progress = show_progress
         prepare_for_inference(self.model)
         self._amp = amp
-        self._precision = inference_precision(device, amp)
+        self._precision = inference_precision(device, amp=amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
 
     def __call__(  # type: ignore[override]

@@ -58,7 +58,7 @@ def sort_frames(paths: Sequence[Path], reading: str | None = None) -> Names:
         raise ValueError(f'frame_order must be one of {", ".join(READINGS)}; got {reading!r}')
     paths = sorted(paths, key=str)
     if not paths:
-        return Names([], [], False)
+        return Names([], [], are_numbered=False)
     stems = [path.stem for path in paths]
     keys = {'numbers': _numbers(stems)}
     if reading or len(paths) < FEW or _missing(keys['numbers']):
@@ -81,14 +81,14 @@ def sort_frames(paths: Sequence[Path], reading: str | None = None) -> Names:
     paths = [paths[i] for i in order]
     positions = [*range(len(paths))]
     if values is None:
-        return Names(paths, positions, False)
+        return Names(paths, positions, are_numbered=False)
     values = [values[i] for i in order]
     if all(value % 1 == 0 for value in values):
-        return Names(paths, [*map(int, values)], True)
+        return Names(paths, [*map(int, values)], are_numbered=True)
     step = min(b - a for a, b in pairwise(values))
     if not step or any((value - values[0]) % step for value in values):
-        return Names(paths, positions, False)
-    return Names(paths, [int((value - values[0]) / step) for value in values], False)
+        return Names(paths, positions, are_numbered=False)
+    return Names(paths, [int((value - values[0]) / step) for value in values], are_numbered=False)
 
 
 @cache  # once a folder

@@ -38,10 +38,10 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
         before, digits = split_number(entry)
         if Path(entry).is_dir():
             files, numbers, are_numbered = sort_frames([*find_images(Path(entry))])
-            listed += (_MaskFile(file, '', False) for file in files)
+            listed += (_MaskFile(file, '', alone=False) for file in files)
             numbered |= dict(zip(files, numbers)) if are_numbered and len(files) > 1 else {}
         else:
-            listed.append(_MaskFile(Path(before), digits, True))
+            listed.append(_MaskFile(Path(before), digits, alone=True))
     if not listed:
         raise ValueError(f'masks: there is no mask in {masks}')
 
@@ -109,7 +109,7 @@ def read_masks(
                 f'{clip.size[1]}×{clip.size[0]} (width×height)',
             )
         elif alone and not ids:
-            is_void = not (single_object or colours) and read_mask(path, True).any()
+            is_void = not (single_object or colours) and read_mask(path, single_object=True).any()
             hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)' if is_void else ''
             faults.add(path, f'shows no object{hint}')
         new = [i for i in ids if i not in earlier]

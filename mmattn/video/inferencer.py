@@ -112,7 +112,7 @@ class VOSInferencer:
             amp=amp,
         )
         prepare_for_inference(self.model.to(self.device).eval())
-        self._precision = inference_precision(self.device, amp)
+        self._precision = inference_precision(self.device, amp=amp)
 
     def __call__(
         self,

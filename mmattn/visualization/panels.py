@@ -211,7 +211,7 @@ def colour_bar(title: str, ticks: Mapping[float, str] | None = None, height: int
     return Panel(stretched(coloured(np.linspace(1, 0, 101))[:, None], 14, height), rows=rows, side=title)
 
 
-def draw_dot(picture: np.ndarray, x: float, y: float, filled: bool = True) -> np.ndarray:
+def draw_dot(picture: np.ndarray, x: float, y: float, *, filled: bool = True) -> np.ndarray:
     """Draw a red dot, or a red ring, at a point in pixels."""
     canvas = Image.fromarray(picture)
     point, edge = ('●', 'white') if filled else ('○', 'red')
@@ -224,6 +224,7 @@ def draw_boxes(
     boxes: Sequence[Sequence[float]],
     size: tuple[float, float],
     colours: Sequence[str] = BOX_COLOURS,
+    *,
     dashed: bool = False,
 ) -> np.ndarray:
     """Draw boxes on a picture, with numbers from 1 that do not cover each other, or dashed and without numbers.

@@ -111,7 +111,7 @@ def test_ticks_of_the_colours():
 
 @pytest.mark.parametrize('filled', [True, False])
 def test_dots_are_at_their_points(filled):
-    drawn = draw_dot(plain((0, 0, 0), 60, 50), 20, 30, filled)
+    drawn = draw_dot(plain((0, 0, 0), 60, 50), 20, 30, filled=filled)
     red = np.argwhere((drawn[..., 0] > 200) & (drawn[..., 1] < 50))
     np.testing.assert_allclose(red.mean(0), [30, 20], atol=1.5)
     assert (drawn[30, 20] == (255, 0, 0) if filled else drawn[30, 20] == 0).all()

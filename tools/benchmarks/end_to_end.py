@@ -113,7 +113,7 @@ def steps(line: str, options: Options) -> dict[str, tuple[Callable[[], Tensor], 
     train_step = partial(model.train_step, optim_wrapper=build_optim_wrapper(model, cfg.optim_wrapper))
     calls = {
         'train': (train_step, nullcontext()),
-        'test': (trained.test_step, inference_precision(DEVICE, options.amp)),
+        'test': (trained.test_step, inference_precision(DEVICE, amp=options.amp)),
     }
     if options.amp and DEVICE == 'cpu' and cfg.default_scope == 'mmdet':
         del calls['test']  # its metrics cannot read bfloat16

@@ -80,7 +80,7 @@ def plan(
     A method whose baseline is left out, ``with_baselines=False``, has none.
     """
     methods: list[Method] = []
-    chosen = select(choose(rows, protocol, data), names, with_baselines)
+    chosen = select(choose(rows, protocol, data), names, with_baselines=with_baselines)
     baselines = {(row.name, row.setting) for row in chosen}
     for row in chosen:
         if row.compared not in baselines:
@@ -90,7 +90,7 @@ def plan(
         named = (method for method in methods if method.rows[0].name == row.name)
         method = next((method for method in named if [cfg.to_dict() for cfg in method.configs] == content), None)
         if method is None:
-            members = plan(row.members, protocol, data, None, False) if row.members else ()
+            members = plan(row.members, protocol, data, with_baselines=False) if row.members else ()
             names_of_runs = [run_name(name, cfg, protocol, data) for name, cfg in zip(row.configs, configs)]
             methods.append(Method(row, configs, deviations(row, protocol, configs, data), members, names_of_runs))
         else:
@@ -235,7 +235,7 @@ def _text(cfg: Config) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def select(rows: list[Row], names: list[str] | None, with_baselines: bool) -> list[Row]:
+def select(rows: list[Row], names: list[str] | None, *, with_baselines: bool) -> list[Row]:
     """Return the rows with some names, in which * matches any text, and their baselines."""
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):

@@ -110,10 +110,10 @@ def differences(row: 'Row', shipped: Iterable[Config]) -> list[Difference]:
                 continue
             ours = READERS[name](cfg, row)
             if value == NOT_STATED:
-                stages.setdefault((name, Difference(f'{name} {_text(ours)}', False)), []).append(stage)
+                stages.setdefault((name, Difference(f'{name} {_text(ours)}', is_stated=False)), []).append(stage)
             elif not is_same(value, ours):
                 words = f'{name} {_text(ours)} (source: {_text(value)})'
-                stages.setdefault((name, Difference(words, True)), []).append(stage)
+                stages.setdefault((name, Difference(words, is_stated=True)), []).append(stage)
     different = []
     names = list(dict.fromkeys(name for name, _ in stages))
     for (name, difference), numbers in sorted(stages.items(), key=lambda item: names.index(item[0][0])):
@@ -122,7 +122,7 @@ def differences(row: 'Row', shipped: Iterable[Config]) -> list[Difference]:
         different.append(difference._replace(words=difference.words + where * (not is_everywhere)))
     for text, unless in row.deviations.items():
         if not any(fnmatchcase(key, unless) for key in row.options):
-            different.append(Difference(text, True))
+            different.append(Difference(text, is_stated=True))
     return different
 
 

@@ -169,7 +169,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._batches_done = 0
         super().after_train_epoch(runner)
 
-    def save_now(self, runner: Runner, validating: bool = False) -> None:
+    def save_now(self, runner: Runner, *, validating: bool = False) -> None:
         """Save a checkpoint between two iterations, regardless of ``interval``.
 
         ``validating`` (default False) tells that a validation is in progress, which the resumed run must repeat.
@@ -184,7 +184,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.filename_tmpl = template.replace('}', f'}}_iter_{runner.iter}')
         try:
             meta = dict(epoch=runner.epoch, iter=runner.iter)
-            self._save_checkpoint_with_step(runner, count, meta, validating, extra=not regular and kept > 0)
+            self._save_checkpoint_with_step(runner, count, meta, validating=validating, extra=not regular and kept > 0)
         finally:
             self.max_keep_ckpts, self.filename_tmpl = kept, template
 
@@ -201,7 +201,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             )
 
     def _save_checkpoint_with_step(
-        self, runner: Runner, step: int, meta: dict, validating: bool = False, extra: bool = False
+        self, runner: Runner, step: int, meta: dict, *, validating: bool = False, extra: bool = False
     ) -> None:
         name = self.filename_tmpl.format(step)
         if self._extra and self._extra != name:
@@ -226,7 +226,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         elif is_main_process() and self.file_backend.isdir(path):
             self.file_backend.rmtree(path)
 
-    def _note_state(self, runner: Runner, validating: bool = False, extra: str = '') -> None:
+    def _note_state(self, runner: Runner, *, validating: bool = False, extra: str = '') -> None:
         runner.message_hub.update_info(
             'to_resume',
             dict(

@@ -70,7 +70,7 @@ def draw_geometric_weights(layers: dict[str, RegionAttention]) -> np.ndarray:
         if ticks == PLACES:  # box i, in units of its sides
             size = 2 * FARTHEST * CELLS / (CELLS - 1)  # a cell is around its value
             picture = draw_boxes(
-                picture, [[size / 2 + x for x in (-0.5, -0.5, 0.5, 0.5)]], (size,) * 2, ['white'], True
+                picture, [[size / 2 + x for x in (-0.5, -0.5, 0.5, 0.5)]], (size,) * 2, ['white'], dashed=True
             )
         labels = [''] * CELLS
         labels[:: CELLS // 2] = [f'{tick:g}' for tick in ticks]
