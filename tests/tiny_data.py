@@ -26,7 +26,11 @@ QUESTION_SETS = {
     if "_base_ = './vqa.py'" in (source := path.read_text(encoding='utf-8'))
 }
 WITHOUT_TEST_ANSWERS = 'vqa1', 'vqa2'
-TEN_ANSWERS = *WITHOUT_TEST_ANSWERS, 'coco_vqa_mini'
+ONE_ANSWER = [
+    name
+    for name, source in QUESTION_SETS.items()
+    if 'normalize_answers=False' in source and "target='sampled'" not in source  # the fusion networks' set has ten
+]
 
 
 def parallel_text(root, source, target, symbols=SYMBOLS):
@@ -133,7 +137,7 @@ def questions(root, answers=10, pictures=False, test=True, genome=False):
 
 def question_set(root, name, **options):
     """What the converter of a set of visual questions writes."""
-    answers, pictures = 10 if name in TEN_ANSWERS else 1, 'images=' in QUESTION_SETS[name]
+    answers, pictures = 1 if name in ONE_ANSWER else 10, 'images=' in QUESTION_SETS[name]
     questions(root, answers, pictures, test=name not in WITHOUT_TEST_ANSWERS, **options)
 
 

@@ -250,7 +250,7 @@ def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
     assert inputs['question'].shape == (5, options.get('max_words', 26 if sampled else 14))
     assert inputs['answer' if sampled else 'targets'].shape == ((5,) if sampled else (5, 2))
     assert ('image' in inputs) == ('images' in options) == ('features' not in inputs)
-    answers = 10 if name in tiny_data.TEN_ANSWERS else 1
+    answers = 1 if name in tiny_data.ONE_ANSWER else 10
     assert [len(each['data_samples'].answers) for each in val] == [answers] * 4
     answers *= name not in tiny_data.WITHOUT_TEST_ANSWERS
     assert [len(each['data_samples'].answers) for each in test] == [answers] * 4
