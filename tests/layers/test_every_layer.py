@@ -1,7 +1,7 @@
 """Every layer and head under activation checkpointing, of both kinds; layers compiled, exported, and under autocast."""
 
 import re
-from inspect import signature
+from inspect import getdoc, signature
 
 import pytest
 import torch
@@ -14,21 +14,18 @@ from mmattn.language import layers as language_layers
 VIDEO = (1, 2, 3, 4, 8)
 MAP = (2, 8, 5, 6)
 SEQUENCE = (2, 5, 8)
-# A config, and the shape of the layer's inputs: one tensor for all, or one of each.
+INPUTS = dict(in_channels=MAP, embed_dims=VIDEO, embed_dim=SEQUENCE)  # by the option that has the channels
+# A config, and the shape of the layer's inputs: one tensor for all, or one of each. Others are those of their examples.
 LAYERS = {
     'BilateralNonLocal2d': (dict(in_channels=8, window_size=3), MAP),
     'BilateralCrissCrossAttention': (dict(in_channels=8, window_size=3), MAP),
     'BilateralMultiheadAttention': (dict(embed_dim=8, num_heads=2, window_size=3), SEQUENCE),
     'LocalBilateralAttention': (dict(in_channels=8, num_heads=2, iterations=2, share=True), MAP),
     'BAConv2d': (dict(in_channels=8, out_channels=8, kernel_size=3, padding=1, num_heads=2), MAP),
-    'DynamicConv2d': (dict(in_channels=8, kernel_size=3, groups=2), MAP),
-    'DynamicConv1d': (dict(embed_dim=8, num_heads=2, kernel_size=3), SEQUENCE),
-    'DeformConv1d': (dict(embed_dim=8), SEQUENCE),
     'TransformerAttention2d': (dict(in_channels=8, num_heads=2), MAP),
     'TransformerAttention1d': (dict(embed_dim=8, num_heads=2), SEQUENCE),
     'RegionAttention': (dict(embed_dim=8, num_heads=2, query_norm='instance', dropout=0.0), SEQUENCE),
     'EntangledAttention': (dict(embed_dim=8, num_heads=2, dropout=0.0), SEQUENCE),
-    'GatedBilateralController': (dict(embed_dim=8), SEQUENCE),
     'BilinearAttentionNetwork': (dict(word_dim=8, region_dim=8, num_glimpses=2), SEQUENCE),
     'BilinearLogits': (dict(word_dim=8, region_dim=8, embed_dim=6), SEQUENCE),
     'ConcatLogits': (dict(word_dim=8, region_dim=8, embed_dim=6), SEQUENCE),
@@ -38,7 +35,6 @@ LAYERS = {
     'HadamardFusion': (dict(query_dim=8, value_dim=8, out_dim=6, post_network={}, chunk_size=2), SEQUENCE),
     'ConcatFusion': (dict(query_dim=8, value_dim=8, out_dim=6, hidden=True), SEQUENCE),
     'MCBFusion': (dict(query_dim=8, value_dim=8, out_dim=6, sketch_dim=16), SEQUENCE),
-    'AttendedResidual': (dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)), MAP),
     'GridAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
     'StridedAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
     'DenseAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
@@ -46,6 +42,23 @@ LAYERS = {
         dict(embed_dims=8, attention=dict(type='mmattn.GridAttention3d', num_heads=2, temporal_position='none')),
         VIDEO,
     ),
+}
+
+
+def example(kind):
+    """The options of a layer in the example of its docstring, with 8 channels, and the shape of its input."""
+    call = re.search(rf'= ({kind.__name__}\(.+\))\n', getdoc(kind))
+    assert call, f'add {kind.__name__} to LAYERS: its example has no line … = {kind.__name__}(…)'
+    options = eval(call[1], {kind.__name__: lambda *args, **options: signature(kind).bind(*args, **options).arguments})
+    ((channels, shape),) = ((name, shape) for name, shape in INPUTS.items() if name in options)
+    return options | {channels: 8}, shape
+
+
+LAYERS |= {
+    name: example(getattr(room, name))
+    for room in (layers, language_layers)
+    for name in room.__all__
+    if name not in LAYERS
 }
 HEAD = dict(in_channels=8, channels=8, num_classes=3)
 BLOCK = dict(type='mmattn.LocalBilateralAttention', num_heads=2)
@@ -90,8 +103,6 @@ def compare(cfg, inputs, call, use_reentrant):
 
 
 def test_the_table_holds_every_layer():
-    new = {*layers.__all__, *language_layers.__all__} - {*LAYERS}
-    assert not new, f'tests/layers/test_every_layer.py: add {new} to LAYERS'
     assert {*LAYERS} == {*layers.__all__, *language_layers.__all__}
 
 
