@@ -61,7 +61,7 @@ from mmattn.utils.command import run
 from mmattn.utils.faults import Faults
 from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable
-from mmattn.utils.progress_file import check_output, progress_path
+from mmattn.utils.resumable import check_output, progress_path
 
 
 @dataclass

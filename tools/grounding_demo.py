@@ -31,7 +31,7 @@ from mmattn.language.text.text_files import read_lines
 from mmattn.utils.command import run
 from mmattn.utils.faults import Faults
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
-from mmattn.utils.progress_file import check_output, progress_path
+from mmattn.utils.resumable import check_output, progress_path
 
 
 def parse_args() -> argparse.Namespace:

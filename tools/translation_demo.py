@@ -41,7 +41,7 @@ from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import describe, run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
-from mmattn.utils.progress_file import check_output, progress_path
+from mmattn.utils.resumable import check_output, progress_path
 
 
 @dataclass

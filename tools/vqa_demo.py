@@ -28,7 +28,7 @@ from mmattn.language.regions.image_inputs import check_shape, given_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
-from mmattn.utils.progress_file import check_output, progress_path
+from mmattn.utils.resumable import check_output, progress_path
 
 
 def parse_args() -> argparse.Namespace:

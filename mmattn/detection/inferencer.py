@@ -27,7 +27,7 @@ from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
-from mmattn.utils.progress_file import open_file_progress, weights_digest
+from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 
 
@@ -120,10 +120,10 @@ class DetectionInferencer(DetInferencer):
                 score_threshold=score_threshold,
             )
         written, faults = [], []
-        with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
+        with ResumableFiles(progress_file, settings, resume, str) as run:
             for path in track(paths, 'Inference', disable=not self.show_progress):
                 boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
-                if not is_finished(path, (boxes, picture)):
+                if not run.is_finished(path, (boxes, picture)):
                     sample = self._detect(path, score_threshold)
                     if isinstance(sample, str):
                         faults.append(f'{path}: {sample}')
@@ -131,7 +131,7 @@ class DetectionInferencer(DetInferencer):
                     write_text(boxes, json.dumps(self.pred2dict(sample)))
                     with atomic_write(picture) as temporary:
                         Image.fromarray(self._draw(path, sample)).save(temporary)
-                    finish(path, (boxes, picture))
+                    run.finish(path, (boxes, picture))
                 written.append(boxes)
         if faults:
             rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''

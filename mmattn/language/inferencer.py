@@ -21,7 +21,7 @@ from mmattn.engine import check_checkpoint, inference_precision  # it also regis
 from mmattn.utils import config_path
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
-from mmattn.utils.progress_file import digest, open_progress, weights_digest
+from mmattn.utils.resumable import Resumable, digest, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 
 from .models.embedding import vocabulary_size
@@ -175,22 +175,20 @@ class LanguageInferencer(BaseInferencer):
         # everything on which predictions depend
         settings = dict(self._settings(), **forward, **postprocess, **settings) if progress_file is not None else {}
         with (
-            open_progress(progress_file, settings, resume) as (done, add),
+            Resumable(progress_file, settings, resume) as run,
             Progress(console=console, disable=hidden) as progress,
         ):
             # A batch is processed as a whole: rounding depends on its composition.
-            batches = [batch for batch in batches if not done.keys() >= set(batch.indices)]
+            batches = [batch for batch in batches if not run.done.keys() >= set(batch.indices)]
             unfinished = sum(len(batch.indices) for batch in batches)
             task = progress.add_task(title, total=total, completed=total - unfinished)
             for batch in batches:
                 with self._precision:
                     outputs = self.forward(batch, **forward)
                 predictions = self.postprocess(outputs, **postprocess)
-                new = dict(zip(batch.indices, predictions))
-                done.update(new)
-                add(new)
+                run.add(dict(zip(batch.indices, predictions)))
                 progress.advance(task, len(batch.indices))
-        return done
+        return run.done
 
     def _settings(self) -> dict[str, Any]:
         return dict(

@@ -37,7 +37,7 @@ from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
 from mmattn.utils.image_files import SUFFIXES, lines, list_images, reason
-from mmattn.utils.progress_file import open_file_progress, weights_digest
+from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 
 from .result_files import Result, ResultFiles
@@ -189,8 +189,8 @@ class SegmentationInferencer(MMSegInferencer):
                 legend=legend,
             )
         faults: dict[str, str] = {}
-        with open_file_progress(progress_file, settings, resume) as (is_finished, finish):
-            rest = [path for path in paths if not is_finished(path, files.of(path))]
+        with ResumableFiles(progress_file, settings, resume, str) as run:
+            rest = [path for path in paths if not run.is_finished(path, files.of(path))]
             items = ((path, self._read(path, pipeline)) for path in rest)
             if windows:
                 results = self._tiled(items, pipeline, batch_size, *windows, asked=tiles is not None)
@@ -202,7 +202,7 @@ class SegmentationInferencer(MMSegInferencer):
                         raise _ModelError(result)
                     with self._precision:  # the tiles of an image are segmented while it is written
                         files.write(path, result)
-                    finish(path, files.of(path))
+                    run.finish(path, files.of(path))
                 except _ModelError as error:
                     faults[path] = str(error)
         done = [path for path in paths if path not in faults]

@@ -88,7 +88,8 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
 
     ``out`` must not contain any of the ``sources``. With ``overwrite``, ``out`` may exist if it has no other files than
     ``written``, the names of files and folders that may be deleted. If ``out`` has come to exist since the start, the
-    result is kept beside it.
+    result is kept beside it. Nothing of it is kept after an interruption, unlike with
+    :class:`~mmattn.utils.resumable.Resumable`: a folder of files whose names depend on all inputs is made as a whole.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):

@@ -30,6 +30,7 @@ from mmattn.utils.devices import check_device
 from mmattn.utils.faults import reading
 from mmattn.utils.files import check_path, check_writable, exclusive, remove_temporary_files, write_text
 from mmattn.utils.paths import config_path
+from mmattn.utils.resumable import check_same_run
 from mmattn.utils.trained_model import warn_of_differences
 
 from .backbone_weights import load_backbone
@@ -317,21 +318,18 @@ def _palette(masks: Iterable[Path]) -> np.ndarray:
 
 
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, cutouts: CutOuts) -> None:
-    """Prepare the locked output folder, unless it holds the results of a run with other settings."""
+    """Prepare the locked output folder, unless it holds the results of a run with other settings.
+
+    The masks themselves say which frames are finished, so the folder needs no further record.
+    """
     record, masks = out_dir / 'run.json', out_dir / 'masks'
     folders = [masks, *(path for path in cutouts.paths(out_dir) if not path.suffix)]
-    text = json.dumps(settings, indent=2, default=str)
     if record.exists():
         with reading(record, 'not the settings of a run'):
             earlier = dict(json.loads(record.read_text(encoding='utf-8')))
-        settings = json.loads(text)
-        differing = [key for key in settings if earlier.get(key) != settings[key]]
-        if differing and not overwrite:
-            raise ValueError(
-                f'{out_dir} holds results of another run, which differs in {", ".join(differing)} (see '
-                f'{record}); choose another folder, or set overwrite=True (--overwrite)'
-            )
-        if overwrite:
+        if not overwrite:
+            check_same_run(record, earlier, settings, 'choose another folder, or set overwrite=True (--overwrite)')
+        else:
             videos = [path for path in CutOuts(FORMATS).paths(out_dir) if path.suffix]
             pictures = [*masks.glob('*.png'), *(out_dir / 'cutout').glob('*.png')]
             for path in (*pictures, out_dir / 'overlay.mp4', *videos):
@@ -344,7 +342,7 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, cutouts: Cu
     masks.mkdir(parents=True, exist_ok=True)
     for folder in (out_dir, *folders):
         remove_temporary_files(folder)  # left by a killed run
-    write_text(record, text)
+    write_text(record, json.dumps(settings, indent=2, default=str))
 
 
 def _digest(parts: Iterable[Any]) -> str:

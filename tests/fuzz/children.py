@@ -36,7 +36,7 @@ def classify(error, names):
     text = '; '.join(error.lines()) if isinstance(error, FaultsError) else str(error)
     if asked is not None:
         return MEMORY_ERROR, f'{text}: {asked!r}'
-    is_raw = type(error) not in (ValueError, RuntimeError, FaultsError) and not isinstance(error, OSError)
+    is_raw = type(error) not in (ValueError, RuntimeError) and not isinstance(error, FaultsError | OSError)
     if is_raw:
         return RAW, f'{type(error).__name__}: {text} {_place(error)}'
     if names and not any(name in text for name in names) and str(getattr(error, 'filename', '')) == '':

@@ -32,7 +32,7 @@ from mmattn.language.vqa.datasets import VQADataset, read_picture
 from mmattn.language.vqa.encoders import read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.faults import Faults, FaultsError
-from mmattn.utils.progress_file import open_progress
+from mmattn.utils.resumable import Resumable
 from mmattn.utils.trained_model import trained_settings, warn_of_differences
 from mmattn.video.backbone_weights import load_backbone
 from mmattn.video.clip_readers import open_clip
@@ -159,14 +159,14 @@ def _read_store(folder):
 
 
 def _write_progress(folder):
-    with open_progress(folder / 'out.json.part', dict(model='a', beam=3), False) as (_, add):
-        add({number: dict(caption='a dog', score=-1.5) for number in range(3)})
+    with Resumable(folder / 'out.json.part', dict(model='a', beam=3), resume=False) as run:
+        run.add({number: dict(caption='a dog', score=-1.5) for number in range(3)})
 
 
 def _read_progress(folder):
-    with open_progress(folder / 'out.json.part', dict(model='a', beam=3), True) as (done, add):
-        add({7: dict(caption='a')})
-        json.dumps([done[number] for number in sorted(done)])
+    with Resumable(folder / 'out.json.part', dict(model='a', beam=3)) as run:
+        run.add({7: dict(caption='a')})
+        json.dumps([run.done[number] for number in sorted(run.done)])
 
 
 def _regions(count=3):

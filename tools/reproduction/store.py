@@ -22,6 +22,9 @@ class Store:
     ``samples`` of all runs are listed once; a run has their scores in this order, or null. If all scores are 0 or 100,
     as of questions, they are a text of the digits 0 and 1. The pixels by class of mIoU are packed.
 
+    Unlike a :class:`mmattn.utils.resumable.Resumable`, which belongs to one run, it is a document that is published and
+    copied, to which runs of other settings are added, so each run has its own, and the file is replaced as a whole.
+
     Args:
         path (Path): the file; it need not exist.
 

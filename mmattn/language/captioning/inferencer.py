@@ -16,7 +16,7 @@ from mmattn.language.models.generation import Hypothesis
 from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.faults import shorten
-from mmattn.utils.progress_file import digest
+from mmattn.utils.resumable import digest
 
 from .annotations import read_attributes
 from .captioner import CaptionEnsemble, Captioner

@@ -16,7 +16,7 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import Faults
-from mmattn.utils.progress_file import digest
+from mmattn.utils.resumable import digest
 
 from .datasets import word_numbers
 from .entities import Caption, parse_phrases

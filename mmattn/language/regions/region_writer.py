@@ -16,12 +16,15 @@ import numpy as np
 from mmengine.logging import print_log
 from torch import Tensor
 
+from mmattn.utils.checks import check_count
 from mmattn.utils.faults import reading
-from mmattn.utils.files import hold
+from mmattn.utils.files import hold, write_text
+from mmattn.utils.resumable import OtherRunError, Resumable
 
 from .region_store import DTYPES, VERSION, Regions, region_faults
 
 NAMES = {'features', *DTYPES}
+RECORD = 'store.json'
 HEADER = 128  # bytes of a .npy header; the writer fills it in when it knows the number of regions
 
 
@@ -32,6 +35,9 @@ class RegionWriter:
     After an interruption of any kind, ``kill -9`` included, a writer with the same arguments continues with the images
     that were completely written, and the result is the same, byte by byte. With another ``source`` or ``float16``, it
     raises a ValueError. One process at a time can write a store.
+
+    A :class:`~mmattn.utils.resumable.Resumable` records the images. Their arrays are beside it: memory maps require one
+    file for all images, whose length is known at the end.
 
     Args:
         path (str or Path): the folder to create. It must not exist: a store is never overwritten.
@@ -53,22 +59,40 @@ class RegionWriter:
     """
 
     def __init__(self, path: str | Path, source: str = '', float16: bool = False, stamp: str = '') -> None:
-        self.path, self.stamp = Path(path), stamp
+        self.path = Path(path)
         self._check_absent()
-        self._record: dict[str, Any] = dict(
-            version=VERSION, source=source, dtype='float16' if float16 else 'float32', num_features=None, arrays=None
-        )
         self._part = self.path.with_name(f'{self.path.name}.part')
         self._new = self._part / 'new'
         self._new.mkdir(parents=True, exist_ok=True)
-        self._images: dict[str, tuple[int, int, int]] = {}  # width, height and number of regions
+        settings = dict(version=VERSION, source=source, dtype='float16' if float16 else 'float32')
+        self._record: dict[str, Any] = dict(settings)  # with the first image: num_features and arrays
         self._regions = 0
         self._files: dict[str, IO[bytes]] = {}
+        self._images = Resumable(
+            self._part / 'images.jsonl',
+            dict(settings, stamp=stamp),
+            key_type=str,
+            is_intact=self._is_intact,
+            restart=f'remove {self._part}',
+            locked=False,  # a data loader would inherit its lock
+        )
         with ExitStack() as stack:
             stack.enter_context(hold(self._part))
-            self._journal = stack.enter_context(_open(self._part / 'images.jsonl'))
-            self._resume()
-            for name in self._record['arrays'] or ():
+            self._read_record()
+            try:
+                stack.enter_context(self._images)
+            except OtherRunError as error:
+                if error.differing != ['stamp']:
+                    raise
+                message = f'{self._part}: the input has changed since this store was begun; it is begun again'
+                print_log(message, 'current', logging.WARNING)
+                self._images.resume = False
+                stack.enter_context(self._images)
+            if not len(self):
+                self._record = dict(settings)
+                shutil.rmtree(self._new)
+                self._new.mkdir()
+            for name in self._record.get('arrays', ()):
                 self._files[name] = stack.enter_context(_open(self._new / f'{name}.npy'))
             self._stack = stack.pop_all()
 
@@ -83,10 +107,10 @@ class RegionWriter:
                 self._finish()
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._images.done)
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._images
+        return image_id in self._images.done
 
     def write(self, image_id: str, regions: Regions) -> None:
         """Append an image. A ValueError says why an image cannot be stored, and nothing is written.
@@ -97,7 +121,7 @@ class RegionWriter:
                 must have ``classes``, and so for ``scores``.
         """
         _check_id(image_id)
-        if image_id in self._images:
+        if image_id in self:
             raise ValueError(f'image {image_id} is already in the store {self.path}')
         arrays = {'features': _array(regions.features, self._record['dtype'])}
         for name, dtype in DTYPES.items():
@@ -111,69 +135,44 @@ class RegionWriter:
         faults = region_faults(arrays['features'], arrays['boxes'], size, arrays.get('classes'), arrays.get('scores'))
         shape = dict(num_features=arrays['features'].shape[-1], arrays=list(arrays))
         for name, value in shape.items():
-            if self._images and value != self._record[name]:
+            if len(self) and value != self._record[name]:
                 faults.append(f'{name} must be {self._record[name]}, as of the images before; got {value}')
         if faults:
             raise ValueError(f'image {image_id}: {"; ".join(faults)}')
-        if not self._images:
+        if not len(self):
             self._record.update(shape)
+            write_text(self._new / RECORD, json.dumps(self._record, indent=4, ensure_ascii=False))
             for name in arrays:
                 self._files[name] = self._stack.enter_context(_open(self._new / f'{name}.npy'))
-            self._journal.truncate(0)
-            self._journal_end = _write(self._journal, 0, _line(dict(self._record, stamp=self.stamp)))
         for name, array in arrays.items():
             _write(self._files[name], self._offset(name, self._regions), array.tobytes())
-        entry = (*size, len(arrays['features']))
-        # the last write: an image counts when its line is complete
-        self._journal_end = _write(self._journal, self._journal_end, _line([image_id, *entry]))
-        self._images[image_id] = entry
-        self._regions += entry[2]
+        count = len(arrays['features'])
+        self._images.add({image_id: dict(size=size, regions=count)})  # the last write: from now on, the image counts
+        self._regions += count
 
-    def _resume(self) -> None:
-        # Images after the last complete one are written again over the rest of the files.
-        path = self._part / 'images.jsonl'
-        lines = path.read_bytes().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b'\n'):
-            del lines[-1]
-        with reading(path, f'not the progress of a store, remove {self._part}'):
-            read: list[Any] = [json.loads(line) for line in lines] or [dict(self._record, stamp=self.stamp)]
-            record, entries = read[0], read[1:]
-            stamp = record.pop('stamp', '')
-            settings = {name: record[name] for name in ('version', 'source', 'dtype')}
-            if not (entries == [] or (type(record['num_features']) is int and {*record['arrays']} <= NAMES)):
-                raise ValueError(f'num_features is {record["num_features"]!r:.80}, arrays {record["arrays"]!r:.80}')
-            for image_id, *numbers in entries:
-                _check_id(image_id)
-                if [*map(type, numbers)] != [int] * 3 or not all(0 < n < 2**31 for n in numbers):
-                    raise ValueError(f'image {image_id} has {numbers!r:.80}, not width, height and number of regions')
-        for name, value in settings.items():
-            if value != self._record[name]:
-                raise ValueError(
-                    f'{self._part}: begun with {name} {value!r}, but now it is {self._record[name]!r}; remove this '
-                    'folder to start again'
-                )
-        begun, self._record = self._record, record
-        if stamp != self.stamp:
-            print_log(
-                f'{self._part}: the input has changed since this store was begun; it is begun again',
-                'current',
-                logging.WARNING,
-            )
-            entries = []
-        sizes = {name: self._new / f'{name}.npy' for name in record['arrays'] or ()}
-        stored = {name: path.stat().st_size if path.is_file() else 0 for name, path in sizes.items()}
-        for image_id, width, height, count in entries:
-            if any(self._offset(name, self._regions + count) > size for name, size in stored.items()):
-                break  # the computer has stopped before it wrote the rest
-            self._images[image_id] = width, height, count
-            self._regions += count
-        if self._images:
-            self._journal_end = sum(map(len, lines[: 1 + len(self._images)]))
-            self._journal.truncate(self._journal_end)
-        else:
-            self._record = begun
-            shutil.rmtree(self._new)
-            self._new.mkdir()
+    def _read_record(self) -> None:
+        path, self._complete = self._new / RECORD, 0
+        with reading(path, f'not the record of a store, remove {self._part}'):
+            if path.exists():
+                record = json.loads(path.read_text(encoding='utf-8'))
+                check_count('num_features', record['num_features'])
+                if not {*record['arrays']} <= NAMES:
+                    raise ValueError(f'arrays is {record["arrays"]!r:.80}')
+                self._record.update({name: record[name] for name in ('num_features', 'arrays')})
+                files = {name: self._new / f'{name}.npy' for name in record['arrays']}
+                sizes = {name: file.stat().st_size if file.is_file() else 0 for name, file in files.items()}
+                # regions that all arrays have: the computer may have stopped before it wrote the rest
+                self._complete = min((sizes[name] - HEADER) // self._offset(name, 1, 0) for name in files)
+
+    def _is_intact(self, image_id: str, values: dict[str, Any]) -> bool:
+        _check_id(image_id)
+        numbers = [*values['size'], values['regions']]
+        if [*map(type, numbers)] != [int] * 3 or not all(0 < n < 2**31 for n in numbers):
+            raise ValueError(f'image {image_id} has {numbers!r:.80}, not width, height and number of regions')
+        if self._regions + numbers[2] > self._complete:
+            return False
+        self._regions += numbers[2]
+        return True
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return {'features': (self._record['num_features'],), 'boxes': (4,)}.get(name, ())
@@ -181,21 +180,20 @@ class RegionWriter:
     def _dtype(self, name: str) -> np.dtype:
         return np.dtype(DTYPES.get(name, self._record['dtype']))
 
-    def _offset(self, name: str, count: int) -> int:
-        return HEADER + count * math.prod(self._shape(name)) * self._dtype(name).itemsize
+    def _offset(self, name: str, count: int, header: int = HEADER) -> int:
+        return header + count * math.prod(self._shape(name)) * self._dtype(name).itemsize
 
     def _finish(self) -> None:
-        if not self._images:
+        if not len(self):
             raise ValueError(f'{self.path}: no image was written')
-        entries = np.array(list(self._images.values()), dtype=np.int64)
+        images = self._images.done
+        entries = np.array([(*values['size'], values['regions']) for values in images.values()], dtype=np.int64)
         for name, file in self._files.items():
             _write(file, 0, _header(self._dtype(name), (self._regions, *self._shape(name))))
             file.truncate(self._offset(name, self._regions))
         np.save(self._new / 'offsets.npy', np.concatenate([[0], entries[:, 2].cumsum()]))
         np.save(self._new / 'sizes.npy', entries[:, :2].astype('int32'))
-        ids = ''.join(f'{image_id}\n' for image_id in self._images)
-        Path(self._new, 'image_ids.txt').write_bytes(ids.encode())
-        Path(self._new, 'store.json').write_bytes(json.dumps(self._record, indent=4, ensure_ascii=False).encode())
+        Path(self._new, 'image_ids.txt').write_bytes(''.join(f'{image_id}\n' for image_id in images).encode())
         self._check_absent()
         self._new.rename(self.path)
         shutil.rmtree(self._part)
@@ -223,18 +221,13 @@ def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return b'\x93NUMPY\x01\x00' + struct.pack('<H', HEADER - 10) + text.ljust(HEADER - 11) + b'\n'
 
 
-def _line(value: Any) -> bytes:
-    return json.dumps(value).encode() + b'\n'
-
-
 def _open(path: Path) -> IO[bytes]:
     path.touch()
     return open(path, 'r+b', buffering=0)
 
 
-def _write(file: IO[bytes], position: int, data: bytes) -> int:
+def _write(file: IO[bytes], position: int, data: bytes) -> None:
     file.seek(position)
     rest = memoryview(data)
     while rest:  # a write to an unbuffered file may write only a part
         rest = rest[file.write(rest) :]
-    return position + len(data)  # the end

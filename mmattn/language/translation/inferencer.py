@@ -21,7 +21,7 @@ from mmattn.language.text.subwords import TextProcessor, undo_bpe, unmark
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
-from mmattn.utils.progress_file import digest
+from mmattn.utils.resumable import digest
 
 from .transformer import TranslationTransformer, longest
 

@@ -17,7 +17,7 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import Faults
-from mmattn.utils.progress_file import digest
+from mmattn.utils.resumable import digest
 
 from .answers import best_answers
 from .datasets import missing_pictures, read_picture

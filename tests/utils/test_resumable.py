@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mmattn.utils.progress_file import open_file_progress, open_progress, progress_path
+from mmattn.utils.resumable import Resumable, ResumableFiles, progress_path
 
 from ..full_disk import full_disk
 
@@ -17,24 +17,24 @@ PREDICTIONS = {index: dict(text='ä' * index) for index in range(4)}
 @pytest.fixture
 def path(tmp_path):
     """The file after two predictions."""
-    with open_progress(tmp_path / 'new/out.part', SETTINGS, True) as (done, add):
-        assert done == {}
-        add({0: PREDICTIONS[0]})
-        add({1: PREDICTIONS[1]})
+    with Resumable(tmp_path / 'new/out.part', SETTINGS) as run:
+        assert run.done == {}
+        run.add({0: PREDICTIONS[0]})
+        run.add({1: PREDICTIONS[1]})
     return tmp_path / 'new/out.part'
 
 
 def reopened(path, settings=SETTINGS, resume=True):
-    with open_progress(path, settings, resume) as (done, _):
-        return done
+    with Resumable(path, settings, resume) as run:
+        return run.done
 
 
 @pytest.mark.parametrize('torn', [b'', b'{"index": 2, "text": "a', b'\xc3'])
 def test_an_incomplete_last_line_is_removed(path, torn):
     path.write_bytes(path.read_bytes() + torn)
-    with open_progress(path, SETTINGS, True) as (done, add):
-        assert done == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
-        add({2: PREDICTIONS[2], 3: PREDICTIONS[3]})
+    with Resumable(path, SETTINGS) as run:
+        assert run.done == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
+        run.add({2: PREDICTIONS[2], 3: PREDICTIONS[3]})
     assert reopened(path) == PREDICTIONS
     assert reopened(path, resume=False) == {}
 
@@ -78,10 +78,13 @@ def test_a_disk_without_locks(path, monkeypatch):
 
 
 def test_a_full_disk_is_named_and_loses_no_finished_prediction(path):
-    full = full_disk(path.stat().st_size + 9)
-    with open_progress(path, SETTINGS, True) as (_, add), full, pytest.raises(OSError, match=r'out\.part'):
-        add({2: PREDICTIONS[2]})
-    assert reopened(path) == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
+    """After space was made, the run goes on."""
+    with Resumable(path, SETTINGS) as run:
+        with full_disk(path.stat().st_size + 9), pytest.raises(OSError, match=r'out\.part'):
+            run.add({2: PREDICTIONS[2]})
+        assert run.done == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
+        run.add({3: PREDICTIONS[3]})
+    assert reopened(path) == {0: PREDICTIONS[0], 1: PREDICTIONS[1], 3: PREDICTIONS[3]}
 
 
 def test_outputs_that_exist(tmp_path):
@@ -101,20 +104,23 @@ def test_outputs_that_exist(tmp_path):
 
 
 def test_what_has_changed_since_is_done_again(tmp_path):
-    """Inputs, and outputs that another run has rewritten; outputs in another folder are not those of the run."""
-    source, outputs, others = tmp_path / 'a.png', [tmp_path / 'a.json'], [tmp_path / 'other' / 'a.json']
+    """Inputs, and outputs that another run has rewritten; outputs in another folder are not those of the run.
+
+    The name of an input may be any bytes.
+    """
+    source, outputs, others = tmp_path / 'ä\udcff.png', [tmp_path / 'a.json'], [tmp_path / 'other' / 'a.json']
     for path in (source, *outputs, *others):
         path.parent.mkdir(exist_ok=True)
         path.write_text('1')
 
     def finished(places):
-        with open_file_progress(tmp_path / 'part', {}, resume=True) as (is_finished, _):
-            return is_finished(str(source), places)
+        with ResumableFiles(tmp_path / 'part', {}, key_type=str) as run:
+            return run.is_finished(str(source), places)
 
-    with open_file_progress(tmp_path / 'part', {}, resume=True) as (is_finished, finish):
-        assert not is_finished(str(source), outputs)
-        finish(str(source), outputs)
-        assert is_finished(str(source), outputs)
+    with ResumableFiles(tmp_path / 'part', {}, key_type=str) as run:
+        assert not run.is_finished(str(source), outputs)
+        run.finish(str(source), outputs)
+        assert run.is_finished(str(source), outputs)
     assert (finished(outputs), finished(others)) == (True, False)
     for path in (outputs[0], source):
         path.write_text('12')
