@@ -1,6 +1,9 @@
 """Word vectors of published files fill the embedding before training; faults name the file."""
 
 import gzip
+import json
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +12,14 @@ import torch
 from torch import nn
 
 from mmattn.language.text.vocabulary import PAD, UNK
-from mmattn.language.vqa import QuestionGRU, WordVectorHook, read_word_vectors
+from mmattn.language.vqa import QuestionGRU, WordVectorHook, read_word_vectors, word_vectors
+from mmattn.language.vqa.questions import Question, write_questions
 
+from ...dataset_converters.conftest import scripts
+from ...ops import literal
 from ..failing import failing
+
+(word_mixture,) = scripts('word_mixture')
 
 GLOVE = 'the 0.5 -1 2\ndog 1 2 3\n. . 4 5 6\ncat 7 8e-1 9\ndog 0 0 0\n'
 SYMBOLS = ['cat', 'unicorn', 'dog']
@@ -116,3 +124,84 @@ def test_wrong_tables(table, glove):
     ):
         with pytest.raises(ValueError, match=names):
             read_word_vectors(*arguments)
+
+
+# Mixtures.
+
+SENTENCES = [[0, 1, 1, 2], [2, 0], [], [3], [1, 3, 1], [0, 4, 2, 2, 0]]
+
+
+def literally(sentences, vectors, plain):
+    df = Counter(i for each in sentences for i in each)
+    a = torch.zeros(len(vectors), len(vectors)).double()
+    for each in sentences:
+        for i, w in enumerate(each):
+            for v in each[i + 1 :]:
+                a[w, v] += 1 if plain else 1 / df[v]
+                a[v, w] += 1 if plain else 1 / df[w]
+    sums = a.sum(1, keepdim=True)
+    return torch.where(sums > 0, a / sums, 0) @ vectors
+
+
+@pytest.mark.parametrize('plain', [False, True])
+@pytest.mark.parametrize('chunk', [2, 10_000])
+def test_the_mixture_is_that_of_all_pairs(plain, chunk, monkeypatch):
+    """Word 5 occurs in no sentence, and a word alone in a sentence has no companion there."""
+    monkeypatch.setattr(word_vectors, 'CHUNK', chunk)
+    vectors = literal.randn(6, 3)
+    found = word_vectors.mix_vectors(SENTENCES, vectors, plain)
+    torch.testing.assert_close(found, literally(SENTENCES, vectors, plain), rtol=0, atol=1e-12)
+    assert not found[5].any()
+    assert not word_vectors.mix_vectors([[0], [1], [1]], vectors[:2], plain).any()
+
+
+@pytest.fixture
+def files(tmp_path):
+    glove = tmp_path / 'glove.txt'
+    glove.write_text('what 1 0\ndog 0 1\nsits 3 3\nzebra 9 9\n', encoding='utf-8')
+    questions, more, captions = (tmp_path / f'{name}.json' for name in ('questions', 'more', 'captions'))
+    write_questions(questions, [Question(1, '1', "What's, that dog?"), Question(2, '1', 'What?')])
+    write_questions(more, [Question(3, '2', 'what sits')])
+    images = [dict(id=1, file_name='1.jpg', height=2, width=2)]
+    annotations = [dict(image_id=1, id=1, caption='a dog sits')]
+    captions.write_text(json.dumps(dict(images=images, annotations=annotations)), encoding='utf-8')
+    return [str(path) for path in (glove, questions, more, captions)]
+
+
+@pytest.mark.parametrize('plain', [False, True])
+def test_the_vectors_are_followed_by_the_mixture(files, tmp_path, plain, capsys):
+    """The hook makes it; or the converter does, in a file for the hook."""
+    glove, *texts = files
+    words = ['what', "'s", 'dog', 'that', 'unicorn', 'sits', 'a']  # the last two are in no question
+    vectors = torch.tensor([[1, 0], [0, 0], [0, 1], [0, 0], [0, 0], [3, 3], [0, 0]]).double()
+    mixed = literally([[0, 1, 3, 2], [0], [0, 5], [6, 2, 5]], vectors, plain)
+    expected = torch.cat([vectors, mixed], 1)[:5].float()
+    _, made = fill(WordVectorHook(glove, mixture=texts, plain_counts=plain), words[:5], 4)
+    torch.testing.assert_close(made[4:], expected)
+    out = tmp_path / 'new' / 'out.txt'
+    options = [*['--plain-counts'] * plain, '--out', str(out)]
+    word_mixture.main([glove, texts[0], '--more', texts[1], '--captions', texts[2], *options])
+    assert '4 words with 4 numbers, of 4 sentences with 6 words; 2 are in' in capsys.readouterr().out
+    _, read = fill(WordVectorHook(str(out)), words[:5], 4)
+    torch.testing.assert_close(read[4:], made[4:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('glove', 'dim', 'names'),
+    [
+        ('zebra 1 2\n', 4, r'glove\.txt.*none of the 6'),
+        ('zebra\n', 4, r'glove\.txt.*line 1'),
+        ('dog 1 2\n', 5, 'word_dim .* 5'),
+        ('dog 1 2\n', 4, r'other\.json'),
+    ],
+)
+def test_wrong_mixtures(files, tmp_path, glove, dim, names):
+    Path(files[0]).write_text(glove, encoding='utf-8')
+    other = tmp_path / 'other.json'
+    other.write_text('{"annotations": [{"category_id": 1}]}')
+    hook = WordVectorHook(files[0], mixture=[*files[1:], *[str(other)] * ('other' in names)])
+    with pytest.raises(ValueError, match=names):
+        fill(hook, ['what', "'s", 'dog', 'that'], dim)
+    if 'glove' in names:
+        with pytest.raises(ValueError, match=names.replace('6', '[46]')):
+            word_mixture.main([*files[:2], '--out', str(tmp_path / 'out.txt')])
