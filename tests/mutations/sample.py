@@ -1,20 +1,20 @@
 """Draws small faults at random, and lists which of them the default tests of their folder catch:
 
-    python tests/mutations/sample.py work_dirs/sample [--seed 1] [--count 300]
-    python tests/mutations/sample.py work_dirs/sample --again     the survivors, with the tests of the working tree
+    python tests/mutations/sample.py work_dirs/sample [--seed 1] [--count 300] [--native 60]
+    python tests/mutations/sample.py work_dirs/sample --again     the survivors, with the tests of the working tree,
                                                                   and of all rooms that have been recorded
     python tests/mutations/sample.py work_dirs/sample --table
 
 A fault is one changed constant, comparison, sign, boolean operator, bound, pair of arguments, or statement. Each folder
-has its share, by lines. A fault is applied to a copy of the checkout, and the tests of its room (tests/ops for
-mmattn/ops) that call the changed function, or start a process beside it, run in a fork up to the first failure. Which
-tests call which functions is recorded once, without faults. Each verdict is written at once, and the same command
-continues.
+has its share, by lines. A fault is applied to a copy of the checkout. The tests of its room (tests/ops for mmattn/ops)
+that run its line, in any process, run in a fork up to the first failure, the fastest first; where no test runs the
+line, that is the verdict. Which tests run which lines is recorded once for each file of tests, without faults. Each
+verdict is written at once, and the same command continues.
+--native: faults of the kernels for the CPU, compiled for AVX2 alone; all tests of operators run.
 """
 
 import argparse
 import ast
-import builtins
 import contextlib
 import copy
 import hashlib
@@ -22,21 +22,23 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
+from lines import first_lines, note_lines
 from run import CAUGHT, DEFAULT_SUITE, ROOT, SURVIVED
 
 TESTED_IN = {'annotations': 'dataset_converters'}  # where a room of the package has no folder of tests
 LONGEST = 60  # seconds of the tests of other rooms, as recorded
-NOT_ON_CPU = 'mmattn/ops/triton/', 'mmattn/ops/gpu/'
+NOT_HERE = r'mmattn/ops/((csrc/cuda|triton|gpu)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
+NATIVE, BUILT = 'mmattn/ops/csrc/', ('unit_cpu', 'unit_library', 'cpu/capability', 'cpu/isa_avx2')
 COMPARISONS = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -57,11 +59,8 @@ def swappable(function, first, second):
     """Whether two arguments differ, and no check of types says at once that they are exchanged."""
     if ast.unparse(function) in ('isinstance', 'issubclass', 'getattr', 'setattr', 'hasattr', 'open'):
         return False
-    return (
-        not isinstance(first, ast.Starred)
-        and not isinstance(second, ast.Starred)
-        and ast.dump(first) != ast.dump(second)
-    )
+    starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
+    return not starred and ast.dump(first) != ast.dump(second)
 
 
 def changes(node):
@@ -113,37 +112,67 @@ def faults_of(file, text):
         starts.append(starts[-1] + len(line))
     faults = []
 
-    def visit(node, function):
+    def visit(node, place):
+        """``place``: the line of the statement, in a function, whose execution is noted."""
+        if place is not None and isinstance(node, ast.stmt):
+            place = node.lineno
+        inner = place
         if isinstance(node, ast.FunctionDef):
-            function = min(part.lineno for part in (node, *node.decorator_list))
+            documented = ast.get_docstring(node) is not None and len(node.body) > 1
+            inner = node.body[documented].lineno
         for kind, old, new in changes(node):
             begin, end = starts[old.lineno - 1] + old.col_offset, starts[old.end_lineno - 1] + old.end_col_offset
             source = ast.unparse(ast.fix_missing_locations(new))
             source = source if kind in ('statement', 'constant') else f'({source})'
-            fault = dict(file=file, line=old.lineno, kind=kind, function=function, begin=begin, end=end, new=source)
+            fault = dict(file=file, line=old.lineno, kind=kind, place=place, begin=begin, end=end, new=source)
             name = hashlib.sha256(f'{file} {lines[old.lineno - 1]} {begin} {source}'.encode()).hexdigest()[:10]
             faults.append(dict(fault, name=name, old=text.encode()[begin:end].decode()))
         if not isinstance(node, ast.Raise | ast.JoinedStr):
             for part in parts(node):
-                visit(part, function)
+                visit(part, inner)
 
     visit(ast.parse(text), None)
     return faults
 
 
+NO_TOKENS = re.compile(r'\s*(?:#|template|using|namespace|static_assert|/?\*)|.*"')  # a message, a type, a comment
+TOKENS = re.compile(
+    r'(?<=[ (\[{<,-])\d+(?:\.\d*f?)?(?![\w.])|(?<= )(?:[<>]=?|[=!]=|[-+*/]=?|&&|\|\|)(?= )|\b(?:true|false)\b'
+)
+TOKEN = {'<': '<=', '>': '>=', '==': '!=', '+': '-', '*': '/', '+=': '-=', '*=': '/=', '&&': '||', 'true': 'false'}
+TOKEN |= {new: old for old, new in TOKEN.items()}
+
+
+def native_faults_of(file, text):
+    """As faults_of, of C++, by its tokens: constants, comparisons, signs."""
+    begin = 0
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        for token in () if NO_TOKENS.match(line) else TOKENS.finditer(line.partition('//')[0]):
+            old = token[0]
+            new = TOKEN.get(old) or (f'({old} * 2 + !{old})' if '.' in old else str(int(old) + 1))
+            name = hashlib.sha256(f'{file} {line} {token.start()}'.encode()).hexdigest()[:10]
+            place = dict(file=file, line=number, begin=begin + token.start(), end=begin + token.end())
+            yield dict(place, kind='native', old=old, new=new, name=name)
+        begin += len(line.encode())
+
+
 def room(file):
-    return file.split('/')[1].removesuffix('.py') + ('/' + file.split('/')[2] if '/language/' in file else '')
+    return (
+        'ops/csrc'
+        if file.startswith(NATIVE)
+        else file.split('/')[1].removesuffix('.py') + ('/' + file.split('/')[2] if '/language/' in file else '')
+    )
 
 
-def draw(checkout, seed, count):
+def draw(checkout, seed, count, native=False):
     """Draw lines, and one fault of each; a folder has its share of lines, and the order is random."""
     random.seed(seed)
     rooms, lines = defaultdict(lambda: defaultdict(list)), Counter()
-    for path in sorted((checkout / 'mmattn').rglob('*.py')):
+    for path in sorted((checkout / (NATIVE if native else 'mmattn')).rglob('*.*' if native else '*.py')):
         file, text = path.relative_to(checkout).as_posix(), path.read_text(encoding='utf-8')
-        if not file.startswith(NOT_ON_CPU) and file.count('/') > 1:
+        if not re.match(NOT_HERE, file) and file.count('/') > 1:
             lines[room(file)] += text.count('\n')
-            for fault in faults_of(file, text):
+            for fault in (native_faults_of if native else faults_of)(file, text):
                 rooms[room(file)][file, fault['line']].append(fault)
     drawn = []
     for name, places in rooms.items():
@@ -153,67 +182,64 @@ def draw(checkout, seed, count):
     return drawn
 
 
-def note_calls(package):
-    """Compile the modules of a folder so that each function notes when it is called. Returns the set of the calls."""
-    builtins.called_functions, get_code = set(), SourceFileLoader.get_code
-
-    def noting(loader, name):
-        if not loader.path.startswith(f'{package}/mmattn/'):
-            return get_code(loader, name)
-        tree = ast.parse(loader.get_data(loader.path))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                line = min(part.lineno for part in (node, *node.decorator_list))
-                call = f'{loader.path[len(package) + 1 :]}:{line}'
-                note = ast.parse(f'called_functions.add({call!r})').body[0]
-                for part in ast.walk(note):
-                    ast.copy_location(part, node.body[0])
-                node.body.insert(ast.get_docstring(node, clean=False) is not None, note)
-        return compile(tree, loader.path, 'exec', dont_inherit=True)
-
-    SourceFileLoader.get_code = noting
-    return builtins.called_functions
+def contents(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:10]
 
 
 class Recorder:
-    """Notes the functions of the package that each test calls, how long it takes, and whether it starts a process."""
+    """Writes the lines of the package that each test runs, and how long it takes; then, that a file is complete."""
 
-    def __init__(self, package):
-        self.package, self.tests, self.failed = package, {}, []
-        self.started = False
-        sys.addaudithook(self.audit)
-
-    def audit(self, event, arguments):
-        if event in ('subprocess.Popen', 'os.fork', 'os.forkpty', 'os.posix_spawn', 'socket.connect'):
-            self.started = True
+    def __init__(self, path, lines):
+        self.path, self.lines, self.failed, self.shared = path, lines, False, defaultdict(set)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self):
-        self.calls = note_calls(self.package)
+        self.bytes = note_lines(self.lines)
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item):
-        self.calls.clear()
-        self.started, start = False, time.monotonic()
+    def pytest_runtest_protocol(self, item, nextitem):
+        self.take()
+        self.failed, start = False, time.monotonic()
         yield
-        seconds = time.monotonic() - start
-        self.tests[item.nodeid] = dict(seconds=seconds, calls=sorted(self.calls), started=self.started)
+        seconds = round(time.monotonic() - start, 3)
+        fixtures = [fixture for each in item._fixtureinfo.name2fixturedefs.values() for fixture in each]
+        lines = sorted(self.take().union(*(self.shared[fixture] for fixture in fixtures)))
+        self.write(item.path, test=item.nodeid, seconds=seconds, failed=self.failed, lines=lines)
+        if nextitem is None or nextitem.path != item.path:
+            self.write(item.path)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        before = self.take()
+        yield
+        lines = self.take()
+        if fixturedef.scope != 'function':  # set up in the first test that has it
+            self.shared[fixturedef] |= lines
+        for line in before | lines:
+            self.bytes[line] = 1
+
+    def take(self):
+        lines = {match.start() for match in re.finditer(b'\1', self.bytes[:])}
+        self.bytes[:] = bytes(len(self.bytes))
+        return lines
+
+    def write(self, path, **columns):
+        with self.path.open('a', encoding='utf-8') as file:
+            file.write(json.dumps(dict(columns, file=path.as_posix(), contents=contents(path))) + '\n')
 
     def pytest_runtest_logreport(self, report):
-        if report.failed:
-            self.failed.append(report.nodeid)
+        self.failed |= report.failed
 
 
 class Chosen:
-    """Runs some tests first to last as they are given, and those that have not been recorded."""
+    """Runs some tests, first to last as they are given."""
 
-    def __init__(self, order, recorded):
-        self.order, self.recorded, self.by = {name: i for i, name in enumerate(order)}, recorded, ''
+    def __init__(self, order):
+        self.order, self.by = {name: i for i, name in enumerate(order)}, ''
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items):
-        place = lambda item: self.order.get(item.nodeid, -1)  # noqa: E731
-        items[:] = sorted((x for x in items if x.nodeid in self.order or x.nodeid not in self.recorded), key=place)
+        items[:] = sorted((x for x in items if x.nodeid in self.order), key=lambda item: self.order[item.nodeid])
 
     def pytest_runtest_logreport(self, report):
         if report.failed and not self.by:
@@ -225,10 +251,14 @@ class Sample:
 
     def __init__(self, folder):
         self.folder, self.checkout, self.results = folder, folder / 'checkout', folder / 'results.jsonl'
-        self.recorded = {}
+        self.recorded = set()
+        self.tests, self.noted = folder / 'tests.jsonl', folder / 'lines'
         if not self.checkout.is_dir():
             self.copy(self.checkout.with_suffix('.part'))
             self.checkout.with_suffix('.part').rename(self.checkout)
+        self.numbers = {
+            str(Path(path).relative_to(self.checkout)): n for path, n in first_lines(self.checkout)[0].items()
+        }
         restore = ['git', 'checkout', '--quiet', '--', 'mmattn']  # a run that was killed leaves its fault
         subprocess.run(restore, cwd=self.checkout, check=True)
 
@@ -242,8 +272,8 @@ class Sample:
         subprocess.run(['git', 'init', '--quiet'], cwd=target, check=True)
         subprocess.run(['git', 'add', '--all'], cwd=target, check=True)
 
-    def forked(self, paths, plugin, limit, *options):
-        """Run tests in a fork. Returns the exit code, or None after too long a time, and what the plugin learned."""
+    def forked(self, paths, plugin, limit, *options, **environment):
+        """Run tests in a fork. Returns the exit code, or None after too long a time, and the test that failed."""
         answer, temporary = self.folder / 'answer.json', self.folder / 'tmp'
         answer.unlink(missing_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -255,6 +285,7 @@ class Sample:
             os.dup2(1, 2)
             os.chdir(self.checkout)
             os.environ.update(PYTHONPATH=str(self.checkout), PYTHONDONTWRITEBYTECODE='1', TMPDIR=str(temporary))
+            os.environ.update(environment)
             sys.path[:0] = [str(self.checkout)]
             sys.argv = ['pytest']
             code = pytest.main(
@@ -264,8 +295,7 @@ class Sample:
                 ],
                 [plugin],
             )
-            learned = {name: value for name, value in vars(plugin).items() if name in ('tests', 'failed', 'by')}
-            answer.write_text(json.dumps(learned))
+            answer.write_text(getattr(plugin, 'by', ''), encoding='utf-8')
             os._exit(code)
         deadline = time.monotonic() + limit
         while not (done := os.waitpid(process, os.WNOHANG))[0] and time.monotonic() < deadline:
@@ -274,62 +304,99 @@ class Sample:
             os.killpg(process, signal.SIGKILL)
         if not done[0]:
             os.waitpid(process, 0)
-            return None, {}
-        return os.waitstatus_to_exitcode(done[1]), json.loads(answer.read_text()) if answer.is_file() else {}
+            return None, 'too slow'
+        by = answer.read_text(encoding='utf-8') if answer.is_file() else ''
+        code = os.waitstatus_to_exitcode(done[1])
+        return code, by or f'no test: exit code {code}' if code else ''
 
-    def tests_of(self, file):
-        """What the tests of a file's folder call, without faults."""
-        name = file.split('/')[1]
-        folder = f'tests/{TESTED_IN.get(name, name)}'
-        if folder not in self.recorded:
-            path = self.folder / f'{folder.replace("/", "_")}.json'
-            if not path.is_file():
-                start = time.monotonic()
-                code, learned = self.forked([folder], Recorder(str(self.checkout)), 7200)
-                if not learned.get('tests'):
-                    raise SystemExit(f'no tests in {folder} ({code}): {self.folder}/output.log')
-                path.write_text(json.dumps(learned))
-                seconds = time.monotonic() - start
-                print(f'{folder}: {len(learned["tests"])} tests, {seconds:.0f} s; {learned["failed"]}', flush=True)
-            self.recorded[folder] = json.loads(path.read_text())
-        return self.recorded[folder]
+    def read_tests(self):
+        """The tests that pass, as their files are now, and the files that are recorded."""
+        now = {path.as_posix(): contents(path) for path in (self.checkout / 'tests').rglob('test_*.py')}
+        tests, complete = {}, set()
+        for line in self.tests.read_text(encoding='utf-8').splitlines() if self.tests.is_file() else ():
+            row = json.loads(line)
+            if row['contents'] == now.get(row['file']) and 'test' in row:
+                tests[row['test']] = row
+            elif row['contents'] == now.get(row['file']):
+                complete.add(row['file'])
+        return {name: row for name, row in tests.items() if not row['failed']}, {*now} - complete
 
-    def verdict(self, fault, everywhere=False):
-        """Apply a fault, and run the tests that could notice it, those that call its function and the fastest first."""
-        recorded, reached = self.tests_of(fault['file']), {}
-        if everywhere:
-            learned = [recorded, *(json.loads(path.read_text()) for path in sorted(self.folder.glob('tests_*.json')))]
-            tests = {name: test for each in learned for name, test in each['tests'].items()}
-            recorded = dict(tests=tests, failed=[name for each in learned for name in each['failed']])
-        beside = Path('tests', *Path(fault['file']).parts[1:-1])
-        calls = f'{fault["file"]}:{fault["function"] or ""}'  # at module level, any function of the file
-        for name, test in recorded['tests'].items():
-            called = any(call == calls if fault['function'] else call.startswith(calls) for call in test['calls'])
-            starts = test['started'] and Path(name).is_relative_to(beside)
-            if (called or starts) and name not in recorded['failed']:
-                reached[name] = (not called, test['seconds'])
-        if everywhere:
-            seconds = itertools.accumulate(test[1] for test in sorted(reached.values()))
-            within = sum(total < LONGEST for total in seconds)
-            reached = {name: reached[name] for name in sorted(reached, key=reached.get)[: max(within, 1)]}
-        path = self.checkout / fault['file']
-        text = path.read_bytes()
-        start = time.monotonic()
-        limit = 120 + 4 * sum(seconds for *_, seconds in reached.values())
-        chosen = Chosen(sorted(reached, key=reached.get), recorded['tests'])
+    def record(self, folder):
+        """Record which lines the tests of a folder run, without faults, where their files have changed."""
+        missing = sorted(path for path in self.read_tests()[1] if Path(path).is_relative_to(self.checkout / folder))
+        if missing:
+            start = time.monotonic()
+            shutil.copy(Path(__file__).with_name('lines.py'), self.checkout / 'sitecustomize.py')
+            recorder = Recorder(self.tests, str(self.noted))
+            code, _ = self.forked(missing, recorder, 7200, MMATTN_LINES=str(self.noted))
+            (self.checkout / 'sitecustomize.py').unlink()
+            if code not in (0, 1, 5):  # 5: all are left out of the default suite
+                raise SystemExit(f'the tests of {folder} ended with {code}: {self.folder}/output.log')
+            for path in missing:
+                recorder.write(Path(path))
+            print(f'{folder}: {len(missing)} files, {time.monotonic() - start:.0f} s', flush=True)
+
+    @contextlib.contextmanager
+    def applied(self, fault):
+        """Within the block, the copy has the fault. Yields whether it compiles."""
+        path, library = self.checkout / fault['file'], self.checkout / 'mmattn/_C.so'
+        native, text, built = fault['file'].startswith(NATIVE), path.read_bytes(), library.read_bytes()
         path.write_bytes(text[: fault['begin']] + fault['new'].encode() + text[fault['end'] :])
         try:
-            files = sorted({name.partition('::')[0] for name in reached})
-            code, learned = self.forked(files, chosen, limit, '-x') if files else (0, {})
+            yield not native or self.build()
         finally:
             path.write_bytes(text)
-        by = 'too slow' if code is None else learned.get('by') or ('not collected' if code else '')
-        return dict(
-            verdict=CAUGHT if code not in (0, 5) else SURVIVED,
-            by=by,
-            tests=len(reached),
-            seconds=round(time.monotonic() - start, 1),
-        )
+            if native:
+                library.unlink(missing_ok=True)
+                library.write_bytes(built)
+
+    def build(self):
+        """Compile what runs on a CPU with AVX2 and has changed. The other units are those of the last whole build."""
+        folder = next(self.checkout.glob('build/temp.*'))
+        objects = [folder / NATIVE / f'{unit}.o' for unit in BUILT]
+        if subprocess.run(['ninja', *map(str, objects)], cwd=folder, stdout=subprocess.DEVNULL).returncode:
+            return False
+        library = self.checkout / 'mmattn/_C.so'
+        library.unlink(missing_ok=True)
+        command = ['c++', '-shared', '-o', library, *(folder / NATIVE).rglob('*.o')]
+        libraries = Path(sys.modules['torch'].__file__).parent / 'lib'
+        command += [f'-L{libraries}', '-lc10', '-ltorch', '-ltorch_cpu', '-ltorch_python']
+        return not subprocess.run(command).returncode
+
+    def verdict(self, fault, everywhere=False):
+        """Apply a fault, and run the tests that run its line, the fastest first."""
+        name = fault['file'].split('/')[1]
+        folder = f'tests/{TESTED_IN.get(name, name)}/'
+        if folder not in self.recorded:
+            self.record(folder)
+            self.recorded = {*self.recorded, folder}
+            self.of_line = {}
+            for test, row in self.read_tests()[0].items():
+                for number in row['lines']:
+                    self.of_line.setdefault(number, {})[test] = row['seconds']
+        start, first = time.monotonic(), self.numbers.get(fault['file'])
+        if fault.get('place'):
+            numbers = [first + fault['place']]
+        else:  # at module level: what runs any line of the file; all, if it has no functions
+            count = 0 if first is None else (self.checkout / fault['file']).read_bytes().count(b'\n') + 1
+            numbers = [number for number in range(first or 0, (first or 0) + count) if number in self.of_line] or [
+                *self.of_line
+            ]
+        reached = {test: seconds for number in numbers for test, seconds in self.of_line.get(number, {}).items()}
+        reached = {
+            test: reached[test] for test in sorted(reached, key=reached.get) if everywhere or test.startswith(folder)
+        }
+        if everywhere:
+            within = sum(total < LONGEST for total in itertools.accumulate(reached.values()))
+            reached = dict(itertools.islice(reached.items(), max(within, 1)))
+        files = sorted({test.partition('::')[0] for test in reached})
+        verdict, by = SURVIVED, 'no test runs it'
+        if reached:
+            with self.applied(fault) as compiles:
+                limit = 120 + 4 * sum(reached.values())
+                code, by = self.forked(files, Chosen(reached), limit, '-x') if compiles else (None, 'does not compile')
+            verdict = 'invalid' if not compiles else CAUGHT if code not in (0, 5) else SURVIVED
+        return dict(verdict=verdict, by=by, tests=len(reached), seconds=round(time.monotonic() - start, 1))
 
     def read(self):
         """The last verdict of each fault."""
@@ -352,8 +419,10 @@ def line(result):
 
 def import_large_packages():
     """What takes seconds, and does not know the package."""
-    for name in ('torch', 'mmseg.models', 'mmseg.datasets', 'mmseg.engine', 'hypothesis', 'scipy.stats'):
-        __import__(name)
+    names = 'torch', 'mmseg.models', 'mmseg.datasets', 'mmseg.engine', 'mmdet.models', 'hypothesis', 'scipy.stats'
+    for name in names:
+        with contextlib.suppress(ImportError):
+            __import__(name)
     import torch
 
     torch.set_num_threads(1)
@@ -382,6 +451,7 @@ def main():
     parser.add_argument('folder', type=Path, help='folder of the copy and the verdicts')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--count', type=int, default=300)
+    parser.add_argument('--native', type=int, help='so many faults of the kernels for the CPU, and none of Python')
     parser.add_argument('--only', nargs='+', default=[''], metavar='FOLDER', help='such as mmattn/ops')
     parser.add_argument('--again', action='store_true', help='the survivors once more, with the tests as they are now')
     parser.add_argument('--table', action='store_true', help='print what was found, and run nothing')
@@ -396,7 +466,7 @@ def main():
         sample.copy(sample.checkout, 'tests')
         sample.run([result for result in results.values() if result['verdict'] == SURVIVED], everywhere=True)
     else:
-        drawn = draw(sample.checkout, options.seed, options.count)
+        drawn = draw(sample.checkout, options.seed, options.native or options.count, options.native)
         drawn = [fault for fault in drawn if fault['file'].startswith(tuple(options.only))]
         sample.run([fault for fault in drawn if fault['name'] not in results])
 

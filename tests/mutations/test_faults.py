@@ -1,9 +1,12 @@
 """The faults fit the sources: each can be applied, and says which tests should catch it."""
 
 import ast
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
-from . import run
+from . import lines, run
 
 SOURCE = '''
 def clip(values, low=0, *, keep=True):
@@ -44,7 +47,20 @@ def test_faults_that_are_drawn_change_what_runs(monkeypatch):
         ('keep and low is None', '(keep or low is None)'),
         ('low is None', '(low is not None)'),
     }
-    assert {f['function'] for f in faults} == {2}
+    places = {f['old']: f['place'] for f in faults}
+    assert (places['0'], places['3'], places['check(low, keep)']) == (4, 4, 7)  # a default: where the body begins
+
+
+def test_lines_that_run_are_noted():
+    """Also in branches, functions in functions, and methods; a docstring stays one."""
+    source = "'''Page.'''\nfrom __future__ import annotations\ndef f(x):\n    '''Text.'''\n    if x:\n        y = 1\n"
+    source += '    else:\n        y = 2\n    class A:\n        def g(self):\n            return y\n    return A().g()\n'
+    noted, names = [], {}
+    with patch.dict(sys.modules, noted_lines=SimpleNamespace(note_line=noted.append)):
+        exec(compile(lines.with_notes(ast.parse(source), 100), 'a.py', 'exec'), names)
+        assert names['f'](0) == 2
+    assert noted == [105, 108, 109, 110, 112, 111]
+    assert (names['__doc__'], names['f'].__doc__) == ('Page.', 'Text.')
 
 
 def test_every_fault_can_be_applied():
