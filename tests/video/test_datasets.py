@@ -200,7 +200,7 @@ def test_names_of_frames_need_no_padding_and_no_order(tmp_path):
 @pytest.mark.parametrize('content', ['{}', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"'])
 def test_a_meta_json_of_another_kind_is_named(tmp_path, content):
     (tmp_path / 'meta.json').write_text(content)
-    with pytest.raises(ValueError, match=rf'{tmp_path}/meta\.json: '):
+    with pytest.raises(ValueError, match=rf'^{tmp_path}/meta\.json: '):
         YouTubeVOSDataset(data_root=str(tmp_path))
 
 

@@ -410,6 +410,7 @@ def test_masks_that_are_wrong(idle, folder, spoilt, masks, named):
         idle(folder, [spoilt / name for name in masks.split()], spoilt / 'out')
     for name, line in zip(named.split(), raised.value.lines(), strict=True):
         assert name in line
+        assert ('after @' in line) == masks.endswith(('@last', '@-1'))
     assert not (spoilt / 'out').exists()
 
 

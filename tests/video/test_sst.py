@@ -159,8 +159,9 @@ def test_appearance_is_the_gaussian_of_eq_5_8():
     [('soft', (0.002732, 0.996738, 0.000530)), ('min', (0.05, 0.95, 0.01)), ('max', (0.99, 0.95, 0.01))],
 )
 def test_aggregation_of_a_clear_pixel(how, expected):
-    found = aggregate(torch.tensor([0.95, 0.01]).view(2, 1, 1), how).flatten()
-    torch.testing.assert_close(found, torch.tensor(expected), atol=5e-7, rtol=0)
+    maps = aggregate(torch.tensor([0.95, 0.01]).view(2, 1, 1).expand(2, 3, 4), how)
+    found = maps[:, 2, 3]
+    torch.testing.assert_close(maps, torch.tensor(expected).view(3, 1, 1).expand(3, 3, 4), atol=5e-7, rtol=0)
     assert found.argmax() == (0 if how == 'max' else 1)  # the literal rule loses it
 
 
