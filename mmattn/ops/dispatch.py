@@ -20,6 +20,7 @@ from .autograd import list_tensors
 FLOAT32 = (torch.float32,)
 HALF = (torch.float16, torch.bfloat16)
 BACKENDS = ('auto', 'native', 'triton', 'composition', 'reference')
+NO_KERNEL = 'has no kernel for these tensors'  # in the error, here and in native code, where one is selected alone
 
 
 class Row(NamedTuple):
@@ -130,7 +131,7 @@ def run(name: str, arguments: tuple) -> Any:
             outputs = (operator.compute if is_forward else operator.compute_backward)(implementation, arguments)
         if outputs is not NotImplemented:
             return outputs
-    raise RuntimeError(f'mmattn::{name} has no kernel for these tensors: {dtype} on {device}')
+    raise RuntimeError(f'mmattn::{name} {NO_KERNEL}: {dtype} on {device}')
 
 
 def device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:

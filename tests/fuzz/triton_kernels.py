@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python -m tests.fuzz.triton_kernels [--count 1000] [--only OPERATOR …] [--file calls.jsonl]
 
 The tiles are drawn, too: small ones, so that a map of a hundred positions has several. An error is in units of what two
-roundings of all inputs and of the output change (``check_gpu.reference``). Each call is a line of the file. A run that
+roundings of all inputs and of the output change (``testing.reference``). Each call is a line of the file. A run that
 is started again continues after them.
 """
 
@@ -19,100 +19,26 @@ from unittest import mock
 
 import torch
 
-from mmattn.ops import dispatch, triton
-from mmattn.ops.gpu import check_gpu
-from mmattn.ops.gpu.cases import Case
+from mmattn.ops import dispatch, testing, triton
 
 DTYPES = torch.float16, torch.float32  # the interpreter's products of bfloat16 are wrong
 MOST = 70  # positions of a map: the interpreter takes a second for a call
 
 
-class Draw:
-    """Draws one call: tensors and settings."""
+def random_call(operator, chance):
+    """A call that the kernels support, of a small map. Some numbers have channels first in memory, some keys are −∞."""
 
-    def __init__(self, number):
-        self.random = random.Random(number)
-        self.generator = torch.Generator().manual_seed(number)
-        self.lead = self.choose((1, 1), (1, 2), (2, 1))
-        self.tensors, self.settings = {}, {}
+    def draw(*shape, **_):
+        x = testing.randn(*shape, seed=chance.randrange(2**32))
+        return x.movedim(-1, 0).contiguous().movedim(0, -1) if chance.random() < 0.3 else x
 
-    def maybe(self, share=0.5):
-        return self.random.random() < share
-
-    def choose(self, *choices):
-        return self.random.choice(choices)
-
-    def size(self, axes):
-        """Sides of a map of a few positions, or of many."""
-        most, sides = self.choose(MOST // 8, MOST), [1] * axes
-        for axis in self.random.sample(range(axes), axes):
-            sides[axis] = self.random.randint(1, max(1, min(most // math.prod(sides), 40)))
-        return tuple(sides)
-
-    def randn(self, *shape):
-        """Numbers, some of them with channels first in memory."""
-        x = torch.randn(shape, generator=self.generator, dtype=torch.float64)
-        return x.movedim(-1, 0).contiguous().movedim(0, -1) if self.maybe(0.3) else x
-
-    def map(self, size, *channels):
-        return self.randn(*self.lead, *size, *channels)
-
-    def operands(self, size, key_size, channels=(1, 3, 5, 8, 16, 17, 33)):
-        channels, values = self.choose(*channels), self.choose(*channels)
-        self.tensors |= {'query': self.map(size, channels), 'key': self.map(key_size, channels)}
-        self.tensors['value'] = self.map(key_size, values)
-        self.settings |= {'scale': self.choose(None, 0.3, 1.0), 'return_lse': self.maybe()}
-
-    def window_bias(self, size, window, entries):
-        self.settings['window_size'] = window
-        self.tensors['window_bias'] = self.map(size, entries)
-        outside = self.choose('learned', 'learned', 0.0, 0.7, -math.inf)
-        if outside == 'learned':
-            self.tensors['outside_bias'] = self.map(size)
-        else:
-            self.settings['outside_bias'] = outside
-
-    def window(self, axes, sides=(1, 3, 5, 9)):
-        return tuple(self.choose(*sides) for _ in range(axes))
-
-    def key_mask(self, size):
-        if self.maybe(0.3):
-            self.tensors['key_mask'] = self.randn(self.lead[0], *size) > self.choose(-1.5, 0.5, 9)
-
-
-def global_attention(draw):
-    axes, is_causal, has_window = draw.choose(1, 2, 2, 3), draw.maybe(0.3), draw.maybe(0.7)
-    size = key_size = draw.size(axes)
-    if not is_causal and not has_window and draw.maybe():
-        key_size = draw.size(axes)
-    draw.operands(size, key_size)
-    draw.settings['is_causal'] = is_causal
-    if has_window:
-        window = draw.window(axes)
-        entries = math.prod(window)
-        draw.window_bias(size, window, (entries + 1) // 2 if is_causal else entries)
-    if draw.maybe(0.3):
-        draw.tensors['axis_bias'] = [draw.map(size, side) for side in key_size]
-    if draw.maybe(0.3):
-        bias = draw.map(key_size)
-        draw.tensors['key_bias'] = bias.masked_fill(bias > draw.choose(0.7, 9), -math.inf)
-    draw.key_mask(key_size)
-
-
-def local_attention(draw):
-    size, kernel_size, has_content = draw.size(2), draw.window(2, sides=(1, 3, 3, 5)), draw.maybe(0.8)
-    draw.operands(size, size)
-    draw.settings |= {'kernel_size': kernel_size, 'dilation': draw.choose(1, 1, 2, 3)}
-    if not has_content:
-        draw.settings |= dict.fromkeys(('query', 'key'))
-        del draw.tensors['query'], draw.tensors['key']
-    if not has_content or draw.maybe():
-        bias = draw.map(size, math.prod(kernel_size))
-        draw.tensors['window_bias'] = bias.masked_fill(bias > draw.choose(0, 9, 9), -math.inf)
-    draw.key_mask(size)
-
-
-CALLS = {'global_attention': global_attention, 'local_attention': local_attention}
+    call = testing.random_call(operator, chance, draw, MOST, 5 if operator == 'local_attention' else 9)
+    call.settings |= {name: x for name, x in {'normalize': False, 'iterations': 1}.items() if name in call.settings}
+    for name in {'key_bias', 'window_bias'} & call.tensors.keys():
+        if name == 'key_bias' or operator == 'local_attention':
+            x = call.tensors[name]
+            call.tensors[name] = x.masked_fill(x > chance.choice((0.7, 9, 9)), -math.inf)
+    return call
 
 
 def speed_up_interpreter():
@@ -153,21 +79,19 @@ def check(operator, number):
     """Compare one call: its largest error in units of the bound, of which result, and how many launches it takes."""
     from mmattn.ops.triton import launch, local_attention
 
-    draw, dtype = Draw(number), DTYPES[number % 2]
-    CALLS[operator](draw)
-    case, launches = Case('', draw.tensors, draw.settings), []
-    run, select = launch.launch, small_tiles(draw.random)
+    chance, dtype = random.Random(number), DTYPES[number % 2]
+    call, launches = random_call(operator, chance), []
+    run, select = launch.launch, small_tiles(chance)
 
     def counted(kernel, *arguments, **constants):
         launches.append(kernel.__name__)
         run(kernel, *arguments, **constants)
 
-    changed = mock.patch.multiple(launch, launch=counted, select_config=select, KEYS_AS_ROWS=draw.maybe())
+    changed = mock.patch.multiple(launch, launch=counted, select_config=select, KEYS_AS_ROWS=chance.random() < 0.5)
     narrow = mock.patch.object(local_attention, 'LEAST_COLUMNS', 8)
-    with changed, narrow, dispatch.backend(f'{operator}=triton'), dispatch.kernels_run() as kernels:
-        actual = check_gpu.evaluate(operator, case, dtype, dtype)
-    assert kernels == [operator, f'{operator}_backward'], (operator, number, dispatch.failure(operator))
-    errors = check_gpu.errors_in_tolerances(actual, *check_gpu.reference(operator, case, dtype))
+    with changed, narrow:
+        errors = testing.errors(call, dtype, 'triton')
+    assert errors is not None, (operator, number, dispatch.failure(operator))
     worst = max(errors, key=errors.get)
     return {
         'operator': operator,
@@ -183,7 +107,7 @@ def main(argv=None):
     """Run the calls that the file lacks, and print a table of all. Returns 1 if an error is above its bound."""
     parser = argparse.ArgumentParser(prog='triton_kernels', description='Random calls of the Triton kernels.')
     parser.add_argument('--count', type=int, default=1000, help='calls of each operator')
-    parser.add_argument('--only', nargs='+', choices=CALLS, default=list(CALLS))
+    parser.add_argument('--only', nargs='+', choices=triton.OPERATORS, default=triton.OPERATORS)
     parser.add_argument('--file', type=Path, help='a line of JSON for each call')
     args = parser.parse_args(argv)
     if not triton.interpreted():

@@ -15,17 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
 from mmattn.ops.operator import record_call
-from mmattn.ops.patterns import strided_offsets
+from mmattn.ops.testing import QKV, as_tuple, cotangent, each, evaluate, make, randn  # noqa: F401
 
 EPS = 1e-5
 
 
 def coordinates(size):
     return list(itertools.product(*map(range, size)))
-
-
-def as_tuple(window_size, axes):
-    return (window_size,) * axes if isinstance(window_size, int) else tuple(window_size)
 
 
 @functools.cache
@@ -280,7 +276,6 @@ def strided_attention(query, key, value, *, pattern, step=None, scale=None, offs
     return dense(query, key, value, support, scale, extra=extra, return_lse=return_lse)
 
 
-QKV = ('query', 'key', 'value')
 LEARNED = 'learned'
 # Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
 POSITIONS = [
@@ -301,34 +296,29 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def randn(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+def given(call):
+    """Tensors and settings of a call."""
+    return dict(call.tensors), dict(call.settings)
 
 
-def operands(size, batch=1, heads=1, *, key_size=None, channels=3, value_channels=2, dtype=torch.float64):
+def operands(size, batch=1, heads=1, **kwargs):
     """Query, key and value, by name."""
-    query, key = (batch, heads, *size), (batch, heads, *(key_size or size))
-    return {
-        'query': randn(*query, channels, seed=1, dtype=dtype),
-        'key': randn(*key, channels, seed=2, dtype=dtype),
-        'value': randn(*key, value_channels, seed=3, dtype=dtype),
-    }
+    return make('global_attention', size, batch=batch, heads=heads, **kwargs).tensors
 
 
 def with_window(name, size, window_size, outside_bias=LEARNED, batch=1, heads=1, *, is_causal=False, **kwargs):
     """Tensors and settings of a call of global or grid attention; without a window where ``outside_bias`` is None."""
-    tensors = operands(size, batch, heads, **kwargs)
-    if outside_bias is None:
-        return tensors, {}
-    lengths = as_tuple(window_size, len(size))
-    entries = sum(lengths) - len(size) + 1 if name.startswith('grid') else math.prod(lengths)
-    entries = (entries + 1) // 2 if is_causal else entries
-    dtype = tensors['query'].dtype
-    tensors['window_bias'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
+    biases, settings = [], {}
+    if outside_bias is not None:
+        biases, settings = ['window_bias'], {'window_size': window_size}
     if outside_bias is LEARNED:
-        tensors['outside_bias'] = randn(batch, heads, *size, seed=5, dtype=dtype)
-        return tensors, {'window_size': window_size}
-    return tensors, {'window_size': window_size, 'outside_bias': outside_bias}
+        biases.append('outside_bias')
+    elif biases:
+        settings['outside_bias'] = outside_bias
+    settings |= {'is_causal': True} if is_causal else {}
+    tensors, settings = given(make(name, size, *biases, batch=batch, heads=heads, **settings, **kwargs))
+    settings.pop('is_causal', None)
+    return tensors, settings
 
 
 # Each way to weigh a neighbourhood: what with_kernel takes.
@@ -343,91 +333,33 @@ SWITCHES = {
 }
 
 
-def with_kernel(
-    size,
-    kernel_size,
-    batch=1,
-    heads=1,
-    *,
-    content=True,
-    geometric=True,
-    value_channels=2,
-    dtype=torch.float64,
-    **settings,
-):
+def with_kernel(size, kernel_size, batch=1, heads=1, *, content=True, geometric=True, **kwargs):
     """Tensors and settings of a call of ``local_attention``."""
-    tensors = operands(size, batch, heads, value_channels=value_channels, dtype=dtype)
-    settings['kernel_size'] = kernel_size
-    if geometric:
-        entries = math.prod(as_tuple(kernel_size, len(size)))
-        tensors['window_bias'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
-    if not content:
-        del tensors['query'], tensors['key']
-        settings |= {'query': None, 'key': None}
+    kwargs |= {'batch': batch, 'heads': heads, 'kernel_size': kernel_size} | ({} if content else {'channels': 0})
+    return given(make('local_attention', size, *['window_bias'] * geometric, **kwargs))
+
+
+def with_logits(size, kernel_size, batch=2, heads=2, *, value_channels=3, **kwargs):
+    """Tensors and settings of a call of ``dynamic_conv``."""
+    kwargs |= {'batch': batch, 'heads': heads, 'value_channels': value_channels, 'kernel_size': kernel_size}
+    return given(make('dynamic_conv', size, **kwargs))
+
+
+def with_offsets(size, step, pattern, batch=1, heads=1, *, logits=True, **kwargs):
+    """Tensors and settings of a call of ``strided_attention``; the heads share the logits of the first axis only."""
+    kwargs |= {'batch': batch, 'heads': heads, 'step': step, 'pattern': pattern}
+    tensors, settings = given(make('strided_attention', size, *['offset_bias'] * logits, **kwargs))
+    if logits:
+        first, *others = tensors['offset_bias']
+        tensors['offset_bias'] = first[:, :1], *others
     return tensors, settings
 
 
-def with_logits(size, kernel_size, batch=2, heads=2, *, value_channels=3, dtype=torch.float64, **settings):
-    """Tensors and settings of a call of ``dynamic_conv``."""
-    entries = math.prod(as_tuple(kernel_size, 2))
-    tensors = {
-        'value': randn(batch, heads, *size, value_channels, seed=1, dtype=dtype),
-        'logits': randn(batch, heads, *size, entries, seed=2, dtype=dtype),
-    }
-    return tensors, {'kernel_size': kernel_size, **settings}
-
-
-def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits=True, **kwargs):
-    """Tensors and settings of a call of ``strided_attention``; the heads share the logits of the first axis only."""
-    tensors = operands(size, batch, heads, key_size=key_size, **kwargs)
-    if logits:
-        offsets = strided_offsets(size, step, pattern, key_size)
-        tensors['offset_bias'] = tuple(
-            randn(batch, heads if axis else 1, *size, len(x), seed=4 + axis, dtype=tensors['query'].dtype)
-            for axis, x in enumerate(offsets)
-        )
-    return tensors, {'step': step, 'pattern': pattern}
-
-
-def further(size, batch=2, heads=1, *, key_size=None, dtype=torch.float64):
+def further(size, batch=2, heads=1, **kwargs):
     """Axis logits, key logits and a key mask of ``global_attention``; the logits for ``heads`` heads, 1 for all."""
-    key_size = key_size or size
-    return {
-        'axis_bias': tuple(
-            randn(batch, heads, *size, length, seed=6 + a, dtype=dtype) for a, length in enumerate(key_size)
-        ),
-        'key_bias': randn(batch, heads, *key_size, seed=8, dtype=dtype),
-        'key_mask': randn(batch, *key_size, seed=9) > -0.5,
-    }
-
-
-def each(tensors, change):
-    """Change each tensor of a call, and each tensor of a tuple of them."""
-    return {name: tuple(change(y) for y in x) if isinstance(x, tuple) else change(x) for name, x in tensors.items()}
-
-
-def evaluate(op, tensors, dtype=None, **settings):
-    """Outputs of ``op``, and gradients of all its floating-point tensors under fixed cotangents.
-
-    ``tensors`` are arguments by name, tensors or tuples of them, whose strides are kept. With ``dtype``, they are cast.
-    Returns 'output', 'lse' with ``return_lse``, and 'd_<argument>', the latter for each tensor of a tuple.
-    """
-    leaves, arguments = {}, {}
-    for name, given in tensors.items():
-        for place, x in enumerate(given if isinstance(given, tuple) else (given,)):
-            if x.is_floating_point():
-                x = x.detach().to(dtype or x.dtype).requires_grad_()
-                leaves[f'd_{name}{place or ""}'] = x
-            arguments[name] = (*arguments.get(name, ()), x) if isinstance(given, tuple) else x
-    outputs = op(**arguments, **settings)
-    outputs = (outputs,) if torch.is_tensor(outputs) else outputs
-    grads = torch.autograd.grad(outputs, list(leaves.values()), [cotangent(x) for x in outputs])
-    return {**dict(zip(('output', 'lse'), (x.detach() for x in outputs))), **dict(zip(leaves, grads))}
-
-
-def cotangent(x):
-    """Any fixed numbers with a few bits, so that they are the same in every dtype."""
-    return torch.arange(x.numel(), device=x.device).mul(7).remainder(13).sub(6).div(8).to(x.dtype).view(x.shape)
+    names = 'axis_bias', 'key_bias', 'key_mask'
+    tensors = make('global_attention', size, *names, batch=batch, heads=heads, **kwargs).tensors
+    return {name: tensors[name] for name in names}
 
 
 def largest(x):

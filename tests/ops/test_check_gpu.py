@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from mmattn.ops import dispatch, library
-from mmattn.ops.gpu import cases, check_gpu
-from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, Finding, check, compare, compare_all, isolated, selected
+from mmattn.ops import dispatch, library, testing
+from mmattn.ops.gpu import check_gpu
+from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, Finding, check, compare_all, isolated, selected
 
 from .literal import one_thread
 
@@ -42,15 +42,11 @@ def test_a_wrong_number_is_found(monkeypatch, operator, dtype):
         out.view(-1)[0] += 8 * max(torch.finfo(dtype).eps, 1e-5) * out.abs().max()
         return outputs
 
-    case = next(cases.cases(operator, 'cpu', True))
-    for tensors in case.tensors:
-        case.tensors[tensors] = case.tensors[tensors].contiguous()
-    assert compare(operator, case, dtype) == (True, [])
+    call = next(testing.large_calls(operator))
+    call.tensors = testing.each(call.tensors, torch.Tensor.contiguous)
+    assert max(testing.errors(call, dtype, 'native').values()) <= 1
     patch_reference(monkeypatch, operator, off)
-    ran, errors = compare(operator, case, dtype)
-    assert ran
-    (error,) = errors
-    assert error.startswith('output differs by')
+    assert [name for name, error in testing.errors(call, dtype, 'native').items() if error > 1] == ['output']
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):
@@ -61,22 +57,22 @@ def test_a_wrong_gradient_is_found(monkeypatch):
     patch_reference(monkeypatch, 'dynamic_conv', wrong, backward=True)
     finding = check(*ARGUMENTS)
     assert 'gradient of logits differs by' in finding.error
-    assert finding.error.endswith('(and 2 more)')
+    assert finding.error.endswith('(and 5 more)')
 
 
 def test_a_result_that_is_no_number_is_found(monkeypatch):
-    case = next(cases.cases('dynamic_conv', 'cpu', True))
-    evaluate = check_gpu.evaluate
+    call, evaluate = next(testing.large_calls('dynamic_conv')), testing.evaluate
 
-    def one_nan(operator, case, dtype, computed, **shift):
-        results = evaluate(operator, case, dtype, computed, **shift)
-        if computed == dtype:
-            results['gradient of value'][0, 0, 0, 0, 0] = torch.nan
+    def one_nan(function, tensors, dtype=None, **settings):
+        results = evaluate(function, tensors, dtype, **settings)
+        if dtype is None:
+            results['d_value'][0, 0, 0, 0, 0] = torch.nan
         return results
 
-    monkeypatch.setattr(check_gpu, 'evaluate', one_nan)
-    errors = compare('dynamic_conv', case, torch.float32)[1]
-    assert errors == ['gradient of value differs by inf times the tolerance']
+    monkeypatch.setattr(testing, 'evaluate', one_nan)
+    errors = testing.errors(call, torch.float32, 'native')
+    assert [name for name, error in errors.items() if error > 1] == ['d_value']
+    assert errors['d_value'] == torch.inf
 
 
 def ends(*_):
@@ -103,7 +99,7 @@ def test_a_triton_kernel_that_does_not_compile_says_why(monkeypatch):
 def test_the_case_with_the_largest_ratio_counts(monkeypatch):
     """Of two cases, the times of the kernel in both passes, and of the composition."""
     times = iter([2.0, 3.0, 4.0, 4.0, 9.0, 1.0, 10.0, 8.0])
-    monkeypatch.setattr(check_gpu, 'median_seconds', lambda call, quick: next(times))
+    monkeypatch.setattr(testing, 'milliseconds', lambda call, most: next(times))
     assert check_gpu.time_all(*ARGUMENTS) == {'forward': 0.9, 'backward': 0.75}
 
 

@@ -11,12 +11,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
-from mmattn.ops import autograd, chunks, dispatch, patterns, table_attention
+from mmattn.ops import autograd, chunks, dispatch, library, patterns, table_attention
+from mmattn.ops.testing import cast, evaluate
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
-from .literal import assert_same, evaluate
-from .test_random_options import CALLS, check_calls
+from .literal import assert_same
+from .test_random_options import check_calls
 
 # The modules: their package has functions of the same names.
 of_global, of_strided = (importlib.import_module(f'mmattn.ops.{name}_attention') for name in ('global', 'strided'))
@@ -35,12 +36,12 @@ def path(request, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize('name', CALLS)
+@pytest.mark.parametrize('name', library.KERNELS)
 def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
     """A hundred random calls with all options of the operator."""
 
-    def check(op, call):
-        tensors = literal.each(call.tensors, lambda x: x if x.dtype == torch.bool else x.to(dtype))
+    def check(op, call, _):
+        tensors = cast(call.tensors, dtype)
         with dispatch.backend('composition'):
             actual = evaluate(op, tensors, **call.settings)
         with dispatch.backend('reference'):
@@ -101,11 +102,11 @@ def test_pytorchs_attention_runs_without_cudnn(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', CALLS)
+@pytest.mark.parametrize('name', library.KERNELS)
 def test_slices_do_not_change_the_result(monkeypatch, path, name):
     """Slices of a few rows, heads or batch items each."""
 
-    def check(op, call):
+    def check(op, call, _):
         results = []
         for budget in (2**30, 2000):
             monkeypatch.setattr(chunks, 'CHUNK_BYTES', budget)

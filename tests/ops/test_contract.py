@@ -1,4 +1,4 @@
-"""What every operator promises, over all calls of ``operator_calls.py``."""
+"""What every operator promises, over all small calls of ``mmattn/ops/testing.py``."""
 
 import math
 
@@ -9,6 +9,8 @@ import torch._dynamo.testing
 from mmattn import ops
 from mmattn.ops import dispatch
 from mmattn.ops.dispatch import OPERATORS
+from mmattn.ops.patterns import PATTERNS
+from mmattn.ops.testing import QKV, cast, each, evaluate, randn, small_calls
 from mmattn.utils.profiling import extra_memory
 
 from ..requirements import requires
@@ -18,22 +20,16 @@ from .literal import (
     DTYPES,
     LAYOUTS,
     LEARNED,
-    QKV,
     SWITCHES,
     Calls,
     assert_same,
     check_operator,
-    each,
-    evaluate,
     low_precision,
-    randn,
     record_slices,
 )
-from .operator_calls import PATTERNS, calls
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
-LISTED = ('axis_bias', 'offset_bias')
-ALL = calls()
+ALL = small_calls()
 # One of each operator with every kind of operand.
 RICH = {
     'global_attention': ALL['global_attention: everything'],
@@ -46,15 +42,8 @@ rich = pytest.mark.parametrize('name', RICH)
 
 
 def given(call, dtype=torch.float64):
-    """Tensors and settings of a call, as :func:`literal.evaluate` takes them."""
-    tensors = {name: x.to(dtype) for name, x in call.tensors.items()}
-    for listed in LISTED:
-        if parts := [name for name in tensors if name.startswith(listed)]:
-            tensors[listed] = tuple(tensors.pop(name) for name in parts)
-    settings = dict(call.settings)
-    if settings.pop('zscore', False):
-        settings['normalize'] = True
-    return tensors, settings
+    """Tensors and settings of a call."""
+    return cast(call.tensors, dtype), dict(call.settings)
 
 
 def plain(name, dtype=torch.float64):
@@ -70,7 +59,7 @@ def test_values_and_gradients_are_those_of_the_equation(name):
     operator = zscored.operator(call.operator)
     literal.assert_equation(operator, getattr(literal, call.operator), tensors, **settings)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        rounded = each(tensors, lambda x, dtype=dtype: x.to(dtype))
+        rounded = cast(tensors, dtype)
         exact = evaluate(operator, rounded, torch.float64, **settings)
         largest = max(x.abs().max().item() for x in exact.values())
         actual = evaluate(operator, rounded, **settings)
@@ -131,10 +120,8 @@ def test_an_exported_graph_has_the_same_gradients(name):
         def forward(self, **tensors):
             return operator(**tensors, **settings)
 
-    masks = {key: settings.pop(key) for key in ('key_mask',) if key in settings}
-    exported = torch.export.export(Module(), (), tensors | masks).module()
-    expected = evaluate(operator, tensors, **settings, **masks)
-    assert_same(evaluate(exported, tensors, **masks), expected, 0, 0)
+    exported = torch.export.export(Module(), (), tensors).module()
+    assert_same(evaluate(exported, tensors), evaluate(operator, tensors, **settings), 0, 0)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)

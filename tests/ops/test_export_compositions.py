@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import export
+from mmattn.ops import export, library
 from mmattn.ops.dispatch import OPERATORS
+from mmattn.ops.testing import cast
 
 from . import literal
-from .test_random_options import CALLS, check_calls
+from .test_random_options import check_calls
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +39,12 @@ def check(name, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [name for name in CALLS if name != 'strided_attention'])
+@pytest.mark.parametrize('name', [name for name in library.KERNELS if name != 'strided_attention'])
 def test_random_calls(name):
     """Two hundred, with all options of the operator."""
 
-    def check_call(op, call):
-        tensors = literal.each(call.tensors, lambda x: x if x.dtype == torch.bool else x.double())
+    def check_call(op, call, _):
+        tensors = cast(call.tensors, torch.float64)
         settings = {key: x for key, x in call.settings.items() if key not in ('normalize', 'return_lse')}
         check(name, *literal.arguments(name, **tensors, **settings))
 

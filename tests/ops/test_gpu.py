@@ -12,22 +12,13 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
-from mmattn.ops import dispatch, library, reports, table_attention, window_zscore
+from mmattn.ops import dispatch, library, reports, table_attention
 from mmattn.ops.dispatch import HALF
-from mmattn.ops.gpu import cases
-from mmattn.ops.gpu.cases import Case
-from mmattn.ops.gpu.check_gpu import (
-    DTYPE_CLASSES,
-    compare_all,
-    errors_in_tolerances,
-    evaluate,
-    kernels_of,
-    reference,
-)
+from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, compare_all
+from mmattn.ops.testing import all_calls, each, errors, evaluate, kernels_of, large_calls
 
 from . import literal
 from .literal import low_precision
-from .operator_calls import calls
 
 pytestmark = pytest.mark.kernels
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -38,10 +29,10 @@ KERNELS = [(operator, kernel) for operator in library.KERNELS for kernel in kern
 every_kernel = pytest.mark.parametrize(('operator', 'kernel'), KERNELS)
 every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=str)
 CALLS = [
-    pytest.param(implementation, call, id=f'{implementation}, {name}')
-    for name, call in calls().items()
-    if call.operator in library.KERNELS
-    for implementation in ('composition', *kernels_of(call.operator, DEVICE))
+    pytest.param(implementation, call, id=f'{implementation}, {operator}: {call.title}')
+    for operator in library.KERNELS
+    for call in all_calls(operator)
+    for implementation in ('composition', *kernels_of(operator, DEVICE))
 ]
 IMPLEMENTATIONS = [
     (operator, x) for operator in library.KERNELS for x in ('composition', *kernels_of(operator, DEVICE))
@@ -54,109 +45,33 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
 
 
-def changed(tensors, change):
-    """Change each tensor of a call, and each of a list of them."""
-    return {name: [*map(change, x)] if isinstance(x, list) else change(x) for name, x in tensors.items()}
-
-
-def case_of(call, device):
-    """A call with the z-score computed before, as it has no kernel."""
-    tensors, settings = dict(call.tensors), dict(call.settings)
-    for listed in ('axis_bias', 'offset_bias'):
-        if parts := [name for name in tensors if name.startswith(listed)]:
-            tensors[listed] = [tensors.pop(name) for name in parts]
-    if settings.pop('zscore', False):
-        given = {name: settings[name] for name in ('key_mask', 'is_causal') if name in settings}
-        outside = tensors.pop('outside_bias', settings.pop('outside_bias', 0.0))
-        tensors['window_bias'], tensors['outside_bias'] = window_zscore(
-            tensors['window_bias'],
-            settings['window_size'],
-            outside,
-            support=call.operator.removesuffix('_attention'),
-            **given,
-        )
-    if 'key_mask' in settings:
-        tensors['key_mask'] = settings.pop('key_mask')
-    return Case('', changed(tensors, lambda x: x.to(device)), settings)
-
-
-def supported(operator, kernel, case, dtype):
+def supported(call, kernel, dtype):
     """Whether a kernel should run a call."""
     if kernel == 'triton':
         dtypes = HALF if GPU else (torch.float32, torch.float16)  # its interpreter's bfloat16 is wrong
-        return dtype in dtypes and case.settings.get('iterations', 1) == 1
+        return dtype in dtypes and call.settings.get('iterations', 1) == 1
     if kernel == 'native' and not GPU:
         return dtype != torch.float16
     if kernel == 'native':
-        given = {**case.tensors, **case.settings}
-        return not any(name in given for name in reports.LACKING.get(operator, ()))
+        given = {**call.tensors, **call.settings}
+        return not any(name in given for name in reports.LACKING.get(call.operator, ()))
     return True
 
 
-def assert_as_in_float64(operator, implementation, case, dtype, start=lambda x: x):
-    """Outputs and all gradients of a case on the CPU; the kernel runs if it should. ``start`` changes the operands."""
-    runs = supported(operator, implementation, case, dtype)
-    expected, tolerances = reference(operator, case, dtype)
-    moved = changed(case.tensors, lambda x: start(x.to(DEVICE, dtype if x.is_floating_point() else None)))
-    # What was selected alone runs, or is an error; so elsewhere the table selects.
-    backend = implementation if runs else 'auto'
-    with dispatch.backend(f'{operator}={backend}'), dispatch.kernels_run() as kernels:
-        actual = evaluate(operator, Case('', moved, case.settings), dtype, dtype)
-    assert {name: x for name, x in errors_in_tolerances(actual, expected, tolerances).items() if x > 1} == {}
-    if implementation != 'composition' and (runs or GPU):  # on a CPU, the table selects a kernel for CPUs
-        assert ({operator, f'{operator}_backward'} <= set(kernels)) == runs
+def assert_as_in_float64(call, implementation, dtype, layout=lambda x: x):
+    """Outputs and all gradients of a call on the CPU; the kernel runs if it should."""
+    found = errors(call, dtype, implementation, DEVICE, layout)
+    runs = supported(call, implementation, dtype)
+    if runs or GPU:  # on a CPU, the table selects a kernel for CPUs
+        assert (found is not None) == runs
+    found = errors(call, dtype, 'auto', DEVICE, layout) if found is None else found
+    assert {name: x for name, x in found.items() if x > 1} == {}
 
 
 @every_dtype
 @pytest.mark.parametrize(('implementation', 'call'), CALLS)
 def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(implementation, call, dtype):
-    assert_as_in_float64(call.operator, implementation, case_of(call, 'cpu'), dtype)
-
-
-def randn(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
-
-
-def global_case(size=(8, 8), channels=(64, 64), window=3, **settings):
-    tensors = {name: randn(2, 1, *size, c) for name, c in zip(('query', 'key', 'value'), (channels[0], *channels))}
-    if window:
-        tensors['window_bias'] = randn(2, 1, *size, window ** len(size))
-        settings['window_size'] = window
-    return Case('', tensors, settings)
-
-
-def without_keys(size):
-    """The second sample has no keys."""
-    case = global_case(size)
-    case.tensors['key_mask'] = torch.ones(2, *size, dtype=torch.bool)
-    case.tensors['key_mask'][1] = False
-    return case
-
-
-UNUSUAL = {
-    'a sample without keys, 64': ('global_attention', without_keys((8, 8))),
-    'a sample without keys, 81': ('global_attention', without_keys((9, 9))),
-    'blocks of keys of -inf': ('global_attention', global_case((24, 24), outside_bias=-torch.inf)),
-    'odd channels': ('global_attention', global_case((9, 7), (33, 17))),
-    '256 channels': ('global_attention', global_case((11, 12), (256, 256))),
-    'queries without keys': (
-        'strided_attention',
-        Case(
-            '',
-            {'query': randn(1, 2, 4, 11, 16), 'key': randn(1, 2, 4, 5, 16), 'value': randn(1, 2, 4, 5, 16)},
-            {'pattern': 'block', 'step': 3},
-        ),
-    ),
-}
-
-
-@every_dtype
-@pytest.mark.parametrize(
-    ('operator', 'implementation', 'name'),
-    [(operator, x, name) for name, (operator, _) in UNUSUAL.items() for o, x in IMPLEMENTATIONS if o == operator],
-)
-def test_unusual_calls(operator, implementation, name, dtype):
-    assert_as_in_float64(operator, implementation, UNUSUAL[name][1], dtype)
+    assert_as_in_float64(call, implementation, dtype)
 
 
 @every_dtype
@@ -167,7 +82,7 @@ def test_operands_that_start_anywhere(operator, implementation, dtype):
     def shifted(x):
         return torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
 
-    assert_as_in_float64(operator, implementation, next(cases.cases(operator, 'cpu', True)), dtype, shifted)
+    assert_as_in_float64(next(large_calls(operator)), implementation, dtype, shifted)
 
 
 @every_kernel
@@ -180,22 +95,22 @@ def test_the_report_finds_the_kernels_correct(operator, kernel, dtypes):
 
 @every_kernel
 def test_two_calls_give_the_same_bits(operator, kernel):
-    case = next(cases.cases(operator, DEVICE.type, True))
+    call = next(large_calls(operator, DEVICE.type))
     dtype = torch.float16 if GPU or kernel == 'triton' else torch.float32
     with dispatch.backend(f'{operator}={kernel}'):
-        first, second = (evaluate(operator, case, dtype, dtype) for _ in range(2))
+        first, second = (evaluate(getattr(ops, operator), call.tensors, dtype, **call.settings) for _ in range(2))
     assert all(torch.equal(x, second[name]) for name, x in first.items())
 
 
 def prepared(operator, dtype):
     """What a call on the GPU gives: output and gradients."""
-    case = next(cases.cases(operator, DEVICE.type, True))
-    tensors = changed(case.tensors, lambda x: x.to(dtype).requires_grad_())
-    leaves = [y for x in tensors.values() for y in (x if isinstance(x, list) else [x])]
+    call = next(large_calls(operator, DEVICE.type))
 
-    def both(call=lambda function: function()):
-        out = call(functools.partial(getattr(ops, operator), **tensors, **case.settings))
-        return [out.detach(), *torch.autograd.grad(out.float().sin().sum(), leaves)]
+    def both(run=lambda function: function()):
+        def function(**arguments):
+            return run(functools.partial(getattr(ops, operator), **arguments))
+
+        return evaluate(function, call.tensors, dtype, **call.settings)
 
     return both
 
@@ -239,17 +154,17 @@ def test_side_streams_and_checkpointing(operator, dtype):
         aside = both()
     again = both(lambda function: checkpoint(function, use_reentrant=False))
     for actual in (aside, again):
-        for x, y in zip(actual, expected):
-            torch.testing.assert_close(x, y)
+        for name, x in actual.items():
+            torch.testing.assert_close(x, expected[name])
 
 
 @some_dtypes
 @every_operator
 def test_compositions_run_in_a_cuda_graph(operator, dtype):
     """Nothing synchronises, and no tensor comes from the host: the graph is captured, and replays the numbers."""
-    case = next(cases.cases(operator, DEVICE.type, True))
-    tensors = changed(case.tensors, lambda x: x.to(dtype) if x.is_floating_point() else x)
-    call = functools.partial(getattr(ops, operator), **tensors, **case.settings)
+    drawn = next(large_calls(operator, DEVICE.type))
+    tensors = each(drawn.tensors, lambda x: x.to(dtype))
+    call = functools.partial(getattr(ops, operator), **tensors, **drawn.settings)
     with torch.no_grad(), dispatch.backend(f'{operator}=composition'):
         torch.testing.assert_close(captured(call), call())
 

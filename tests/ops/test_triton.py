@@ -17,10 +17,11 @@ import torch
 from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
+from mmattn.ops.testing import WINDOW, cast, evaluate, make
 
 from ..conftest import cache_folder
 from . import literal, test_masked_keys
-from .literal import assert_same, evaluate, low_precision, randn
+from .literal import assert_same, low_precision
 from .test_contract import ALL, flat, given
 
 pytestmark = [
@@ -44,34 +45,28 @@ RANDOM = {'global_attention': 12, 'local_attention': 6}  # calls
 LOCAL = 'k 3×5, content and geometry', 'dilation 2, content', 'one table', 'geometry'
 
 
-def large(size, key_size=None, channels=(5, 17), window=None, entries=None, **settings):
+def large(size, *biases, channels=5, value_channels=17, last=None, **settings):
     """A call of several tiles: tensors and settings."""
-    keys = key_size or size
-    shapes = {'query': (*size, channels[0]), 'key': (*keys, channels[0]), 'value': (*keys, channels[1])}
-    if window:
-        shapes['window_bias'] = (*size, entries or window ** len(size))
-        shapes['outside_bias'] = size
-        settings['window_size'] = window
-    return {name: randn(1, 1, *shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}, settings
-
-
-def on_axes(size):
-    return tuple(randn(1, 1, *size, n, seed=9 + axis) for axis, n in enumerate(size))
+    operator = 'local_attention' if 'kernel_size' in settings else 'global_attention'
+    call = make(operator, size, *biases, channels=channels, value_channels=value_channels, **settings)
+    return call.tensors, call.settings | ({'last': last} if last else {})
 
 
 def cases():
     """Tensors and settings by title."""
     local = [f'local_attention: {name}' for name in LOCAL]
     found = {name: given(call) for name, call in ALL.items() if call.operator == 'global_attention' or name in local}
-    found['global_attention: tiles, 1d'] = large((70,), window=5)
-    found['global_attention: tiles, 1d, causal'] = large((70,), window=5, entries=3, is_causal=True)
-    found['global_attention: tiles, 2d'] = large((13, 7), window=3)
-    found['global_attention: tiles, 2d, last queries'] = large((9, 7), window=3, entries=5, is_causal=True, last=2)
-    found['global_attention: tiles, 3d, axis logits'] = large((3, 4, 7), window=3)
-    found['global_attention: tiles, 3d, axis logits'][0]['axis_bias'] = on_axes((3, 4, 7))
-    found['global_attention: tiles, keys at other positions'] = large((9, 8), key_size=(5, 9))
-    settings = dict(kernel_size=3, return_lse=True, key_mask=randn(1, 9, 8, seed=7) > -1)
-    found['local_attention: tiles, key mask, log-sum-exp'] = large((9, 8), **settings)
+    for title, call in {
+        '1d': large((70,), *WINDOW, window_size=5),
+        '1d, causal': large((70,), *WINDOW, window_size=5, is_causal=True),
+        '2d': large((13, 7), *WINDOW, window_size=3),
+        '2d, last queries': large((9, 7), *WINDOW, window_size=3, is_causal=True, last=2),
+        '3d, axis logits': large((3, 4, 7), *WINDOW, 'axis_bias', window_size=3),
+        'keys at other positions': large((9, 8), key_size=(5, 9)),
+    }.items():
+        found[f'global_attention: tiles, {title}'] = call
+    masked = large((9, 8), 'key_mask', kernel_size=3, return_lse=True)
+    found['local_attention: tiles, key mask, log-sum-exp'] = masked
     return found
 
 
@@ -125,7 +120,7 @@ def evaluate_all(path):
             if runs(name, way):
                 call = functools.partial(of_the_last_queries, operator_of(name))
                 with dispatch.backend('triton'), dispatch.kernels_run() as kernels:
-                    result = evaluate(call, literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)), **settings)
+                    result = evaluate(call, cast(tensors, dtype), **settings)
                 found[name, way] = result, kernels
         for operator in triton.OPERATORS:
             if runs(operator, way):
@@ -188,7 +183,7 @@ def test_values_and_gradients_are_those_of_the_equation(interpreted, name, way):
     assert kernels == [operator, f'{operator}_backward']
     expected = evaluate(
         functools.partial(equation, operator),
-        literal.each(tensors, lambda x, dtype=dtype: x.to(dtype)),
+        cast(tensors, dtype),
         torch.float64,
         **settings,
     )

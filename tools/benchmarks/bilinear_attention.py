@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from timing import seconds
 from torch import Tensor
 
 import mmattn.utils.command
+from mmattn.ops.testing import seconds
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
 from mmattn.utils.profiling import extra_memory

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
-from timing import seconds
 from torch import Tensor
 from translation import copy_stacks
 
 import mmattn.utils.command
 from mmattn.language.captioning import Captioner, CiderReward
+from mmattn.ops.testing import seconds
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
 from mmattn.utils.profiling import extra_memory

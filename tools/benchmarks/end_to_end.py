@@ -31,12 +31,12 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from rich.progress import track
-from timing import seconds
 from torch import Tensor
 
 import mmattn.utils.command
 from mmattn.engine import enable_amp, inference_precision, prepare_for_cpu, prepare_for_inference
 from mmattn.engine.hooks.cpu_convolutions import use_channels_last
+from mmattn.ops.testing import seconds
 from mmattn.registry import MODELS
 from mmattn.utils.profiling import extra_memory
 

@@ -9,7 +9,6 @@ frames of a clip instead, and draws time and memory.
 """
 
 import argparse
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,14 +16,12 @@ from pathlib import Path
 import alternatives
 import torch
 from ops import pyplot
-from timing import seconds
 from torch import Tensor, nn
-from workloads import BOTH, FORWARD
 
 import mmattn.utils.command
 from mmattn import layers
 from mmattn.ops import dispatch
-from mmattn.utils.profiling import extra_memory
+from mmattn.ops.testing import mebibytes, passes, seconds
 
 DTYPES = {'float32': None, 'bfloat16': torch.bfloat16}  # autocast to it
 
@@ -96,30 +93,12 @@ def measure(layer: nn.Module, x: Tensor, dtype: torch.dtype | None, repeats: int
     autocast = nullcontext() if dtype is None else torch.autocast(x.device.type, dtype)
 
     def forward() -> Tensor:
-        with autocast, torch.no_grad():
+        with autocast:
             return layer(x)
 
-    def both() -> tuple[Tensor, ...]:
-        with autocast:
-            out = layer(x)
-        grads = torch.autograd.grad(out.sum(), [x, *layer.parameters()], allow_unused=True)
-        return tuple(grad for grad in grads if grad is not None)
-
-    calls = {FORWARD: forward, BOTH: both}
+    calls = passes(forward, [x, *layer.parameters()])
     times = seconds(calls, repeats)
-    return {name: (1e3 * times[name], memory(call, x.device)) for name, call in calls.items()}
-
-
-def memory(call: Callable[[], object], device: torch.device) -> float:
-    """Measure the peak MiB of a call beyond what was allocated before."""
-    if device.type != 'cuda':
-        return extra_memory(call)[1]
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return {name: (1e3 * times[name], mebibytes(call, x.device)) for name, call in calls.items()}
 
 
 @torch.no_grad()
@@ -138,7 +117,7 @@ def scaling(path: Path, device: torch.device, repeats: int, small: bool) -> None
         calls = {name: partial(layer.to(device), x) for name, layer in attentions.items()}
         times = seconds(calls, repeats)
         for name, call in calls.items():
-            figures[name].append((1e3 * times[name], memory(call, device)))
+            figures[name].append((1e3 * times[name], mebibytes(call, device)))
             print('| {} | {} | {:.3g} | {:.0f} |'.format(name, count, *figures[name][-1]), flush=True)
     figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.4), layout='constrained')
     for axis, column, label in ((axes[0], 0, 'time, ms'), (axes[1], 1, 'extra memory, MiB')):
@@ -178,8 +157,8 @@ def main() -> None:
             with dispatch.backend(args.backend):
                 times = {title: measure(layer.to(device), x, DTYPES[dtype], args.repeats) for title, layer in compared}
             *_, stock = times.values()
-            for title, passes in times.items():
-                for pass_, (ms, mib) in passes.items():
+            for title, figures in times.items():
+                for pass_, (ms, mib) in figures.items():
                     ratios = [f'{a / b:.2f}' if b else '–' for a, b in zip((ms, mib), stock[pass_])]
                     print(
                         f'| {title} | {dtype} | {pass_} | {ms:.3g} | {ratios[0]} | {mib:.0f} | {ratios[1]} |',

@@ -16,11 +16,8 @@ same processor. --scaling draws Bi-NL's core over the number of positions.
 import argparse
 import json
 import multiprocessing
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -31,38 +28,11 @@ from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_call
 import mmattn.utils.command
 from mmattn.ops import dispatch
 from mmattn.ops.gpu.collect_env import collect_env
+from mmattn.ops.testing import seconds
 from mmattn.utils.files import write_text
 from mmattn.utils.profiling import extra_memory
 
 TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-
-
-def timed(call: Call, of: str) -> Callable[[], Tensor | tuple[Tensor, ...]]:
-    """Return the function to measure: the forward pass, or forward and backward pass."""
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            return call.function(*call.inputs)
-
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(call.function(*call.inputs).sum(), call.inputs)
-
-    return forward if of == FORWARD else both
-
-
-def interleaved_times(calls: dict[Any, Callable[[], Any]], repeats: int) -> dict[Any, float]:
-    """Measure the median seconds of calls, each run after a warm-up run. They take turns to share other load."""
-    times: dict[Any, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            for is_timed in (False, True):
-                start = time.perf_counter()
-                call()
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                if is_timed:
-                    times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def results(call: Call) -> list[Tensor]:
@@ -105,18 +75,16 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
 def takes_kernel(call: Call) -> bool:
     """Return whether a forward pass of ours runs a kernel, not only the reference in PyTorch."""
     with dispatch.kernels_run() as ran:
-        timed(call, FORWARD)()
+        call.functions()[FORWARD]()
     return bool(ran)
 
 
-def megabytes(
-    name: str, who: str, passes: tuple[str, ...], dtype: torch.dtype, device: str, threads: int
-) -> list[float]:
+def megabytes(name: str, who: str, dtype: torch.dtype, device: str, threads: int) -> list[float]:
     """Return a call's extra memory in MiB for each pass; run this in a separate process."""
     torch.set_num_threads(threads)
     work = WORKLOADS[name](True, dtype, device)
     call = work.ours if who == OURS else work.peers[who]
-    return [extra_memory(timed(call, of))[1] for of in passes]
+    return [extra_memory(function)[1] for function in call.functions().values()]
 
 
 def measure(name: str, dtype: torch.dtype, device: str, repeats: int, full: bool) -> Iterator[dict]:
@@ -129,11 +97,11 @@ def measure(name: str, dtype: torch.dtype, device: str, repeats: int, full: bool
     with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
         memory = {}
         for who, call in contenders.items():
-            mebibytes = pool.apply(megabytes, (name, who, call.passes, dtype, device, torch.get_num_threads()))
+            mebibytes = pool.apply(megabytes, (name, who, dtype, device, torch.get_num_threads()))
             memory.update(zip(((who, of) for of in call.passes), mebibytes))
     for of in (FORWARD, BOTH):
         those = {who: call for who, call in contenders.items() if of in call.passes}
-        times = interleaved_times({who: timed(call, of) for who, call in those.items()}, repeats)
+        times = seconds({who: call.functions()[of] for who, call in those.items()}, repeats, each_twice=True)
         for peer in those:
             if peer != OURS:
                 time_target, memory_target = work.targets.get((peer, of), (None, None))
@@ -220,8 +188,8 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
     points: dict[str, list[tuple[int, float, float]]] = {name: [] for name in styles}
     for side in track(sides, 'scaling'):
         our_call, peers = bi_nl_calls(side, 256, 31, dtype, device)
-        those = {name: timed(call, BOTH) for name, call in {**peers, OURS: our_call}.items() if name in styles}
-        times = interleaved_times(those, repeats)
+        those = {name: call.functions()[BOTH] for name, call in {**peers, OURS: our_call}.items() if name in styles}
+        times = seconds(those, repeats, each_twice=True)
         for name, call in those.items():
             points[name].append((side**2, times[name], extra_memory(call)[1]))
     figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.4), layout='constrained')
@@ -234,8 +202,8 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
     figure.suptitle('Bi-NL core, forward + backward: 256 channels, 31×31 window, float32')
     figure.savefig(path, dpi=110)
     for name, measurements in points.items():
-        for positions, seconds, mib in measurements:
-            print(f'{name}, N = {positions}: {seconds:.3g} s, {mib:.0f} MiB')
+        for positions, spent, mib in measurements:
+            print(f'{name}, N = {positions}: {spent:.3g} s, {mib:.0f} MiB')
 
 
 def main() -> None:

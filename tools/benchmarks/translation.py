@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from timing import seconds
 from torch import Tensor
 from torch.nn import functional as F
 
 import mmattn.utils.command
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.translation.transformer import SIZES
+from mmattn.ops.testing import seconds
 
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
 ATTENTION = {

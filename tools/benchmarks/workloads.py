@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import alternatives
 import torch
@@ -19,11 +20,12 @@ from mmattn.ops import (
     grid_attention,
     local_attention,
     strided_attention,
+    testing,
     window_zscore,
 )
 from mmattn.ops.patterns import strided_offsets
+from mmattn.ops.testing import BOTH, FORWARD
 
-FORWARD, BOTH = 'forward', 'forward + backward'
 OURS = 'mmattn'
 
 
@@ -34,6 +36,11 @@ class Call:
     function: Callable[..., Tensor]
     inputs: list[Tensor]
     passes: tuple[str, ...] = (FORWARD, BOTH)
+
+    def functions(self) -> dict[str, Callable[[], Any]]:
+        """Return what is measured for each pass."""
+        functions = testing.passes(partial(self.function, *self.inputs), self.inputs)
+        return {name: functions[name] for name in self.passes}
 
 
 @dataclass

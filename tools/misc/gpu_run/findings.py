@@ -4,7 +4,6 @@ import importlib.util
 import json
 import multiprocessing
 import os
-import statistics
 import threading
 import time
 import traceback
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from mmattn.ops import testing
 
 OUT = Path(os.environ.get('OUT') or 'gpu_run_out')
 SMALL = bool(os.environ.get('SMALL'))  # small shapes, also without a GPU
@@ -124,51 +125,18 @@ def _run(part: str, function: Callable[[Any], None], groups: Sequence[Any], posi
         position.value += 1
 
 
-def milliseconds(call: Callable[[], Any], repeats: int = 15, most: float = 1.0) -> float:
-    """Measure the median ms of a call on the device, after two warm-up calls, in about ``most`` seconds."""
-    call()
-    synchronize()
-    start = time.perf_counter()
-    call()
-    synchronize()
-    once = time.perf_counter() - start
-    if not GPU:
-        return round(1e3 * once, 4)
-    times = []
-    for _ in range(max(3, min(repeats, int(most / once)))):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        call()
-        last.record()
-        torch.cuda.synchronize()
-        times.append(first.elapsed_time(last))
-    return round(statistics.median(times), 4)
-
-
-def mebibytes(call: Callable[[], Any]) -> float:
-    """Measure the peak MiB of a call beyond what was allocated before."""
-    if not GPU:
-        return 0.0
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)
+def milliseconds(call: Callable[[], Any], most: float = 1.0) -> float:
+    """Measure the median ms of a call on the device; a rehearsal measures one call."""
+    return round(testing.milliseconds(call, most) if GPU else testing.milliseconds(call, 0, 1), 4)
 
 
 def times(call: Callable[[], Any], most: float = 0.5) -> dict[str, float]:
     """Measure a call: ms that it takes, ms that the device works for it, kernels that it launches, and peak MiB."""
-    ms, mib = milliseconds(call, most=most), mebibytes(call)
+    ms, mib = milliseconds(call, most), round(testing.mebibytes(call, DEVICE), 1) if GPU else 0.0
     activities = torch.profiler.ProfilerActivity
     with torch.profiler.profile(activities=[activities.CUDA if GPU else activities.CPU]) as profiler:
         call()
-        synchronize()
+        testing.synchronize()
     events = [event for event in profiler.key_averages() if event.device_type.name == DEVICE.upper()]
     spent = sum(event.self_device_time_total if GPU else event.self_cpu_time_total for event in events)
     return {'ms': ms, 'device_ms': round(spent / 1e3, 4), 'launches': sum(event.count for event in events), 'mib': mib}
-
-
-def synchronize() -> None:
-    if GPU:
-        torch.cuda.synchronize()

@@ -1,7 +1,6 @@
 """The parts layers, ops and flex: times and memory beside alternatives."""
 
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -10,17 +9,12 @@ import layers as benchmark  # tools/benchmarks
 import torch
 from findings import DEVICE, GPU, SMALL, guarded, record, run_groups, times
 from torch import Tensor, nn
-from workloads import BOTH, WORKLOADS, Call, Workload, bi_nl_calls
+from workloads import WORKLOADS, Call, Workload, bi_nl_calls
 
 from mmattn import layers
-from mmattn.ops import dispatch
-from mmattn.ops.gpu import check_gpu
+from mmattn.ops import dispatch, testing
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32)
-
-
-def no_grad(function: Callable[[], Any]) -> Callable[[], Any]:
-    return torch.no_grad()(function)
 
 
 def run_layers(seconds: float) -> None:
@@ -54,16 +48,14 @@ def _layers(comparison: str) -> None:
                 with torch.autocast(DEVICE, dtype) if dtype else nullcontext():
                     return layer(x)
 
-            def both(forward: Callable = forward, layer: nn.Module = layer) -> Any:
-                return torch.autograd.grad(forward().sum(), [x, *layer.parameters()], allow_unused=True)
-
+            passes = testing.passes(forward, [x, *layer.parameters()])
             backends = ['auto'] if title == stock else ['auto', 'composition']
             if title == 'BA' and GPU:  # the table selects CUDA kernels
                 backends.append('local_attention=triton')
             for backend in backends:
                 fields = {'comparison': comparison, 'title': title, 'backend': backend, 'mode': mode}
                 with guarded('layers', **fields), dispatch.backend(backend):
-                    for pass_, call in (('forward', no_grad(forward)), (BOTH, both)):
+                    for pass_, call in passes.items():
                         record('layers', **fields, **{'pass': pass_}, **times(call))
 
 
@@ -97,31 +89,22 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
     with guarded('ops', workload=name, dtype=dtype):
         torch.manual_seed(0)
         work = build(name, dtype)
-        titles = ['composition', *check_gpu.kernels_of(operator, torch.device(DEVICE))]
+        titles = ['composition', *testing.kernels_of(operator, torch.device(DEVICE))]
         if SMALL and operator == 'local_attention':  # 17×17 positions take Triton's interpreter minutes
             titles = [title for title in titles if title != 'triton']
-        calls = {title: (f'{operator}={title}', work.ours) for title in titles}
+        calls = {title: (title, work.ours) for title in titles}
         calls |= {peer: ('auto', call) for peer, call in work.peers.items() if peer != 'FlexAttention'}
-        for title, (backend, call) in calls.items():
-            _time_call({'workload': name, 'dtype': dtype, 'title': title}, backend, call)
+        for title, (implementation, call) in calls.items():
+            _time_call(operator, {'workload': name, 'dtype': dtype, 'title': title}, implementation, call)
 
 
-def _time_call(fields: dict[str, Any], backend: str, call: Call) -> None:
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(call.function(*call.inputs).sum(), call.inputs)
-
-    forward = no_grad(partial(call.function, *call.inputs))
-    with guarded('ops', **fields), dispatch.backend(backend):
-        try:
-            with dispatch.kernels_run() as kernels:
-                forward()
-        except RuntimeError as error:
-            if 'has no kernel for these tensors' not in str(error):
-                raise
-        if fields['title'] in ('native', 'triton') and not kernels:
+def _time_call(operator: str, fields: dict[str, Any], implementation: str, call: Call) -> None:
+    functions = call.functions()
+    with guarded('ops', **fields):
+        if testing.run_by(implementation, operator, functions[testing.FORWARD], has_backward=False) is None:
             return
-        for pass_, function in (('forward', forward), (BOTH, both)):
-            if pass_ in call.passes:
+        with dispatch.backend(f'{operator}={implementation}'):
+            for pass_, function in functions.items():
                 record('ops', **fields, **{'pass': pass_}, **times(function))
 
 
@@ -133,16 +116,10 @@ def run_flex(seconds: float) -> None:
 def _flex(dtype: torch.dtype) -> None:
     call = bi_nl_calls(*((5, 16, 3) if SMALL else (97, 256, 31)), dtype, DEVICE)[1]['FlexAttention']
     *inputs, outside = call.inputs
-    forward = partial(call.function, *inputs, outside.detach())
-
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(forward().sum(), inputs)
-
+    call.function, call.inputs = partial(call.function, outside=outside.detach()), inputs
     # A rehearsal generates no code.
     with torch.compiler.set_stance('force_eager') if SMALL else nullcontext():
-        for pass_, measured in (('forward', no_grad(forward)), (BOTH, both)):
-            if pass_ not in call.passes:
-                continue
+        for pass_, measured in call.functions().items():
             with guarded('flex', dtype=dtype, **{'pass': pass_}):
                 start = time.monotonic()
                 measured()

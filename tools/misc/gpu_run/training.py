@@ -11,7 +11,7 @@ import alternatives  # tools/benchmarks
 import mmseg.models.decode_heads.cc_head as cc_head
 import numpy as np
 import torch
-from findings import DEVICE, GPU, SMALL, guarded, record, run_groups, synchronize, times
+from findings import DEVICE, GPU, SMALL, guarded, record, run_groups, times
 from mmengine.config import Config
 from mmengine.dataset import InfiniteSampler, pseudo_collate
 from mmengine.hooks import Hook
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mmattn import layers
 from mmattn.engine import enable_amp, log_operators, prepare_for_cpu
-from mmattn.ops import dispatch
+from mmattn.ops import dispatch, testing
 from mmattn.utils import config_path
 
 SEGMENTATION = ((769, 769), 2)  # size of the images, and of a batch
@@ -90,11 +90,11 @@ class Watch(Hook):
         self.losses: list[float] = []
 
     def before_train_iter(self, *_: Any, **__: Any) -> None:
-        synchronize()
+        testing.synchronize()
         self.start = time.perf_counter()
 
     def after_train_iter(self, *_: Any, outputs: Any = None, **__: Any) -> None:
-        synchronize()
+        testing.synchronize()
         self.times.append(1e3 * (time.perf_counter() - self.start))
         self.losses.append(outputs['loss'].item())
 
@@ -199,10 +199,15 @@ def _capture(name: str) -> None:
     layer.to(DEVICE)
     x.requires_grad_()
 
-    def step(call: Callable[..., Tensor] = layer) -> list[Tensor | None]:
+    wanted = dict(x=x, **dict(layer.named_parameters()))
+
+    def step(call: Callable[..., Tensor] = layer) -> dict[str, Tensor]:
         out = call(x, **more)
-        grads = torch.autograd.grad(out.square().mean(), [x, *layer.parameters()], allow_unused=True)
-        return [out.detach(), *grads]
+        grads = torch.autograd.grad(out.square().mean(), [*wanted.values()], allow_unused=True)
+        return {name: y for name, y in zip(('output', *wanted), (out.detach(), *grads)) if y is not None}
+
+    def difference(actual: dict[str, Tensor]) -> float:
+        return max(testing.differences(actual, expected).values())
 
     with guarded('capture', layer=name, how='eager'):
         expected = step()
@@ -219,19 +224,12 @@ def _capture(name: str) -> None:
                 actual = step()
             graph.replay()
             torch.cuda.synchronize()
-            error = difference(actual, expected)
+            error = difference(actual)
             record('capture', layer=name, how='graph', ok=error < 1e-3, off=error, **times(graph.replay))
     with guarded('capture', layer=name, how='compile'):
         start = time.monotonic()
         # A rehearsal traces the graphs, but generates no code of them.
         compiled = torch.compile(layer, dynamic=False, fullgraph=True, backend='eager' if SMALL else 'inductor')
-        error = difference(step(compiled), expected)
+        error = difference(step(compiled))
         fields = {'compile_s': round(time.monotonic() - start, 1), **times(lambda: step(compiled))}
         record('capture', layer=name, how='compile', ok=error < 1e-2, off=error, **fields)
-
-
-def difference(actual: list[Tensor | None], expected: list[Tensor | None]) -> float:
-    """Compute the largest norm of a difference, relative to its tensor, or to 1 % of the largest one."""
-    pairs = [(a, b) for a, b in zip(actual, expected) if a is not None and b is not None]
-    least = 1e-2 * max(b.norm().item() for _, b in pairs)  # some gradients vanish but for rounding
-    return max(((a - b).norm() / b.norm().clamp(min=least)).item() for a, b in pairs)

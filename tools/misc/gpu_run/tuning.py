@@ -10,9 +10,7 @@ import torch
 from correctness import bi_nl
 from findings import DEVICE, GPU, SMALL, WORKERS, guarded, milliseconds, record, run_groups
 
-from mmattn.ops import dispatch
-from mmattn.ops.gpu import check_gpu
-from mmattn.ops.gpu.cases import Case, Draw
+from mmattn.ops import dispatch, testing
 
 DTYPE = torch.bfloat16 if GPU else torch.float32  # the interpreter's products of bfloat16 are wrong
 CHANNELS = (16,) if SMALL else (256, 128, 64)
@@ -66,15 +64,14 @@ def configured(keys_as_rows: bool, config: tuple[int, ...]) -> Iterator[None]:
 def _wrong(group: Group) -> str:
     """Say what is wrong with the kernels in a configuration, or return ''."""
     channels, *configuration = group
-    draw, side = Draw(DEVICE), COMPARED_SIDE
-    tensors = draw.operands((1, 1), (side, side), (channels, channels))
-    tensors |= {'window_bias': draw(1, 1, side, side, WINDOW**2), 'outside_bias': draw(1, 1, side, side)}
-    case = Case('', tensors, {'window_size': WINDOW})
+    size, options = (COMPARED_SIDE,) * 2, dict(channels=channels, value_channels=channels, window_size=WINDOW)
+    call = testing.make('global_attention', size, *testing.WINDOW, **options)
+    call.tensors = testing.each(call.tensors, lambda x: x.to(DEVICE))
     with configured(*configuration):
-        ran, errors = check_gpu.compare('global_attention', case, DTYPE, 'triton')
-        if ran:
-            return '; '.join(errors)
-        return dispatch.failure('global_attention') or 'did not run'
+        errors = testing.errors(call, DTYPE, 'triton')
+        if errors is None:
+            return dispatch.failure('global_attention') or 'did not run'
+        return '; '.join(f'{name} differs by {x:.3g} times the tolerance' for name, x in errors.items() if x > 1)
 
 
 def _fields(group: Group) -> dict[str, Any]:
@@ -107,7 +104,7 @@ def _kernel_times(channels: int, *configuration: Any) -> dict[str, float]:
     call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, DTYPE)
     with configured(*configuration):
         with mock.patch.object(launch, 'launch', spy):
-            torch.autograd.grad(call(*tensors).sum(), tensors)
+            testing.evaluate(call, tensors)
         return {name: graph_milliseconds(function) for name, function in calls.items()}
 
 
