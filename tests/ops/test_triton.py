@@ -110,10 +110,8 @@ def evaluate_all(path):
 
     triton_kernels.speed_up_interpreter()
     found = {}
-    test_masked_keys.CALLS['local_attention'] = lambda: (
-        test_masked_keys.operands((3, 5)),
-        dict(kernel_size=3, return_lse=True),
-    )
+    small = functools.partial(test_masked_keys.call, 'local_attention', (3, 5), kernel_size=3, return_lse=True)
+    test_masked_keys.CALLS['local_attention'] = small
     for way in WAYS.values():
         dtype, launch.KEYS_AS_ROWS = way
         for name, (tensors, settings) in CASES.items():
