@@ -111,8 +111,8 @@ class Operator(Generic[Arguments]):
         outputs = ', '.join(['Tensor'] * max(len(kept), len(differentiable)))
         signature = f'({schema(arguments)}) -> {f"({outputs})" if "," in outputs else outputs}'
         derivative = f'({", ".join(leading)}, {schema(arguments, defaults=False)}, bool[] needed) -> Tensor[]'
-        self._define(name, signature, self.fake)
-        self._define(f'{name}_backward', derivative, self.fake_backward)
+        self._define(name, signature, self.fake, self.compute)
+        self._define(f'{name}_backward', derivative, self.fake_backward, self.compute_backward)
         dispatch.OPERATORS[name] = self
         self.run = getattr(torch.ops.mmattn, name).default
         autograd.register(name, len(differentiable))
@@ -145,9 +145,10 @@ class Operator(Generic[Arguments]):
         tensors = zip(list_tensors(call.arguments), call.needed)
         return [torch.empty_like(x, memory_format=self._layout) for x, needed in tensors if needed]
 
-    @staticmethod
-    def _define(name: str, signature: str, fake: Callable) -> None:
+    def _define(self, name: str, signature: str, fake: Callable, compute: Callable) -> None:
         def run(*operands: Any) -> Any:
+            if self.implementations == ('reference',):  # nothing to choose from
+                return compute('reference', operands)
             return dispatch.run(name, operands)
 
         def run_strided(*operands: Any) -> Any:

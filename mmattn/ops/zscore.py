@@ -19,7 +19,7 @@ from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .operator import Operator
 from .tables import kept
-from .window_bias import outside_logits, window_keys
+from .window_bias import window_keys
 
 EPS = 1e-5  # added to the variance
 CACHE_BYTES = 2**21  # of a slice of biases on a CPU, which stays in the cache
@@ -185,11 +185,11 @@ def _forward(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     # The outputs are no views, because autograd forbids in-place changes of views.
     outputs = _fake(a)
     dtype = outputs[0].dtype
-    outside = None if a.outside_bias is None else a.outside_bias.flatten(2)
+    outside = None if a.outside_bias is None else a.outside_bias.flatten(2).to(dtype)
     out, out_outside, rstd = outputs[0].flatten(2, -2), outputs[1].flatten(2), outputs[2].flatten(2)
     for rows, (missing, inside, outer, none), keys in _slices(a):
         x = window[:, :, rows].to(dtype)
-        v = outside_logits(x, None if outside is None else outside[:, :, rows], a.outside_value)
+        v = x.new_full(x.shape[:-1], a.outside_value) if outside is None else outside[:, :, rows]
         # Two passes, relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0.
         middle = x.masked_fill(missing, 0).sum(-1) / inside
         x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows]).masked_fill_(missing, 0)
