@@ -124,6 +124,7 @@ def test_best_score_is_that_of_the_best_answer():
             ['cat'] * 10,
             ['red'] * 10,
             ['two'] * 10,
+            ['cat'] * 4 + ['bird'] * 6,  # none is in the list
             ['red'],
             ['Red'],
         ):
