@@ -16,6 +16,22 @@ from . import interpreted
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
 
 
+UNIT = 8  # numbers of 16 bit in the longest load
+
+
+class Map(NamedTuple):
+    """A tensor ``(batch, heads, *positions, channels)`` in memory. Strides but the last are in ``unit`` elements."""
+
+    data: Tensor
+    batch: int
+    head: int
+    plane: int  # missing axes of positions come first, with a stride of 0
+    row: int
+    column: int
+    channel: int
+    unit: tl.constexpr  # the compiler loads so many channels at once
+
+
 class Table(NamedTuple):
     """Position biases ``(batch, heads, queries, entries)`` in memory, with their strides."""
 
@@ -48,6 +64,52 @@ decode: Any = tl.core.builtin(_decode) if not interpreted() else lambda x: x
 
 
 @triton.jit
+def point(call, x, map, plane, row, column):
+    """Point to the first channel of positions of a :class:`Map`."""
+    head = map // call.heads * x.batch + map % call.heads * x.head
+    return x.data + (head + (plane * x.plane + row * x.row + column * x.column)) * x.unit
+
+
+@triton.jit
+def load_channels(x, to, there, channels, WIDTH: tl.constexpr):
+    """Load the channels of a :class:`Map` at positions, ``(len(to), WIDTH)``. What is not there is 0."""
+    at = tl.arange(0, WIDTH)
+    places = to[:, None] + at[None, :] * x.channel
+    return tl.load(places, mask=there[:, None] & (at < channels)[None, :], other=0.0)
+
+
+@triton.jit
+def store_channels(x, to, there, channels, rows, WIDTH: tl.constexpr):
+    """Store the channels of positions in the dtype of the :class:`Map`."""
+    at = tl.arange(0, WIDTH)
+    places = to[:, None] + at[None, :] * x.channel
+    tl.store(places, rows.to(x.data.dtype.element_ty), mask=there[:, None] & (at < channels)[None, :])
+
+
+@triton.jit
+def rescale(peak, highest):
+    """Return what logits are reduced by, and the factor of the sums so far, as the largest one rises to ``highest``."""
+    zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
+    return zero, tl.exp2(peak - zero)
+
+
+@triton.jit
+def add_tile(acc, peak, total, x, value):
+    """Add a tile of logits ``x`` (queries × keys, times log₂ e), and its values, to the sums of the online softmax."""
+    highest = tl.maximum(peak, tl.max(x, 1))
+    zero, factor = rescale(peak, highest)
+    weights = tl.exp2(x - zero[:, None])
+    return tl.dot(weights.to(value.dtype), value, acc * factor[:, None]), highest, total * factor + tl.sum(weights, 1)
+
+
+@triton.jit
+def finish(acc, peak, total):
+    """Compute outputs and log-sum-exps from the sums of the online softmax."""
+    some = tl.where(total == 0, 1.0, total)
+    return acc / some[:, None], tl.where(total == 0, float('-inf'), (peak + tl.log2(some)) / LOG2E)
+
+
+@triton.jit
 def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr):
     """Load rows ``(len(numbers), WIDTH)`` of a map. Missing rows and channels are 0."""
     at = tl.arange(0, WIDTH)
@@ -73,6 +135,17 @@ def point_to_map(call, table, map):
 def rows(x: Tensor) -> Tensor:
     """View ``(batch, heads, *positions, channels)`` as contiguous ``(maps, positions, channels)``."""
     return x.flatten(2, -2).flatten(0, 1).contiguous()
+
+
+def describe(x: Tensor | None) -> Any:
+    """Describe a map, without a copy. Returns a :class:`Map`, or None for None."""
+    if x is None:
+        return None
+    *strides, channel = x.stride()
+    is_aligned = channel == 1 and all(stride % UNIT == 0 for n, stride in zip(x.shape, strides) if n > 1)
+    unit = UNIT if is_aligned else 1
+    batch, head, *positions = (stride // unit for stride in strides)
+    return Map(x, batch, head, *[0, 0][len(positions) - 1 :], *positions, channel, tl.constexpr(unit))
 
 
 def table(x: Tensor | None) -> Table | None:

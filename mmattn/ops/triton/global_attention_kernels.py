@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import LOG2E, decode, load_rows, store_rows
+from .blocks import LOG2E, add_tile, decode, finish, load_rows, store_rows
 from .global_attention_logits import compute_logits, find_entries, load_outside, strip
 
 
@@ -35,13 +35,7 @@ def attend(
     key, value = load_keys(call, map, keys, D, DV)
     product = tl.dot(query, key.T)
     x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 1)
-    highest = tl.maximum(peak, tl.max(x, 1))
-    zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
-    weights = tl.exp2(x - zero[:, None])
-    factor = tl.exp2(peak - zero)
-    total = total * factor + tl.sum(weights, 1)
-    acc = tl.dot(weights.to(value.dtype), value, acc * factor[:, None])
-    return acc, highest, total
+    return add_tile(acc, peak, total, x, value)
 
 
 @triton.jit
@@ -76,9 +70,8 @@ def forward_kernel(
         acc, peak, total = attend(
             call, query, outside, acc, peak, total, map, queries, keys, False, D, DV, CAUSAL, DIMS
         )
-    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+    acc, log = finish(acc, peak, total)
     store_rows(out, map, queries, call.queries, call.value_channels, acc, DV)
-    log = tl.where(total == 0, float('-inf'), (peak + tl.log2(tl.where(total == 0, 1.0, total))) / LOG2E)
     tl.store(lse + map * call.queries + queries, log, mask=queries < call.queries)
 
 

@@ -15,24 +15,12 @@ from torch import Tensor
 
 from ..local_attention import LocalArguments
 from . import launch
-from .blocks import gradients_like, supports_tensors
+from .blocks import describe, gradients_like, supports_tensors
 from .launch import Config, width
-from .local_attention_kernels import Call, Gradient, Map, local_forward, local_key_gradients, local_query_gradients
+from .local_attention_kernels import Call, Gradient, local_forward, local_key_gradients, local_query_gradients
 
 MOST_CHANNELS = 256  # the sums of a position stay in registers
 LEAST_COLUMNS = 32  # of a map in whose rows the lanes of a warp read adjacent positions
-UNIT = 8  # numbers of 16 bit in the longest load
-
-
-def describe(x: Tensor | None) -> Any:
-    """Describe a map, without a copy. Returns a :class:`Map`, or None for None."""
-    if x is None:
-        return None
-    *strides, channel = x.stride()
-    is_aligned = channel == 1 and all(stride % UNIT == 0 for n, stride in zip(x.shape, strides) if n > 1)
-    unit = UNIT if is_aligned else 1
-    batch, head, row, column = (stride // unit for stride in strides)
-    return Map(x, batch, head, row, column, channel, tl.constexpr(unit))
 
 
 def run(kernel: Any, args: LocalArguments, *arguments: Any) -> None:

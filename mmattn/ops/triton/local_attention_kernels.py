@@ -12,19 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import LOG2E, decode
-
-
-class Map(NamedTuple):
-    """A tensor ``(batch, heads, H, W, channels)`` in memory, with its strides, in ``unit`` elements but the last."""
-
-    data: Tensor
-    batch: int
-    head: int
-    row: int
-    column: int
-    channel: int
-    unit: tl.constexpr  # the compiler loads so many channels at once
+from .blocks import LOG2E, Map, decode, finish, load_channels, point, rescale, store_channels
 
 
 class Call(NamedTuple):
@@ -98,26 +86,9 @@ def attended(call, map, row, column, there):
 
 
 @triton.jit
-def point(call, x, map, row, column):
-    """Point to the first channel of positions."""
-    plane = map // call.heads * x.batch + map % call.heads * x.head
-    return x.data + (plane + (row * x.row + column * x.column)) * x.unit
-
-
-@triton.jit
 def load(call, x, map, row, column, there, channels, WIDTH: tl.constexpr):
     """Load the channels of positions, ``(len(row), WIDTH)``, in float32. What is not there is 0."""
-    at = tl.arange(0, WIDTH)
-    to = point(call, x, map, row, column)[:, None] + at[None, :] * x.channel
-    return tl.load(to, mask=there[:, None] & (at < channels)[None, :], other=0.0).to(tl.float32)
-
-
-@triton.jit
-def store(call, x, map, row, column, there, channels, rows, WIDTH: tl.constexpr):
-    """Store the channels of positions in the dtype of the tensor."""
-    at = tl.arange(0, WIDTH)
-    to = point(call, x, map, row, column)[:, None] + at[None, :] * x.channel
-    tl.store(to, rows.to(x.data.dtype.element_ty), mask=there[:, None] & (at < channels)[None, :])
+    return load_channels(x, point(call, x, map, 0, row, column), there, channels, WIDTH).to(tl.float32)
 
 
 @triton.jit
@@ -127,7 +98,8 @@ def logits(call, query, key, map, row, column, entry, pairs):
     if call.query is not None:
         x = tl.sum(query * key, 1) * (call.scale * LOG2E)
     if call.window is not None:
-        bias = tl.load(point(call, call.window, map, row, column) + entry * call.window.channel, mask=pairs, other=0.0)
+        to = point(call, call.window, map, 0, row, column) + entry * call.window.channel
+        bias = tl.load(to, mask=pairs, other=0.0)
         x += bias.to(tl.float32) * LOG2E
     return tl.where(pairs, x, float('-inf'))
 
@@ -136,8 +108,8 @@ def logits(call, query, key, map, row, column, entry, pairs):
 def accumulate(peak, x):
     """Return the largest logit so far, the weights of ``x`` relative to it, and the factor of the sums so far."""
     highest = tl.maximum(peak, x)
-    zero = tl.where(highest == float('-inf'), 0.0, highest)
-    return highest, tl.exp2(x - zero), tl.exp2(peak - zero)
+    zero, factor = rescale(peak, highest)
+    return highest, tl.exp2(x - zero), factor
 
 
 @triton.jit
@@ -176,9 +148,8 @@ def local_forward(call, out, lse, D: tl.constexpr, DV: tl.constexpr, OWN: tl.con
         peak, weights, factor = accumulate(peak, x)
         total = total * factor + weights
         acc = acc * factor[:, None] + weights[:, None] * value
-    some = tl.where(total == 0, 1.0, total)
-    store(call, out, map, row, column, owned, call.value_channels, acc / some[:, None], DV)
-    log = tl.where(total == 0, float('-inf'), (peak + tl.log2(some)) / LOG2E)
+    rows, log = finish(acc, peak, total)
+    store_channels(out, point(call, out, map, 0, row, column), owned, call.value_channels, rows, DV)
     tl.store(lse + at, log, mask=owned)
 
 
@@ -216,10 +187,10 @@ def local_query_gradients(
         d_logits = weights * (tl.sum(grad * value, 1) - along)
         acc += d_logits[:, None] * key
         if d_window is not None:
-            to = point(call, d_window, map, row, column) + entry * d_window.channel
+            to = point(call, d_window, map, 0, row, column) + entry * d_window.channel
             tl.store(to, d_logits.to(d_window.data.dtype.element_ty), mask=owned)
     if d_query is not None:
-        store(call, d_query, map, row, column, owned, call.channels, acc * call.scale, D)
+        store_channels(d_query, point(call, d_query, map, 0, row, column), owned, call.channels, acc * call.scale, D)
 
 
 @triton.jit
@@ -251,6 +222,6 @@ def local_key_gradients(call, upstream, d_key, d_value, D: tl.constexpr, DV: tl.
             d_logits = weights * (tl.sum(grad * value, 1) - along)
             key_sum += d_logits[:, None] * query
     if d_value is not None:
-        store(call, d_value, map, row, column, owned, call.value_channels, value_sum, DV)
+        store_channels(d_value, point(call, d_value, map, 0, row, column), owned, call.value_channels, value_sum, DV)
     if d_key is not None:
-        store(call, d_key, map, row, column, owned, call.channels, key_sum * call.scale, D)
+        store_channels(d_key, point(call, d_key, map, 0, row, column), owned, call.channels, key_sum * call.scale, D)
