@@ -75,8 +75,9 @@ from reproduction.protocol import Protocol, data_sets, fitting_data
 from reproduction.rehearsal import rehearse
 from reproduction.report import markdown
 from reproduction.reproduce import Scope, reproduce
+from reproduction.rows import Row
 from reproduction.runs import cores
-from reproduction.tables import Row, add_variant, read_tables
+from reproduction.tables import add_variant, read_tables
 from reproduction.task import NoTruthError, ProtocolError
 from reproduction.untrained import UNTRAINED
 

@@ -21,8 +21,8 @@ from mmattn.utils.files import write_text
 from .backbone import check_weights
 from .names import FIRST_LINE, results_key, run_name
 from .protocol import Protocol, adapt, choose, deviations, is_own, shipped
+from .rows import Row
 from .source import Difference, differences
-from .tables import Row
 from .task import NoTruthError, ProtocolError, find_metrics, input_size
 
 

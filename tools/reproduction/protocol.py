@@ -23,7 +23,7 @@ from mmattn.utils.faults import FaultsError
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
 from .folds import Fold, use_fold
-from .tables import Row
+from .rows import Row
 from .task import (
     SENTENCE_TASKS,
     UNITS,

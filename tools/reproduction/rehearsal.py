@@ -31,9 +31,9 @@ from . import rehearsal_data
 from .plan import check_data, plan, source_words, write_configs
 from .protocol import Protocol, adapt, shipped, small_network
 from .reproduce import Machine, Scope, make_run, reproduce, train_stages
+from .rows import Row
 from .runs import FORK, call
 from .store import Store
-from .tables import Row
 from .task import METRICS as METRIC_NAMES
 
 TINY = Protocol(tiny=True)

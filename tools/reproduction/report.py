@@ -8,8 +8,8 @@ from mmattn.utils.files import write_text
 
 from .plots import by_number, plot, plot_contrasts, plot_costs, plot_curves, plot_numbers
 from .results import Difference, Measured, Setup, compare, deviation, difference, differences
+from .rows import Row
 from .store import Store
-from .tables import Row
 from .task import ProtocolError
 
 

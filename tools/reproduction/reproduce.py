@@ -20,9 +20,9 @@ from .plan import Method, check_backbones, check_data, follows_source, plan, sou
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
 from .results import Measured, Result, Setup, pool
+from .rows import Row
 from .runs import Run, call, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
-from .tables import Row
 from .task import UNITS, ProtocolError, find_metrics, has_own_test, input_words, length, writes_samples
 from .units import check_units, score_by_unit
 from .untrained import check_untrained, test_untrained

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from .tables import Row
+from .rows import Row
 
 # The score of a sample: a number, or numerators and denominators that are added over samples.
 Score = float | Sequence[float]

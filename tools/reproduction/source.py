@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, OPTIMIZERS, Registry
@@ -23,10 +23,8 @@ from mmengine.registry import DATASETS, MODELS, OPTIMIZERS, Registry
 from mmattn.utils import complexity
 from mmattn.utils.component_type import component_class, type_name
 
+from .rows import Row
 from .task import has_own_test
-
-if TYPE_CHECKING:
-    from .tables import Row
 
 NOT_STATED = 'not stated'
 AUGMENTATIONS = {  # by the end of a transform's type
@@ -51,7 +49,7 @@ SCHEDULES = {
 
 
 def _entries(
-    collections: Iterable[Mapping[str, Any]], kind: str, row: 'Row', stage: int | None = None
+    collections: Iterable[Mapping[str, Any]], kind: str, row: Row, stage: int | None = None
 ) -> Iterator[Mapping[str, Any]]:
     for collection in collections:
         for entry in collection.get(kind, ()):
@@ -65,7 +63,7 @@ def _entries(
                 yield entry
 
 
-def settings(collections: Iterable[Mapping[str, Any]], row: 'Row', stage: int) -> dict[str, Any]:
+def settings(collections: Iterable[Mapping[str, Any]], row: Row, stage: int) -> dict[str, Any]:
     """Return what the source states about a stage of a row."""
     stated: dict[str, Any] = {}
     for entry in _entries(collections, 'Source', row, stage):
@@ -78,7 +76,7 @@ def deviation_text(entry: Mapping[str, str]) -> str:
     return f'{entry["Text"]} ({entry["Place"]})'
 
 
-def deviations(collections: Iterable[Mapping[str, Any]], row: 'Row') -> dict[str, str]:
+def deviations(collections: Iterable[Mapping[str, Any]], row: Row) -> dict[str, str]:
     """Return the deviations of a row in words, and the pattern of an option without which each holds, or ''."""
     return {deviation_text(entry): entry.get('Unless', '') for entry in _entries(collections, 'Deviations', row)}
 
@@ -90,7 +88,7 @@ class Difference(NamedTuple):
     is_stated: bool  # False: the source does not state the setting
 
 
-def differences(row: 'Row', shipped: Iterable[Config]) -> list[Difference]:
+def differences(row: Row, shipped: Iterable[Config]) -> list[Difference]:
     """Return the settings of a row that differ from its source, those that the source does not state, and deviations.
 
     What a stage has otherwise than another stage ends with its number. Settings of the test are of the last stage.
@@ -144,11 +142,11 @@ def _text(value: Any) -> str:
     return f'{value:,}' if isinstance(value, int) else f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _at(path: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
+def _at(path: str, default: Any = None) -> Callable[[Config, Row], Any]:
     """Return a reader of the setting at a path, such as ``train_cfg.max_epochs``."""
     *parents, last = path.split('.')
 
-    def read(cfg: Config, row: 'Row') -> Any:
+    def read(cfg: Config, row: Row) -> Any:
         for key in parents:
             cfg = cfg.get(key) or {}
         return cfg.get(last, default)
@@ -156,10 +154,10 @@ def _at(path: str, default: Any = None) -> Callable[[Config, 'Row'], Any]:
     return read
 
 
-def _option(path: str, registry: Registry, key: str) -> Callable[[Config, 'Row'], Any]:
+def _option(path: str, registry: Registry, key: str) -> Callable[[Config, Row], Any]:
     """Return a reader of an option of the component at a path: the config's value, or else the default of its class."""
 
-    def read(cfg: Config, row: 'Row') -> Any:
+    def read(cfg: Config, row: Row) -> Any:
         part = _at(path)(cfg, row)
         if key in part:
             return part[key]
@@ -171,10 +169,10 @@ def _option(path: str, registry: Registry, key: str) -> Callable[[Config, 'Row']
     return read
 
 
-def _model(*keys: str) -> Callable[[Config, 'Row'], Any]:
+def _model(*keys: str) -> Callable[[Config, Row], Any]:
     """Return a reader of the first of some keys that a model has at its top, or in a part of it."""
 
-    def read(cfg: Config, row: 'Row') -> Any:
+    def read(cfg: Config, row: Row) -> Any:
         for key in keys:
             for part in complexity.dicts(cfg.model):
                 if key in part:
@@ -184,24 +182,24 @@ def _model(*keys: str) -> Callable[[Config, 'Row'], Any]:
     return read
 
 
-def _transform(key: str) -> Callable[[Config, 'Row'], Any]:
-    def read(cfg: Config, row: 'Row') -> Any:
+def _transform(key: str) -> Callable[[Config, Row], Any]:
+    def read(cfg: Config, row: Row) -> Any:
         values = (part[key] for part in complexity.dicts(cfg.train_dataloader.dataset) if key in part)
         return next(values, None)
 
     return read
 
 
-def _last_scheduler(key: str) -> Callable[[Config, 'Row'], Any]:
+def _last_scheduler(key: str) -> Callable[[Config, Row], Any]:
     return lambda cfg, row: cfg.param_scheduler[-1].get(key) if cfg.get('param_scheduler') else None
 
 
-def _schedule(cfg: Config, row: 'Row') -> str:
+def _schedule(cfg: Config, row: Row) -> str:
     kind = cfg.param_scheduler[-1].type.removeprefix('mmattn.') if cfg.get('param_scheduler') else 'ConstantLR'
     return SCHEDULES.get(kind, kind)
 
 
-def _warm_up(cfg: Config, row: 'Row') -> Any:
+def _warm_up(cfg: Config, row: Row) -> Any:
     counts = cfg.optim_wrapper.get('accumulative_counts', 1)
     for scheduler in cfg.get('param_scheduler') or ():
         by_epoch = scheduler.get('by_epoch', True)
@@ -211,22 +209,22 @@ def _warm_up(cfg: Config, row: 'Row') -> Any:
     return 'none'
 
 
-def _updates(cfg: Config, row: 'Row') -> Any:
+def _updates(cfg: Config, row: Row) -> Any:
     """Return the number of updates; of a training by epochs, None."""
     counts = cfg.optim_wrapper.get('accumulative_counts', 1)
     return cfg.train_cfg.max_iters // counts if 'max_iters' in cfg.train_cfg else None
 
 
-def _batch(cfg: Config, row: 'Row') -> int:
+def _batch(cfg: Config, row: Row) -> int:
     return row.batch_size * cfg.optim_wrapper.get('accumulative_counts', 1)
 
 
-def _pairs(cfg: Config, row: 'Row') -> int:
+def _pairs(cfg: Config, row: Row) -> int:
     """Return the number of images times captions in a batch."""
     return _batch(cfg, row) * _caption('captions_per_image')(cfg, row)
 
 
-def _augmentation(cfg: Config, row: 'Row') -> list[str]:
+def _augmentation(cfg: Config, row: Row) -> list[str]:
     """Return what the transforms change, in words; of an unknown transform, its type."""
     kinds = set()
     for part in complexity.dicts(cfg.train_dataloader.dataset.get('pipeline', [])):
@@ -237,7 +235,7 @@ def _augmentation(cfg: Config, row: 'Row') -> list[str]:
     return sorted(kinds)
 
 
-def _questions(cfg: Config, row: 'Row') -> Any:
+def _questions(cfg: Config, row: Row) -> Any:
     """Return the arguments of the data set, with the defaults of those that the config does not set."""
     from mmattn.language.vqa.datasets import VQADataset  # late: it imports all layers
 
@@ -248,43 +246,43 @@ def _questions(cfg: Config, row: 'Row') -> Any:
     return SimpleNamespace(**{name: dataset.get(name, default) for name, default in defaults.items()})
 
 
-def _words_of_a_question(cfg: Config, row: 'Row') -> int:
+def _words_of_a_question(cfg: Config, row: Row) -> int:
     from mmattn.language.vqa.questions import QuestionTokenizer  # late: it imports all layers
 
     longest = cfg.train_dataloader.dataset.get('max_words')
     return QuestionTokenizer([], _questions(cfg, row).tokens, longest).max_words
 
 
-def _output_stride(cfg: Config, row: 'Row') -> int:
+def _output_stride(cfg: Config, row: Row) -> int:
     return 4 * math.prod(cfg.model.backbone.strides)
 
 
-def _backbone(cfg: Config, row: 'Row') -> str:
+def _backbone(cfg: Config, row: Row) -> str:
     backbone = cfg.model.backbone
     return f'ResNet-{backbone.depth}{"-V1c" * (backbone.type == "ResNetV1c")}'
 
 
-def _normalization(cfg: Config, row: 'Row') -> Any:
+def _normalization(cfg: Config, row: Row) -> Any:
     return (cfg.model.get('decode_head', {}).get('norm_cfg') or cfg.model.backbone.get('norm_cfg') or {}).get('type')
 
 
-def _checkpoint(cfg: Config, row: 'Row') -> str:
+def _checkpoint(cfg: Config, row: Row) -> str:
     return 'best in the validation' if cfg.default_hooks.checkpoint.get('save_best') else 'last'
 
 
-def _tested_checkpoint(cfg: Config, row: 'Row') -> str:
+def _tested_checkpoint(cfg: Config, row: Row) -> str:
     """Return which checkpoint reproduce.py tests: if the validation is the test, the last."""
     own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
     return _checkpoint(cfg, row) if own_test else 'last'
 
 
-def _clip(cfg: Config, row: 'Row') -> Any:
+def _clip(cfg: Config, row: Row) -> Any:
     clip = cfg.optim_wrapper.get('clip_grad') or {}
     return clip.get('max_norm', clip.get('clip_value'))
 
 
-def _size(position: int) -> Callable[[Config, 'Row'], Any]:
-    def read(cfg: Config, row: 'Row') -> Any:
+def _size(position: int) -> Callable[[Config, Row], Any]:
+    def read(cfg: Config, row: Row) -> Any:
         from mmattn.language.translation.transformer import SIZES  # late: it imports all layers
 
         return SIZES[cfg.model.size][position]
@@ -292,7 +290,7 @@ def _size(position: int) -> Callable[[Config, 'Row'], Any]:
     return read
 
 
-def _layers(cfg: Config, row: 'Row') -> Any:
+def _layers(cfg: Config, row: Row) -> Any:
     """Return the number of layers, of the encoder where the decoder has others."""
     layers = cfg.model.get('encoder_layers')
     if isinstance(layers, list):  # a config per layer
@@ -300,7 +298,7 @@ def _layers(cfg: Config, row: 'Row') -> Any:
     return (_size(3) if 'size' in cfg.model else _model('num_layers', 'encoder_layers'))(cfg, row)
 
 
-def _caption(key: str) -> Callable[[Config, 'Row'], Any]:
+def _caption(key: str) -> Callable[[Config, Row], Any]:
     return _option('train_dataloader.dataset', DATASETS, key)
 
 
@@ -310,7 +308,7 @@ OF_ROW = (
     *('compound splitting', 'frames of a test'),
 )
 # The setting of a source, and where a config has it.
-READERS: dict[str, Callable[[Config, 'Row'], Any]] = {
+READERS: dict[str, Callable[[Config, Row], Any]] = {
     # Optimizer and schedule.
     'optimizer': lambda cfg, row: cfg.optim_wrapper.optimizer.type.removeprefix('mmattn.'),
     'learning rate': _at('optim_wrapper.optimizer.lr'),

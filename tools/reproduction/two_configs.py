@@ -25,9 +25,9 @@ from .protocol import SETTINGS, import_layers, set_validations
 from .report import rows_of_store, table
 from .reproduce import Scope, train_all
 from .results import Measured, Result, Setup, compare
+from .rows import Row
 from .runs import lock
 from .store import Store
-from .tables import Row
 from .task import BY_SAMPLE, METRICS, ProtocolError, find_metrics, find_task, length, writes_samples
 from .units import STATISTIC_NAMES
 from .verdict import Verdict
