@@ -13,7 +13,7 @@ import pytest
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.annotations import read
+from mmattn.annotations import label_studio, read, yolo
 from mmattn.annotations.layout import groups
 from mmattn.annotations.shapes import Shape
 from mmattn.utils.faults import FaultsError
@@ -278,6 +278,29 @@ def roboflow(folder, form, splits, copies=1):
                 path.write_text(json.dumps(content))
     for name in ('README.dataset.txt', 'README.roboflow.txt'):
         (folder / name).write_text('# pets > 2026\nhttps://example.org\n')
+
+
+def test_boxes_by_hand(tmp_path):
+    """YOLO's may have a confidence. Label Studio's turn around their first corner."""
+    path = tmp_path / 'a.txt'
+    path.write_text('1 0.5 0.25 0.2 0.1\n0 0.5 0.25 0.2 0.1 0.9\n')
+    shapes = yolo.shapes(path, ['cat', 'dog'], (50, 40))
+    assert [shape.label for shape in shapes] == ['dog', 'cat']
+    np.testing.assert_allclose([shape.box for shape in shapes], [(20, 8, 30, 12)] * 2)
+    path.write_text('0 0.5 0.25 0.2 0.1 0.9 0.1\n0 0.1 0.2 0.3 0.4 0.5 0.6 0.7\n')
+    with pytest.raises(ValueError, match='line 2'):
+        yolo.shapes(path, ['cat'], (50, 40))
+
+    value = dict(x=40, y=20, width=20, height=10, rectanglelabels=['dog'])
+    region = dict(original_width=50, original_height=40, type='rectanglelabels', value=value)
+    task = dict(
+        data=dict(image='a.png'), annotations=[dict(result=[region, region | {'value': value | {'rotation': 90}}])]
+    )
+    (picture,) = label_studio.pictures([task], 'a.json')
+    plain, turned = picture.shapes
+    np.testing.assert_allclose(plain.box, (20, 8, 30, 12))
+    corners = np.array(turned.polygons[0]).reshape(-1, 2)
+    np.testing.assert_allclose([corners.min(0), corners.max(0)], [(16, 8), (20, 18)], atol=1e-9)
 
 
 @pytest.mark.parametrize('form', ['coco', 'voc', 'yolo', 'darknet'])
