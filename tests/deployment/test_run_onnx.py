@@ -1,6 +1,7 @@
 """The tool without PyTorch prepares images, and resizes logits, as mmseg does."""
 
 import importlib.util
+import math
 import re
 import shutil
 import sys
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
+from mmattn.deployment.verification import _measure
 
 from .networks import config, segmentor
 
@@ -202,3 +204,15 @@ def test_what_is_no_image_is_named_without_an_object_in_memory(tmp_path):
     with pytest.raises(OSError, match=r'the image: .*Pillow') as error:
         runner.read(b'text')
     assert 'BytesIO' not in str(error.value)
+
+
+def test_the_memory_of_a_network_is_what_it_takes_beyond_its_weights():
+    """In MiB; a network with 32 MiB of weights takes 64."""
+
+    def prepare(size):
+        weights = np.ones(2**22)
+        return lambda image: np.full(size * 2**17, weights[0])[: image.size].copy()
+
+    run = _measure(prepare, 64, np.ones(3), 1)
+    np.testing.assert_array_equal(run.logits, np.ones(3))
+    assert math.isnan(run.mebibytes) or 60 < run.mebibytes < 120
