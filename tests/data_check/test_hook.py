@@ -9,6 +9,7 @@ from mmengine.model import MMDistributedDataParallel
 from mmengine.registry import DATASETS
 from torch import nn
 
+from mmattn.data_check import hook
 from mmattn.data_check.data_sets import data_sets
 from mmattn.data_check.hook import DataCheckHook
 
@@ -67,6 +68,22 @@ def test_a_hook_says_what_is_wrong_with_the_config(runner, tmp_path):
         "val_evaluator.iou_metrics: 'mIOU' (did you mean 'mIoU'?) is none of mDice, mFscore, mIoU",
         "val_dataloader.dataset.metainfo: 'CLASSES' is not read: write 'classes'",
     ]
+
+
+def test_every_process_raises_what_the_main_one_found(runner, monkeypatch):
+    sent = []
+
+    def broadcast(objects):
+        if hook.is_main_process():
+            sent.extend(objects)
+        else:
+            objects[:] = sent
+
+    monkeypatch.setattr(hook, 'broadcast_object_list', broadcast)
+    for is_main in (True, False):
+        monkeypatch.setattr(hook, 'is_main_process', lambda is_main=is_main: is_main)
+        with pytest.raises(ValueError, match='found 3 faults'):
+            Hook().before_val(runner)
 
 
 def test_a_hook_that_is_off_checks_nothing(runner, tmp_path):
