@@ -28,10 +28,11 @@ SMALL = dict(vocab_size=30, num_features=6, num_layers=2, embed_dim=16, num_head
     ],
 )
 def test_parameters(build, options, expected):
-    """The printed 18.1, 25.5, 40.2 and 54.9 M of SAN; those of the specification for ETA."""
+    """The printed 18.1, 25.5, 40.2 and 54.9 M of SAN; those of the specification for ETA. And how wide they search."""
     with torch.device('meta'):
         model = build(9488, **options)
     assert sum(p.numel() for p in model.parameters()) == expected
+    assert model.test_cfg['beam'] == (5 if build is ETACaptioner else 3)
 
 
 def images(count=3, attributes=(3, 0, 2)):
