@@ -258,7 +258,7 @@ def _flops(a: LocalArguments, backward: bool) -> int:
     flops = attention_flops((*value[:-1], 0 if a.query is None else a.query.shape[-1]), value, keys, backward)
     if a.query is None:
         return flops
-    refining = attention_flops(a.query.shape, a.query.shape, keys, False)
+    refining = attention_flops(a.query.shape, a.query.shape, keys, backward=False)
     return flops + (a.iterations - 1) * (3 if backward else 1) * refining
 
 

@@ -8,7 +8,7 @@ one object. A translation model reads one sentence and computes the logits of on
 search. A captioning model does the same with one image. A question-answering model reads one question about one image.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -155,25 +155,25 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
     except DataDependentOutputException:  # a constructor reads numbers from a tensor, for example rates of drop paths
         counted = _build(cfg).get_submodule(module)
     with shapes:
-        x = torch.empty(1, *shape)
+        x, sides = torch.empty(1, *shape), shape[-2:]
+
+        def describe() -> None:
+            for part, model in zip(getattr(counted, 'members', [counted]), models):
+                _describe(part, model.get('num_features', 2048), *sides)
+
+        runs: dict[str, Callable[[], Any]] = {  # by what only such a model has
+            'bbox_head': lambda: _detect(counted, x),
+            'rpn_head': lambda: _detect(counted, x),
+            'object_streams': lambda: _follow(counted, x.expand(frames, *shape)),
+            'num_answers': lambda: _answer(counted, *sides),
+            'translate': lambda: _translate(counted, *sides),
+            'describe': describe,
+            'scorer': lambda: _ground(counted, cfg.model.num_features, *sides),
+            'data_preprocessor': lambda: counted(x, mode='tensor'),
+        }
+        run = next((run for name, run in runs.items() if hasattr(counted, name)), lambda: counted(x))
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            if hasattr(counted, 'bbox_head') or hasattr(counted, 'rpn_head'):
-                _detect(counted, x)
-            elif hasattr(counted, 'object_streams'):
-                _follow(counted, x.expand(frames, *shape))
-            elif hasattr(counted, 'num_answers'):
-                _answer(counted, *shape[-2:])
-            elif hasattr(counted, 'translate'):
-                _translate(counted, *shape[-2:])
-            elif hasattr(counted, 'describe'):
-                for part, model in zip(getattr(counted, 'members', [counted]), models):
-                    _describe(part, model.get('num_features', 2048), *shape[-2:])
-            elif hasattr(counted, 'scorer'):
-                _ground(counted, cfg.model.num_features, *shape[-2:])
-            elif hasattr(counted, 'data_preprocessor'):
-                counted(x, mode='tensor')
-            else:
-                counted(x)
+            run()
     return counted, counter
 
 

@@ -107,7 +107,7 @@ def main(release: Path, *, out_dir: OutDir = Path('data/fasseg'), overwrite: Ove
             splits.append(split)
 
         convert_all(pairs, convert_pair).check()
-        check_counts(splits, COUNTS, True, Faults())
+        check_counts(splits, COUNTS, allow_others=True, faults=Faults())
 
 
 if __name__ == '__main__':

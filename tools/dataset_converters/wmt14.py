@@ -108,7 +108,7 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     for split, pairs in pieces.items():
         check_sources(split, pairs)
     moses = dict(escape=True)
-    english, german = (TextProcessor(language, None, False, **moses) for language in languages)
+    english, german = (TextProcessor(language, None, lowercase=False, **moses) for language in languages)
     writer = CorpusWriter(scratch / 'new', languages)
     train = iter_pairs(*segmented[SEGMENTED['train']])
     copied = map_pairs((str, str), train, description='copying', total=counts[SEGMENTED['train']])

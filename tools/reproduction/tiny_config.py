@@ -64,17 +64,13 @@ def shorten(cfg: Config) -> None:
 
 def shrink_images(cfg: Any, scale: tuple[int, int]) -> None:
     """Make the sizes of images, crops and sets of boxes in a part of a config small; drop downloads."""
+    pairs = dict(crop_size=(CROP, CROP), size=(CROP, CROP), stride=(CROP - 8, CROP - 8), scale=scale)
     for part in dicts(cfg):
         for key, value in part.items():
-            is_pair = isinstance(value, tuple | list)
             if key in ('pretrained', 'init_cfg') and not str(part.get('type')).startswith('mmattn.SkipThought'):
                 part[key] = None
-            elif key in ('crop_size', 'size') and is_pair:
-                part[key] = (CROP, CROP)
-            elif key == 'stride' and is_pair:
-                part[key] = (CROP - 8, CROP - 8)
-            elif key == 'scale' and is_pair:
-                part[key] = scale
+            elif key in pairs and isinstance(value, tuple | list):
+                part[key] = pairs[key]
             elif key == 'score_thr':
                 part[key] = 0  # an untrained detector is not sure of anything
             elif key in ('nms_pre', 'max_per_img', 'num') and isinstance(value, int):

@@ -146,12 +146,12 @@ class BilinearAttentionNetwork(nn.Module):
         )
         pooled_dim = pool_factor * embed_dim
 
-        def build_projections(in_dim: int, out_dim: int, *options: Any) -> nn.ModuleList:
-            return nn.ModuleList(weight_norm_linear(in_dim, out_dim, *options) for _ in range(num_glimpses))
+        def build_projections(in_dim: int, out_dim: int, dropout: float, *, relu: bool = True) -> nn.ModuleList:
+            return nn.ModuleList(weight_norm_linear(in_dim, out_dim, dropout, relu) for _ in range(num_glimpses))
 
         self.word_proj = build_projections(word_dim, pooled_dim, dropout)
         self.region_proj = build_projections(region_dim, pooled_dim, dropout)
-        self.out_proj = build_projections(embed_dim, word_dim, dropout, False)
+        self.out_proj = build_projections(embed_dim, word_dim, dropout, relu=False)
         self.counter = None if counter is None else MODELS.build(counter)
         if self.counter is not None:
             self.count_proj = build_projections(self.counter.num_objects + 1, word_dim, 0.0)
