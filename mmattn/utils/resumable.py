@@ -163,7 +163,9 @@ class Resumable:
         end = 0
         for number, line in enumerate(content[: content.rfind(b'\n') + 1].splitlines(keepends=True), 1):
             with reading(f'{path}, line {number}', f'not the progress of a run; to start again, {self.restart}'):
-                values = dict(json.loads(line))
+                values = json.loads(line)
+                if type(values) is not dict:
+                    raise ValueError(f'got {values!r:.80}')
                 if number > 1:
                     key = values.pop('index')
                     if type(key) is not self.key_type:
