@@ -121,7 +121,7 @@ def _alone(size: int, axis: int, axes: int) -> list[int]:
     return [size if a == axis else 1 for a in range(axes)]
 
 
-def _entries(queries: _Axis, keys: _Axis, step: int, pattern: str, count: int | None, device: torch.device) -> Tensor:
+def _entries(queries: Axis, keys: Axis, step: int, pattern: str, count: int | None, device: torch.device) -> Tensor:
     """Index the K = ``count`` logits of an axis by the offset j − i, ``(groups, positions, keys)``.
 
     K if i does not attend to j. Without K, the logits themselves, which are 0, or −∞ if i does not attend to j.
@@ -145,7 +145,7 @@ def _along(entry: Tensor, table: Tensor, complete: bool, dtype: torch.dtype) -> 
     return table.gather(-1, entry.expand(*table.shape[:-1], -1))
 
 
-class _Axis(NamedTuple):
+class Axis(NamedTuple):
     """Division of an axis of a map into groups of positions: the queries, or the keys, of one small dense product."""
 
     size: int
@@ -158,6 +158,7 @@ class _Axis(NamedTuple):
 
     @property
     def padded(self) -> int:
+        """Side of the map with its padding."""
         return (self.groups - 1) * self.stride + (self.pieces * self.length - 1) * self.dilation + 1
 
     def positions(self, device: torch.device) -> Tensor:
@@ -167,17 +168,19 @@ class _Axis(NamedTuple):
         return group + torch.arange(-self.before, end, self.dilation, device=device)
 
 
-def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
+def cut(size: int, key_size: int, step: int, pattern: str) -> tuple[Axis, Axis]:
+    """Divide an axis into groups of queries and groups of keys. 'backward' is 'forward' seen from the keys."""
     if pattern == 'strided':  # one group for each remainder
-        return _Axis(size, step, 1, step, -(-size // step)), _Axis(key_size, step, 1, step, -(-key_size // step))
-    pieces, before = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0)}[pattern]  # with the adjacent blocks
+        return Axis(size, step, 1, step, -(-size // step)), Axis(key_size, step, 1, step, -(-key_size // step))
+    sides = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0), 'backward': (2, step)}
+    pieces, before = sides[pattern]  # with the adjacent blocks
     if step in (1, max(size, key_size)):
         pieces, before = 1, 0  # the adjacent blocks contain no key
     groups = -(-size // step)
-    return _Axis(size, groups, step, 1, step), _Axis(key_size, groups, step, 1, step, pieces, before)
+    return Axis(size, groups, step, 1, step), Axis(key_size, groups, step, 1, step, pieces, before)
 
 
-def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
+def _pad(x: Tensor, axes: Sequence[Axis], sign: int = 1) -> Tensor:
     """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop positions of no group. ``sign=-1`` undoes this."""
     padding = [0, 0]
     for axis in reversed(axes):
@@ -188,7 +191,7 @@ def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
     return F.pad(x, padding) if any(padding) else x
 
 
-def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
+def _groups(x: Tensor, axes: Sequence[Axis], pieces: bool = True) -> Tensor:
     """View a padded map as ``(B, heads, *groups, *positions, C)``. With ``pieces=False``, each piece is a group."""
     for dim, axis in enumerate(axes, 2):
         length = axis.length * (axis.pieces if pieces else 1)
@@ -197,7 +200,7 @@ def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
 
 
 def _filled(
-    like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int, value: float = 0
+    like: Tensor, axes: Sequence[Axis], dtype: torch.dtype, channels: int, value: float = 0
 ) -> tuple[Tensor, Tensor]:
     x = like.new_full((*like.shape[:2], *(axis.padded for axis in axes), channels), value, dtype=dtype)
     return x, _groups(x, axes, pieces=False)
@@ -213,7 +216,7 @@ def _parts(shape: Sequence[int], bytes_each: int, budget: int) -> Iterator[tuple
             yield part, *rest
 
 
-def _attends_to_all(axis: _Axis, pattern: str, step: int) -> bool:
+def _attends_to_all(axis: Axis, pattern: str, step: int) -> bool:
     if axis.pieces > 1 or axis.padded != axis.size:
         return False
     return pattern != 'forward' or step == 1  # a group of 'forward' that is not alone is the whole axis
@@ -226,9 +229,7 @@ class Groups:
         query, key, value, offset_bias, pattern = a.query, a.key, a.value, a.offset_bias, a.pattern
         step = as_step(a.step or None, query.shape[2:-1], key.shape[2:-1])
         self.a, self.rank = a, len(step)
-        self.axes, self.key_axes = zip(
-            *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
-        )
+        self.axes, self.key_axes = zip(*(cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step)))
         self.dtype = accumulator(query) if exact else query.dtype
         self.query, *self.tables = (self.of_queries(x) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))

@@ -34,10 +34,13 @@ def random_call(operator, chance):
 
     call = testing.random_call(operator, chance, draw, MOST, 5 if operator == 'local_attention' else 9)
     call.settings |= {name: x for name, x in {'normalize': False, 'iterations': 1}.items() if name in call.settings}
-    for name in {'key_bias', 'window_bias'} & call.tensors.keys():
-        if name == 'key_bias' or operator == 'local_attention':
-            x = call.tensors[name]
-            call.tensors[name] = x.masked_fill(x > chance.choice((0.7, 9, 9)), -math.inf)
+    for name in {'key_bias', 'window_bias', 'offset_bias'} & call.tensors.keys():
+        if name != 'window_bias' or operator == 'local_attention':
+            above = chance.choice((0.7, 9, 9))
+            biases = testing.each(
+                {name: call.tensors[name]}, lambda x, above=above: x.masked_fill(x > above, -math.inf)
+            )
+            call.tensors |= biases
     return call
 
 
@@ -69,7 +72,7 @@ def small_tiles(rng):
         if kernel.__name__.startswith('local_'):
             return Config(rng.choice((16, 32, 64)), 0, 0, 4, 2)
         strip = rng.choice((16, 16, 32))
-        has_strip = kernel.__name__ != 'axis_gradients'
+        has_strip = kernel.__name__ != 'axis_gradients' and not kernel.__name__.startswith('strided_')
         return Config(rng.choice((16, 32, 32, 64)), strip * rng.choice((1, 2)), strip if has_strip else 0, 4, 2)
 
     return select

@@ -308,6 +308,15 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
     assert ran[-1] == 'forward'
 
 
+def test_triton_runs_strided_attention_if_it_is_selected(gpu):
+    with dispatch.backend('strided_attention=triton'):
+        assert first('strided_attention', torch.float16) == 'triton'
+        assert first('strided_attention_backward', torch.bfloat16) == 'triton'
+        assert first('strided_attention', torch.float32) == 'composition'
+        assert 'triton, not verified or timed on any GPU' in reports.describe('strided_attention', GPU)
+    assert first('strided_attention', torch.float16) == 'composition'
+
+
 def test_triton_runs_local_attention_if_it_is_selected_and_nobody_has_timed_it(gpu):
     with dispatch.backend('local_attention=triton'):
         assert first('local_attention', torch.float16) == first('local_attention_backward', torch.float16) == 'triton'

@@ -41,21 +41,25 @@ MASKED = (
     ('global_attention, window', 'key_bias'),
     ('local_attention', 'key_mask'),
 )
-RANDOM = {'global_attention': 12, 'local_attention': 6}  # calls
-LOCAL = 'k 3×5, content and geometry', 'dilation 2, content', 'one table', 'geometry'
+RANDOM = {'global_attention': 12, 'local_attention': 6, 'strided_attention': 6}  # calls
+SOME = {
+    'local_attention': ('k 3×5, content and geometry', 'dilation 2, content', 'one table', 'geometry'),
+    'strided_attention': ('forward, offset logits', 'step 2×3', 'centred, keys at other positions', '3d, block'),
+}
 
 
 def large(size, *biases, channels=5, value_channels=17, last=None, **settings):
     """A call of several tiles: tensors and settings."""
-    operator = 'local_attention' if 'kernel_size' in settings else 'global_attention'
+    kinds = {'kernel_size': 'local_attention', 'pattern': 'strided_attention'}
+    operator = next((kinds[x] for x in settings if x in kinds), 'global_attention')
     call = make(operator, size, *biases, channels=channels, value_channels=value_channels, **settings)
     return call.tensors, call.settings | ({'last': last} if last else {})
 
 
 def cases():
     """Tensors and settings by title."""
-    local = [f'local_attention: {name}' for name in LOCAL]
-    found = {name: given(call) for name, call in ALL.items() if call.operator == 'global_attention' or name in local}
+    some = [f'{operator}: {name}' for operator, names in SOME.items() for name in names]
+    found = {name: given(call) for name, call in ALL.items() if call.operator == 'global_attention' or name in some}
     for title, call in {
         '1d': large((70,), *WINDOW, window_size=5),
         '1d, causal': large((70,), *WINDOW, window_size=5, is_causal=True),
@@ -67,6 +71,8 @@ def cases():
         found[f'global_attention: tiles, {title}'] = call
     masked = large((9, 8), 'key_mask', kernel_size=3, return_lse=True)
     found['local_attention: tiles, key mask, log-sum-exp'] = masked
+    parts = large((70,), 'offset_bias', pattern='strided', step=2, return_lse=True)
+    found['strided_attention: tiles, parts of an axis'] = parts
     return found
 
 
@@ -92,7 +98,7 @@ def operator_of(name):
 
 
 def runs(name, way):
-    """Local attention is evaluated in one way, to save time: it computes in float32 for every dtype."""
+    """Most operators are evaluated in one way, to save time."""
     return operator_of(name) == 'global_attention' or way == WAYS['float16']
 
 
@@ -231,6 +237,7 @@ def test_the_tests_for_gpus_pass_in_the_interpreter():
 KERNELS = {
     'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'],
     'local_attention': ['local_forward', 'local_query_gradients', 'local_key_gradients'],
+    'strided_attention': ['strided_forward', 'strided_query_gradients', 'strided_key_gradients'],
 }
 ROWS = ['key_rows values', 'key_rows keys']
 
@@ -270,11 +277,15 @@ def test_no_kernel_spills_registers_in_16_bit(tool, monkeypatch, capability, cha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('capability', 'channels'), [(80, 32), (90, 256)])
-def test_local_attention_spills_nothing_and_has_no_atomic_sums(tool, capability, channels):
-    compiled = [*tool.compile_call('local_attention', torch.float16, channels, capability)]
-    assert [x.kernel for x in compiled] == KERNELS['local_attention']
-    assert {(x.spilled, x.products) for x in compiled} == {(0, '')}
+@pytest.mark.parametrize(
+    ('operator', 'capability', 'channels', 'products'),
+    [('local_attention', 80, 32, ''), ('local_attention', 90, 256, ''), ('strided_attention', 90, 32, 'wgmma')],
+)
+def test_other_operators_spill_nothing_and_have_no_atomic_sums(tool, operator, capability, channels, products):
+    compiled = [*tool.compile_call(operator, torch.float16, channels, capability)]
+    assert [x.kernel for x in compiled] == KERNELS[operator]
+    assert {(x.spilled, x.products) for x in compiled} == {(0, products)}
+    assert max(x.shared for x in compiled) <= tool.SHARED[capability] * 1024
 
 
 def test_what_local_attention_supports_and_how_it_reads_a_map():
@@ -308,6 +319,30 @@ def test_what_local_attention_supports_and_how_it_reads_a_map():
     assert module.describe(torch.empty(2, 2, 4, 6, 3, device='meta')).unit.value == 1
 
 
+def test_what_strided_attention_supports():
+    module = importlib.import_module('mmattn.ops.triton.strided_attention')
+
+    def is_supported(shape=(1, 2, 4, 6, 16), dtype=torch.float16, values=16, key_size=(4, 6), biases=2, **settings):
+        query = torch.empty(shape, dtype=dtype, device='meta')
+        key = query.new_empty(*shape[:2], *key_size, shape[-1])
+        value = query.new_empty(*shape[:2], *key_size, values)
+        settings = {'pattern': 'forward', 'step': 1, 'offset_bias': [query.new_empty(1).float()] * biases} | settings
+        arguments = literal.arguments('strided_attention', query, key, value, **settings)
+        return module.supports(module.StridedArguments(*arguments, True))
+
+    assert is_supported()
+    assert is_supported((3, 1, 9, 1, 256), key_size=(2, 8))
+    assert not is_supported((1, 2, 4, 6, 257))
+    assert not is_supported(values=257)
+    assert not is_supported(values=0)
+    assert not is_supported((0, 2, 4, 6, 16))
+    assert not is_supported((1, 2, 2**14, 2**14, 16))
+    assert is_supported((1, 2, 7, 2**17, 2), key_size=(7, 2**17), pattern='block', step=2**17, biases=0)
+    assert not is_supported((1, 2, 8, 2**17, 2), key_size=(8, 2**17), pattern='block', step=2**17, biases=0)
+    assert not is_supported(dtype=torch.float64)
+    assert not is_supported(dtype=torch.bfloat16)  # in the interpreter
+
+
 @pytest.mark.parametrize('operator', triton.OPERATORS)
 def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
     """What Triton derives from the arguments is equal for other sizes, also where they are divisible by 16."""
@@ -336,12 +371,15 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
         keys.append([])
         storage = torch.empty(start + 2 * 3 * height * width * 32, dtype=torch.float16)
         x = storage[start:].view(2, 3, height, width, 32)
-        is_global = operator == 'global_attention'
-        settings = dict(window_size=5, outside_bias=x[..., 0]) if is_global else dict(kernel_size=5)
-        settings['window_bias'] = x.new_empty(2, 3, height, width, 25)
-        arguments = literal.arguments(operator, x, x, x, **settings)
+        windows = dict(window_bias=x.new_empty(2, 3, height, width, 25))
+        settings = {
+            'global_attention': dict(windows, window_size=5, outside_bias=x[..., 0]),
+            'local_attention': dict(windows, kernel_size=5),
+            'strided_attention': dict(pattern='centred', step=5, offset_bias=[x.new_empty(1)] * 2),
+        }
+        arguments = literal.arguments(operator, x, x, x, **settings[operator])
         out, lse = module.forward(*arguments)
-        outputs = (out, lse) if is_global else ()
+        outputs = () if operator == 'local_attention' else (out, lse)
         module.backward(out, lse, *outputs, *arguments, True, [True] * len(list_tensors(arguments)))
     assert keys[0] == keys[1] == keys[2]
     assert len({str(key) for key in keys}) > 2  # others are compiled again

@@ -4,7 +4,8 @@ Prints registers, spilled bytes (both as ptxas reports them), shared memory and 
 tcgen05 (10.0) are several times as fast as mma. A configuration is rows that a program owns, rows per iteration, rows
 per iteration with window biases, warps, stages. Kernels are compiled for maps of 97×97 positions and a window of
 31×31; the kernel of axis biases for a call with these, key biases and a mask; local attention for 3×3 neighbours, with
-the channels of all heads last in memory. With MMATTN_KEYS_AS_ROWS=1, the kernel key_rows is among them.
+the channels of all heads last in memory; strided attention for blocks of 4×8×8 positions. With MMATTN_KEYS_AS_ROWS=1,
+the kernel key_rows is among them.
 """
 
 import argparse
@@ -123,7 +124,7 @@ def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool =
         for tensors, settings in calls(operator, dtype, channels, positions):
             _, arguments = record_call(getattr(ops, operator), *tensors, **settings)
             out, lse = module.forward(*arguments)
-            kept = (lse, out, lse) if operator == 'global_attention' else (lse,)
+            kept = (lse,) if operator == 'local_attention' else (lse, out, lse)
             module.backward(out, *kept, *arguments, [True] * len(list_tensors(arguments)))
     return found
 
@@ -153,6 +154,12 @@ def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> 
     if operator == 'local_attention':  # as the layers call it in 16 bit
         *tensors, bias = (empty(1, *size, 8, c).movedim(3, 1) for c in (*[channels] * 3, 9))
         yield tensors, {'window_bias': bias} if positions else {}
+        return
+    if operator == 'strided_attention':  # blocks, as the layer calls it
+        size, step = (16, 64, 64), (4, 8, 8)
+        entries = [len(x) for x in ops.strided_offsets(size, step, 'block')]
+        maps = [empty(1, *size, 1, c).movedim(4, 1) for c in (*[channels] * 3, *entries)]
+        yield maps[:3], {'pattern': 'block', 'step': step, 'offset_bias': maps[3:] if positions else ()}
         return
     tensors = [empty(1, 1, *size, channels) for _ in range(3)]
     if not positions:

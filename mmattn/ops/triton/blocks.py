@@ -64,10 +64,16 @@ decode: Any = tl.core.builtin(_decode) if not interpreted() else lambda x: x
 
 
 @triton.jit
+def point_to_head(call, x, map):
+    """Point to one head of one sample of a :class:`Map`."""
+    return x.data + (map // call.heads * x.batch + map % call.heads * x.head) * x.unit
+
+
+@triton.jit
 def point(call, x, map, plane, row, column):
     """Point to the first channel of positions of a :class:`Map`."""
-    head = map // call.heads * x.batch + map % call.heads * x.head
-    return x.data + (head + (plane * x.plane + row * x.row + column * x.column)) * x.unit
+    # Offsets have 32 bits: 64 would need registers.
+    return point_to_head(call, x, map) + (plane * x.plane + row * x.row + column * x.column) * x.unit
 
 
 @triton.jit
@@ -145,7 +151,8 @@ def describe(x: Tensor | None) -> Any:
     is_aligned = channel == 1 and all(stride % UNIT == 0 for n, stride in zip(x.shape, strides) if n > 1)
     unit = UNIT if is_aligned else 1
     batch, head, *positions = (stride // unit for stride in strides)
-    return Map(x, batch, head, *[0, 0][len(positions) - 1 :], *positions, channel, tl.constexpr(unit))
+    plane, row, column = [0, 0, *positions][-3:]
+    return Map(x, batch, head, plane, row, column, channel, tl.constexpr(unit))
 
 
 def table(x: Tensor | None) -> Table | None:

@@ -15,6 +15,8 @@ from mmattn import layers
 from mmattn.ops import dispatch, testing
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32)
+# Layer: operator, whose Triton kernels the table does not select.
+UNTIMED = {'BA': 'local_attention', 'SST (Strided)': 'strided_attention'}
 
 
 def run_layers(seconds: float) -> None:
@@ -50,8 +52,8 @@ def _layers(comparison: str) -> None:
 
             passes = testing.passes(forward, [x, *layer.parameters()])
             backends = ['auto'] if title == stock else ['auto', 'composition']
-            if title == 'BA' and GPU:  # the table selects CUDA kernels
-                backends.append('local_attention=triton')
+            if title in UNTIMED and GPU:
+                backends.append(f'{UNTIMED[title]}=triton')
             for backend in backends:
                 fields = {'comparison': comparison, 'title': title, 'backend': backend, 'mode': mode}
                 with guarded('layers', **fields), dispatch.backend(backend):
@@ -90,7 +92,7 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
         torch.manual_seed(0)
         work = build(name, dtype)
         titles = ['composition', *testing.kernels_of(operator, torch.device(DEVICE))]
-        if SMALL and operator == 'local_attention':  # 17×17 positions take Triton's interpreter minutes
+        if SMALL and operator in UNTIMED.values():  # a few hundred positions take Triton's interpreter minutes
             titles = [title for title in titles if title != 'triton']
         calls = {title: (title, work.ours) for title in titles}
         calls |= {peer: ('auto', call) for peer, call in work.peers.items() if peer != 'FlexAttention'}
