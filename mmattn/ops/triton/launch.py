@@ -104,9 +104,13 @@ AXES = (  # fewer products, so fewer registers and less shared memory: on all GP
     (128, Config(64, 32, 0, 8, 3)),
     (256, Config(32, 16, 0, 8, 2)),
 )
-GROUPS = (  # of the kernels of strided attention, on all GPUs: compiled. Other tiles spill, or have no wgmma
+GROUPS = (  # of strided attention, on all GPUs: compiled. Other tiles spill more, or have no wgmma
     (32, Config(64, 32, 0, 4, 2)),
     (128, Config(64, 32, 0, 8, 2)),
+    (256, Config(64, 16, 0, 8, 2)),
+)
+GROUP_GRADIENTS = (
+    (32, Config(64, 32, 0, 4, 2)),
     (256, Config(64, 16, 0, 8, 2)),
 )
 BY_CHANNELS: dict[str, tuple[tuple[int, Config], ...]] = dict(
@@ -115,8 +119,8 @@ BY_CHANNELS: dict[str, tuple[tuple[int, Config], ...]] = dict(
     local_query_gradients=NEIGHBOURS,
     local_key_gradients=NEIGHBOURS,
     strided_forward=GROUPS,
-    strided_query_gradients=GROUPS,
-    strided_key_gradients=GROUPS,
+    strided_query_gradients=GROUP_GRADIENTS,
+    strided_key_gradients=GROUP_GRADIENTS,
 )
 
 # Whether the kernel `key_rows` computes the gradients of keys and values. It has no time yet, so by default
