@@ -41,7 +41,7 @@ MASKED = (
     ('global_attention, window', 'key_bias'),
     ('local_attention', 'key_mask'),
 )
-RANDOM = {'global_attention': 12, 'local_attention': 6, 'strided_attention': 6}  # calls
+RANDOM = {'global_attention': 12, 'local_attention': 6, 'strided_attention': 4}  # calls
 SOME = {
     'local_attention': ('k 3×5, content and geometry', 'dilation 2, content', 'one table', 'geometry'),
     'strided_attention': ('forward, offset logits', 'step 2×3', 'centred, keys at other positions', '3d, block'),
