@@ -233,6 +233,7 @@ def test_two_grid_layers_reach_what_the_thesis_says():
 @pytest.mark.parametrize('query', ['memory', 'x'])
 def test_the_transformer_layer_is_attention_and_network_with_residuals(query):
     layer = randomised(VideoTransformerLayer(C, dict(type='mmattn.GridAttention3d', num_heads=HEADS), query=query), 0.4)
+    layer.train()  # by default, nothing is dropped
     x, memory = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
 
     def literally(memory):
