@@ -44,7 +44,7 @@ SEEDS = {name: seed for seed, name in enumerate((*QKV, *WINDOW, 'axis_bias', '',
 
 @dataclass
 class Call:
-    """A call of an operator. Settings are the arguments that are no tensors of its schema's, and ``normalize``."""
+    """A call of an operator. The settings are its other arguments, and ``normalize`` of :func:`operator`."""
 
     operator: str
     tensors: Tensors
@@ -54,7 +54,7 @@ class Call:
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """Return an operator by name. With ``normalize=True``, those with window biases take their z-score first."""
+    """Look up an operator. With ``normalize=True``, global and grid attention take the z-score of the biases first."""
     function, support = getattr(mmattn.ops, name), name.partition('_')[0]
     if support not in ('global', 'grid'):
         return function
