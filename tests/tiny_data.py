@@ -25,6 +25,7 @@ QUESTION_SETS = {
     for path in sorted(config_path('_base_/datasets').glob('*.py'))
     if "_base_ = './vqa.py'" in (source := path.read_text(encoding='utf-8'))
 }
+assert {'vqa1', 'vqa2', 'coco_qa', 'coco_vqa_mini', 'daquar', 'easy_vqa'} <= {*QUESTION_SETS}
 WITHOUT_TEST_ANSWERS = 'vqa1', 'vqa2'
 ONE_ANSWER = [
     name

@@ -120,7 +120,7 @@ class DetectionInferencer(DetInferencer):
                 score_threshold=score_threshold,
             )
         written, faults = [], []
-        with ResumableFiles(progress_file, settings, resume, str) as run:
+        with ResumableFiles(progress_file, settings, resume) as run:
             for path in track(paths, 'Inference', disable=not self.show_progress):
                 boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
                 if not run.is_finished(path, (boxes, picture)):

@@ -403,7 +403,10 @@ def random_call(
         settings |= {'scale': choose(None, 0.0, 0.3, 1.0)} if settings['channels'] else {}
     settings |= {'value_channels': choose(1, 2, 3, 4, 5, 7, 8, 16, 17, 33)}
     batch, heads = choose((1, 1), (1, 2), (2, 1), (2, 3))
-    return make(operator, size, *biases, key_size=key_size, batch=batch, heads=heads, draw=draw, **settings)
+    call = make(operator, size, *biases, key_size=key_size, batch=batch, heads=heads, draw=draw, **settings)
+    if 'key_mask' in biases and maybe(0.1):
+        call.tensors['key_mask'][0] = False  # a sample without keys
+    return call
 
 
 def kernels_of(operator: str, device: torch.device) -> list[str]:
@@ -519,7 +522,7 @@ def errors(
     device: str | torch.device | None = None,
     layout: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> dict[str, float] | None:
-    """Compare the results of a call in ``dtype`` with the reference in float64.
+    """Compare the results of a call in ``dtype`` with the reference in float64. The operator must be one with kernels.
 
     Args:
         call (Call): the call. The reference runs where its tensors are.
@@ -546,12 +549,16 @@ def _error(actual: Tensor, expected: Tensor, tolerance: Tensor) -> float:
 
 
 def differences(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Compute the norm of the difference of each result, relative to its norm, or to 1 % of the largest norm."""
+    """Compute the norm of the difference of each result, relative to its norm, or to 1 % of the largest norm.
+
+    It is infinite for NaN.
+    """
     assert actual.keys() == expected.keys()
     norms = {name: x.double().norm() for name, x in expected.items()}
     least = 1e-2 * max(norm.item() for norm in norms.values())  # some gradients vanish but for rounding
     pairs = {name: (actual[name].to(x.device).double(), x.double()) for name, x in expected.items()}
-    return {name: ((x - y).norm() / norms[name].clamp(min=least)).item() for name, (x, y) in pairs.items()}
+    changes = {name: (x - y).norm() / norms[name].clamp(min=least) for name, (x, y) in pairs.items()}
+    return {name: change.nan_to_num(nan=math.inf).item() for name, change in changes.items()}
 
 
 # Times

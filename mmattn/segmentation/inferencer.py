@@ -170,7 +170,8 @@ class SegmentationInferencer(MMSegInferencer):
         windows = tiles or self._windows()
         pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
         meta = self.model.dataset_meta
-        files = ResultFiles(out_dir, meta, self.read_image, opacity, probabilities, coco, geojson, legend)
+        kinds = dict(probabilities=probabilities, coco=coco, geojson=geojson, legend=legend)
+        files = ResultFiles(out_dir, meta, self.read_image, opacity, **kinds)
         paths = self.list_inputs(inputs)
         files.check(paths)
         settings: dict[str, Any] = {}
@@ -189,7 +190,7 @@ class SegmentationInferencer(MMSegInferencer):
                 legend=legend,
             )
         faults: dict[str, str] = {}
-        with ResumableFiles(progress_file, settings, resume, str) as run:
+        with ResumableFiles(progress_file, settings, resume) as run:
             rest = [path for path in paths if not run.is_finished(path, files.of(path))]
             items = ((path, self._read(path, pipeline)) for path in rest)
             if windows:

@@ -52,6 +52,7 @@ class ResultFiles:
         meta: dict[str, Any],
         read_image: Callable[[str], np.ndarray],
         opacity: float,
+        *,
         probabilities: bool,
         coco: bool,
         geojson: bool,

@@ -145,6 +145,7 @@ class Resumable:
         self.done.update({key: dict(values) for key, values in results.items()})
 
     def _continue(self, file: IO[bytes], path: Path) -> None:
+        self.done.clear()
         try:
             if self.locked:
                 lock(file)
@@ -190,25 +191,31 @@ class Resumable:
             raise type(error)(error.errno, error.strerror, str(self.path)) from error
 
 
+@dataclass
 class ResumableFiles(Resumable):
-    """A :class:`Resumable` of a run that writes files for each input file. ``key_type`` is ``str``."""
+    """A :class:`Resumable` of a run that writes files for each input file, whose path is the key."""
+
+    key_type: type = str
 
     def is_finished(self, source: str, outputs: Iterable[Path]) -> bool:
         """Say whether this run finished an input, and neither the input nor its outputs have changed since."""
-        key, files = _key_and_states(source, outputs)
-        return self.done.get(key) == files
+        return bool(self.done) and self.done.get(os.path.abspath(source)) == _states(source, outputs)
 
     def finish(self, source: str, outputs: Iterable[Path]) -> None:
         """Add an input whose outputs are written."""
-        key, files = _key_and_states(source, outputs)
-        self.add({key: files})
+        self.add({os.path.abspath(source): _states(source, outputs)})
 
 
-def _key_and_states(source: str, outputs: Iterable[Path]) -> tuple[str, dict[str, Any]]:
-    paths = [path.resolve() for path in (Path(source), *outputs)]
-    stats = [path.stat() if path.exists() else None for path in paths]
-    states = [[str(path), stat and stat.st_size, stat and stat.st_mtime_ns] for path, stat in zip(paths, stats)]
-    return str(paths[0]), dict(files=states)
+def _states(source: str, outputs: Iterable[Path]) -> dict[str, Any]:
+    return dict(files=[_state(path) for path in (Path(source), *outputs)])
+
+
+def _state(path: Path) -> list:
+    try:
+        stat = path.stat()
+    except OSError:  # such as a folder that may not be read
+        return [os.path.abspath(path), None, None]
+    return [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:

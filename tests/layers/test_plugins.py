@@ -21,6 +21,7 @@ PLUGINS = {
     for name, (options, shape) in LAYERS.items()
     if shape == MAP and name not in OTHERS
 }
+assert {'BilateralNonLocal2d', 'BilateralCrissCrossAttention', 'TransformerAttention2d', 'DynamicConv2d'} <= {*PLUGINS}
 PLUGINS['DynamicConv2d norm'] = dict(kernel_size=3, groups=4, norm_cfg=BN)
 
 

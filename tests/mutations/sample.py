@@ -340,7 +340,8 @@ class Sample:
     def applied(self, fault):
         """Within the block, the copy has the fault. Yields whether it compiles."""
         path, library = self.checkout / fault['file'], self.checkout / 'mmattn/_C.so'
-        native, text, built = fault['file'].startswith(NATIVE), path.read_bytes(), library.read_bytes()
+        native, text = fault['file'].startswith(NATIVE), path.read_bytes()
+        built = library.read_bytes() if native else b''
         path.write_bytes(text[: fault['begin']] + fault['new'].encode() + text[fault['end'] :])
         try:
             yield not native or self.build()
@@ -352,7 +353,9 @@ class Sample:
 
     def build(self):
         """Compile what runs on a CPU with AVX2 and has changed. The other units are those of the last whole build."""
-        folder = next(self.checkout.glob('build/temp.*'))
+        folder = next(self.checkout.glob('build/temp.*'), None)
+        if folder is None:
+            raise SystemExit(f'--native requires a whole build in {self.checkout}: python setup.py build_ext --inplace')
         objects = [folder / NATIVE / f'{unit}.o' for unit in BUILT]
         if subprocess.run(['ninja', *map(str, objects)], cwd=folder, stdout=subprocess.DEVNULL).returncode:
             return False
@@ -435,6 +438,8 @@ def print_table(results):
     print('| folder | faults | caught | survived | seconds |\n|---|---|---|---|---|')
     rooms = defaultdict(list)
     for result in results.values():
+        if result['verdict'] == 'invalid':  # it does not compile
+            continue
         rooms[result['room']].append(result)
         rooms['~all'].append(result)
     for name, rows in sorted(rooms.items()):

@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
-from mmattn.ops import dispatch, library, reports, table_attention
+from mmattn.ops import dispatch, library, table_attention
 from mmattn.ops.dispatch import HALF
 from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, compare_all
 from mmattn.ops.testing import all_calls, each, errors, evaluate, kernels_of, large_calls
@@ -54,7 +54,7 @@ def supported(call, kernel, dtype):
         return dtype != torch.float16
     if kernel == 'native':
         given = {**call.tensors, **call.settings}
-        return not any(name in given for name in reports.LACKING.get(call.operator, ()))
+        return not any(name in given for name in dispatch.OPERATORS[call.operator].cuda_lacks)
     return True
 
 

@@ -86,8 +86,7 @@ def check_calls(name, check, count):
         try:
             check(operator(name), call, chance)
         except Exception as error:
-            error.add_note(f'call {number} of {name}: {call.settings}')
-            raise
+            raise AssertionError(f'call {number} of {name}: {call.settings}') from error
 
 
 @pytest.mark.parametrize('name', library.KERNELS)

@@ -66,7 +66,7 @@ def test_the_options(demo, root, capsys, small_sst):
     assert 'overlay' not in capsys.readouterr().out.splitlines()[-1]
     assert not read_mask(out / 'masks/00001.png').any()
     np.testing.assert_array_equal(read_mask(out / 'masks/00002.png'), squares(0, 1, 5) > 0)
-    with pytest.raises(SystemExit, match='masks_sha256, config '):
+    with pytest.raises(SystemExit, match='masks_sha256, config'):
         demo()
     demo('--overwrite')
     assert sorted(path.name for path in out.iterdir()) == ['.lock', 'masks', 'overlay.mp4', 'run.json']

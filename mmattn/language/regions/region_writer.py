@@ -153,7 +153,7 @@ class RegionWriter:
     def _read_record(self) -> None:
         path, self._complete = self._new / RECORD, 0
         with reading(path, f'not the record of a store, remove {self._part}'):
-            if path.exists():
+            if path.exists() and path.stat().st_size:  # empty, if the computer stopped before it was written
                 record = json.loads(path.read_text(encoding='utf-8'))
                 check_count('num_features', record['num_features'])
                 if not {*record['arrays']} <= NAMES:

@@ -187,7 +187,7 @@ class VQADataset(TextDataset):
             self.needs['num_features'] = (self._images.num_features, self._image_folder)
         self._unspaced = {path: unspaced_fault([question.question for question in files[path]]) for path in files}
         index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        chosen = [self._choose(path, files[path], index, fraction, path in extra) for path in files]
+        chosen = [self._choose(path, files[path], index, fraction, path not in paths) for path in files]
         questions = select_indices([question for part in chosen for question in part], indices)
         if not questions:
             raise FaultsError(', '.join(paths), 'no question is left: no majority answer can be given')

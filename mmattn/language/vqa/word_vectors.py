@@ -177,7 +177,7 @@ class WordVectorHook(Hook):
             :func:`mmattn.language.vqa.read_word_vectors`.
         dictionary (str, optional): the words of an ``.npy`` file. Defaults to None.
         mixture (sequence of str): files of questions, or of captions in COCO's layout. With them, the model's vectors
-            have twice the channels of the file: the vector of a word, and the mixture of those of its companions in
+            have twice the channels of the file: a word's own, and the mixture of its companions' vectors in
             these sentences, see :func:`read_mixed_vectors`. Unknown words get 0. Defaults to none.
         plain_counts (bool): do not weight companions by their inverse frequency in the mixture. Defaults to False.
 

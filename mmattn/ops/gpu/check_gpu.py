@@ -118,14 +118,14 @@ def time_all(operator: str, kernel: str, dtypes: str, device: str, quick: bool) 
     worst: dict[str, float] = {}
     dtype, most = _dtypes(dtypes, device)[0], 0.02 if quick else 0.5
     for call in (x for x in testing.large_calls(operator, device, quick) if x.is_timed):
-        tensors = testing.each(call.tensors, lambda x: x.to(dtype).requires_grad_())
+        tensors = testing.cast(call.tensors, dtype)
+        given = [x.requires_grad_() for x in list_tensors(tuple(tensors.values())) if x.is_floating_point()]
         forward = partial(testing.operator(operator), **tensors, **call.settings)
         times: dict[str, list[float]] = {}
         for name in (kernel, 'composition'):
+            if (out := testing.run_by(name, operator, forward, has_backward=False)) is None:
+                break
             with dispatch.backend(f'{operator}={name}'):
-                if (out := testing.run_by(name, operator, forward, has_backward=False)) is None:
-                    break
-                given = list_tensors(tuple(tensors.values()))
                 backward = partial(torch.autograd.grad, out, given, torch.ones_like(out), retain_graph=True)
                 times[name] = [testing.milliseconds(x, most) for x in (torch.no_grad()(forward), backward)]
         if len(times) == 2:

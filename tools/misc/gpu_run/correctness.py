@@ -48,6 +48,8 @@ def _calls(operator: str, dtype: torch.dtype) -> None:
             with guarded('edge', **fields):
                 if (errors := testing.errors(call, dtype, implementation, DEVICE)) is not None:
                     _record_errors(fields, errors)
+                else:
+                    record('edge', **fields, ok=True, declined=True)
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
