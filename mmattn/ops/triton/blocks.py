@@ -43,11 +43,11 @@ class Table(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of the output, and the sums that the backward pass needs."""
+    """The gradient of the output, and what the gradients need of each query."""
 
-    rows: Tensor  # (maps, N, Dv), contiguous
-    lse: Tensor  # (maps, N); 0 for a query without keys
-    along: Tensor  # Σ gradient · output, (maps, N)
+    rows: Tensor | Map  # (maps, N, Dv); a tensor is contiguous
+    lse: Tensor  # (maps, N)
+    along: Tensor  # Σ gradient · output − gradient of the log-sum-exp, (maps, N)
 
 
 def _decode(x, _semantic=None):
@@ -70,26 +70,26 @@ def point_to_head(call, x, map):
 
 
 @triton.jit
-def point(call, x, map, plane, row, column):
-    """Point to the first channel of positions of a :class:`Map`."""
-    # Offsets have 32 bits: 64 would need registers.
-    return point_to_head(call, x, map) + (plane * x.plane + row * x.row + column * x.column) * x.unit
+def offset_to(x, plane, row, column):
+    """Compute offsets of the first channel of positions of a :class:`Map` in a head. They have 32 bits."""
+    return (plane * x.plane + row * x.row + column * x.column) * x.unit
 
 
 @triton.jit
-def load_channels(x, to, there, channels, WIDTH: tl.constexpr):
-    """Load the channels of a :class:`Map` at positions, ``(len(to), WIDTH)``. What is not there is 0."""
-    at = tl.arange(0, WIDTH)
-    places = to[:, None] + at[None, :] * x.channel
-    return tl.load(places, mask=there[:, None] & (at < channels)[None, :], other=0.0)
+def load_channels(call, x, map, offsets, there, channels, WIDTH: tl.constexpr, chunk=0):
+    """Load a chunk of the channels of a :class:`Map`, ``(len(offsets), WIDTH)``. What is not there is 0."""
+    at = chunk * WIDTH + tl.arange(0, WIDTH)
+    # The sums of offsets have 32 bits, too: 64 would need registers.
+    to = point_to_head(call, x, map) + (offsets[:, None] + at[None, :] * x.channel)
+    return tl.load(to, mask=there[:, None] & (at < channels)[None, :], other=0.0)
 
 
 @triton.jit
-def store_channels(x, to, there, channels, rows, WIDTH: tl.constexpr):
-    """Store the channels of positions in the dtype of the :class:`Map`."""
-    at = tl.arange(0, WIDTH)
-    places = to[:, None] + at[None, :] * x.channel
-    tl.store(places, rows.to(x.data.dtype.element_ty), mask=there[:, None] & (at < channels)[None, :])
+def store_channels(call, x, map, offsets, there, channels, rows, WIDTH: tl.constexpr, chunk=0):
+    """Store a chunk of the channels of positions in the dtype of the :class:`Map`."""
+    at = chunk * WIDTH + tl.arange(0, WIDTH)
+    to = point_to_head(call, x, map) + (offsets[:, None] + at[None, :] * x.channel)
+    tl.store(to, rows.to(x.data.dtype.element_ty), mask=there[:, None] & (at < channels)[None, :])
 
 
 @triton.jit

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..local_attention import LocalArguments
 from . import launch
-from .blocks import describe, gradients_like, supports_tensors
+from .blocks import Gradient, describe, gradients_like, supports_tensors
 from .launch import Config, width
-from .local_attention_kernels import Call, Gradient, local_forward, local_key_gradients, local_query_gradients
+from .local_attention_kernels import Call, local_forward, local_key_gradients, local_query_gradients
 
 MOST_CHANNELS = 256  # the sums of a position stay in registers
 LEAST_COLUMNS = 32  # of a map in whose rows the lanes of a warp read adjacent positions

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import LOG2E, Map, decode, finish, load_channels, point, rescale, store_channels
+from .blocks import LOG2E, Map, decode, finish, load_channels, offset_to, point_to_head, rescale, store_channels
 
 
 class Call(NamedTuple):
@@ -33,14 +33,6 @@ class Call(NamedTuple):
     value_channels: tl.constexpr
     in_rows: tl.constexpr  # whether a program owns positions of one row, so that lanes read adjacent columns
     scale: float
-
-
-class Gradient(NamedTuple):
-    """The gradient of the output, and what the kernel of the queries computes for that of the keys."""
-
-    rows: Map
-    lse: Tensor  # (maps, H·W), times log₂ e; 0 for a query without neighbours
-    along: Tensor  # Σ gradient · output − gradient of the log-sum-exp, (maps, H·W)
 
 
 @triton.jit
@@ -88,7 +80,7 @@ def attended(call, map, row, column, there):
 @triton.jit
 def load(call, x, map, row, column, there, channels, WIDTH: tl.constexpr):
     """Load the channels of positions, ``(len(row), WIDTH)``, in float32. What is not there is 0."""
-    return load_channels(x, point(call, x, map, 0, row, column), there, channels, WIDTH).to(tl.float32)
+    return load_channels(call, x, map, offset_to(x, 0, row, column), there, channels, WIDTH).to(tl.float32)
 
 
 @triton.jit
@@ -98,8 +90,8 @@ def logits(call, query, key, map, row, column, entry, pairs):
     if call.query is not None:
         x = tl.sum(query * key, 1) * (call.scale * LOG2E)
     if call.window is not None:
-        to = point(call, call.window, map, 0, row, column) + entry * call.window.channel
-        bias = tl.load(to, mask=pairs, other=0.0)
+        offsets = offset_to(call.window, 0, row, column) + entry * call.window.channel
+        bias = tl.load(point_to_head(call, call.window, map) + offsets, mask=pairs, other=0.0)
         x += bias.to(tl.float32) * LOG2E
     return tl.where(pairs, x, float('-inf'))
 
@@ -149,7 +141,7 @@ def local_forward(call, out, lse, D: tl.constexpr, DV: tl.constexpr, OWN: tl.con
         total = total * factor + weights
         acc = acc * factor[:, None] + weights[:, None] * value
     rows, log = finish(acc, peak, total)
-    store_channels(out, point(call, out, map, 0, row, column), owned, call.value_channels, rows, DV)
+    store_channels(call, out, map, offset_to(out, 0, row, column), owned, call.value_channels, rows, DV)
     tl.store(lse + at, log, mask=owned)
 
 
@@ -157,7 +149,10 @@ def local_forward(call, out, lse, D: tl.constexpr, DV: tl.constexpr, OWN: tl.con
 def local_query_gradients(
     call, upstream, grad_lse, d_query, d_window, D: tl.constexpr, DV: tl.constexpr, OWN: tl.constexpr
 ):
-    """Compute the gradients of queries and window biases, and what :func:`local_key_gradients` needs of each query."""
+    """Compute the gradients of queries and window biases, and what :func:`local_key_gradients` needs of each query.
+
+    It needs the log-sum-exp times log₂ e, and 0 for a query without neighbours.
+    """
     call = decode(call)
     upstream = decode(upstream)
     d_query, d_window = decode(d_query), decode(d_window)
@@ -187,10 +182,12 @@ def local_query_gradients(
         d_logits = weights * (tl.sum(grad * value, 1) - along)
         acc += d_logits[:, None] * key
         if d_window is not None:
-            to = point(call, d_window, map, 0, row, column) + entry * d_window.channel
+            offsets = offset_to(d_window, 0, row, column) + entry * d_window.channel
+            to = point_to_head(call, d_window, map) + offsets
             tl.store(to, d_logits.to(d_window.data.dtype.element_ty), mask=owned)
     if d_query is not None:
-        store_channels(d_query, point(call, d_query, map, 0, row, column), owned, call.channels, acc * call.scale, D)
+        to = offset_to(d_query, 0, row, column)
+        store_channels(call, d_query, map, to, owned, call.channels, acc * call.scale, D)
 
 
 @triton.jit
@@ -222,6 +219,8 @@ def local_key_gradients(call, upstream, d_key, d_value, D: tl.constexpr, DV: tl.
             d_logits = weights * (tl.sum(grad * value, 1) - along)
             key_sum += d_logits[:, None] * query
     if d_value is not None:
-        store_channels(d_value, point(call, d_value, map, 0, row, column), owned, call.value_channels, value_sum, DV)
+        to = offset_to(d_value, 0, row, column)
+        store_channels(call, d_value, map, to, owned, call.value_channels, value_sum, DV)
     if d_key is not None:
-        store_channels(d_key, point(call, d_key, map, 0, row, column), owned, call.channels, key_sum * call.scale, D)
+        to = offset_to(d_key, 0, row, column)
+        store_channels(call, d_key, map, to, owned, call.channels, key_sum * call.scale, D)

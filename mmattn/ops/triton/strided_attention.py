@@ -19,11 +19,10 @@ from ..layouts import empty_outputs
 from ..patterns import as_step
 from ..strided_attention import Axis, StridedArguments, cut
 from . import launch
-from .blocks import describe, gradients_like, supports_tensors
+from .blocks import Gradient, describe, gradients_like, supports_tensors
 from .launch import Config, width
 from .strided_attention_kernels import (
     Call,
-    Gradient,
     Groups,
     Side,
     strided_forward,
@@ -117,13 +116,14 @@ def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *a
     d_query, d_key, d_value, *d_bias = map(describe, grads)
     sums = None if grad_lse is None else grad_lse.contiguous()
     lse = lse.contiguous()
-    upstream = Gradient(describe(grad), describe(out), lse, sums, torch.empty_like(lse))
+    upstream = Gradient(describe(grad), lse, torch.empty_like(lse))
     if any(x is not None for x in (d_query, d_key, *d_bias)):  # the gradients of keys need the sums
         division, of_axes = divide(*layout(args), False), on_axes(d_bias)
         longest = max((x.length for x, to in zip(division.keys, of_axes) if to is not None), default=1)
         wide = min(width(longest), MOST_COORDINATES)
         parts = -(-longest // wide)
-        run(strided_query_gradients, args, division, upstream, d_query, of_axes, parts, parts=parts, WIDE=wide)
+        more = describe(out), sums, d_query, of_axes, parts
+        run(strided_query_gradients, args, division, upstream, *more, parts=parts, WIDE=wide)
     if d_key is not None or d_value is not None:
         run(strided_key_gradients, args, divide(*layout(args), True), upstream, d_key, d_value)
     return [x for x in grads if x is not None]

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from .blocks import LOG2E, Map, add_tile, decode, finish, load_channels, point, point_to_head, store_channels
+from .blocks import LOG2E, Map, add_tile, decode, finish, load_channels, offset_to, point_to_head, store_channels
 
 
 class Groups(NamedTuple):
@@ -49,16 +48,6 @@ class Call(NamedTuple):
     value_channels: tl.constexpr
     within: tl.constexpr  # whether differences between `low` and `high` are checked: the other groups have no others
     scale: float
-
-
-class Gradient(NamedTuple):
-    """The gradient of the output, and what the gradients need of each query."""
-
-    rows: Map
-    out: Map
-    lse: Tensor  # (maps, N)
-    grad_lse: Tensor | None  # (maps, N)
-    along: Tensor  # Σ gradient · output − gradient of the log-sum-exp, (maps, N)
 
 
 @triton.jit
@@ -109,16 +98,16 @@ def locate(call, side, group, numbers):
 
 
 @triton.jit
-def place(call, x, map, group, n):
-    """Point to the first channel of positions of a group."""
+def place(call, x, group, n):
+    """Compute offsets of the first channel of positions of a group."""
     at0, at1, at2 = coordinate(call, group, n[0], 0), coordinate(call, group, n[1], 1), coordinate(call, group, n[2], 2)
-    return point(call, x, map, at0, at1, at2)
+    return offset_to(x, at0, at1, at2)
 
 
 @triton.jit
 def load(call, x, map, group, n, there, channels, WIDTH: tl.constexpr):
     """Load the channels of positions of a group, ``(len(there), WIDTH)``."""
-    return load_channels(x, place(call, x, map, group, n), there, channels, WIDTH)
+    return load_channels(call, x, map, place(call, x, group, n), there, channels, WIDTH)
 
 
 @triton.jit
@@ -138,9 +127,7 @@ def is_within(call, query, key, AXIS: tl.constexpr):
 @triton.jit
 def place_of_centre(call, bias, group, query, AXIS: tl.constexpr):
     """Compute the offset of the bias of each query for a key that is at 0 of the group on an axis."""
-    at0, at1 = coordinate(call, group, query[0], 0), coordinate(call, group, query[1], 1)
-    at = at0 * bias.plane + at1 * bias.row + coordinate(call, group, query[2], 2) * bias.column
-    return at * bias.unit + (-call.groups[AXIS].low - query[AXIS]) * bias.channel
+    return place(call, bias, group, query) + (-call.groups[AXIS].low - query[AXIS]) * bias.channel
 
 
 @triton.jit
@@ -208,7 +195,7 @@ def strided_forward(
         x = compute_logits(call, tl.dot(query, key.T), map, group, n, owned, at, there, 1)
         acc, peak, total = add_tile(acc, peak, total, x, value)
     rows, log = finish(acc, peak, total)
-    store_channels(out, place(call, out, map, group, n), owned, call.value_channels, rows, DV)
+    store_channels(call, out, map, place(call, out, group, n), owned, call.value_channels, rows, DV)
     tl.store(lse + number(call, map, group, n), log, mask=owned)
 
 
@@ -245,7 +232,7 @@ def store_biases(call, to, acc, map, group, query, owned, first, WIDE: tl.conste
 
 @triton.jit
 def strided_query_gradients(
-    call, upstream, d_query, d_bias, parts,
+    call, upstream, out, grad_lse, d_query, d_bias, parts,
     D: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of queries and position biases, and the sums that the gradients of keys need.
@@ -253,14 +240,14 @@ def strided_query_gradients(
     A program computes the gradients of biases for ``WIDE`` coordinates of keys on each axis.
     """
     call = decode(call)
-    upstream = decode(upstream)
+    upstream, out = decode(upstream), decode(out)
     d_query, d_bias, parts = decode(d_query), decode(d_bias), decode(parts)
     map, group, numbers, part = assign(call, call.queries, parts, OWN)
     query, grad, lse, n, owned = load_queries(call, upstream, map, group, numbers, D, DV)
-    out = load(call, upstream.out, map, group, n, owned, call.value_channels, DV)
-    along = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
-    if upstream.grad_lse is not None:
-        along -= tl.load(upstream.grad_lse + number(call, map, group, n), mask=owned, other=0.0)
+    rows = load(call, out, map, group, n, owned, call.value_channels, DV)
+    along = tl.sum(grad.to(tl.float32) * rows.to(tl.float32), 1)
+    if grad_lse is not None:
+        along -= tl.load(grad_lse + number(call, map, group, n), mask=owned, other=0.0)
     tl.store(upstream.along + number(call, map, group, n), along, mask=owned & (part == 0))
     acc = tl.zeros([OWN, D], tl.float32)
     sum0 = tl.zeros([OWN, WIDE], tl.float32)
@@ -280,8 +267,8 @@ def strided_query_gradients(
         if d_bias[2] is not None:
             sum2 = sum_by_coordinate(call, sum2, d_logits, at, part * WIDE, WIDE, 2)
     if d_query is not None:
-        to = place(call, d_query, map, group, n)
-        store_channels(d_query, to, owned & (part == 0), call.channels, acc * call.scale, D)
+        to = place(call, d_query, group, n)
+        store_channels(call, d_query, map, to, owned & (part == 0), call.channels, acc * call.scale, D)
     if d_bias[0] is not None:
         store_biases(call, d_bias[0], sum0, map, group, n, owned, part * WIDE, WIDE, 0)
     if d_bias[1] is not None:
@@ -313,6 +300,6 @@ def strided_key_gradients(
             d_logits = weights * (tl.dot(value, grad.T) - along[None, :])
             key_sum = tl.dot(d_logits.to(query.dtype), query, key_sum)
     if d_value is not None:
-        store_channels(d_value, place(call, d_value, map, group, n), owned, call.value_channels, value_sum, DV)
+        store_channels(call, d_value, map, place(call, d_value, group, n), owned, call.value_channels, value_sum, DV)
     if d_key is not None:
-        store_channels(d_key, place(call, d_key, map, group, n), owned, call.channels, key_sum * call.scale, D)
+        store_channels(call, d_key, map, place(call, d_key, group, n), owned, call.channels, key_sum * call.scale, D)
