@@ -12,7 +12,7 @@ from .dispatch import choose, device_and_dtype, failure, is_verified
 from .operator import record_call
 
 PASSES = ('forward', 'backward')
-UNTIMED = 'local_attention', 'strided_attention'  # operators whose Triton kernels nobody has run on a GPU
+UNTIMED = 'grid_attention', 'local_attention', 'strided_attention'  # nobody has run their Triton kernels on a GPU
 
 
 def describe(operator: str, device: torch.device) -> str:

@@ -213,7 +213,7 @@ def test_what_selects_a_backend_decides_alone(gpu):
     gpu.capability = (8, 0)
     for name in ('reference', 'composition', 'triton', 'native'):
         with dispatch.backend(name):
-            assert first('grid_attention', torch.bfloat16) == (name if name != 'triton' else 'composition')
+            assert first('dynamic_conv', torch.bfloat16) == (name if name != 'triton' else 'composition')
             if name != 'native':  # it has no CUDA kernel
                 assert first('global_attention', torch.bfloat16) == name
     with dispatch.backend('local_attention=native'):
@@ -308,22 +308,19 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
     assert ran[-1] == 'forward'
 
 
-def test_triton_runs_strided_attention_if_it_is_selected(gpu):
-    with dispatch.backend('strided_attention=triton'):
-        assert first('strided_attention', torch.float16) == 'triton'
-        assert first('strided_attention_backward', torch.bfloat16) == 'triton'
-        assert first('strided_attention', torch.float32) == 'composition'
-        assert 'triton, not verified or timed on any GPU' in reports.describe('strided_attention', GPU)
-    assert first('strided_attention', torch.float16) == 'composition'
-
-
-def test_triton_runs_local_attention_if_it_is_selected_and_nobody_has_timed_it(gpu):
-    with dispatch.backend('local_attention=triton'):
-        assert first('local_attention', torch.float16) == first('local_attention_backward', torch.float16) == 'triton'
-        assert first('local_attention', torch.float32) == 'composition'
+@pytest.mark.parametrize('operator', ['grid_attention', 'local_attention', 'strided_attention'])
+def test_triton_runs_an_operator_if_it_is_selected_and_nobody_has_timed_it(gpu, operator):
+    with dispatch.backend(f'{operator}=triton'):
+        assert first(operator, torch.float16) == first(f'{operator}_backward', torch.bfloat16) == 'triton'
+        assert first(operator, torch.float32) == 'composition'
         assert first('global_attention', torch.float16) == 'triton'
         assert first('dynamic_conv', torch.float16) == 'native'
-        assert 'triton, not verified or timed on any GPU' in reports.describe('local_attention', GPU)
+        assert 'triton, not verified or timed on any GPU' in reports.describe(operator, GPU)
+    assert 'triton' not in reports.describe(operator, GPU)
+
+
+def test_why_triton_does_not_run_local_attention(gpu):
+    with dispatch.backend('local_attention=triton'):
         x = on_gpu(1, 1, 4, 4, 8)
         text = ops.explain(local_attention, x, x, x, return_lse=True)  # the CUDA kernel lacks it, but not Triton's
         assert 'forward: triton, not verified or timed on any GPU\nbackward: triton' in text

@@ -41,8 +41,9 @@ MASKED = (
     ('global_attention, window', 'key_bias'),
     ('local_attention', 'key_mask'),
 )
-RANDOM = {'global_attention': 12, 'local_attention': 6, 'strided_attention': 4}  # calls
+RANDOM = {'global_attention': 12, 'grid_attention': 6, 'local_attention': 6, 'strided_attention': 6}  # calls
 SOME = {
+    'grid_attention': ('one table', 'outlier of −inf', '3d, learned outlier'),
     'local_attention': ('k 3×5, content and geometry', 'dilation 2, content', 'one table', 'geometry'),
     'strided_attention': ('forward, offset logits', 'step 2×3', 'centred, keys at other positions', '3d, block'),
 }
@@ -145,6 +146,10 @@ def evaluate_all(path):
 def gradients_alone(operator, dtype):
     """For each tensor of a call, its gradient if all are needed, and if no other one is."""
     run, leaves = flat(operator, dtype)
+    if operator == 'grid_attention':  # fewer lines, of which each takes the interpreter a program
+        call = make(operator, (2, 5), *WINDOW, channels=5, value_channels=17, window_size=3)
+        run = lambda *leaves: ops.grid_attention(**dict(zip(call.tensors, leaves)), **call.settings)  # noqa: E731
+        leaves = [x.to(dtype) for x in call.tensors.values()]
     together = [x.detach().requires_grad_() for x in leaves]
     expected = torch.autograd.grad(run(*together).square().sum(), together)
     found = []
@@ -211,8 +216,10 @@ def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, ope
 def test_random_calls_in_random_tiles(interpreted):
     """A few of those of ``tests.fuzz.triton_kernels``."""
     calls = interpreted['random']
-    assert {x['dtype'] for x in calls} == {*DTYPES}
+    assert {x['dtype'] for x in calls} == {*DTYPES, 'bfloat16'}
     assert [x for x in calls if not x['error'] <= 1] == []
+    # Each of three axes takes a launch in each pass, and what all need in the backward pass another one.
+    assert max(x['launches'] for x in calls if x['operator'] == 'grid_attention') == 7
 
 
 @pytest.mark.slow
@@ -236,6 +243,7 @@ def test_the_tests_for_gpus_pass_in_the_interpreter():
 
 KERNELS = {
     'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'],
+    'grid_attention': ['grid_forward', 'grid_along', 'grid_gradients'],
     'local_attention': ['local_forward', 'local_query_gradients', 'local_key_gradients'],
     'strided_attention': ['strided_forward', 'strided_query_gradients', 'strided_key_gradients'],
 }
@@ -286,6 +294,40 @@ def test_other_operators_spill_nothing_and_have_no_atomic_sums(tool, operator, c
     assert [x.kernel for x in compiled] == KERNELS[operator]
     assert {(x.spilled, x.products) for x in compiled} == {(0, products)}
     assert max(x.shared for x in compiled) <= tool.SHARED[capability] * 1024
+
+
+@pytest.mark.slow
+def test_grid_attention_spills_little_and_has_no_atomic_sums(tool):
+    """As in Bi-CC: values have 512 channels."""
+    compiled = {x.kernel: x for x in tool.compile_call('grid_attention', torch.float16, 64, 90)}
+    assert list(compiled) == KERNELS['grid_attention']
+    assert [x.products for x in compiled.values()] == ['wgmma', '', 'wgmma']
+    assert max(x.spilled for x in compiled.values()) <= 16
+    assert max(x.shared for x in compiled.values()) <= tool.SHARED[120] * 1024  # one table is for all GPUs
+
+
+def test_what_grid_attention_supports():
+    module = importlib.import_module('mmattn.ops.triton.grid_attention')
+
+    def is_supported(shape=(1, 2, 4, 6, 16), dtype=torch.float16, value_channels=5, grad_stride=1):
+        x = torch.empty(shape, dtype=dtype, device='meta')
+        value = x.new_empty(*shape[:-1], value_channels)
+        arguments = literal.arguments('grid_attention', x, x, value)
+        grad = x.new_empty(1).as_strided(value.shape, (*[0] * (len(shape) - 2), grad_stride, 1))
+        out = value, x[..., 0].float()
+        return module.backward(grad, None, *out, *arguments, True, [False] * 3) is not NotImplemented
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.launch, 'launch', lambda *arguments, **constants: None)
+        assert is_supported()
+        assert is_supported((1, 2, 3, 4, 6, 256), value_channels=4096)
+        assert is_supported((2**31, 2, 4, 6, 16))  # batch and heads have offsets of 64 bits
+        assert not is_supported((1, 2, 4, 6, 257))
+        assert not is_supported((0, 2, 4, 6, 16))
+        assert not is_supported(value_channels=0)
+        assert not is_supported((1, 1, 2**15, 2**15, 1), value_channels=2)
+        assert not is_supported(grad_stride=2**31)
+        assert not is_supported(dtype=torch.float64)
 
 
 def test_what_local_attention_supports_and_how_it_reads_a_map():
@@ -371,9 +413,10 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch, operator):
         keys.append([])
         storage = torch.empty(start + 2 * 3 * height * width * 32, dtype=torch.float16)
         x = storage[start:].view(2, 3, height, width, 32)
-        windows = dict(window_bias=x.new_empty(2, 3, height, width, 25))
+        windows = dict(window_bias=x.new_empty(2, 3, height, width, 9 if operator == 'grid_attention' else 25))
         settings = {
             'global_attention': dict(windows, window_size=5, outside_bias=x[..., 0]),
+            'grid_attention': dict(windows, window_size=5, outside_bias=x[..., 0]),
             'local_attention': dict(windows, kernel_size=5),
             'strided_attention': dict(pattern='centred', step=5, offset_bias=[x.new_empty(1)] * 2),
         }

@@ -4,8 +4,8 @@ Prints registers, spilled bytes (both as ptxas reports them), shared memory and 
 tcgen05 (10.0) are several times as fast as mma. A configuration is rows that a program owns, rows per iteration, rows
 per iteration with window biases, warps, stages. Kernels are compiled for maps of 97×97 positions and a window of
 31×31; the kernel of axis biases for a call with these, key biases and a mask; local attention for 3×3 neighbours, with
-the channels of all heads last in memory; strided attention for blocks of 4×8×8 positions. With MMATTN_KEYS_AS_ROWS=1,
-the kernel key_rows is among them.
+the channels of all heads last in memory; grid attention for eight times as many channels of values, the last arm;
+strided attention for blocks of 4×8×8 positions. With MMATTN_KEYS_AS_ROWS=1, the kernel key_rows is among them.
 """
 
 import argparse
@@ -111,21 +111,27 @@ def compile_call(
 
 
 def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool = True) -> dict[str, tuple]:
-    """List the launches of an operator and its backward pass by title: kernel, arguments and constants."""
+    """List the last launches of an operator and its backward pass by title: kernel, arguments and constants."""
+    called = calls(operator, dtype, channels, positions)
+    recorded = [record_call(getattr(ops, operator), *tensors, **settings)[1] for tensors, settings in called]
+    return {name: tuple(x) for call in recorded for name, *x in record_launches(operator, call, with_lse=True)}
+
+
+def record_launches(operator: str, arguments: tuple, with_lse: bool) -> list[tuple]:
+    """List all launches of a call, each with its title. ``with_lse``: its log-sum-exp has a gradient, too."""
     from mmattn.ops.triton import launch
 
-    found: dict[str, tuple] = {}
+    found: list[tuple] = []
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        found[launch.title(kernel, constants)] = kernel, launch.encode(arguments)[0], constants
+        found.append((launch.title(kernel, constants), kernel, launch.encode(arguments)[0], constants))
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
     with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
-        for tensors, settings in calls(operator, dtype, channels, positions):
-            _, arguments = record_call(getattr(ops, operator), *tensors, **settings)
-            out, lse = module.forward(*arguments)
-            kept = (lse,) if operator == 'local_attention' else (lse, out, lse)
-            module.backward(out, *kept, *arguments, [True] * len(list_tensors(arguments)))
+        out, lse = module.forward(*arguments)
+        kept = () if operator == 'local_attention' else (out, lse)
+        needed = [True] * len(list_tensors(arguments))
+        module.backward(out, lse if with_lse else None, *kept, *arguments, needed)
     return found
 
 
@@ -151,6 +157,11 @@ def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> 
         return torch.empty(shape, dtype=dtype, device='meta')
 
     size, k = (97, 97), 31
+    if operator == 'grid_attention':  # as Bi-CC calls it
+        tensors = [empty(1, 1, *size, c) for c in (channels, channels, 8 * channels)]
+        window = {'window_bias': empty(1, 1, *size, 2 * k - 1), 'outside_bias': empty(1, 1, *size)}
+        yield tensors, window | {'window_size': k} if positions else {}
+        return
     if operator == 'local_attention':  # as the layers call it in 16 bit
         *tensors, bias = (empty(1, *size, 8, c).movedim(3, 1) for c in (*[channels] * 3, 9))
         yield tensors, {'window_bias': bias} if positions else {}

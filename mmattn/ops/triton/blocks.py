@@ -14,9 +14,10 @@ from ..autograd import list_tensors
 from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
-
-
 UNIT = 8  # numbers of 16 bit in the longest load
+# Dtypes of operands. On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the
+# products of bfloat16 are wrong.
+OPERANDS = {'cuda': (torch.float16, torch.bfloat16), 'cpu': (torch.float16, torch.float32)}
 
 
 class Map(NamedTuple):
@@ -181,11 +182,9 @@ def gradients_like(
 
 def supports_tensors(args: tuple, like: Tensor) -> bool:
     """Check whether the kernels support the tensors of a call, the operands in the dtype of ``like``."""
-    # On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the products of bfloat16
-    # are wrong. Biases have any of the dtypes. Offsets must fit into 32 bits.
-    operands = {torch.float16, torch.bfloat16 if like.is_cuda else torch.float32}
+    # Biases have any of the dtypes. Offsets must fit into 32 bits.
     dtypes = {torch.float32, torch.float16, torch.bfloat16}
-    return like.dtype in operands and all(
+    return like.dtype in OPERANDS['cuda' if like.is_cuda else 'cpu'] and all(
         x.dtype in dtypes
         and x.numel() > 0
         and x.shape[2:].numel() < 2**31

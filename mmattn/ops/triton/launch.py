@@ -104,6 +104,10 @@ AXES = (  # fewer products, so fewer registers and less shared memory: on all GP
     (128, Config(64, 32, 0, 8, 3)),
     (256, Config(32, 16, 0, 8, 2)),
 )
+LINES = (  # of grid attention, on all GPUs, by channels of queries, as values come in chunks of 128: compiled
+    (64, Config(64, 16, 0, 4, 2)),  # wgmma where the GPU has it. 32 rows per iteration spill, except on 9.0
+    (256, Config(32, 16, 0, 4, 2)),
+)
 GROUPS = (  # of strided attention, on all GPUs: compiled. Other tiles spill more, or have no wgmma
     (32, Config(64, 32, 0, 4, 2)),
     (128, Config(64, 32, 0, 8, 2)),
@@ -115,6 +119,9 @@ GROUP_GRADIENTS = (
 )
 BY_CHANNELS: dict[str, tuple[tuple[int, Config], ...]] = dict(
     axis_gradients=AXES,
+    grid_forward=LINES,
+    grid_along=((256, Config(16, 0, 0, 4, 2)),),
+    grid_gradients=LINES,
     local_forward=NEIGHBOURS,
     local_query_gradients=NEIGHBOURS,
     local_key_gradients=NEIGHBOURS,
@@ -130,7 +137,7 @@ KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
 
 def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -> Config:
     """Select the configuration of a kernel for the shared memory of a block, and channels."""
-    channels = max(D, DV)
+    channels = D if 'CHUNKS' in constants else max(D, DV)
     if kernel.__name__ in BY_CHANNELS:
         return next(config for most, config in BY_CHANNELS[kernel.__name__] if channels <= most)
     choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)

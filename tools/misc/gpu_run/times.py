@@ -16,7 +16,12 @@ from mmattn.ops import dispatch, testing
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32)
 # Layer: operator, whose Triton kernels the table does not select.
-UNTIMED = {'BA': 'local_attention', 'SST (Strided)': 'strided_attention'}
+UNTIMED = {
+    'BA': 'local_attention',
+    'Bi-CC': 'grid_attention',
+    'SST (Grid)': 'grid_attention',
+    'SST (Strided)': 'strided_attention',
+}
 
 
 def run_layers(seconds: float) -> None:
