@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from .dispatch import choose, device_and_dtype, failure, is_verified
+from .dispatch import TABLE, choose, device_and_dtype, failure, is_verified
 from .operator import record_call
 
 PASSES = ('forward', 'backward')
-UNTIMED = 'grid_attention', 'local_attention', 'strided_attention'  # nobody has run their Triton kernels on a GPU
 
 
 def describe(operator: str, device: torch.device) -> str:
@@ -36,7 +35,9 @@ def _chosen(name: str, device: torch.device, dtype: torch.dtype, **lacking: str)
     reasons |= {kernel: f'no {x}' for kernel, x in lacking.items() if x and not reasons.get(kernel, x)}
     chosen = next((x for x, reason in reasons.items() if not reason), list(reasons)[-1])
     against = dict(itertools.takewhile(lambda x: x[0] != chosen, reasons.items()))
-    if chosen == 'triton' and name.removesuffix('_backward') in UNTIMED:
+    if chosen == 'triton' and not any(
+        row.operator == name.removesuffix('_backward') and 'triton' in (row.forward, row.backward) for row in TABLE
+    ):  # the table selects what was timed
         return 'triton, not verified or timed on any GPU', against
     is_kernel = chosen in ('native', 'triton')
     return f'{chosen}, not verified on this GPU' if is_kernel and not is_verified(device) else chosen, against

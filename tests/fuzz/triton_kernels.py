@@ -36,7 +36,7 @@ def random_call(operator, chance):
     call.settings |= {name: x for name, x in {'normalize': False, 'iterations': 1}.items() if name in call.settings}
     for name in {'key_bias', 'window_bias', 'offset_bias'} & call.tensors.keys():
         if name != 'window_bias' or operator != 'global_attention':
-            above = chance.choice((0.7, 9, 9))
+            above = chance.choice((0 if operator == 'local_attention' else 0.7, 9, 9))
             biases = testing.each(
                 {name: call.tensors[name]}, lambda x, above=above: x.masked_fill(x > above, -math.inf)
             )

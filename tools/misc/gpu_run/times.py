@@ -57,7 +57,7 @@ def _layers(comparison: str) -> None:
 
             passes = testing.passes(forward, [x, *layer.parameters()])
             backends = ['auto'] if title == stock else ['auto', 'composition']
-            if title in UNTIMED and GPU:
+            if title in UNTIMED and GPU and dtype:  # float32 is the composition's
                 backends.append(f'{UNTIMED[title]}=triton')
             for backend in backends:
                 fields = {'comparison': comparison, 'title': title, 'backend': backend, 'mode': mode}
