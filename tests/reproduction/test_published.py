@@ -87,7 +87,8 @@ SECTIONS = [
     ('docs/results/runs.md', 'continued from CC:', '* Continued from NL', 'evidence_i_cc'),
     ('docs/results/runs.md', '* Continued from NL:', '* **At the start**', 'evidence_i_nl'),
     ('docs/results/runs.md', '* With the first rate', '* With the second', 'evidence_j_pilot_0.003'),
-    ('docs/results/runs.md', '* With the second rate', '* At the first', 'evidence_j_pilot_0.01'),
+    ('docs/results/runs.md', '* With the second rate', '* With the third', 'evidence_j_pilot_0.01'),
+    ('docs/results/runs.md', '* With the third rate', '* At the first', 'evidence_j_pilot_0.001'),
 ]
 # What pages call a method of the result files.
 ALIASES = {
