@@ -1,16 +1,20 @@
-"""Memory of a call, for benchmarks and tests."""
+"""Time and memory of a call, for benchmarks and tests."""
 
 import json
 import os
+import statistics
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 MIB = 2**20
+FORWARD, BOTH = 'forward', 'forward + backward'
 
 
 def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -42,3 +46,73 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     first = min(events, key=lambda event: event['ts'])['args']
     peak = max(event['args']['Total Allocated'] for event in events)
     return result, (peak - (first['Total Allocated'] - first['Bytes']) - kept) / MIB
+
+
+def passes(call: Callable[[], Tensor], wanted: Sequence[Tensor]) -> dict[str, Callable[[], Any]]:
+    """Return functions that run the forward pass of a call alone, and both passes, by :data:`FORWARD` and :data:`BOTH`.
+
+    The gradients are those of ``wanted``, of which the call may use some.
+    """
+
+    def both() -> tuple[Tensor, ...]:
+        grads = torch.autograd.grad(call().sum(), wanted, allow_unused=True)
+        return tuple(x for x in grads if x is not None)
+
+    return {FORWARD: torch.no_grad()(call), BOTH: both}
+
+
+def seconds(calls: dict[Any, Callable[[], Any]], repeats: int, each_twice: bool = False) -> dict[Any, float]:
+    """Measure the median seconds of calls, which take turns, so that other load of the machine affects all equally.
+
+    The first turn is a warm-up. With ``each_twice``, there is none, but a call is made before each that is measured.
+    """
+    times: dict[Any, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + (not each_twice)):
+        for name, call in calls.items():
+            for _ in range(1 + each_twice):
+                start = time.perf_counter()
+                call()
+                synchronize()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(measured[not each_twice :]) for name, measured in times.items()}
+
+
+def milliseconds(call: Callable[[], Any], most: float = 0.5, least: int = 3) -> float:
+    """Measure the median ms of a call on the device, after two warm-up calls, in about ``most`` seconds."""
+    call()
+    synchronize()
+    start = time.perf_counter()
+    call()
+    synchronize()
+    times = []
+    for _ in range(max(least, min(15, int(most / (time.perf_counter() - start))))):
+        if torch.cuda.is_available():
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            call()
+            last.record()
+            torch.cuda.synchronize()
+            times.append(first.elapsed_time(last))
+        else:
+            start = time.perf_counter()
+            call()
+            times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def mebibytes(call: Callable[[], Any], device: str | torch.device) -> float:
+    """Measure the peak MiB of a call beyond what was allocated before, on a CPU also beyond its results."""
+    if torch.device(device).type == 'cpu':
+        return extra_memory(call)[1]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / MIB
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -19,7 +19,7 @@ from unittest import mock
 
 import torch
 
-from mmattn.ops import dispatch, testing, triton
+from mmattn.ops import dispatch, operator_calls, testing, triton
 
 DTYPES = torch.float16, torch.float32, torch.bfloat16
 MOST = 70  # positions of a map: the interpreter takes a second for a call
@@ -29,15 +29,15 @@ def random_call(operator, chance):
     """A call that the kernels support, of a small map. Some numbers have channels first in memory, some keys are −∞."""
 
     def draw(*shape, **_):
-        x = testing.randn(*shape, seed=chance.randrange(2**32))
+        x = operator_calls.randn(*shape, seed=chance.randrange(2**32))
         return x.movedim(-1, 0).contiguous().movedim(0, -1) if chance.random() < 0.3 else x
 
-    call = testing.random_call(operator, chance, draw, MOST, 5 if operator == 'local_attention' else 9)
+    call = operator_calls.random_call(operator, chance, draw, MOST, 5 if operator == 'local_attention' else 9)
     call.settings |= {name: x for name, x in {'normalize': False, 'iterations': 1}.items() if name in call.settings}
     for name in {'key_bias', 'window_bias', 'offset_bias'} & call.tensors.keys():
         if name != 'window_bias' or operator != 'global_attention':
             above = chance.choice((0 if operator == 'local_attention' else 0.7, 9, 9))
-            biases = testing.each(
+            biases = operator_calls.each(
                 {name: call.tensors[name]}, lambda x, above=above: x.masked_fill(x > above, -math.inf)
             )
             call.tensors |= biases

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
 from mmattn.ops.operator import record_call
-from mmattn.ops.testing import QKV, as_tuple, cotangent, each, evaluate, make, randn  # noqa: F401
+from mmattn.ops.operator_calls import QKV, as_tuple, each, make, randn  # noqa: F401
+from mmattn.ops.testing import cotangent, evaluate
 
 EPS = 1e-5
 

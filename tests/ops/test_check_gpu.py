@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
-from mmattn.ops import dispatch, library, testing
+from mmattn.ops import dispatch, library, operator_calls, testing
 from mmattn.ops.gpu import check_gpu
 from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, Finding, check, compare_all, isolated, selected
+from mmattn.utils import profiling
 
 from .literal import one_thread
 
@@ -42,8 +43,8 @@ def test_a_wrong_number_is_found(monkeypatch, operator, dtype):
         out.view(-1)[0] += 8 * max(torch.finfo(dtype).eps, 1e-5) * out.abs().max()
         return outputs
 
-    call = next(testing.large_calls(operator))
-    call.tensors = testing.each(call.tensors, torch.Tensor.contiguous)
+    call = next(operator_calls.large_calls(operator))
+    call.tensors = operator_calls.each(call.tensors, torch.Tensor.contiguous)
     assert max(testing.errors(call, dtype, 'native').values()) <= 1
     patch_reference(monkeypatch, operator, off)
     assert [name for name, error in testing.errors(call, dtype, 'native').items() if error > 1] == ['output']
@@ -61,7 +62,7 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 
 
 def test_a_result_that_is_no_number_is_found(monkeypatch):
-    call, evaluate = next(testing.large_calls('dynamic_conv')), testing.evaluate
+    call, evaluate = next(operator_calls.large_calls('dynamic_conv')), testing.evaluate
 
     def one_nan(function, tensors, dtype=None, **settings):
         results = evaluate(function, tensors, dtype, **settings)
@@ -99,7 +100,7 @@ def test_a_triton_kernel_that_does_not_compile_says_why(monkeypatch):
 def test_the_case_with_the_largest_ratio_counts(monkeypatch):
     """Of two cases, the times of the kernel in both passes, and of the composition."""
     times = iter([2.0, 3.0, 4.0, 4.0, 9.0, 1.0, 10.0, 8.0])
-    monkeypatch.setattr(testing, 'milliseconds', lambda call, most: next(times))
+    monkeypatch.setattr(profiling, 'milliseconds', lambda call, most: next(times))
     assert check_gpu.time_all(*ARGUMENTS) == {'forward': 0.9, 'backward': 0.75}
 
 

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
 from mmattn.ops import autograd, chunks, dispatch, library, patterns, table_attention
-from mmattn.ops.testing import cast, evaluate
+from mmattn.ops.operator_calls import cast
+from mmattn.ops.testing import evaluate
 from mmattn.utils.profiling import extra_memory
 
 from . import literal

@@ -1,4 +1,4 @@
-"""What every operator promises, over all small calls of ``mmattn/ops/testing.py``."""
+"""What every operator promises, over all small calls of ``mmattn/ops/operator_calls.py``."""
 
 import math
 
@@ -9,8 +9,9 @@ import torch._dynamo.testing
 from mmattn import ops
 from mmattn.ops import dispatch
 from mmattn.ops.dispatch import OPERATORS
+from mmattn.ops.operator_calls import QKV, cast, each, randn, small_calls
 from mmattn.ops.patterns import PATTERNS
-from mmattn.ops.testing import QKV, cast, each, evaluate, randn, small_calls
+from mmattn.ops.testing import evaluate
 from mmattn.utils.profiling import extra_memory
 
 from ..requirements import requires

@@ -15,7 +15,8 @@ from mmattn import ops
 from mmattn.ops import dispatch, library, table_attention
 from mmattn.ops.dispatch import HALF
 from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, compare_all
-from mmattn.ops.testing import all_calls, each, errors, evaluate, kernels_of, large_calls
+from mmattn.ops.operator_calls import all_calls, each, kernels_of, large_calls
+from mmattn.ops.testing import errors, evaluate
 
 from . import literal
 from .literal import low_precision

@@ -7,7 +7,8 @@ import torch
 
 from mmattn import ops
 from mmattn.ops import dispatch, export
-from mmattn.ops.testing import evaluate, make
+from mmattn.ops.operator_calls import make
+from mmattn.ops.testing import evaluate
 
 from . import literal
 from .literal import arguments, assert_same

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mmattn.ops import library
-from mmattn.ops.testing import evaluate, operator, random_call
+from mmattn.ops.operator_calls import operator, random_call
+from mmattn.ops.testing import evaluate
 
 from . import literal
 from .literal import LAYOUTS, assert_same, low_precision

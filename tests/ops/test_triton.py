@@ -17,7 +17,8 @@ import torch
 from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
-from mmattn.ops.testing import WINDOW, cast, evaluate, make
+from mmattn.ops.operator_calls import WINDOW, cast, make
+from mmattn.ops.testing import evaluate
 
 from ..conftest import cache_folder
 from . import literal, test_masked_keys
@@ -381,6 +382,9 @@ def test_what_strided_attention_supports():
     assert not is_supported((1, 2, 2**14, 2**14, 16))
     assert is_supported((1, 2, 7, 2**17, 2), key_size=(7, 2**17), pattern='block', step=2**17, biases=0)
     assert not is_supported((1, 2, 8, 2**17, 2), key_size=(8, 2**17), pattern='block', step=2**17, biases=0)
+    wide = dict(key_size=(2, 2), pattern='strided', step=(2**13, 2**13), biases=0)
+    assert is_supported((1, 2, 2**14, 2**14, 1), values=4, **wide)
+    assert not is_supported((1, 2, 2**14, 2**14, 1), values=8, **wide)  # the output alone is too large
     assert not is_supported(dtype=torch.float64)
     assert not is_supported(dtype=torch.bfloat16)  # in the interpreter
 

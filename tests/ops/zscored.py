@@ -1,14 +1,14 @@
-"""The operators as ``mmattn.ops.testing`` has them: with ``normalize``, the z-score of window biases in front."""
+"""The operators of ``mmattn.ops.operator_calls``: with ``normalize``, the z-score of window biases in front."""
 
 import torch
 
 from mmattn import ops
-from mmattn.ops import testing
+from mmattn.ops import operator_calls
 
 
 def operator(name):
     """Return the operator of a name. The z-score itself has both of its results in one tensor."""
-    return window_zscore if name == 'window_zscore' else testing.operator(name)
+    return window_zscore if name == 'window_zscore' else operator_calls.operator(name)
 
 
 def window_zscore(window_bias, outside_bias, **settings):

@@ -30,10 +30,9 @@ from mmengine.config import Config
 from torch import Tensor
 
 import mmattn.utils.command
-from mmattn.ops.testing import seconds
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
-from mmattn.utils.profiling import extra_memory
+from mmattn.utils.profiling import extra_memory, seconds
 
 CONFIGS = {
     'BAN-8': 'ban/ban-8_1xb512-13e_vqa2-trainval-genome.py',

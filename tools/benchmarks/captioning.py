@@ -25,10 +25,9 @@ from translation import copy_stacks
 
 import mmattn.utils.command
 from mmattn.language.captioning import Captioner, CiderReward
-from mmattn.ops.testing import seconds
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
-from mmattn.utils.profiling import extra_memory
+from mmattn.utils.profiling import extra_memory, seconds
 
 ATTENTION = {
     'SAN': {},

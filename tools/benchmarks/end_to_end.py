@@ -36,9 +36,8 @@ from torch import Tensor
 import mmattn.utils.command
 from mmattn.engine import enable_amp, inference_precision, prepare_for_cpu, prepare_for_inference
 from mmattn.engine.hooks.cpu_convolutions import use_channels_last
-from mmattn.ops.testing import seconds
 from mmattn.registry import MODELS
-from mmattn.utils.profiling import extra_memory
+from mmattn.utils.profiling import extra_memory, seconds
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 CAMVID = 'bi_nl/nl_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2'

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import mmattn.utils.command
 from mmattn import layers
 from mmattn.ops import dispatch
-from mmattn.ops.testing import mebibytes, passes, seconds
+from mmattn.utils.profiling import mebibytes, passes, seconds
 
 DTYPES = {'float32': None, 'bfloat16': torch.bfloat16}  # autocast to it
 

@@ -28,9 +28,8 @@ from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_call
 import mmattn.utils.command
 from mmattn.ops import dispatch
 from mmattn.ops.gpu.collect_env import collect_env
-from mmattn.ops.testing import seconds
 from mmattn.utils.files import write_text
-from mmattn.utils.profiling import extra_memory
+from mmattn.utils.profiling import extra_memory, seconds
 
 TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 

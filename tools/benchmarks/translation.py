@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import mmattn.utils.command
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.translation.transformer import SIZES
-from mmattn.ops.testing import seconds
+from mmattn.utils.profiling import seconds
 
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
 ATTENTION = {

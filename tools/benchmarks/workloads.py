@@ -20,11 +20,11 @@ from mmattn.ops import (
     grid_attention,
     local_attention,
     strided_attention,
-    testing,
     window_zscore,
 )
 from mmattn.ops.patterns import strided_offsets
-from mmattn.ops.testing import BOTH, FORWARD
+from mmattn.utils import profiling
+from mmattn.utils.profiling import BOTH, FORWARD
 
 OURS = 'mmattn'
 
@@ -39,7 +39,7 @@ class Call:
 
     def functions(self) -> dict[str, Callable[[], Any]]:
         """Return what is measured for each pass."""
-        functions = testing.passes(partial(self.function, *self.inputs), self.inputs)
+        functions = profiling.passes(partial(self.function, *self.inputs), self.inputs)
         return {name: functions[name] for name in self.passes}
 
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 import torch
 
 import mmattn.utils.command
-from mmattn.ops import dispatch, library, testing, triton
+from mmattn.ops import dispatch, library, operator_calls, testing, triton
 from mmattn.ops.autograd import list_tensors
 from mmattn.ops.dispatch import HALF
 from mmattn.ops.reports import PASSES
+from mmattn.utils import profiling
 
 DTYPE_CLASSES = {'16 bit': HALF, 'float32': (torch.float32,)}
 
@@ -50,7 +51,7 @@ def main() -> int:
     columns = [f'{dtypes} {pass_}' for dtypes in args.dtypes for pass_ in PASSES]
     print(f'{"times / composition":28}' + ''.join(f'{column:>18}' for column in columns))
     for operator in args.operators:
-        for kernel in testing.kernels_of(operator, torch.device(args.device)):
+        for kernel in operator_calls.kernels_of(operator, torch.device(args.device)):
             found = {x: isolated(operator, kernel, x, args.device, args.quick) for x in args.dtypes}
             findings[operator, kernel] = found
             cells = [f'{x.ratios[y]:.2f}' if y in x.ratios else '-' for x in found.values() for y in PASSES]
@@ -102,7 +103,7 @@ def _dtypes(dtypes: str, device: str) -> tuple[torch.dtype, ...]:
 def compare_all(operator: str, kernel: str, dtypes: str, device: str, quick: bool) -> tuple[bool, list[str]]:
     """Compare all calls in the dtypes of a class. Returns whether the kernel supports one, and the errors."""
     supported, errors = False, []
-    for call in testing.all_calls(operator, device, quick):
+    for call in operator_calls.all_calls(operator, device, quick):
         for dtype in _dtypes(dtypes, device):
             result = testing.errors(call, dtype, kernel)
             supported = supported or result is not None
@@ -117,17 +118,17 @@ def time_all(operator: str, kernel: str, dtypes: str, device: str, quick: bool) 
     """Time both passes of the timed calls. The call with the largest ratio to the composition counts."""
     worst: dict[str, float] = {}
     dtype, most = _dtypes(dtypes, device)[0], 0.02 if quick else 0.5
-    for call in (x for x in testing.large_calls(operator, device, quick) if x.is_timed):
-        tensors = testing.cast(call.tensors, dtype)
+    for call in (x for x in operator_calls.large_calls(operator, device, quick) if x.is_timed):
+        tensors = operator_calls.cast(call.tensors, dtype)
         given = [x.requires_grad_() for x in list_tensors(tuple(tensors.values())) if x.is_floating_point()]
-        forward = partial(testing.operator(operator), **tensors, **call.settings)
+        forward = partial(operator_calls.operator(operator), **tensors, **call.settings)
         times: dict[str, list[float]] = {}
         for name in (kernel, 'composition'):
             if (out := testing.run_by(name, operator, forward, has_backward=False)) is None:
                 break
             with dispatch.backend(f'{operator}={name}'):
                 backward = partial(torch.autograd.grad, out, given, torch.ones_like(out), retain_graph=True)
-                times[name] = [testing.milliseconds(x, most) for x in (torch.no_grad()(forward), backward)]
+                times[name] = [profiling.milliseconds(x, most) for x in (torch.no_grad()(forward), backward)]
         if len(times) == 2:
             for pass_, time, composition in zip(PASSES, times[kernel], times['composition']):
                 worst[pass_] = max(worst.get(pass_, 0.0), time / composition)

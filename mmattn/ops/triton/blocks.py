@@ -14,6 +14,8 @@ from ..autograd import list_tensors
 from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
+AXES = 3  # of positions, at most
+MOST_CHANNELS = 256  # the sums of a position stay in registers: in grid attention, those of queries
 UNIT = 8  # numbers of 16 bit in the longest load
 # Dtypes of operands. On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the
 # products of bfloat16 are wrong.

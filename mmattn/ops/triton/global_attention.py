@@ -17,13 +17,11 @@ from torch import Tensor
 from ..global_attention import GlobalArguments, has_biases
 from ..layouts import empty_with_layout
 from . import launch
-from .blocks import gradients_like, prepare_gradient, rows, supports_tensors, table
+from .blocks import AXES, MOST_CHANNELS, gradients_like, prepare_gradient, rows, supports_tensors, table
 from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, key_rows, query_gradients
 from .global_attention_logits import Call
 from .launch import Config, width
 
-AXES = 3
-MOST_CHANNELS = 256  # the sums of a row stay in registers
 FEWEST_PAIRS = 2**22  # batch · heads · N · M: found when a launch took a millisecond of the CPU, as a composition
 
 

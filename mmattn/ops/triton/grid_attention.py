@@ -3,8 +3,7 @@
 A launch adds one arm to the sums of the arms before, which are in float32. The arm of the last axis, which has the key
 of the query itself, comes last, so the output is written in lines. For two axes, two launches compute the output, and
 three the gradients; maps with channels first are copied before. No kernel uses atomics, and the order of every sum is
-fixed. Nobody has timed them on a GPU, so the table of ``dispatch.py`` does not choose them:
-``MMATTN_BACKEND=grid_attention=triton`` does.
+fixed.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from torch import Tensor
 
 from ..grid_attention import OPERATOR, GridArguments, lines_along
 from . import launch
-from .blocks import Gradient, describe, gradients_like, supports_tensors
+from .blocks import AXES, MOST_CHANNELS, Gradient, describe, gradients_like, supports_tensors
 from .grid_attention_kernels import Call, grid_along, grid_forward, grid_gradients
 from .launch import Config, width
 
-AXES = 3
 LAST = AXES - 1
-MOST_CHANNELS = 256  # of queries: the sums of a position stay in registers
 CHUNK = 128  # channels of values that a program sums
 
 

@@ -1,8 +1,7 @@
 """Launches the kernels of ``local_attention``. ``../local_attention.py`` has the equations.
 
 One launch computes the output, and two the gradients: of queries and window biases, then of keys and values. No kernel
-uses atomics, and the order of every sum is fixed. Nobody has timed them on a GPU, so the table of ``dispatch.py`` does
-not choose them: ``MMATTN_BACKEND=local_attention=triton`` does.
+uses atomics, and the order of every sum is fixed.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from torch import Tensor
 
 from ..local_attention import LocalArguments
 from . import launch
-from .blocks import Gradient, describe, gradients_like, supports_tensors
+from .blocks import MOST_CHANNELS, Gradient, describe, gradients_like, supports_tensors
 from .launch import Config, width
 from .local_attention_kernels import Call, local_forward, local_key_gradients, local_query_gradients
 
-MOST_CHANNELS = 256  # the sums of a position stay in registers
 LEAST_COLUMNS = 32  # of a map in whose rows the lanes of a warp read adjacent positions
 
 

@@ -1,8 +1,7 @@
 """Launches the kernels of ``strided_attention``. ``../strided_attention.py`` has the equations.
 
 One launch computes the output, and two the gradients: of queries and position biases, then of keys and values. No
-kernel uses atomics, and the order of every sum is fixed. Nobody has timed them on a GPU, so the table of
-``dispatch.py`` does not choose them: ``MMATTN_BACKEND=strided_attention=triton`` does.
+kernel uses atomics, and the order of every sum is fixed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ..layouts import empty_outputs
 from ..patterns import as_step
 from ..strided_attention import Axis, StridedArguments, cut
 from . import launch
-from .blocks import Gradient, describe, gradients_like, supports_tensors
+from .blocks import AXES, MOST_CHANNELS, Gradient, describe, gradients_like, supports_tensors
 from .launch import Config, width
 from .strided_attention_kernels import (
     Call,
@@ -30,8 +29,6 @@ from .strided_attention_kernels import (
     strided_query_gradients,
 )
 
-AXES = 3
-MOST_CHANNELS = 256  # the sums of a row stay in registers
 MOST_POSITIONS = 2**20  # of a group: see strided_attention_kernels.divide
 MOST_COORDINATES = 32  # of keys on an axis for which a program computes the gradients of biases
 
@@ -140,5 +137,6 @@ def supports(args: StridedArguments, *more: Tensor) -> bool:
     channels = max(args.query.shape[-1], args.value.shape[-1])
     divisions = [divide(*layout(args), of_keys) for of_keys in (False, True)]
     positions = max(math.prod(x.length for x in side) for y in divisions for side in (y.queries, y.keys))
-    is_small = channels <= MOST_CHANNELS and positions < MOST_POSITIONS
+    outputs = args.query.shape[2:-1].numel() * args.value.shape[-1]  # of a map: their offsets have 32 bits
+    is_small = channels <= MOST_CHANNELS and positions < MOST_POSITIONS and outputs < 2**31
     return is_small and supports_tensors((*args, *more), args.query)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import layers, ops
-from mmattn.ops import library, testing
+from mmattn.ops import library, operator_calls, testing
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32, torch.float16)
 
@@ -36,12 +36,12 @@ def _record_errors(fields: dict[str, Any], errors: dict[str, float]) -> None:
     record('edge', **fields, ok=errors[worst] <= 1, worst=f'{worst}: {errors[worst]:.3f}')
 
 
-def all_calls(operator: str) -> list[testing.Call]:
-    return [*testing.all_calls(operator)][-1 if SMALL else 0 :]
+def all_calls(operator: str) -> list[operator_calls.Call]:
+    return [*operator_calls.all_calls(operator)][-1 if SMALL else 0 :]
 
 
 def _calls(operator: str, dtype: torch.dtype) -> None:
-    kernels = testing.kernels_of(operator, torch.device(DEVICE))
+    kernels = operator_calls.kernels_of(operator, torch.device(DEVICE))
     for implementation in ('composition', *(x for x in kernels if GPU or x != 'triton')):  # the part tune has it
         for call in all_calls(operator):
             fields = {'operator': operator, 'implementation': implementation, 'dtype': dtype, 'case': call.title}
@@ -85,7 +85,7 @@ def _layers(dtype: torch.dtype) -> None:
                 if parameter.numel() == 1:
                     nn.init.ones_(parameter)  # the initial 0 would make the layer the identity
             autocast = torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32)
-            tensors = {'x': testing.randn(*shape), **dict(layer.named_parameters())}
+            tensors = {'x': operator_calls.randn(*shape), **dict(layer.named_parameters())}
 
             def call(x: Tensor, layer: nn.Module = layer, **parameters: Tensor) -> Tensor:
                 frames = {'frame_numbers': torch.arange(x.shape[1], device=x.device)[None]} if x.dim() == 5 else {}
@@ -95,7 +95,7 @@ def _layers(dtype: torch.dtype) -> None:
             expected = testing.evaluate(call, tensors, torch.float64)
             layer.float().to(DEVICE)
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-                on_device = testing.each(tensors, lambda x: x.to(DEVICE, torch.float32))
+                on_device = operator_calls.each(tensors, lambda x: x.to(DEVICE, torch.float32))
                 actual = testing.evaluate(autocast(call), on_device)
             errors = testing.differences(actual, expected)
             limit = 1e-3 if dtype == torch.float32 else 0.2
@@ -103,14 +103,16 @@ def _layers(dtype: torch.dtype) -> None:
             record('edge', layer=name, dtype=dtype, ok=not wrong, output=f'{errors["output"]:.2e}', wrong=wrong)
 
 
-def bi_nl(batch: int, side: int, channels: int, window: int, dtype: torch.dtype) -> tuple[Callable, testing.Tensors]:
+def bi_nl(
+    batch: int, side: int, channels: int, window: int, dtype: torch.dtype
+) -> tuple[Callable, operator_calls.Tensors]:
     """Make a call of Bi-NL's core on the device: a function of tensors, and the tensors."""
 
     def draw(*shape: int, **_: Any) -> Tensor:
         return torch.randn(*shape, device=DEVICE, dtype=dtype)
 
     options = dict(batch=batch, channels=channels, value_channels=channels, window_size=window, draw=draw)
-    call = testing.make('global_attention', (side, side), *testing.WINDOW, **options)
+    call = operator_calls.make('global_attention', (side, side), *operator_calls.WINDOW, **options)
     return partial(ops.global_attention, **call.settings), call.tensors
 
 
@@ -127,7 +129,7 @@ def _modes(dtype: torch.dtype) -> None:
             record('edge', mode=title, dtype=dtype, ok=max(errors.values()) <= tolerance, errors=errors)
 
     def reentrant() -> dict[str, Tensor]:
-        leaves = testing.each(tensors, lambda x: x.detach().requires_grad_())
+        leaves = operator_calls.each(tensors, lambda x: x.detach().requires_grad_())
         out = checkpoint(lambda *x: call(**dict(zip(leaves, x))), *leaves.values(), use_reentrant=True)
         out.backward(testing.cotangent(out))
         return {'output': out.detach(), **{f'd_{name}': x.grad for name, x in leaves.items()}}

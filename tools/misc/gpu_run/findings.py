@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mmattn.ops import testing
+from mmattn.utils import profiling
 
 OUT = Path(os.environ.get('OUT') or 'gpu_run_out')
 SMALL = bool(os.environ.get('SMALL'))  # small shapes, also without a GPU
@@ -127,16 +127,16 @@ def _run(part: str, function: Callable[[Any], None], groups: Sequence[Any], posi
 
 def milliseconds(call: Callable[[], Any], most: float = 1.0) -> float:
     """Measure the median ms of a call on the device; a rehearsal measures one call."""
-    return round(testing.milliseconds(call, most) if GPU else testing.milliseconds(call, 0, 1), 4)
+    return round(profiling.milliseconds(call, most) if GPU else profiling.milliseconds(call, 0, 1), 4)
 
 
 def times(call: Callable[[], Any], most: float = 0.5) -> dict[str, float]:
     """Measure a call: ms that it takes, ms that the device works for it, kernels that it launches, and peak MiB."""
-    ms, mib = milliseconds(call, most), round(testing.mebibytes(call, DEVICE), 1) if GPU else 0.0
+    ms, mib = milliseconds(call, most), round(profiling.mebibytes(call, DEVICE), 1) if GPU else 0.0
     activities = torch.profiler.ProfilerActivity
     with torch.profiler.profile(activities=[activities.CUDA if GPU else activities.CPU]) as profiler:
         call()
-        testing.synchronize()
+        profiling.synchronize()
     events = [event for event in profiler.key_averages() if event.device_type.name == DEVICE.upper()]
     spent = sum(event.self_device_time_total if GPU else event.self_cpu_time_total for event in events)
     return {'ms': ms, 'device_ms': round(spent / 1e3, 4), 'launches': sum(event.count for event in events), 'mib': mib}

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from workloads import WORKLOADS, Call, Workload, bi_nl_calls
 
 from mmattn import layers
-from mmattn.ops import dispatch, testing
+from mmattn.ops import dispatch, operator_calls, testing
+from mmattn.utils import profiling
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32)
 # Layer: operator, whose Triton kernels the table does not select.
@@ -55,7 +56,7 @@ def _layers(comparison: str) -> None:
                 with torch.autocast(DEVICE, dtype) if dtype else nullcontext():
                     return layer(x)
 
-            passes = testing.passes(forward, [x, *layer.parameters()])
+            passes = profiling.passes(forward, [x, *layer.parameters()])
             backends = ['auto'] if title == stock else ['auto', 'composition']
             if title in UNTIMED and GPU and dtype:  # float32 is the composition's
                 backends.append(f'{UNTIMED[title]}=triton')
@@ -96,7 +97,7 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
     with guarded('ops', workload=name, dtype=dtype):
         torch.manual_seed(0)
         work = build(name, dtype)
-        titles = ['composition', *testing.kernels_of(operator, torch.device(DEVICE))]
+        titles = ['composition', *operator_calls.kernels_of(operator, torch.device(DEVICE))]
         if SMALL and operator in UNTIMED.values():  # a few hundred positions take Triton's interpreter minutes
             titles = [title for title in titles if title != 'triton']
         calls = {title: (title, work.ours) for title in titles}
@@ -108,7 +109,7 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
 def _time_call(operator: str, fields: dict[str, Any], implementation: str, call: Call) -> None:
     functions = call.functions()
     with guarded('ops', **fields):
-        if testing.run_by(implementation, operator, functions[testing.FORWARD], has_backward=False) is None:
+        if testing.run_by(implementation, operator, functions[profiling.FORWARD], has_backward=False) is None:
             return
         with dispatch.backend(f'{operator}={implementation}'):
             for pass_, function in functions.items():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mmattn import layers
 from mmattn.engine import enable_amp, log_operators, prepare_for_cpu
 from mmattn.ops import dispatch, testing
-from mmattn.utils import config_path
+from mmattn.utils import config_path, profiling
 
 SEGMENTATION = ((769, 769), 2)  # size of the images, and of a batch
 FACES = ((224, 224), 12)
@@ -90,11 +90,11 @@ class Watch(Hook):
         self.losses: list[float] = []
 
     def before_train_iter(self, *_: Any, **__: Any) -> None:
-        testing.synchronize()
+        profiling.synchronize()
         self.start = time.perf_counter()
 
     def after_train_iter(self, *_: Any, outputs: Any = None, **__: Any) -> None:
-        testing.synchronize()
+        profiling.synchronize()
         self.times.append(1e3 * (time.perf_counter() - self.start))
         self.losses.append(outputs['loss'].item())
 

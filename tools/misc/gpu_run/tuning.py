@@ -10,7 +10,7 @@ import torch
 from correctness import bi_nl
 from findings import DEVICE, GPU, SMALL, WORKERS, guarded, milliseconds, record, run_groups
 
-from mmattn.ops import dispatch, testing
+from mmattn.ops import dispatch, operator_calls, testing
 
 DTYPE = torch.bfloat16 if GPU else torch.float32  # the interpreter's products of bfloat16 are wrong
 CHANNELS = (16,) if SMALL else (256, 128, 64)
@@ -65,8 +65,8 @@ def _wrong(group: Group) -> str:
     """Say what is wrong with the kernels in a configuration, or return ''."""
     channels, *configuration = group
     size, options = (COMPARED_SIDE,) * 2, dict(channels=channels, value_channels=channels, window_size=WINDOW)
-    call = testing.make('global_attention', size, *testing.WINDOW, **options)
-    call.tensors = testing.each(call.tensors, lambda x: x.to(DEVICE))
+    call = operator_calls.make('global_attention', size, *operator_calls.WINDOW, **options)
+    call.tensors = operator_calls.each(call.tensors, lambda x: x.to(DEVICE))
     with configured(*configuration):
         errors = testing.errors(call, DTYPE, 'triton')
         if errors is None:
