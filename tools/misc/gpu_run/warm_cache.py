@@ -11,14 +11,12 @@ from unittest import mock
 
 import torch
 from findings import use_carried_cache
-from times import UNTIMED, WORK
 from tuning import GROUPS, Group
-from workloads import WORKLOADS  # tools/benchmarks, in prepare.sh's path
 
 import mmattn.utils.command
 from mmattn.ops.operator import record_call
 
-CALLS = [name for name, operator in WORK.items() if operator in UNTIMED.values()]
+# Imported where they are used, so that --help needs no path: compile_triton, times, workloads. prepare.sh's path has them.
 
 
 def main() -> None:
@@ -26,7 +24,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog='warm_cache', description='Compile Triton kernels for a GPU elsewhere.')
     parser.add_argument('capability', type=float, help='compute capability, such as 9.0')
     args = parser.parse_args()
-    warm(round(10 * args.capability), [*CALLS, *GROUPS])
+    from times import UNTIMED, WORK
+
+    calls = [name for name, operator in WORK.items() if operator in UNTIMED.values()]
+    warm(round(10 * args.capability), [*calls, *GROUPS])
 
 
 def warm(capability: int, groups: Sequence[Group | str]) -> None:
@@ -38,6 +39,7 @@ def warm(capability: int, groups: Sequence[Group | str]) -> None:
 def compile_group(capability: int, group: Group | str) -> Group | str:
     """Compile the kernels of a group of the part tune, or, in the table's configurations, of a workload."""
     import compile_triton
+    from workloads import WORKLOADS
 
     from mmattn.ops.triton import launch
 
