@@ -117,7 +117,10 @@ stock_cc=(--variant 'stock CC' CC model.decode_head.type=mmattn.BiCCHead model.d
 stock_nl=(--variant 'stock NL' NL model.decode_head.type=mmattn.BiNLHead model.decode_head.position=none)
 
 continue_from() { # what ran before is not trained again
-    if [ -e "docs/results/$1.json" ] && [ ! -e "$2/results.json" ]; then cp "docs/results/$1.json" "$2/results.json"; fi
+    local file
+    for file in "docs/results/$1.json" "docs/results/unfinished/$1.json"; do
+        if [ -e "$file" ] && [ ! -e "$2/results.json" ]; then cp "$file" "$2/results.json"; fi
+    done
 }
 
 evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
@@ -137,15 +140,20 @@ evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
     cp "work_dirs/j_pilot_$rate/results.json" docs/results/evidence_j_pilot.json
 }
 
-evidence_j() {
-    clothes --dataset docs/results/ccp.py --cached-crops 1600 --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --units --sealed \
-        --rows 'stock CC' "${stock_cc[@]}" \
-        --variant 'stock CC, 1/√d' CC model.decode_head.type=mmattn.BiCCHead model.decode_head.position=none \
-        model.decode_head.content_smoothing=2.449489742783178 \
-        --variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15 \
-        "${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15 \
-        --contrasts 'Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d' 'Bi-NL, 15 - stock NL' --family 3 \
-        --work-dir work_dirs/evidence_j --cfg-options optim_wrapper.optimizer.lr=0.003
+evidence_j() { # the rows of CC first
+    local cc=("${stock_cc[@]}"
+        --variant 'stock CC, 1/√d' CC model.decode_head.type=mmattn.BiCCHead model.decode_head.position=none
+        model.decode_head.content_smoothing=2.449489742783178
+        --variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15)
+    local nl=("${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15)
+    local contrasts=('Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d')
+    local primary=(--dataset docs/results/ccp.py --cached-crops 1600 --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --units --sealed --family 3
+        --rows 'stock CC' --work-dir work_dirs/evidence_j)
+    local rate=(--cfg-options optim_wrapper.optimizer.lr=0.003)
+    mkdir -p work_dirs/evidence_j
+    continue_from evidence_j work_dirs/evidence_j
+    clothes "${primary[@]}" "${cc[@]}" --contrasts "${contrasts[@]}" "${rate[@]}"
+    clothes "${primary[@]}" "${cc[@]}" "${nl[@]}" --contrasts "${contrasts[@]}" 'Bi-NL, 15 - stock NL' "${rate[@]}"
     cp work_dirs/evidence_j/results.json docs/results/evidence_j.json
 }
 
