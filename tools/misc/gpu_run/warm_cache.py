@@ -16,7 +16,7 @@ from tuning import GROUPS, Group
 import mmattn.utils.command
 from mmattn.ops.operator import record_call
 
-# Imported where they are used, so that --help needs no path: compile_triton, times, workloads. prepare.sh's path has them.
+# compile_triton, times and workloads are in prepare.sh's path alone. So they are imported where they are used.
 
 
 def main() -> None:
