@@ -206,6 +206,23 @@ def test_only_requested_gradients_are_returned(name):
         assert_close(torch.autograd.grad(run(*given), given[place]), [expected[place]])
 
 
+@pytest.mark.parametrize('name', ATTENTION[:4])
+def test_gradients_of_an_output_alone_add_up(name):
+    """Where only the log-sum-exp is used, the other output adds nothing, and the reverse."""
+    tensors, settings = call(name)
+    leaves, spec = torch.utils._pytree.tree_flatten(tensors)
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    outputs = zscored.operator(name)(**torch.utils._pytree.tree_unflatten(leaves, spec), **settings)
+
+    def of(*losses):
+        found = torch.autograd.grad(sum(losses), leaves, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(leaf) if x is None else x for leaf, x in zip(leaves, found)]
+
+    losses = [x.pow(3).sum() for x in outputs]
+    assert all(loss.abs() > 0.01 for loss in losses)
+    assert_close([x + y for x, y in zip(of(losses[0]), of(losses[1]))], of(*losses))
+
+
 @pytest.mark.parametrize('name', OPERATORS)
 def test_a_batch_of_gradients(name):
     """By ``is_grads_batched``, which vectorised Jacobians and PyTorch's own gradcheck use."""
