@@ -1,6 +1,7 @@
 """What the hooks share: the checks that data sets bring, and what the config says of metrics and classes."""
 
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from mmengine.config import Config
@@ -89,3 +90,14 @@ def test_every_process_raises_what_the_main_one_found(runner, monkeypatch):
 def test_a_hook_that_is_off_checks_nothing(runner, tmp_path):
     Hook(enabled=False).before_loops(runner)
     assert not (tmp_path / 'data_check.txt').exists()
+
+
+@pytest.mark.parametrize('classes', [['road', 'car'], ['car', 'road'], None])
+def test_a_test_on_other_classes_than_those_of_the_checkpoint_is_a_warning(runner, classes):
+    runner.test_dataloader = SimpleNamespace(dataset=SimpleNamespace(metainfo=dict(classes=classes)))
+    checked = Hook(enabled=False)
+    checked._classes = ['road', 'car']  # after_load_checkpoint
+    with patch('mmattn.data_check.hook.print_log') as said:
+        checked.before_test(runner)
+    warned = [str(call.args[0]) for call in said.call_args_list]
+    assert [f'classes {classes or []};' in text for text in warned] == [True] * (classes != ['road', 'car'])

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
-from mmattn.deployment.verification import _measure
+from mmattn.deployment.verification import _measure, compare
 
 from .networks import config, segmentor
 
@@ -216,3 +216,8 @@ def test_the_memory_of_a_network_is_what_it_takes_beyond_its_weights():
     run = _measure(prepare, 64, np.ones(3), 1)
     np.testing.assert_array_equal(run.logits, np.ones(3))
     assert math.isnan(run.mebibytes) or 60 < run.mebibytes < 120
+
+
+def test_logits_of_another_size_are_not_broadcast():
+    with pytest.raises(ValueError, match=r'\(1, 2, 3, 4\) and \(1, 2, 1, 1\)'):
+        compare(np.zeros((1, 2, 3, 4)), np.zeros((1, 2, 1, 1)))

@@ -211,6 +211,11 @@ def test_self_critical_gradient(baseline, monkeypatch):
     assert found['num_tokens'] == count
 
 
+def test_sines_of_four_sides_share_the_channels_equally():
+    with pytest.raises(ValueError, match='embed_dim must be a multiple of 8'):
+        SANCaptioner(9, embed_dim=12, num_heads=2, positions='absolute')
+
+
 def test_the_greedy_baseline_changes_no_mode():
     model = SANCaptioner(**SMALL).double().train()
     model.encoder.eval()  # frozen

@@ -111,10 +111,14 @@ def test_without_a_pair(mode, counter, fault):
 def test_counter_adds_its_projection_in_each_glimpse():
     """One counter reads the greatest logit of each region; with one glimpse, the words receive the sum of both."""
     net, x = network(num_glimpses=1, counter=dict(type='mmattn.ObjectCounter')), inputs()
+    with torch.no_grad():  # the products are positive, so padding has the greatest logits
+        parts = net.logits.glimpses.parametrizations.weight
+        parts.original1.copy_(-parts.original0.sign() * parts.original1.abs())
     corner = torch.rand(2, R, 2, generator=torch.Generator().manual_seed(0)).double()
     boxes = torch.cat([corner, corner + 0.3], -1)
     logits = net.logits(*x, REGION_MASK)[:, 0]
     greatest = logits.masked_fill(WORD_MASK[..., None], -torch.inf).amax(1)
+    assert (net.logits(x[0] * ~WORD_MASK[..., None], x[1], REGION_MASK)[:, 0].amax(1) > greatest)[1].any()
     update = lin(net.count_proj[0], net.counter(greatest, boxes, REGION_MASK))
     expected = literally(net, *x, WORD_MASK, REGION_MASK, 1) + update * (~WORD_MASK).sum(1, keepdim=True)
     out, _ = net(*x, WORD_MASK, REGION_MASK, boxes)
