@@ -121,6 +121,9 @@ def test_expand_mask_project():
     torch.testing.assert_close(layer(x, masks), expected)
     assert not torch.allclose(layer(x, masks), layer(x, 1 - masks))
     assert sum(p.numel() for p in ExpandMaskProject(128).parameters()) == 33024
+    fresh = ExpandMaskProject(6)  # the identity, plus and minus the same random matrix
+    torch.testing.assert_close(fresh.foreground.weight + fresh.background.weight, 2 * torch.eye(6))
+    assert not torch.allclose(fresh.foreground.weight, fresh.background.weight)
 
 
 def test_masks_are_averaged_over_cells_and_never_vanish():

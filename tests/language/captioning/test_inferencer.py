@@ -294,6 +294,14 @@ def test_an_ensemble_captions_with_the_mean_of_the_three_models(tiny, members, t
     assert len(set(expected)) > 2
 
 
+def test_a_model_of_another_vocabulary_than_that_of_its_checkpoint(tiny, tmp_path):
+    checkpoint = torch.load(tiny.san.checkpoint)
+    checkpoint['meta']['dataset_meta']['symbols'].pop()
+    torch.save(checkpoint, tmp_path / 'shorter.pth')
+    with pytest.raises(ValueError, match=f'vocabulary has {len(SYMBOLS) + 3} symbols.* is {len(SYMBOLS) + 4}'):
+        CaptionInferencer(tiny.san.config, tmp_path / 'shorter.pth')
+
+
 @pytest.mark.parametrize(
     ('checkpoint', 'words'),
     [
