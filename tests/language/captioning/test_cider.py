@@ -46,9 +46,9 @@ def test_equal_to_pycocoevalcap(pairs):
 
 
 def test_a_batch_of_some_images_with_several_hypotheses():
-    """Frequencies are those of all references; numbers are as good as words; no score depends on the batch."""
+    """Frequencies are those of all references, a repeated word counts once, numbers are as good as words."""
     images = [2, 0, 0, 2, 2, 2]
-    hypotheses = [text.split() for text in ('birds fly', 'a cat', 'the dog is on a mat', 'x x x', '', 'birds')]
+    hypotheses = [text.split() for text in ('birds birds fly', 'a cat', 'the dog is on a mat', 'x x x', '', 'birds')]
     found = CiderD(split(REFERENCES)).score(hypotheses, images)
     expected = [theirs([words] * 3, split(REFERENCES))[image] for words, image in zip(hypotheses, images)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
