@@ -107,7 +107,7 @@ evidence_i() {    # kind, head and layer: the stock head, then its continuations
 # Options of tools/reproduce.py, then the rows and other settings; the data are an option. CC and NL are the bilateral heads
 # without positions, which compute what the stock heads compute, in less time.
 clothes() {
-    local shared=(3.2 --data-root data/ccp --iters 900 --network small --workers 0 "${weights[@]}"
+    local shared=(3.2 --data-root data/ccp --network small --workers 0 "${weights[@]}"
         --backbone docs/results/mobilenet-v2_three-stages_heads-48.py)
     local weighted='model.decode_head.loss_decode.class_weight=[0.19,1.09,0.74,0.67,0.61,0.7,1.51,0.63,2.5,1.22,1.13]'
     reproduce "${shared[@]}" "$@" $last model.auxiliary_head=None "$weighted"
@@ -124,7 +124,7 @@ continue_from() { # what ran before is not trained again
 }
 
 evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
-    local rate pilot=(--dataset docs/results/ccp_pilot.py --cached-crops 800 --validations 5)
+    local rate pilot=(--dataset docs/results/ccp_pilot.py --iters 900 --cached-crops 800 --validations 5)
     local heads=(--rows 'stock CC' 'stock NL' "${stock_cc[@]}" "${stock_nl[@]}" --contrasts 'stock NL - stock CC')
     for rate in 0.003 0.01 0.001; do
         mkdir -p work_dirs/j_features "work_dirs/j_pilot_$rate"
@@ -147,7 +147,7 @@ evidence_j() { # the rows of CC first
         --variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15)
     local nl=("${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15)
     local contrasts=('Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d')
-    local primary=(--dataset docs/results/ccp.py --cached-crops 1600 --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --units --sealed --family 3
+    local primary=(--dataset docs/results/ccp.py --iters 1200 --cached-crops 1600 --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --units --sealed --family 3
         --rows 'stock CC' --work-dir work_dirs/evidence_j)
     local rate=(--cfg-options optim_wrapper.optimizer.lr=0.003)
     mkdir -p work_dirs/evidence_j
