@@ -137,7 +137,7 @@ evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
         --variant 'no attention' CC model.decode_head.type=mmattn.AttentionHead \
         --contrasts 'stock CC - no attention' 'stock NL - no attention' \
         --work-dir "work_dirs/j_pilot_$rate" --cfg-options "optim_wrapper.optimizer.lr=$rate"
-    cp "work_dirs/j_pilot_$rate/results.json" docs/results/evidence_j_pilot.json
+    cp "work_dirs/j_pilot_$rate/results.json" "docs/results/evidence_j_pilot_$rate.json"
 }
 
 evidence_j() { # the rows of CC first
