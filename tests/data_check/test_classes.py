@@ -47,6 +47,8 @@ def test_accepted_labels_are_those_that_training_knows(root, options):
     assert set(classes_of_labels(dataset)) == {label for label in range(256) if seen_by_training(dataset, label)}
     free = DATASETS.build(data_set(root, metainfo=None))
     assert classes_of_labels(free) == {**{label: label for label in range(255)}, 255: None}
+    reduced = DATASETS.build(data_set(root, metainfo=None, reduce_zero_label=True))
+    assert classes_of_labels(reduced) == {0: None, **{label: label - 1 for label in range(1, 255)}, 255: None}
 
 
 def test_classes_that_are_renamed_in_one_part_are_a_warning(check, root, warned):
