@@ -147,8 +147,8 @@ evidence_j() { # the rows of CC first
         --variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15)
     local nl=("${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15)
     local contrasts=('Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d')
-    local primary=(--dataset docs/results/ccp.py --iters 1200 --cached-crops 1600 --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --units --sealed --family 3
-        --rows 'stock CC' --work-dir work_dirs/evidence_j)
+    local primary=(--dataset docs/results/ccp.py --iters 1200 --cached-crops 1600 --units --sealed --family 3
+        --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --rows 'stock CC' --work-dir work_dirs/evidence_j)
     local rate=(--cfg-options optim_wrapper.optimizer.lr=0.003)
     mkdir -p work_dirs/evidence_j
     continue_from evidence_j work_dirs/evidence_j

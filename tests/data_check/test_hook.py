@@ -99,5 +99,4 @@ def test_a_test_on_other_classes_than_those_of_the_checkpoint_is_a_warning(runne
     checked._classes = ['road', 'car']  # after_load_checkpoint
     with patch('mmattn.data_check.hook.print_log') as said:
         checked.before_test(runner)
-    warned = [str(call.args[0]) for call in said.call_args_list]
-    assert [f'classes {classes or []};' in text for text in warned] == [True] * (classes != ['road', 'car'])
+    assert said.called == (classes != ['road', 'car'])

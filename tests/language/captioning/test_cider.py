@@ -46,7 +46,7 @@ def test_equal_to_pycocoevalcap(pairs):
 
 
 def test_a_batch_of_some_images_with_several_hypotheses():
-    """Frequencies are those of all references, a repeated word counts once, numbers are as good as words."""
+    """Frequencies are of all references, repeated words are clipped, numbers are words, the batch has no effect."""
     images = [2, 0, 0, 2, 2, 2]
     hypotheses = [text.split() for text in ('birds birds fly', 'a cat', 'the dog is on a mat', 'x x x', '', 'birds')]
     found = CiderD(split(REFERENCES)).score(hypotheses, images)
