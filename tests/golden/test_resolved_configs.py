@@ -34,17 +34,49 @@ def spans(numbers):
 
 def numbered(names):
     """Return the configs by number; recorded ones keep theirs, so that a new config changes few lines."""
-    path = FOLDER / FILE
-    recorded = re.findall(r'^(\d+) (\S+\.py)$', path.read_text(encoding='utf-8') if path.exists() else '', re.MULTILINE)
-    found = {int(number): name for number, name in recorded if name in names}
-    first = max((int(number) for number, _ in recorded), default=-1) + 1
+    found = {number: name for number, name in NAMES.items() if name in names}
+    first = max(NAMES, default=-1) + 1
     return found | dict(enumerate(sorted({*names} - {*found.values()}), first))
+
+
+def recorded():
+    """Return the names of the recorded configs by number, and the numbers of those that have each setting."""
+    names, having = {}, {}
+    for line in (FOLDER / FILE).read_text(encoding='utf-8').splitlines():
+        if found := re.fullmatch(r'(\S+ = .*)    \[([\d -]+)\]', line):
+            runs = [[int(n) for n in run.split('-')] for run in found[2].split()]
+            having[found[1]] = {n for run in runs for n in range(run[0], run[-1] + 1)}
+        elif found := re.fullmatch(r'(\d+) (\S+\.py)', line):
+            names[int(found[1])] = found[2]
+    return names, having
+
+
+def covering(having):
+    """Choose configs, greedily, that have every setting of these."""
+    left, chosen = {*having}, []
+    while left:
+        numbers = [number for setting in left for number in having[setting]]
+        chosen.append(max(sorted({*numbers}), key=numbers.count))
+        left = {setting for setting in left if chosen[-1] not in having[setting]}
+    return chosen
 
 
 @pytest.fixture(autouse=True)
 def shipped_folders_of_data(monkeypatch):
     for name in [key for key in os.environ if key.endswith('_ROOT')]:
         monkeypatch.delenv(name)
+
+
+SCHEDULE = 'optim_wrapper.', 'param_scheduler.', 'train_cfg.'
+NAMES, HAVING = recorded()
+
+
+@pytest.mark.parametrize('number', covering({key: HAVING[key] for key in HAVING if key.startswith(SCHEDULE)}))
+def test_every_schedule_once(number):
+    """Configs that together have every recorded setting of a schedule, without resolving all of them."""
+    found = settings(Config.fromfile(config_path(NAMES[number])).to_dict())
+    expected = {line for line in HAVING if number in HAVING[line] and line.startswith(SCHEDULE)}
+    assert {line for line in found if line.startswith(SCHEDULE)} == expected
 
 
 @pytest.mark.slow
