@@ -66,7 +66,7 @@ def config():
     return Config(
         dict(
             launcher='none',
-            optim_wrapper=dict(type='AmpOptimWrapper', loss_scale='dynamic'),
+            optim_wrapper=dict(type='AmpOptimWrapper', loss_scale='dynamic', use_fsdp=True),
             model=dict(norm_cfg=dict(type='SyncBN'), stages=[dict(norm_cfg=dict(type='SyncBN', requires_grad=True))]),
         )
     )
@@ -98,6 +98,30 @@ def test_several_processes_without_a_gpu(monkeypatch):
     assert cfg.model_wrapper_cfg == dict(
         type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None, find_unused_parameters=True
     )
+
+
+@pytest.mark.parametrize('states', ['full', 'sharded'])
+@pytest.mark.parametrize('kind', ['DDPStrategy', 'FSDPStrategy'])
+def test_strategies_without_a_gpu(monkeypatch, kind, states):
+    """What the user sets is kept, apart from the device; FSDP gathers whole states without the offload to the CPU."""
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
+    cfg = config()
+    cfg.launcher = 'pytorch'
+    cfg.strategy = dict(type=kind, model_wrapper=dict(broadcast_buffers=True, mine=3), state_dict_cfg=states)
+    prepare_for_cpu(cfg)
+    assert cfg.strategy.type == kind
+    if kind == 'DDPStrategy':
+        expected = dict(type='MMDistributedDataParallel', device_ids=None, find_unused_parameters=False)
+    else:
+        expected = dict(type='MMFullyShardedDataParallel', device_id='cpu')
+    assert cfg.strategy.model_wrapper == dict(expected, broadcast_buffers=True, mine=3)
+    if kind == 'DDPStrategy' or states == 'sharded':
+        assert cfg.strategy.state_dict_cfg == states
+    else:
+        assert cfg.strategy.state_dict_cfg.state_dict_type == 'FULL_STATE_DICT'
+        options = cfg.strategy.state_dict_cfg.state_dict_config, cfg.strategy.state_dict_cfg.optim_state_dict_config
+        assert [(each.rank0_only, each.get('offload_to_cpu')) for each in options] == [(True, None)] * 2
 
 
 @pytest.mark.parametrize('nodes', [1, 2])

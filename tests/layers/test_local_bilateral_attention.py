@@ -212,6 +212,8 @@ def test_attributes_are_those_of_the_convolution(arguments):
         'output_padding',
     ):
         assert getattr(ours, name) == getattr(conv, name), name
+    if type(ours) is nn.Conv2d:
+        ours.load_state_dict(conv.state_dict())  # a bias, too, by default
     x = torch.randn(2, 4, 7, 6)
     assert ours(x).shape == conv(x).shape
 

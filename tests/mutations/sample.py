@@ -1,15 +1,14 @@
 """Draws small faults at random, and lists which of them the default tests of their folder catch:
 
     python tests/mutations/sample.py work_dirs/sample [--seed 1] [--count 300] [--native 60]
-    python tests/mutations/sample.py work_dirs/sample --again     the survivors, with the tests of the working tree,
-                                                                  and of all rooms that have been recorded
+    python tests/mutations/sample.py work_dirs/sample --again     the survivors, with the tests of the working tree
     python tests/mutations/sample.py work_dirs/sample --table
 
 A fault is one changed constant, comparison, sign, boolean operator, bound, pair of arguments, or statement. Each folder
-has its share, by lines. A fault is applied to a copy of the checkout. The tests of its room (tests/ops for mmattn/ops)
-that run its line, in any process, run in a fork up to the first failure, the fastest first; where no test runs the
-line, that is the verdict. Which tests run which lines is recorded once for each file of tests, without faults. Each
-verdict is written at once, and the same command continues.
+has its share, by lines. A fault is applied to a copy of the checkout. The tests that run its line, in any process, run
+in a fork up to the first failure, the fastest first: those of its room (tests/ops for mmattn/ops), then, if all pass,
+those of other rooms, for about a minute; where no test runs the line, that is the verdict. Which tests run which lines
+is recorded once for each file of tests, without faults. Each verdict is written at once; the same command continues.
 --native: faults of the kernels for the CPU, compiled for AVX2 alone; all tests of operators run.
 """
 
@@ -18,7 +17,6 @@ import ast
 import contextlib
 import copy
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -36,7 +34,7 @@ from lines import first_lines, note_lines
 from run import CAUGHT, DEFAULT_SUITE, ROOT, SURVIVED
 
 TESTED_IN = {'annotations': 'dataset_converters'}  # where a room of the package has no folder of tests
-LONGEST = 60  # seconds of the tests of other rooms, as recorded
+LONGEST, IMPORTS = 60, 3  # seconds of the tests of other rooms, as recorded, and of importing a file of tests
 NOT_HERE = r'mmattn/ops/((csrc/cuda|triton|gpu)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
 NATIVE, BUILT = 'mmattn/ops/csrc/', ('unit_cpu', 'unit_library', 'cpu/capability', 'cpu/isa_avx2')
 COMPARISONS = {
@@ -246,12 +244,24 @@ class Chosen:
             self.by = report.nodeid
 
 
+def few_files(tests):
+    """The fastest of these tests, for about a minute, importing their files included."""
+    chosen, files, total = {}, set(), 0.0
+    for test, seconds in sorted(tests.items(), key=lambda row: row[1]):
+        file = test.partition('::')[0]
+        cost = seconds + IMPORTS * (file not in files)
+        if total + cost <= LONGEST or not chosen:
+            chosen[test], total = seconds, total + cost
+            files.add(file)
+    return chosen
+
+
 class Sample:
     """The copy of the checkout, what its tests call, and the verdicts."""
 
     def __init__(self, folder):
         self.folder, self.checkout, self.results = folder, folder / 'checkout', folder / 'results.jsonl'
-        self.recorded = set()
+        self.recorded, self.of_line = set(), {}
         self.tests, self.noted = folder / 'tests.jsonl', folder / 'lines'
         if not self.checkout.is_dir():
             self.copy(self.checkout.with_suffix('.part'))
@@ -366,18 +376,9 @@ class Sample:
         command += [f'-L{libraries}', '-lc10', '-ltorch', '-ltorch_cpu', '-ltorch_python']
         return not subprocess.run(command).returncode
 
-    def verdict(self, fault, everywhere=False):
-        """Apply a fault, and run the tests that run its line, the fastest first."""
-        name = fault['file'].split('/')[1]
-        folder = f'tests/{TESTED_IN.get(name, name)}/'
-        if folder not in self.recorded:
-            self.record(folder)
-            self.recorded = {*self.recorded, folder}
-            self.of_line = {}
-            for test, row in self.read_tests()[0].items():
-                for number in row['lines']:
-                    self.of_line.setdefault(number, {})[test] = row['seconds']
-        start, first = time.monotonic(), self.numbers.get(fault['file'])
+    def reaching(self, fault):
+        """The tests that run the line of a fault, with their seconds."""
+        first = self.numbers.get(fault['file'])
         if fault.get('place'):
             numbers = [first + fault['place']]
         else:  # at module level: what runs any line of the file; all, if it has no functions
@@ -385,31 +386,56 @@ class Sample:
             numbers = [number for number in range(first or 0, (first or 0) + count) if number in self.of_line] or [
                 *self.of_line
             ]
-        reached = {test: seconds for number in numbers for test, seconds in self.of_line.get(number, {}).items()}
-        reached = {test: seconds for test, seconds in reached.items() if everywhere or test.startswith(folder)}
+        return {test: seconds for number in numbers for test, seconds in self.of_line.get(number, {}).items()}
+
+    def record_all(self, folder):
+        """Record the tests of a folder, if that is not done, and read what is recorded."""
+        if folder not in self.recorded:
+            self.record(folder)
+            self.recorded.add(folder)
+            self.of_line = {}
+            for test, row in self.read_tests()[0].items():
+                for number in row['lines']:
+                    self.of_line.setdefault(number, {})[test] = row['seconds']
+
+    def verdict(self, fault):
+        """Apply a fault, and run the tests that run its line: those of its room, then others."""
+        name = fault['file'].split('/')[1]
+        room, start = f'tests/{TESTED_IN.get(name, name)}/', time.monotonic()
+        verdict, by, count = SURVIVED, 'no test runs it', 0
+        for folder in (room, 'tests'):
+            self.record_all(folder)
+            reached = {test: s for test, s in self.reaching(fault).items() if test.startswith(room) == (folder == room)}
+            if folder != room:
+                reached = few_files(reached)
+            if reached:
+                verdict, by = self.run_tests(fault, reached)
+                count += len(reached)
+            if verdict != SURVIVED:
+                break
+        return dict(
+            verdict=verdict, by=by, tests=count, elsewhere=folder != room, seconds=round(time.monotonic() - start, 1)
+        )
+
+    def run_tests(self, fault, tests):
         stem = Path(fault['file']).stem if fault['kind'] == 'native' else ''  # first those that name the operator
-        reached = dict(sorted(reached.items(), key=lambda row: (stem not in row[0], row[1])))
-        if everywhere:
-            within = sum(total < LONGEST for total in itertools.accumulate(reached.values()))
-            reached = dict(itertools.islice(reached.items(), max(within, 1)))
-        files = sorted({test.partition('::')[0] for test in reached})
-        verdict, by = SURVIVED, 'no test runs it'
-        if reached:
-            with self.applied(fault) as compiles:
-                limit = 120 + 4 * sum(reached.values())
-                code, by = self.forked(files, Chosen(reached), limit, '-x') if compiles else (None, 'does not compile')
-            verdict = 'invalid' if not compiles else CAUGHT if code not in (0, 5) else SURVIVED
-        return dict(verdict=verdict, by=by, tests=len(reached), seconds=round(time.monotonic() - start, 1))
+        order = sorted(tests, key=lambda test: (stem not in test, tests[test]))
+        files = sorted({test.partition('::')[0] for test in tests})
+        with self.applied(fault) as compiles:
+            if not compiles:
+                return 'invalid', 'does not compile'
+            code, by = self.forked(files, Chosen(order), 120 + 4 * sum(tests.values()), '-x')
+        return CAUGHT if code not in (0, 5) else SURVIVED, by
 
     def read(self):
         """The last verdict of each fault."""
         lines = self.results.read_text(encoding='utf-8').splitlines() if self.results.is_file() else []
         return {result['name']: result for result in map(json.loads, lines)}
 
-    def run(self, faults, everywhere=False):
+    def run(self, faults):
         import_large_packages()
         for number, fault in enumerate(faults, 1):
-            result = {**fault, 'room': room(fault['file']), **self.verdict(fault, everywhere)}
+            result = {**fault, 'room': room(fault['file']), **self.verdict(fault)}
             with self.results.open('a', encoding='utf-8') as file:
                 file.write(json.dumps(result) + '\n')
             print(f'[{number}/{len(faults)}] {line(result)}', flush=True)
@@ -435,7 +461,7 @@ def import_large_packages():
 
 def print_table(results):
     """Verdicts by folder, and the 95 % interval (Wilson) of the rate; then the survivors."""
-    print('| folder | faults | caught | survived | seconds |\n|---|---|---|---|---|')
+    print('| folder | faults | caught by its tests | by others | survived | seconds |\n|---|---|---|---|---|---|')
     rooms = defaultdict(list)
     for result in results.values():
         if result['verdict'] == 'invalid':  # it does not compile
@@ -444,7 +470,9 @@ def print_table(results):
         rooms['~all'].append(result)
     for name, rows in sorted(rooms.items()):
         caught = sum(row['verdict'] == CAUGHT for row in rows)
-        print(f'| {name} | {len(rows)} | {caught} | {len(rows) - caught} | {sum(row["seconds"] for row in rows):.0f} |')
+        others = sum(row['verdict'] == CAUGHT and row.get('elsewhere', False) for row in rows)
+        seconds = sum(row['seconds'] for row in rows)
+        print(f'| {name} | {len(rows)} | {caught - others} | {others} | {len(rows) - caught} | {seconds:.0f} |')
     n, p = len(rows), caught / len(rows)
     middle, half = (p + 1.92 / n) / (1 + 3.84 / n), 1.96 * (p * (1 - p) / n + 0.96 / n**2) ** 0.5 / (1 + 3.84 / n)
     print(f'\n{p:.1%} caught, {middle - half:.1%} to {middle + half:.1%}\n')
@@ -471,7 +499,7 @@ def main():
     elif options.again:
         shutil.rmtree(sample.checkout / 'tests')
         sample.copy(sample.checkout, 'tests')
-        sample.run([result for result in results.values() if result['verdict'] == SURVIVED], everywhere=True)
+        sample.run([result for result in results.values() if result['verdict'] == SURVIVED])
     else:
         drawn = draw(sample.checkout, options.seed, options.native or options.count, options.native)
         drawn = [fault for fault in drawn if fault['file'].startswith(tuple(options.only))]

@@ -143,6 +143,20 @@ def test_batches_that_the_kernels_of_pytorch_accept(monkeypatch, batch, window):
         assert_same(actual, evaluate(ops.global_attention, tensors, torch.float64, **settings), atol=1e-10, rtol=1e-8)
 
 
+@pytest.mark.parametrize('dilation', [1, 2])
+@pytest.mark.parametrize('name', ['local_attention', 'dynamic_conv'])
+def test_an_oblong_neighbourhood_in_both_layouts(name, dilation):
+    """Its gradients look from the neighbours back, where height and width of the kernel are easily exchanged."""
+    tensors, settings = dict(local_attention=literal.with_kernel, dynamic_conv=literal.with_logits)[name](
+        (6, 9), (3, 5), 2, 2, dilation=dilation
+    )
+    results = []
+    for backend in ('composition', 'reference'):
+        with dispatch.backend(backend):
+            results.append(evaluate(getattr(ops, name), tensors, torch.float64, **settings))
+    assert_same(*results, atol=1e-10, rtol=1e-8)
+
+
 def test_neighbours_far_outside_the_map_take_no_memory():
     tensors = literal.operands((5, 4), 1, 2)
     with dispatch.backend('composition'):

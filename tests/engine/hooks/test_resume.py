@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.logging import MessageHub, MMLogger
+from mmengine.runner import EpochBasedTrainLoop
 from torch.utils.data import DataLoader
 
 from mmattn.engine import (
@@ -529,14 +530,15 @@ def test_names_of_checkpoints_may_have_a_format(tmp_path):
     assert latest_checkpoint(tmp_path, 'epoch_{:03d}.pth') == str(tmp_path / 'epoch_001_iter_30.pth')
 
 
-def test_two_runs_cannot_write_to_one_out_dir(tmp_path):
-    """The work dir of the other one is another folder of the same name."""
+@pytest.mark.parametrize('held', ['a/run', 'out/run'])
+def test_two_runs_cannot_write_to_one_folder(tmp_path, held):
+    """To one work dir, or to one ``out_dir`` from work dirs of the same name."""
     (tmp_path / 'a/run').mkdir(parents=True)
     hook = CheckpointHook(by_epoch=False, interval=2, out_dir=str(tmp_path / 'out'))
-    hook.before_train(fake_runner(tmp_path / 'a/run', 'out_dir'))
-    code = f'from mmattn.utils.files import hold; hold({str(tmp_path / "out/run")!r})'
+    hook.before_train(fake_runner(tmp_path / 'a/run', f'run that holds {held}'))
+    code = f'from mmattn.utils.files import hold; hold({str(tmp_path / held)!r})'
     other = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert f"in use by another run: '{tmp_path / 'out/run'}'" in other.stderr
+    assert f"in use by another run: '{tmp_path / held}'" in other.stderr
 
 
 @pytest.mark.parametrize('moved', [False, True])
@@ -647,3 +649,38 @@ def test_the_sampler_behind_a_batch_sampler_is_found(sampler_class):
     if went_on:
         assert list(resumed.dataloader.batch_sampler) == list(first.dataloader.batch_sampler)
         assert list(loop(6).dataloader.batch_sampler) != list(first.dataloader.batch_sampler)
+
+
+class StartedLoop(EpochBasedTrainLoop):
+    """A loop by epoch that has trained on some batches, and notes those that it is given."""
+
+    def __init__(self, loader, epoch):
+        self.dataloader, self._epoch, self._iter, self.seen = loader, epoch, 0, []
+
+    def run_iter(self, idx, batch):
+        self.seen.append((idx, batch.tolist()))
+
+    def run_rest(self):
+        for idx, batch in enumerate(self.dataloader):
+            self.run_iter(idx, batch)
+        self._epoch += 1
+
+
+@pytest.mark.parametrize('batches_done', [0, 2])
+def test_a_resumed_epoch_has_its_other_batches_and_the_next_has_all(batches_done):
+    def started(seed):
+        sampler = DefaultSampler(range(7), shuffle=True, seed=seed)
+        sampler.set_epoch(3)
+        return StartedLoop(DataLoader(torch.arange(7), batch_size=2, sampler=sampler), epoch=3)
+
+    first, resumed = started(5), started(6)
+    assert continue_data(resumed, 5, batches_done)
+    assert len(resumed.dataloader) == 4  # which progress is counted by
+    first.run_rest()
+    resumed.run_rest()
+    assert resumed.seen == first.seen[batches_done:]
+    del first.seen[:], resumed.seen[:]
+    first.run_rest()
+    resumed.run_rest()
+    assert resumed.seen == first.seen
+    assert [idx for idx, _ in resumed.seen] == [0, 1, 2, 3]

@@ -95,7 +95,6 @@ def test_the_entropy_if_a_process_has_no_question(folder, tmp_path, monkeypatch)
     assert validate(folder, UNITARY, hook, tmp_path)[0].logged == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('padded', [False, True])
 def test_pictures_of_the_first_questions(folder, tmp_path, padded):
     """In every second validation; those of the whole data set in batches of two, without the padding of a batch."""
