@@ -35,6 +35,7 @@ from run import CAUGHT, DEFAULT_SUITE, ROOT, SURVIVED
 
 TESTED_IN = {'annotations': 'dataset_converters'}  # where a room of the package has no folder of tests
 LONGEST, IMPORTS = 60, 3  # seconds of the tests of other rooms, as recorded, and of importing a file of tests
+READ_SOURCES = 'tests/test_architecture.py'  # and run nothing of the package
 NOT_HERE = r'mmattn/ops/((csrc/cuda|triton|gpu)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
 NATIVE, BUILT = 'mmattn/ops/csrc/', ('unit_cpu', 'unit_library', 'cpu/capability', 'cpu/isa_avx2')
 COMPARISONS = {
@@ -393,8 +394,9 @@ class Sample:
         if folder not in self.recorded:
             self.record(folder)
             self.recorded.add(folder)
-            self.of_line = {}
-            for test, row in self.read_tests()[0].items():
+            self.of_line, tests = {}, self.read_tests()[0]
+            self.seconds = {test: row['seconds'] for test, row in tests.items()}
+            for test, row in tests.items():
                 for number in row['lines']:
                     self.of_line.setdefault(number, {})[test] = row['seconds']
 
@@ -402,17 +404,19 @@ class Sample:
         """Apply a fault, and run the tests that run its line: those of its room, then others."""
         name = fault['file'].split('/')[1]
         room, start = f'tests/{TESTED_IN.get(name, name)}/', time.monotonic()
-        verdict, by, count = SURVIVED, 'no test runs it', 0
+        verdict, count = SURVIVED, 0
         for folder in (room, 'tests'):
             self.record_all(folder)
             reached = {test: s for test, s in self.reaching(fault).items() if test.startswith(room) == (folder == room)}
+            count += len(reached)
             if folder != room:
                 reached = few_files(reached)
+                reached |= {test: s for test, s in self.seconds.items() if test.startswith(READ_SOURCES)}
             if reached:
                 verdict, by = self.run_tests(fault, reached)
-                count += len(reached)
             if verdict != SURVIVED:
                 break
+        by = by if count or verdict != SURVIVED else 'no test runs it'
         return dict(
             verdict=verdict, by=by, tests=count, elsewhere=folder != room, seconds=round(time.monotonic() - start, 1)
         )

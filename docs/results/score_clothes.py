@@ -1,0 +1,152 @@
+"""Compare the rows of question (j) of docs/evidence_protocol.md, as a whole and by class, and draw label maps.
+
+PYTHONPATH=tools python docs/results/score_clothes.py docs/results/evidence_j.json
+PYTHONPATH=tools python docs/results/score_clothes.py work_dirs/evidence_j/results.json --draw docs/clothes.png
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from reproduction.results import Difference, Result
+
+LEVEL = 1 - 0.05 / 3
+CONTRASTS = ('Bi-CC, 15', 'stock CC'), ('Bi-CC, 15', 'stock CC, 1/√d'), ('Bi-NL, 15', 'stock NL')
+CLASSES = 'background', 'hair', 'skin', 'upper', 'outer', 'dress', 'skirt', 'trousers', 'legwear', 'shoes', 'bag'
+Rows = dict[str, dict[str, 'Result']]  # by name and seed
+
+
+def read(path: Path) -> Rows:
+    """Read the rows of a file of tools/reproduce.py: results by name and seed."""
+    from reproduction.store import Store
+
+    runs, store = json.loads(path.read_text(encoding='utf-8'))['runs'], Store(path)
+    return {
+        row['name']: {
+            seed: store.get(config, seed, run['steps'], 'iterations') for seed, run in runs.get(config, {}).items()
+        }
+        for row in store.rows
+        for config in row['configs']
+    }
+
+
+def of_class(result: 'Result', name: str) -> 'Result':
+    """Keep the intersections and unions of one class: their mean IoU is its IoU."""
+    column = CLASSES.index(name)
+    samples = {key: [x[column], x[column + len(CLASSES)]] for key, x in result.samples.items()}
+    return result._replace(samples=samples)
+
+
+def compare(
+    rows: Rows, ours: str, baseline: str, name: str = '', seeds: int | None = None, level: float = LEVEL
+) -> 'Difference':
+    """Return the ``Difference`` of two rows in mIoU, and its interval.
+
+    Args:
+        rows (dict): what :func:`read` returns.
+        ours, baseline (str): the rows.
+        name (str): a class, whose IoU is compared. Defaults to '', the mean of all.
+        seeds (int, optional): the first seeds alone. Defaults to None, all that both rows have.
+        level (float): level of the interval. Defaults to that of three primary contrasts.
+    """
+    from reproduction.results import sampled_difference
+
+    common = [seed for seed in rows[ours] if seed in rows[baseline]][:seeds]
+    pair = [[rows[row][seed] for seed in common] for row in (ours, baseline)]
+    if name:
+        pair = [[of_class(run, name) for run in runs] for runs in pair]
+    return sampled_difference(*pair, level)
+
+
+def gains(rows: Rows, ours: str, baseline: str) -> list[tuple[float, str]]:
+    """Return the gain of each photograph in points of its own mIoU, the mean over seeds, from the least to the most."""
+    from reproduction.results import mean_iou
+
+    common = [seed for seed in rows[ours] if seed in rows[baseline]]
+    found = []
+    for photograph in rows[ours][common[0]].samples:
+        pairs = ([np.array(rows[row][seed].samples[photograph]) for row in (ours, baseline)] for seed in common)
+        found.append((statistics.mean(float(mean_iou(a) - mean_iou(b)) for a, b in pairs), photograph))
+    return sorted(found)
+
+
+def label_maps(run: Path, photographs: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the true and the predicted labels of photographs, by the last checkpoint of a run."""
+    import torch
+    from mmengine.config import Config
+    from mmengine.dataset import pseudo_collate
+    from mmengine.registry import DATASETS, init_default_scope
+    from mmengine.runner import load_checkpoint
+
+    from mmattn.registry import MODELS
+
+    cfg = Config.fromfile(next(run.glob('test_units/*/config.py')))
+    init_default_scope('mmseg')
+    model, images = MODELS.build(cfg.model).eval(), DATASETS.build(cfg.test_dataloader.dataset)
+    load_checkpoint(model, str(next(run.glob('iter_*.pth'))), map_location='cpu', logger='silent')
+    numbers = {Path(images.get_data_info(i)['img_path']).stem: i for i in range(len(images))}
+    found = []
+    for photograph in photographs:
+        with torch.inference_mode():
+            (sample,) = model.test_step(pseudo_collate([images[numbers[photograph]]]))
+        found.append(tuple(x.data[0].numpy() for x in (sample.gt_sem_seg, sample.pred_sem_seg)))
+    return found
+
+
+def draw(path: Path, rows: Rows, target: Path) -> None:
+    """Draw the label maps of the photographs with the least, the median and the largest gain of Bi-CC, by seed 0."""
+    from mmengine.config import Config
+    from PIL import Image
+
+    from mmattn.visualization.panels import Panel, add_legend, arrange
+    from reproduction.names import results_key
+
+    ours, baseline = CONTRASTS[0]
+    files = {results_key(file): file.stem for file in path.parent.glob('configs/*.py')}
+    content = json.loads(path.read_text(encoding='utf-8'))
+    runs = {row['name']: path.parent / f'{files[row["configs"][0]]}_seed-0' for row in content['rows']}
+    ordered = gains(rows, ours, baseline)
+    chosen = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
+    palette = Config.fromfile(Path(__file__).with_name('ccp.py')).metainfo['palette']
+    colours = np.array(palette + [[255, 255, 255]] * (256 - len(palette)), np.uint8)  # white: ignored
+    maps = {name: label_maps(runs[name], [photograph for _, photograph in chosen]) for name in (baseline, ours)}
+    columns = []
+    for number, (gain, _) in enumerate(chosen):
+        truth = maps[ours][number][0]
+        shown = {'truth': truth, 'CC': maps[baseline][number][1], 'Bi-CC': maps[ours][number][1]}
+        pictures = [Panel(smaller(colours[labels]), title) for title, labels in shown.items()]
+        columns.append(Panel(arrange([pictures], gap=4), caption=f'{gain:+.1f} points'))
+    picture = add_legend(arrange([columns], gap=24, margin=6), dict(zip(CLASSES, palette)))
+    Image.fromarray(picture).quantize(32).save(target, optimize=True)
+
+
+def smaller(picture: np.ndarray) -> np.ndarray:
+    """Take every second pixel."""
+    return picture[::2, ::2]
+
+
+def main() -> None:
+    """Print the primary contrasts, with all seeds and with five, and the classes; draw."""
+    parser = argparse.ArgumentParser(description='Compare the heads on clothes')
+    parser.add_argument('results', type=Path, help='file of tools/reproduce.py; for --draw, in the folder of the runs')
+    parser.add_argument('--draw', type=Path, metavar='PNG', help='label maps of three photographs')
+    args = parser.parse_args()
+    rows = read(args.results)
+    for ours, baseline in CONTRASTS:
+        if rows.get(ours) and rows.get(baseline):
+            print(f'{ours} − {baseline}: {compare(rows, ours, baseline)}')
+            print(f'  seeds 0 to 4: {compare(rows, ours, baseline, seeds=5)}')
+            for name in CLASSES:
+                print(f'  {name}: {compare(rows, ours, baseline, name, level=0.95)}')
+    if args.draw:
+        draw(args.results, rows, args.draw)
+
+
+if __name__ == '__main__':
+    main()
