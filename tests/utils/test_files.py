@@ -1,23 +1,32 @@
 """Atomic files and folders that one process uses at a time."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 from argparse import Namespace
 from contextlib import nullcontext
+from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from mmattn.utils import files
 from mmattn.utils.files import (
     atomic_write,
+    check_not_input,
+    check_path,
     check_writable,
     exclusive,
+    find_copies,
+    hidden_folder_fault,
     input_files,
+    read_end,
     remove_temporary_files,
     replace_folder,
     write_text,
+    write_texts,
 )
 
 
@@ -27,7 +36,7 @@ def write(path, content):
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
-    path = tmp_path / 'scores.csv'
+    path = tmp_path / 'new' / 'deep' / 'scores.csv'
     write_text(path, 'ä')
     assert path.read_bytes() == 'ä'.encode()
 
@@ -38,7 +47,16 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match='in the block'):
         write(path, fails)
     assert path.read_text(encoding='utf-8') == 'ä'
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_several_files_are_written_together_or_none(tmp_path):
+    (tmp_path / 'taken').mkdir()
+    with pytest.raises(OSError, match='taken'):
+        write_texts({tmp_path / 'a.txt': 'a', tmp_path / 'taken': 'b'})
+    assert [path.name for path in tmp_path.iterdir()] == ['taken']
+    write_texts({tmp_path / 'a.txt': 'a', tmp_path / 'b.txt': 'b'})
+    assert [(tmp_path / f'{name}.txt').read_text() for name in 'ab'] == ['a', 'b']
 
 
 @pytest.mark.parametrize('name', ['a' * 251 + '.png', 'ä' * 125 + '.txt', '.' + 'a' * 254])
@@ -70,7 +88,7 @@ def test_a_full_disk_names_the_file(tmp_path):
 @pytest.mark.parametrize('fault', [None, ValueError, FileNotFoundError])
 def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path, there, fault):
     """Not if the block fails, nor if it makes nothing."""
-    path = tmp_path / 'out' / 'pictures'
+    path = tmp_path / 'new' / 'out' / 'pictures'
     if there:
         path.mkdir(parents=True)
         write_text(path / 'old.txt', 'old')
@@ -107,8 +125,30 @@ def test_a_folder_is_held_by_one_process_until_it_ends(tmp_path):
         with pytest.raises(BlockingIOError, match=rf"in use by another process \(PID {other.pid}\): '{tmp_path}'"):
             exclusive(tmp_path).__enter__()
         other.kill()
-    with exclusive(tmp_path):
+    with exclusive(tmp_path) as number, open(tmp_path / '.lock') as file:
+        assert os.path.sameopenfile(number, file.fileno())
+        assert file.read() == f'PID {os.getpid()}'
+    with exclusive(tmp_path / 'new' / 'deep'):
         pass
+    (tmp_path / '.lock').write_text('')
+    with open(tmp_path / '.lock') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as another process that has not written its number yet
+        with pytest.raises(BlockingIOError, match=r'\(unknown\)'):
+            exclusive(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize(
+    ('number', 'error'),
+    [*((number, None) for number in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)), (errno.EIO, OSError)],
+)
+def test_a_file_system_without_locks_is_no_error_and_a_broken_one_is(tmp_path, monkeypatch, number, error):
+    def fails(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, 'flock', fails)
+    with nullcontext() if error is None else pytest.raises(error) as caught, exclusive(tmp_path):
+        pass
+    assert error is None or caught.value.errno == number
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_and_nothing_is_created(tmp_path):
@@ -137,6 +177,58 @@ def test_a_folder_is_held_by_one_process_and_not_by_its_children(tmp_path):
         files.hold(tmp_path).close()  # its child is still there
 
 
+@pytest.mark.parametrize('value', [None, 3, b'a.png', ['a.png']])
+def test_what_is_no_path_is_refused(value):
+    assert check_path('image', 'a.png') == check_path('image', Path('a.png')) == Path('a.png')
+    with pytest.raises(TypeError, match=f'^image .*{type(value).__name__}$'):
+        check_path('image', value)
+
+
+def test_a_file_in_a_hidden_folder_is_a_fault_and_a_hidden_file_is_none():
+    """The folder itself may be hidden, or lie beside that of the file."""
+    for path in ('.cache/a.png', 'b/.cache/a.png', '.cache/b/a.png'):
+        assert 'hidden' in hidden_folder_fault(f'/data/.x/{path}', '/data/.x')
+    for path in ('a.png', '.a.png', 'b/.a.png', '../b/a.png'):
+        assert hidden_folder_fault(f'/data/.x/{path}', '/data/.x') == ''
+
+
+def test_copies_have_the_same_bytes(tmp_path):
+    """Files of one size may differ before their last 4 KiB. A file that cannot be read is left out."""
+    long = bytes(5000)
+    contents = dict(one=long, two=b'1' + long[1:], three=long, fours=b'', five=b'', six=b'6', seven=long + b'7')
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / 'b').mkdir()
+    for name in ('b/one', 'six6'):
+        (tmp_path / name).write_bytes(contents[name[-3:]] if name != 'six6' else b'5')
+    paths = [str(tmp_path / name) for name in ('b/one', 'three', *contents, 'six6', 'gone')]
+    expected = [['one', 'b/one', 'three'], ['five', 'fours']]
+    assert find_copies(paths) == [[str(tmp_path / name) for name in group] for group in expected]
+    (tmp_path / 'five').write_bytes(b'5')
+    ends = {path: 0 if path in paths[:3] else path for path in paths}  # not read again
+    assert find_copies(paths, ends) == [[str(tmp_path / name) for name in expected[0]]]
+
+
+@pytest.mark.parametrize('size', [0, 7, 4096, 9000])
+def test_the_end_of_a_file_is_its_size_and_its_last_4_kib(tmp_path, size):
+    content = bytes(i * i % 251 for i in range(size))
+    (tmp_path / 'a').write_bytes(content)
+    assert read_end(tmp_path / 'a') == (size, crc32(content[-4096:]))
+
+
+def test_an_output_may_not_replace_an_input(tmp_path):
+    for name in ('data/a.txt', 'other/b.txt'):
+        write_text(tmp_path / name, 'x')
+    (tmp_path / 'link').symlink_to('data')
+    inputs = [tmp_path / 'other/b.txt', tmp_path / 'data', tmp_path / 'gone']
+    for out in ('other/b.txt', 'data', 'data/new.txt', 'data/new/new.txt', 'link/a.txt', 'link/new.txt'):
+        with pytest.raises(ValueError, match=f'^--out .*{out}.* input, .*{"b.txt" if out[0] == "o" else "data"}'):
+            check_not_input('--out', tmp_path / out, inputs)
+    for out in ('other', 'other/c.txt', 'database', 'new/a.txt', 'gone'):
+        check_not_input('--out', tmp_path / out, inputs)
+    check_not_input('--out', tmp_path / 'other/b.txt/new', inputs)  # a file has no files in it
+
+
 def test_base_files_of_a_config_are_inputs(tmp_path):
     configs = {
         'one/mine.py': "_base_ = ['../two/base.py', 'mmseg::x.py', './missing.py']",
@@ -145,6 +237,12 @@ def test_base_files_of_a_config_are_inputs(tmp_path):
     for name, text in configs.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text, encoding='utf-8')
+    for name, text in (('a.json', '_base_ = 3'), ('broken.py', '_base_ = ('), ('call.py', "_base_ = f('mine.py')")):
+        (tmp_path / 'one' / name).write_text(text, encoding='utf-8')
+    others = [str(tmp_path / 'one' / name) for name in ('a.json', 'broken.py', 'call.py', 'gone.txt')]
+    assert input_files(Namespace(first=others[0], rest=others[1:], out=tmp_path / 'two/base.py')) == [
+        Path(path) for path in others[:3]
+    ]
     args = Namespace(config=tmp_path / 'one/mine.py', out=tmp_path / 'two/base.py', beam=4)
     assert {path.resolve() for path in input_files(args)} == {tmp_path / name for name in configs}
     with pytest.raises(ValueError, match=r'--out .*base\.py would replace an input'):
