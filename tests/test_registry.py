@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from mmengine.registry import DefaultScope, init_default_scope
 
 import mmattn
 from mmattn.registry import FOLDERS, find_folder
@@ -163,6 +164,24 @@ def test_without_a_package_only_its_components_are_missing(ask, mmengine_path, h
         package = packages.split()[0].replace('mmseg', 'mmsegmentation').replace('mmdet', 'mmdetection')
         for part in ('ImportError: ', name, f' {packages},', f'pip install onedl-{package}', 'pip install mm'):
             assert part in said[name]
+
+
+@pytest.mark.parametrize('scopes', [['mmseg'], ['mmseg', 'mmattn'], ['mmattn'], ['mmengine'], []])
+def test_a_name_without_a_scope_is_that_of_the_configs_default_scope(scopes):
+    """Or of mmseg, where the only scopes are ours and mmengine's. A name with a scope is looked up there."""
+    from mmcv.transforms import LoadAnnotations as OfMMCV
+    from mmseg.datasets.transforms import LoadAnnotations as OfMMSeg
+
+    from mmattn.registry import TRANSFORMS
+
+    DefaultScope._instance_dict.clear()
+    for scope in scopes:
+        init_default_scope(scope)
+    assert TRANSFORMS.get('LoadAnnotations') is OfMMSeg
+    assert TRANSFORMS.get('mmseg.LoadAnnotations') is OfMMSeg
+    assert TRANSFORMS.get('mmengine.LoadAnnotations') is OfMMCV
+    assert TRANSFORMS.get('mmattn.LoadChannels') is TRANSFORMS.get('LoadChannels')
+    assert TRANSFORMS.get('mmattn.LoadChannels').__module__ == 'mmattn.data_check.load_channels'
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from mmengine.optim import OptimWrapper
+from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import HOOKS, LOOPS, init_default_scope
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
@@ -135,6 +136,16 @@ def test_what_the_training_is_too_short_for_is_a_warning(train_cfg, schedule, ho
 def test_schedules_that_fit_pass(train_cfg, schedule, warned):
     check_schedules(runner_of(dict(train_cfg=train_cfg, param_scheduler=schedule), 20))
     assert warned == []
+
+
+def test_a_long_training_is_not_stepped_beyond_the_end_of_its_schedules(monkeypatch):
+    """Nor is a scheduler copied after its end, so that millions of iterations are checked in a moment."""
+    schedules = [dict(type='LinearLR', begin=10, end=30, by_epoch=False), poly(begin=10, end=20, eta_min=1e-4)]
+    runner = runner_of(dict(train_cfg=dict(ITERATIONS, max_iters=3000), param_scheduler=schedules), 20)
+    steps, step = [], _ParamScheduler.step
+    monkeypatch.setattr(_ParamScheduler, 'step', lambda part: steps.append(part) or step(part))
+    check_schedules(runner)
+    assert len(steps) == 29 + 1 + 19 + 1  # to the last one, and once for where each ends
 
 
 def test_a_resumed_schedule_ends_where_its_checkpoint_says(warned):
