@@ -119,7 +119,16 @@ def check(tmp_path, monkeypatch):
     [
         ([(5, 5, 5, 20)], 'boxes are not used: 2 without an area'),
         ([(30, 30, 10, 10)], 'boxes are not used: 2 without an area'),
+        ([(5, 20, 20, 20)], 'boxes are not used: 2 without an area'),
         ([(60, 5, 90, 20)], 'boxes are not used: 2 outside the image'),
+        *(
+            ([box], 'boxes are not used: 2 outside the image')
+            for box in ((-9, 5, 0, 20), (5, -9, 20, 0), (48, 5, 50, 20), (5, 40, 20, 42))
+        ),
+        *(
+            ([box], '2 boxes reach beyond their images')
+            for box in ((-9, 5, 1, 20), (5, -9, 20, 1), (47, 5, 50, 20), (5, 39, 20, 42))
+        ),
         *(
             ([box], '2 boxes reach beyond their images')
             for box in ((5, 5, 900, 20), (5, 5, 20, 900), (-5, 5, 20, 20), (5, -5, 20, 20))
@@ -142,6 +151,7 @@ def test_boxes_that_are_not_used_or_clipped_are_a_warning(check, tmp_path, layou
         (coco, dict(boxes=[('cell', BOX), ('plate', (5, 5, 5, 20))])),
         (voc, dict(boxes=[('cell', BOX), ('Plate', BOX)])),
         (voc, dict(boxes=[('cell', BOX), ('plate', (20, 20, 5, 5))])),
+        *((voc, dict(boxes=[('cell', BOX), ('plate', box)])) for box in ((5, 5, 20, 5), (20, 5, 5, 20))),
         (voc, dict(difficult=['plate'])),
     ],
 )

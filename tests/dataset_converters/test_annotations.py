@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmattn.annotations import label_studio, read, yolo
 from mmattn.annotations.layout import groups
-from mmattn.annotations.shapes import Shape
+from mmattn.annotations.shapes import Shape, run_lengths
 from mmattn.utils.faults import FaultsError
 
 from ..requirements import requires
@@ -153,6 +153,61 @@ def test_holes_parts_and_run_lengths():
     parts = Shape('a', [np.array(SQUARE, float), np.array(SQUARE, float) + (30, 10)])
     assert parts.mask((WIDTH, HEIGHT)).sum() == 800
     assert parts.bounds((WIDTH, HEIGHT)) == (10, 10, 60, 40)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_run_lengths_fit_their_image_in_each_form(seed):
+    """Compressed ones have differences of both signs, and some of several characters. Another size is an error."""
+    rng = np.random.default_rng(seed)
+    mask = np.repeat(rng.random((90, 17)) < 0.5, rng.integers(1, 40, 90), axis=0)
+    height, width = mask.shape
+    shape = Shape('a', run_lengths=run_lengths(mask))
+    counts = shape.encoded((width, height))['counts']
+    assert (shape.mask((width, height)) == mask).all()
+    for form in (shape.run_lengths['counts'], counts, counts.decode()):
+        encoded = Shape('roof', run_lengths=dict(size=[height, width], counts=form))
+        encoded.check((width, height))
+        for other in ((width, height + 1), (height, width)):
+            with pytest.raises(ValueError, match=f'roof: .*{other[0]}×{other[1]}'):
+                encoded.check(other)
+        for size in ([height + 1, width], [width, height]):
+            with pytest.raises(ValueError, match='roof: '):
+                Shape('roof', run_lengths=dict(size=size, counts=form)).check((width, height))
+    first, second, *rest = shape.run_lengths['counts']
+    for wrong in ([first, second + 1, *rest], [first + second + 1, -1, *rest], [first + 0.5, second - 0.5, *rest]):
+        with pytest.raises(ValueError, match='roof: '):
+            Shape('roof', run_lengths=dict(size=[height, width], counts=wrong)).check((width, height))
+
+
+@pytest.mark.parametrize('kind', ['polygon', 'box'])
+def test_a_shape_may_reach_beyond_its_image_by_the_size_of_the_image(kind):
+    def shape(left, top, right, bottom):
+        if kind == 'box':
+            return Shape('roof', box=(left, top, right, bottom))
+        return Shape('roof', [np.array(SQUARE, float), np.array([(left, top), (right, top), (right, bottom)], float)])
+
+    edges = [-WIDTH, -HEIGHT, 2 * WIDTH, 2 * HEIGHT]
+    shape(*edges).check((WIDTH, HEIGHT))
+    for i, edge in enumerate(edges):
+        moved = edge + (3 if i > 1 else -3)
+        with pytest.raises(ValueError, match=rf'roof: .* {moved}\b.*{WIDTH}×{HEIGHT}'):
+            shape(*edges[:i], moved, *edges[i + 1 :]).check((WIDTH, HEIGHT))
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=rf'roof: .*{wrong}'):
+            shape(0, 0, wrong, 10).check((WIDTH, HEIGHT))
+
+
+def test_an_export_without_a_shape_is_a_fault_unless_it_has_others(tmp_path):
+    for name in ('one', 'two'):
+        labelme(tmp_path, name, [])
+        noise(tmp_path / f'{name}.png')
+    with pytest.raises(FaultsError, match='labelme, 2 images, but no shape') as caught:
+        read(tmp_path)
+    assert {*caught.value.by_path} == {str(tmp_path)}
+    (tmp_path / 'two.png').unlink()
+    with pytest.raises(FaultsError, match='two') as caught:
+        read(tmp_path)
+    assert 'no shape' not in str(caught.value)
 
 
 def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tmp_path, command, out):

@@ -87,6 +87,7 @@ def fill(rings, shape, origin, right, down):
         assert len({*map(tuple, ring)}) == len(ring) - 1
         ring = np.array(ring) - origin
         assert (signed_area(ring) > 0) == (number == 0)
+        assert abs(signed_area(ring)) <= abs(signed_area(np.array(rings[0]) - origin))  # the outer ring is the first
         points = np.linalg.solve(np.transpose([right, down]), ring.T).T
         np.testing.assert_allclose(points, points.round(), atol=1e-6)
         for (x, y), (to_x, to_y) in zip(points.round().astype(int), points[1:].round().astype(int)):

@@ -6,13 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from mmengine.logging import MMLogger
-
-from mmattn.engine import CheckpointHook, PreemptionHook
-from mmattn.engine.hooks import preemption
 
 from .test_resume import ROOT, Trainer, assert_same_end, load
 
@@ -189,76 +184,6 @@ def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
         assert train(stopped, config=config, workers=3, resume=True) == [0], train.log
         assert_same_end(stopped, whole, last)
     train.close()
-
-
-@pytest.fixture
-def listen(monkeypatch):
-    """``listen(*hooks)``: the Runner of these hooks, which have begun to listen to signals."""
-    monkeypatch.setattr(preemption, '_kept_from_children', set())
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGUSR1)]
-
-    def listen(*hooks):
-        runner = SimpleNamespace(hooks=hooks, logger=MMLogger.get_current_instance(), iter=0)
-        hooks[0].before_loops(runner)
-        return runner
-
-    yield listen
-    for number, handler in before:
-        signal.signal(number, handler)
-
-
-def test_earlier_handlers_come_back(listen):
-    def earlier(number, frame):
-        pass
-
-    signal.signal(signal.SIGUSR1, earlier)
-    hook = PreemptionHook(signals=['SIGUSR1'])
-    runner = listen(hook, CheckpointHook())
-    assert signal.getsignal(signal.SIGUSR1) == hook._note
-    hook.before_train(runner)
-    hook.after_run(None)
-    assert signal.getsignal(signal.SIGUSR1) is earlier
-    assert preemption._kept_from_children == set()
-
-
-def test_without_our_checkpoints_signals_are_left_alone(listen):
-    hook, before = PreemptionHook(), signal.getsignal(signal.SIGTERM)
-    hook.before_train(listen(hook))
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert not hook._agreed()
-
-
-def test_a_process_with_more_batches_to_validate_asks_no_others_about_them(monkeypatch):
-    asked = []
-    monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: asked.append(op))
-    hook = PreemptionHook()
-    hook.before_val_iter(None, 0)
-    hook._earlier = {signal.SIGTERM: None}
-    hook.before_val(SimpleNamespace(val_dataloader=range(3)))
-    for batch_idx in range(5):
-        hook.before_val_iter(None, batch_idx)
-    assert asked == ['min', 'max', 'max', 'max']
-
-
-def test_a_signal_that_another_process_got_first_does_not_end_this_one(listen, monkeypatch):
-    monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: tensor.fill_(signal.SIGTERM))
-    hook = PreemptionHook(signals=['SIGUSR1'])
-    runner = listen(hook, CheckpointHook())
-    assert hook._agreed()
-    os.kill(os.getpid(), signal.SIGUSR1)
-    runner.call_hook = lambda name: getattr(hook, name)(None)
-    with pytest.raises(SystemExit):
-        hook._exit(runner)
-    os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end the process
-
-
-def test_a_signal_amid_the_agreement_is_told_the_next_time(listen, monkeypatch):
-    hook = PreemptionHook(signals=['SIGUSR1'])
-    listen(hook, CheckpointHook())
-    monkeypatch.setattr(preemption, 'all_reduce', lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
-    assert not hook._agreed()
-    monkeypatch.setattr(preemption, 'all_reduce', lambda *_: None)
-    assert hook._agreed()
 
 
 SIGNALLED_TWICE = """

@@ -515,6 +515,47 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
     assert {path.name for path in tmp_path.glob('*.pth')} == {'best_mIoU_iter_2.pth', 'iter_6.pth'}
 
 
+def note_warnings(runner):
+    warnings = []
+    runner.logger = SimpleNamespace(warning=warnings.append, info=lambda _: None)
+    return warnings
+
+
+@pytest.mark.parametrize('iteration', [0, 3])
+def test_checkpoints_of_an_earlier_run_are_a_warning_unless_it_goes_on(tmp_path, iteration):
+    names = [f'iter_{number}.pth' for number in (20, 4, 16, 8)] + ['best_mIoU_iter_16.pth', 'iter_4.pth.txt', 'x.pth']
+    checkpoints(tmp_path, *names)
+    runner = fake_runner(tmp_path, f'earlier {iteration}')
+    loader = DataLoader(range(6), sampler=InfiniteSampler(range(6)))
+    runner.iter, runner.world_size, runner.val_loop, runner.train_dataloader = iteration, 1, None, loader
+    runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=iteration)
+    warnings = note_warnings(runner)
+    CheckpointHook(by_epoch=False, interval=2).before_train(runner)
+    said = [text for text in warnings if 'earlier run' in text]
+    assert len(said) == (iteration == 0)
+    assert all(f'{tmp_path} ' in text and 'best_mIoU_iter_16.pth, iter_16.pth, iter_20.pth,' in text for text in said)
+    assert all('2 more' in text and 'x.pth' not in text for text in said)
+
+
+@pytest.mark.parametrize('processes', [1, 2])
+def test_a_checkpoint_of_another_number_of_processes_is_a_warning(tmp_path, processes):
+    """The random numbers of the checkpoint then go on in no process."""
+    loader = DataLoader(range(6), sampler=InfiniteSampler(range(6)))
+    states = [dict(python=number) for number in range(processes)]
+    resumed = dict(iter=2, rng_state=states, batches_done=1, sampler_seed=7)
+    runner = fake_runner(tmp_path, f'processes {processes}', to_resume=resumed)
+    runner.iter, runner.world_size, runner.rank, runner.val_loop, runner.train_dataloader = 2, 1, 0, None, loader
+    runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=2)
+    hook = CheckpointHook(by_epoch=False, interval=2)
+    warnings = note_warnings(runner)
+    hook.before_train(runner)
+    assert loader.sampler.seed == 7
+    assert (hook._rng_state is states[0]) == (processes == 1)
+    said = [text for text in warnings if 'rng_state' in text]
+    assert len(said) == (processes == 2)
+    assert all('2 processes' in text and 'has 1:' in text for text in said)
+
+
 def test_names_of_checkpoints_may_have_a_format(tmp_path):
     """Also of one within an epoch; and a dot in the name is no other letter."""
     runner = fake_runner(tmp_path, 'formats')

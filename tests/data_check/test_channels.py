@@ -1,0 +1,94 @@
+"""The loader of images with any number of channels, and transforms of 8-bit colours behind it."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mmattn.data_check.colours import colour_faults
+from mmattn.data_check.data_sets import Part
+from mmattn.data_check.load_channels import LoadChannels
+from mmattn.registry import TRANSFORMS
+
+
+def test_an_image_is_loaded_with_its_channels_and_values(tmp_path):
+    pixels = np.arange(5 * 6 * 4, dtype=np.uint16).reshape(5, 6, 4) * 500
+    np.save(tmp_path / 'a.npy', pixels)
+    loader = TRANSFORMS.build(dict(type='LoadChannels', channels=4))
+    loaded = loader(dict(img_path=str(tmp_path / 'a.npy'), seg_fields=[]))
+    assert loaded['img'].dtype == np.float32
+    np.testing.assert_array_equal(loaded['img'], pixels)
+    assert loaded['img_shape'] == loaded['ori_shape'] == (5, 6)
+    assert loaded['seg_fields'] == []
+    assert (loader.to_float32, loader.color_type) == (True, 'unchanged')  # as other tools read these
+    assert 'channels=4' in repr(loader)
+    with pytest.raises(ValueError, match=r'a\.npy: 4 channels.* 3'):
+        LoadChannels(3)(dict(img_path=str(tmp_path / 'a.npy')))
+    with pytest.raises(ValueError, match=r'channels .* 1; got 0'):
+        LoadChannels(0)
+
+
+class Turns:
+    """Turns the image, whose labels have its size, and draws random numbers."""
+
+    def __call__(self, sample):
+        random.random()
+        np.random.random()
+        height, width = sample['img_shape']
+        assert sample['ori_shape'] == sample['gt_seg_map'].shape == sample['img'].shape[:2] == (height, width)
+        assert sample['gt_seg_map'].dtype == np.uint8
+        return dict(sample, img=sample['img'].swapaxes(0, 1))
+
+
+class Clips:
+    """Clips values, as it is called the last of several times."""
+
+    def __init__(self, most, last):
+        self.most, self.last = most, last
+
+    def __call__(self, sample):
+        self.last -= 1
+        return dict(sample, img=sample['img'] if self.last else np.minimum(sample['img'], self.most))
+
+
+class Fails:
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, sample):
+        raise self.error
+
+
+class Empties:
+    def __call__(self, sample):
+        return dict(sample, img=sample['img'][:0])
+
+
+def part(name, *transforms):
+    return Part(name, SimpleNamespace(pipeline=SimpleNamespace(transforms=transforms)), [])
+
+
+def test_transforms_that_spoil_other_images_are_named():
+    """Clipping that happens by chance is found within eight tries; other maxima are a matter of the transform."""
+    random.seed(0)
+    np.random.seed(0)
+    states = random.getstate(), np.random.get_state()[1].copy()
+    loader = LoadChannels(4)
+    found = [
+        *colour_faults(
+            [
+                part('usual', Clips(255, 1), Fails(ValueError('in no check'))),
+                part('first', loader, Turns(), Clips(255, 8), Fails(KeyError('img_path')), Clips(255, 9)),
+                part('second', Turns(), loader, Clips(256, 1), Empties(), Fails(ValueError('two\nlines'))),
+                Part('none', SimpleNamespace(pipeline=None), []),
+            ]
+        )
+    ]
+    assert [where for where, _ in found] == ['first.pipeline', 'second.pipeline']
+    assert found[0][1].startswith('Clips ')
+    assert '255' in found[0][1]
+    assert found[1][1].startswith('Fails ')
+    assert ' 4 channels: two lines' in found[1][1]
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()

@@ -1,0 +1,159 @@
+"""What a run does about a signal, in this process: whose handler it is, when it saves, and what it leaves alone."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.hooks import EMAHook
+from mmengine.logging import MMLogger
+from mmengine.optim import OptimWrapper
+
+from mmattn.engine import CheckpointHook, PreemptionHook
+from mmattn.engine.hooks import preemption
+
+
+@pytest.fixture
+def listen(monkeypatch):
+    """``listen(*hooks)``: the Runner of these hooks, which have begun to listen to signals."""
+    monkeypatch.setattr(preemption, '_kept_from_children', set())
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGUSR1)]
+
+    def listen(*hooks):
+        runner = SimpleNamespace(hooks=hooks, logger=MMLogger.get_current_instance(), iter=0)
+        hooks[0].before_loops(runner)
+        return runner
+
+    yield listen
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+def test_earlier_handlers_come_back(listen):
+    def earlier(number, frame):
+        pass
+
+    signal.signal(signal.SIGUSR1, earlier)
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    runner = listen(hook, CheckpointHook())
+    assert signal.getsignal(signal.SIGUSR1) == hook._note
+    hook.before_train(runner)
+    hook.after_run(None)
+    assert signal.getsignal(signal.SIGUSR1) is earlier
+    assert preemption._kept_from_children == set()
+
+
+def test_without_our_checkpoints_signals_are_left_alone(listen):
+    hook, before = PreemptionHook(), signal.getsignal(signal.SIGTERM)
+    hook.before_train(listen(hook))
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert not hook._agreed()
+
+
+def test_a_process_with_more_batches_to_validate_asks_no_others_about_them(monkeypatch):
+    asked = []
+    monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: asked.append(op))
+    hook = PreemptionHook()
+    hook.before_val_iter(None, 0)
+    hook._earlier = {signal.SIGTERM: None}
+    hook.before_val(SimpleNamespace(val_dataloader=range(3)))
+    for batch_idx in range(5):
+        hook.before_val_iter(None, batch_idx)
+    assert asked == ['min', 'max', 'max', 'max']
+
+
+def test_a_signal_that_another_process_got_first_does_not_end_this_one(listen, monkeypatch):
+    monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: tensor.fill_(signal.SIGTERM))
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    runner = listen(hook, CheckpointHook())
+    assert hook._agreed()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    runner.call_hook = lambda name: getattr(hook, name)(None)
+    with pytest.raises(SystemExit):
+        hook._exit(runner)
+    os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end the process
+
+
+def test_a_signal_amid_the_agreement_is_told_the_next_time(listen, monkeypatch):
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    listen(hook, CheckpointHook())
+    monkeypatch.setattr(preemption, 'all_reduce', lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
+    assert not hook._agreed()
+    monkeypatch.setattr(preemption, 'all_reduce', lambda *_: None)
+    assert hook._agreed()
+
+
+class Saves(CheckpointHook):
+    """Notes what it is told to save."""
+
+    def __init__(self, done):
+        super().__init__()
+        self.done = done
+        self.last_ckpt = 'here.pth'
+
+    def save_now(self, runner, validating=False):
+        self.done.append(f'save, validating={validating}')
+
+
+class Averages(EMAHook):
+    def __init__(self, done):
+        self.done = done
+
+    def after_val_epoch(self, runner, metrics=None):
+        self.done.append('restore weights')
+
+
+@pytest.fixture
+def stopping(listen):
+    """A hook of a run after three iterations, which has received a signal; the runner, and what is done."""
+    done = []
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    runner = listen(hook, Saves(done), Averages(done))
+    runner.iter, runner.val_dataloader = 3, range(2)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    runner.optim_wrapper = OptimWrapper(optimizer, accumulative_counts=2)
+    runner.call_hook = lambda name: done.append(name)
+    hook.before_val(runner)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return hook, runner, done
+
+
+@pytest.mark.parametrize('validating', [False, True])
+def test_a_run_that_is_told_to_stop_saves_and_exits(stopping, validating):
+    """An interrupted validation is told apart, and has the weights of the training restored."""
+    hook, runner, done = stopping
+    if validating:
+        hook.before_val_iter(runner, 2)  # another process may have two batches
+        assert done == []
+    with pytest.raises(SystemExit) as caught:
+        hook.before_val_iter(runner, 1) if validating else hook.before_train_iter(runner, 3)
+    assert caught.value.code == os.EX_TEMPFAIL
+    restored = ['restore weights'] if validating else []
+    assert done == [*restored, f'save, validating={validating}', 'after_run']
+
+
+def test_a_run_stops_after_a_step_of_the_optimizer(stopping):
+    hook, runner, done = stopping
+    with runner.optim_wrapper.optim_context(torch.nn.Identity()):
+        runner.optim_wrapper.update_params(torch.zeros(1, requires_grad=True).sum())
+    hook.before_train_iter(runner, 3)
+    hook.before_val_iter(runner, 0)
+    assert done == []
+    runner.optim_wrapper.update_params(torch.zeros(1, requires_grad=True).sum())
+    with pytest.raises(SystemExit):
+        hook.before_train_iter(runner, 4)
+
+
+def test_before_the_first_iteration_there_is_nothing_to_save(stopping):
+    hook, runner, done = stopping
+    runner.iter = 0
+    with pytest.raises(SystemExit) as caught:
+        hook.before_train_iter(runner, 0)
+    assert (caught.value.code, done) == (os.EX_TEMPFAIL, ['after_run'])
+
+
+def test_signals_are_known_by_name():
+    assert PreemptionHook().signals == [signal.SIGTERM, signal.SIGUSR1]
+    with pytest.raises(ValueError, match=r"signals .*'SIGNONE', 'sigterm'$"):
+        PreemptionHook(signals=['SIGNONE', 'SIGTERM', 'sigterm'])
