@@ -1,0 +1,321 @@
+"""What the reader of each format makes of one entry: shapes by hand, what is skipped, and what is an error."""
+
+import base64
+import io
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.annotations import coco, cvat, label_studio, labelme, yolo
+
+WIDTH, HEIGHT = 40, 20
+BOX = dict(bbox=[10, 5, 20, 8])
+
+
+def bounds(shape):
+    return np.round(shape.bounds((400, 200)), 6).tolist()
+
+
+def is_ellipse(shape, x, y, radius_x, radius_y):
+    points = shape.polygons[0] - (x, y)
+    return len(points) == 90 and np.allclose(((points / (radius_x, radius_y)) ** 2).sum(1), 1)
+
+
+# COCO.
+
+
+def coco_file(*entries, **image):
+    images = [dict(id=3, file_name='a\\b.png', **image), dict(id=5, file_name='c.png')]
+    categories = [dict(id=9, name='roof'), dict(id=2, name='tree'), dict(id=1, name='all')]
+    categories = [dict(each, supercategory='all' if each['id'] > 1 else None) for each in categories]
+    return dict(images=images, categories=categories, annotations=[dict(image_id=3, **entry) for entry in entries])
+
+
+def test_coco():
+    triangle = [[0, 0, 6, 0, 6, 7]]
+    lengths = dict(size=[20, 40], counts=[800])
+    content = coco_file(
+        dict(category_id=9, segmentation=triangle, **BOX),
+        dict(category_id=2, segmentation=[[0, 0, 6, 0]], iscrowd=1, **BOX),  # no area: the box stays
+        dict(category_id=2, segmentation=lengths, iscrowd=1),
+        dict(category_id=9, bbox=[10, 5, 0, 8]),
+        dict(category_id=2, bbox=[10, 5, 20, 0]),
+        dict(category_id=2),
+        width=WIDTH,
+        height=HEIGHT,
+    )
+    first, second = coco.pictures(content, 'here.json')
+    assert (first.name, first.size, first.source, first.skipped) == (
+        'a/b.png',
+        (WIDTH, HEIGHT),
+        'here.json',
+        ['roof', 'tree', 'tree'],
+    )
+    assert [(shape.label, shape.crowd, shape.box) for shape in first.shapes] == [
+        ('roof', False, None),
+        ('tree', True, (10, 5, 30, 13)),
+        ('tree', True, None),
+    ]
+    np.testing.assert_array_equal(first.shapes[0].polygons, [[(0, 0), (6, 0), (6, 7)]])
+    assert first.shapes[2].run_lengths == lengths
+    assert (second.name, second.size, second.shapes, second.skipped) == ('c.png', None, [], [])
+    assert coco.classes(content) == ['tree', 'roof']
+    assert coco.classes(coco_file(dict(category_id=1, **BOX))) == ['all', 'tree', 'roof']  # used, so no mere group
+    assert [coco.pictures(coco_file(**{side: 7}), '')[0].size for side in ('width', 'height')] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [(dict(image_id=4), 'annotation 8 is of image 4,'), (dict(category_id=3), 'annotation 8 is of category 3,')],
+)
+def test_coco_of_what_is_not_listed(change, said):
+    content = coco_file(dict(category_id=9, **BOX))
+    content['annotations'].append(dict(dict(id=8, image_id=5, category_id=9, **BOX), **change))
+    with pytest.raises(ValueError, match=said):
+        coco.pictures(content, '')
+
+
+# CVAT.
+
+
+def cvat_file(*elements, outside=''):
+    image = f'<image name="a.png" width="{WIDTH}" height="{HEIGHT}" subset="val">{"".join(elements)}</image>'
+    return ElementTree.fromstring(f'<annotations>{outside}{image}<image name="b.png"/></annotations>')
+
+
+def test_cvat():
+    box = 'label="box" xtl="10" ytl="5" xbr="30" ybr="11"'
+    first, second = cvat.pictures(
+        cvat_file(
+            '<tag/>',
+            '<points label="dot" points="1,2"/>',
+            '<polygon label="thin" points="1,2;3,4"/>',
+            f'<box {box} z_order="3"/>',
+            f'<box {box} rotation="90" z_order="2"/>',
+            '<ellipse label="round" cx="20" cy="10" rx="8" ry="3" z_order="1"/>',
+            '<ellipse label="turned" cx="20" cy="10" rx="8" ry="3" rotation="90" z_order="1"/>',
+            '<mask label="mask" left="4" top="1" width="3" height="2" rle="1,3,2" z_order="4"/>',
+            '<polygon label="tent" points="1,2;3,4;5,6" z_order="5"/>',
+        ),
+        'here.xml',
+    )
+    assert (first.name, first.size, first.split, first.source) == ('a.png', (WIDTH, HEIGHT), 'val', 'here.xml')
+    assert first.skipped == ['dot', 'thin']
+    assert (second.name, second.size, second.split, second.shapes) == ('b.png', None, '', [])
+    round_, turned, upright_box, box, mask, tent = first.shapes
+    assert [shape.label for shape in first.shapes] == ['round', 'turned', 'box', 'box', 'mask', 'tent']
+    assert is_ellipse(round_, 20, 10, 8, 3)
+    assert is_ellipse(turned, 20, 10, 3, 8)
+    np.testing.assert_allclose(upright_box.polygons[0], [(23, -2), (23, 18), (17, 18), (17, -2)])  # clockwise
+    assert box.box == (10, 5, 30, 11)
+    expected = np.zeros((HEIGHT, WIDTH), bool)
+    expected[1:3, 4:7] = [[0, 1, 1], [1, 0, 0]]
+    np.testing.assert_array_equal(mask.mask((WIDTH, HEIGHT)), expected)
+    np.testing.assert_array_equal(tent.polygons, [[(1, 2), (3, 4), (5, 6)]])
+
+
+@pytest.mark.parametrize('lengths', ['1,3,1', '1,3,3', '-1,5,2', '7,-1'])
+def test_cvat_of_run_lengths_that_do_not_fit(lengths):
+    with pytest.raises(ValueError, match=r'mask .*3×2'):
+        cvat.pictures(cvat_file(f'<mask label="mask" left="4" top="1" width="3" height="2" rle="{lengths}"/>'), '')
+
+
+def test_cvat_for_video_is_refused():
+    with pytest.raises(ValueError, match='video'):
+        cvat.pictures(cvat_file(outside='<track/>'), '')
+
+
+# Label Studio.
+
+
+def region(kind, *labels, **value):
+    return dict(type=kind, value={kind: [*labels], **value}, original_width=WIDTH * 10, original_height=HEIGHT * 10)
+
+
+def task(*results, name='/data/upload/3/1234abcd-a%20b.png', **more):
+    annotations = [dict(result=list(result), **more) for result in results]
+    return dict(annotations=annotations, data=dict(number=3, text='none', image=name))
+
+
+def bits(*pairs):
+    """Pack numbers, each with its number of bits, into bytes."""
+    text = ''.join(f'{number:0{width}b}' for number, width in pairs)
+    return np.packbits([*map(int, text)]).tolist()
+
+
+def test_label_studio():
+    """In per cent of 400×200 pixels. A rectangle turns around its first corner, an ellipse around its centre."""
+    corner = dict(x=10, y=20, width=30, height=10)
+    centre = dict(x=50, y=50, radiusX=10, radiusY=5)
+    regions = [
+        dict(type='choices', value=dict(choices=['good'])),
+        region('rectanglelabels', 'box', **corner, rotation=0),
+        region('rectanglelabels', 'turned', **corner, rotation=90),
+        region('ellipselabels', 'round', **centre),
+        region('ellipselabels', 'upright', **centre, rotation=90),
+        region('polygonlabels', 'tent', 'both', points=[[0, 0], [50, 0], [50, 50]]),
+        region('polygonlabels', 'thin', points=[[0, 0], [50, 0]]),
+        region('keypointlabels', 'dot', x=1, y=1),
+        region('rectangle', **corner),
+    ]
+    (picture,) = label_studio.pictures([task(regions), dict(task(), annotations=[])], 'here.json')
+    assert (picture.name, picture.size, picture.source) == ('data/upload/3/a b.png', (400, 200), 'here.json')
+    assert picture.skipped == ['thin', 'dot']
+    assert [shape.label for shape in picture.shapes] == ['box', 'turned', 'round', 'upright', 'tent', 'both']
+    box, turned, round_, upright, tent, _ = picture.shapes
+    assert box.box == (40, 40, 160, 60)
+    np.testing.assert_allclose(turned.polygons[0], [(40, 40), (40, 160), (20, 160), (20, 40)])
+    assert is_ellipse(round_, 200, 100, 40, 10)
+    assert is_ellipse(upright, 200, 100, 10, 40)
+    assert bounds(tent) == [0, 0, 200, 100]
+
+
+def test_label_studio_has_one_annotation_of_a_task():
+    first, second = ([region('rectanglelabels', name, x=0, y=0, width=9, height=9)] for name in ('first', 'second'))
+    both = task(first, second)
+    for index, more, chosen in (
+        (0, dict(was_cancelled=False), 'first'),
+        (0, dict(was_cancelled=True), 'second'),
+        (1, dict(ground_truth=True), 'second'),
+        (0, dict(ground_truth=True), 'first'),
+    ):
+        changed = dict(both, annotations=[dict(each) for each in both['annotations']])
+        changed['annotations'][index].update(more)
+        (picture,) = label_studio.pictures([changed], '')
+        assert [shape.label for shape in picture.shapes] == [chosen]
+    assert label_studio.pictures([task(first, was_cancelled=True)], '') == []
+
+
+@pytest.mark.parametrize(
+    ('address', 'name'),
+    [
+        ('/data/local-files/?d=set/a%20b.png', 'set/a b.png'),
+        ('https://host/set/a.png?size=3', 'set/a.png'),
+        ('/data/upload/3/1234567-a.png', 'data/upload/3/1234567-a.png'),
+        ('/set/1234abcd-a.png', 'set/1234abcd-a.png'),
+    ],
+)
+def test_label_studio_names_of_images(address, name):
+    assert label_studio.pictures([task([], name=address)], '')[0].name == name
+    with pytest.raises(ValueError, match=r'names no image: .*none'):
+        label_studio.pictures([task([], name=7)], '')
+
+
+def test_label_studio_brushes():
+    """Three pixels by two: three not painted, one of single words, two painted; 24 numbers of 8 bits."""
+    header = [(24, 32), (7, 5), (2, 4), (3, 4), (7, 4), (15, 4)]
+    runs = [(1, 1), (1, 2), (11, 4), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 3, 255))]
+    runs += [(1, 1), (2, 2), (7, 8), (9, 8)]
+    brush = dict(region('brushlabels', 'area', rle=bits(*header, *runs)), original_width=3, original_height=2)
+    (picture,) = label_studio.pictures([task([brush])], '')
+    np.testing.assert_array_equal(picture.shapes[0].mask((3, 2)), [[0, 0, 0], [1, 1, 1]])
+    brush['value']['rle'] = bits(*header, *runs[:-1])[:-1]
+    with pytest.raises(ValueError, match='early'):
+        label_studio.pictures([task([brush])], '')
+
+
+# labelme.
+
+
+def labelme_file(*shapes, **size):
+    entries = [dict(dict(shape_type='polygon'), **shape) for shape in shapes]
+    return dict(dict(shapes=entries, imagePath='..\\a.png', imageWidth=WIDTH, imageHeight=HEIGHT), **size)
+
+
+def test_labelme():
+    """A mask may reach beyond the image. Polygons of a label and a group are one object."""
+    drawn = np.array([[1, 0, 1], [0, 1, 1]], bool)
+    stream = io.BytesIO()
+    Image.fromarray(drawn).save(stream, format='PNG')
+    tent = [(0, 0), (4, 0), (4, 4)]
+    content = labelme_file(
+        dict(label='box', shape_type='rectangle', points=[(30, 5), (10, 15)]),
+        dict(label='round', shape_type='circle', points=[(20, 10), (23, 14)]),
+        dict(
+            label='mask', shape_type='mask', points=[(37.6, 18.6), (39, 20)], mask=base64.b64encode(stream.getvalue())
+        ),
+        dict(label='tent', points=tent, group_id=1),
+        dict(label='other', points=tent, group_id=1),
+        dict(label='tent', points=[(x + 9, y) for x, y in tent], group_id=1),
+        dict(label='tent', points=tent),
+        dict(label='tent', points=tent),
+        dict(label='line', shape_type='line', points=tent),
+        dict(label='thin', points=tent[:2]),
+        dict(label='tilted', shape_type='oriented_rectangle', points=tent),
+    )
+    (picture,) = labelme.pictures(content, 'a.json')
+    assert (picture.name, picture.size, picture.skipped) == ('../a.png', (WIDTH, HEIGHT), ['line', 'thin'])
+    names = [shape.label for shape in picture.shapes]
+    assert names == ['box', 'round', 'mask', 'tent', 'other', 'tent', 'tent', 'tilted']
+    box, round_, mask, grouped = picture.shapes[:4]
+    assert box.box == (10, 5, 30, 15)
+    assert is_ellipse(round_, 20, 10, 5, 5)
+    expected = np.zeros((HEIGHT, WIDTH), bool)
+    expected[19, 38:] = [1, 0]
+    np.testing.assert_array_equal(mask.mask((WIDTH, HEIGHT)), expected)
+    assert [len(shape.polygons) for shape in picture.shapes[3:]] == [2, 1, 1, 1, 1]
+    assert bounds(grouped) == [0, 0, 13, 4]
+
+
+@pytest.mark.parametrize('side', ['imageWidth', 'imageHeight'])
+def test_labelme_masks_require_the_size_of_the_image(side):
+    stream = io.BytesIO()
+    Image.new('1', (2, 2)).save(stream, format='PNG')
+    mask = dict(label='mask', shape_type='mask', points=[(0, 0), (1, 1)], mask=base64.b64encode(stream.getvalue()))
+    for size in (None, 0, 2**31):
+        with pytest.raises(ValueError, match='imageWidth and imageHeight'):
+            labelme.pictures(labelme_file(mask, **{side: size}), '')
+
+
+# YOLO.
+
+
+@pytest.mark.parametrize(
+    ('file', 'text', 'names'),
+    [
+        ('data.yaml', 'names: [roof, 7]', ['roof', '7']),
+        ('data.yaml', 'names: {1: tree, 0: roof}', ['roof', 'tree']),
+        ('obj.names', 'roof\ntree\n', ['roof', 'tree']),
+        ('obj.names', '\ufeffroof\n\ntree', ['roof', '', 'tree']),
+    ],
+)
+def test_yolo_names(tmp_path, file, text, names):
+    (tmp_path / file).write_text(text, encoding='utf-8')
+    assert yolo.classes(tmp_path / file) == names
+
+
+def test_yolo_names_have_numbers_from_0(tmp_path):
+    (tmp_path / 'data.yaml').write_text('names: {1: roof, 2: tree}')
+    with pytest.raises(ValueError, match=r'from 0; got \[1, 2\]'):
+        yolo.classes(tmp_path / 'data.yaml')
+
+
+def test_yolo(tmp_path):
+    path = tmp_path / 'a.txt'
+    path.write_text('1 0.5 0.25 0.5 0.1\n\n0 0.5 0.25 0.5 0.1 0.9\n1.0 0 0 1 0 1 0.5\n0 1.5 -0.5 1 1\n')
+    box, sure, outline, _ = yolo.shapes(path, ['roof', 'tree'], (WIDTH, HEIGHT))
+    assert (box.label, sure.label, outline.label) == ('tree', 'roof', 'tree')
+    assert box.box == sure.box == (10, 4, 30, 6)
+    np.testing.assert_array_equal(outline.polygons, [[(0, 0), (40, 0), (40, 10)]])
+
+
+@pytest.mark.parametrize(
+    ('line', 'said'),
+    [
+        ('2 0.5 0.5 0.1 0.1', 'class 2, .* 2 names'),
+        ('-1 0.5 0.5 0.1 0.1', 'class -1'),
+        ('0.5 0.5 0.5 0.1 0.1', r'class 0\.5'),
+        ('0 0.5 0.5 0.1', '3 numbers'),
+        ('0 0 0 1 0 1 1 0', '7 numbers'),
+        ('0 1.6 0.5 0.1 0.1', r'fractions.*1\.6'),
+        ('0 0.5 0.5 0.1 -0.6', r'fractions.*-0\.6'),
+        ('0 0 0 1 0 1 nan', 'fractions.*nan'),
+    ],
+)
+def test_yolo_lines_that_are_no_shape(tmp_path, line, said):
+    path = tmp_path / 'a.txt'
+    path.write_text(f'0 0.5 0.5 0.1 0.1\n{line}\n')
+    with pytest.raises(ValueError, match=f'line 2: .*{said}' if 'numbers' not in said else f'line 2: {said}'):
+        yolo.shapes(path, ['roof', 'tree'], (WIDTH, HEIGHT))
