@@ -6,7 +6,7 @@ from torch import nn
 
 from mmattn.layers import BAConv2d
 from mmattn.registry import MODELS
-from mmattn.utils.component_type import component_class, type_name
+from mmattn.utils.component_type import check_model, component_class, inner_data_sets, model_scope, type_name
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,31 @@ def test_the_name_has_no_scope(cfg, name):
 )
 def test_the_class_is_found_in_its_scope(kind, expected):
     assert component_class(dict(type=kind), MODELS, 'mmseg') is expected
+
+
+def test_data_sets_in_wrappers_are_found():
+    inner = [dict(type=name) for name in 'abcd']
+    wrapped = dict(type='RepeatDataset', dataset=dict(datasets=[inner[1], dict(dataset=inner[2])]))
+    assert inner_data_sets(dict(datasets=[inner[0], wrapped], dataset=inner[3])) == inner
+    assert inner_data_sets(inner[0]) == inner[:1]
+
+
+@pytest.mark.parametrize(
+    ('cfg', 'scope'),
+    [
+        (dict(model=dict(type='mmattn.SST'), default_scope='mmseg'), 'mmattn'),
+        (dict(model=dict(type='SST'), default_scope='mmseg'), 'mmseg'),
+        (dict(model=dict(type='SST')), ''),
+        (dict(model=dict(type=FCNHead), default_scope='mmdet'), 'mmseg'),
+    ],
+)
+def test_the_scope_of_a_model(cfg, scope):
+    assert model_scope(cfg) == scope
+
+
+def test_a_model_of_another_kind_is_named():
+    cfg = dict(model=dict(type='FCNHead'), default_scope='mmseg')
+    check_model(cfg, (nn.Conv2d, nn.Module), 'a segmentor')
+    check_model(dict(model=dict(type='NoSuch'), default_scope='mmseg'), nn.Conv2d, 'a segmentor')
+    with pytest.raises(ValueError, match=r'a segmentor; .* FCNHead '):
+        check_model(cfg, nn.Conv2d, 'a segmentor')
