@@ -346,3 +346,26 @@ def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkey
     cfg.model.roi_head.bbox_head.num_classes = 80
     with pytest.raises(AssertionError, match='80'):
         Runner.from_cfg(cfg).train()
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (dict(annotations={'id': 1}), 'annotations .* dict$'),
+        (dict(categories='ab'), 'categories .* str$'),
+        (dict(images=[dict(id=1), 'b']), r"images\[1\] .*'b'$"),
+        (dict(annotations=[dict(id=1), None]), r'annotations\[1\] .*None$'),
+        (dict(categories=[dict(name='a'), dict(name=7)]), r'categories\[1\]\.name .*7$'),
+        (dict(images={}), "'images', 'annotations', 'categories'"),
+    ],
+)
+def test_entries_of_another_type_are_named(tmp_path, change, said):
+    from mmattn.data_check.boxes import load_json
+
+    path = tmp_path / 'boxes.json'
+    content = dict(images=[dict(id=1)], annotations=[], categories=None)
+    path.write_text(json.dumps(content))
+    assert load_json(str(path)) == content
+    path.write_text(json.dumps(dict(content, **change)))
+    with pytest.raises(ValueError, match=rf'boxes\.json.*{said}'):
+        load_json(str(path))

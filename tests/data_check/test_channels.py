@@ -5,10 +5,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mmattn.data_check.colours import colour_faults
 from mmattn.data_check.data_sets import Part
+from mmattn.data_check.images import look
 from mmattn.data_check.load_channels import LoadChannels
+from mmattn.data_check.masks import image_file
 from mmattn.registry import TRANSFORMS
 
 
@@ -27,6 +30,20 @@ def test_an_image_is_loaded_with_its_channels_and_values(tmp_path):
         LoadChannels(3)(dict(img_path=str(tmp_path / 'a.npy')))
     with pytest.raises(ValueError, match=r'channels .* 1; got 0'):
         LoadChannels(0)
+
+
+def test_an_image_is_inspected_as_it_is_loaded(tmp_path):
+    """Width comes before height. A png of three channels is not one of four, and an array is no image of mmcv."""
+    np.save(tmp_path / 'a.npy', np.zeros((5, 6, 4)))
+    Image.new('RGB', (6, 5)).save(tmp_path / 'b.png')
+    usual = TRANSFORMS.build(dict(type='mmcv.LoadImageFromFile', imdecode_backend='pillow', color_type='grayscale'))
+    assert look(image_file(str(tmp_path / 'a.npy'), LoadChannels(4))).size == (6, 5)
+    assert '4 channels' in look(image_file(str(tmp_path / 'a.npy'), LoadChannels(3))).fault
+    assert '3 channels' in look(image_file(str(tmp_path / 'b.png'), LoadChannels(4))).fault
+    file = image_file(str(tmp_path / 'b.png'), usual)
+    assert file == (str(tmp_path / 'b.png'), 'pillow', 'grayscale', False)
+    assert (look(file).size, look(file).fault) == ((6, 5), '')
+    assert look(image_file(str(tmp_path / 'a.npy'), usual)).fault
 
 
 class Turns:

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
 
 import pytest
 import torch
@@ -140,6 +141,40 @@ def test_processes_of_mpi(monkeypatch, nodes):
         prepare_for_cpu(cfg)
         assert [os.environ[name] for name in names] == ['3', '4', '1', '127.0.0.1', '29500']
         assert started == [('gloo',)]
+
+
+@pytest.mark.parametrize('given', [{}, dict(MASTER_ADDR='here', MASTER_PORT='1')])
+def test_processes_of_slurm(monkeypatch, tmp_path, given):
+    """The first node is the master, unless the user names another one. The timeout of the config is that of gloo."""
+    (tmp_path / 'scontrol').write_text(
+        '#!/bin/sh\n[ "$*" = "show hostnames node[7-8]" ] && printf "node7\\nnode8\\n"\n'
+    )
+    (tmp_path / 'scontrol').chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    started, cfg = [], config()
+    monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: started.append((args, kwargs)))
+    names = 'MASTER_ADDR', 'MASTER_PORT', 'WORLD_SIZE', 'RANK', 'LOCAL_RANK', 'SLURM_LOCALID'
+    for name in names:
+        monkeypatch.setenv(name, '')  # restored at the end
+        monkeypatch.delenv(name)
+    slurm = dict(SLURM_NODELIST='node[7-8]', SLURM_NTASKS='4', SLURM_PROCID='3')
+    for name, value in {**slurm, **given}.items():
+        monkeypatch.setenv(name, value)
+    cfg.launcher, cfg.env_cfg = 'slurm', dict(dist_cfg=dict(timeout=90))
+    prepare_for_cpu(cfg)
+    expected = given or dict(MASTER_ADDR='node7', MASTER_PORT='29500')
+    assert [os.environ[name] for name in names[:5]] == [*expected.values(), '4', '3', '0']
+    monkeypatch.setenv('SLURM_LOCALID', '1')
+    cfg.env_cfg = {}
+    prepare_for_cpu(cfg)
+    assert os.environ['LOCAL_RANK'] == '1'
+    assert started == [(('gloo',), dict(timeout=timedelta(seconds=90))), (('gloo',), dict(timeout=None))]
+
+
+def test_mixed_precision_on_a_cpu_has_two_types():
+    with pytest.raises(ValueError, match=r"dtype .*'float32'$"):
+        CPUAmpOptimWrapper(dtype='float32', optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
 
 
 @requires('mmcv operators')

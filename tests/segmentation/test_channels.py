@@ -1,6 +1,7 @@
 """Images with other channels and values: from files through converter, training, test and demo; first layer; faults."""
 
 import re
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -9,12 +10,15 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner.checkpoint import load_state_dict
+from mmengine.structures import PixelData
+from mmseg.structures import SegDataSample
 from PIL import Image
+from torch import nn
 
 from mmattn.data_check.colours import colour_faults
 from mmattn.data_check.data_sets import Part
 from mmattn.data_check.load_channels import LoadChannels
-from mmattn.segmentation.channels import FirstLayerHook
+from mmattn.segmentation.channels import ChannelsPreprocessor, FirstLayerHook
 from mmattn.utils.channels import as_picture, is_plain_picture, measure_channels, read_channels
 from tests.forked_tools import tool
 from tests.requirements import requires
@@ -177,6 +181,45 @@ def test_weights_of_rgb_start_a_first_layer_of_four_channels(mode, caplog):
     trained = {name: weight + 1 for name, weight in ours.state_dict().items()}
     load_state_dict(ours, dict(trained))
     assert torch.equal(ours.conv1.weight, trained['conv1.weight'])
+
+
+def test_weights_that_do_not_fit_otherwise_are_left_to_the_loader():
+    """Groups, another kernel, other outputs, or none. A backbone without a convolution is an error."""
+    hook = FirstLayerHook()
+    assert hook.fit(torch.tensor([[[3.0]], [[9.0]]]).view(1, 2, 1), 3).flatten().tolist() == [2.0, 6.0, 2.0]
+    for layer, stored in (
+        (nn.Conv2d(4, 8, 3, groups=4), (8, 3, 3, 3)),
+        (nn.Conv2d(4, 8, 3), (8, 3, 5, 5)),
+        (nn.Conv2d(4, 8, 3), (6, 3, 3, 3)),
+    ):
+        backbone = nn.Sequential(layer)
+        hook.before_run(SimpleNamespace(model=SimpleNamespace(backbone=backbone)))
+        state = {'0.weight': torch.ones(stored)}
+        with pytest.raises(RuntimeError, match=r'0\.weight'):
+            backbone.load_state_dict(state, strict=False)
+        assert state['0.weight'].shape == stored
+        assert backbone.load_state_dict({}, strict=False).missing_keys
+    with pytest.raises(ValueError, match='Identity'):
+        hook.before_run(SimpleNamespace(model=SimpleNamespace(backbone=nn.Identity())))
+    with pytest.raises(ValueError, match=r"mode .*'sum'"):
+        FirstLayerHook('sum')
+
+
+def test_channels_are_normalised_each_by_its_own():
+    data = ChannelsPreprocessor([1, 2, 3, 4], [1, 2, 4, 8], size_divisor=4, pad_val=7)
+    image = torch.full((4, 3, 5), 12.0)
+    found = data(dict(inputs=[image], data_samples=[SegDataSample(gt_sem_seg=PixelData(data=image[:1]))]), True)
+    expected = torch.tensor([11.0, 5.0, 2.25, 1.0]).view(4, 1, 1)
+    assert found['inputs'].shape == (1, 4, 4, 8)
+    assert torch.equal(found['inputs'][0, :, :3, :5], expected.expand(4, 3, 5))
+    assert (found['inputs'][0, :, 3:] == 7).all()
+    assert data.state_dict() == {}
+    for wrong in (dict(bgr_to_rgb=True), dict(rgb_to_bgr=True)):
+        with pytest.raises(ValueError, match='bgr_to_rgb and rgb_to_bgr'):
+            ChannelsPreprocessor([1], [1], **wrong)
+    for mean, std in (([1, 2], [1]), ([1], [0]), ([1, 2], [1, -1])):
+        with pytest.raises(ValueError, match='mean and std'):
+            ChannelsPreprocessor(mean, std)
 
 
 def test_transforms_of_colours_are_named():

@@ -1,10 +1,21 @@
-"""The choice of images for validation."""
+"""The choice of images for validation, labels of colours, and the config and the pieces of a data set."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mmengine.config import Config
+from PIL import Image
 
-from mmattn.segmentation.conversion import choose_validation
+from mmattn.segmentation.conversion import (
+    Palette,
+    check_crop,
+    choose_validation,
+    config_text,
+    cut_images,
+    label_colours,
+    save_labels,
+)
 from mmattn.utils.faults import FaultsError
 
 
@@ -29,3 +40,104 @@ def test_training_keeps_every_class(capsys):
     assert '1 instead of 5 images are for validation' in capsys.readouterr().out
     with pytest.raises(FaultsError, match='a class that no other image has'):
         choose_validation({Path('a'): {0}, Path('b'): {1}}, 0.5, 0)
+
+
+@pytest.mark.parametrize('size', [(3, 4), (1025, 1024)])
+def test_each_pixel_has_the_label_of_the_nearest_colour(size):
+    """In a large mask, too, where colours are looked up. In a tie, the first colour of the palette wins."""
+    colours = np.array([(0, 0, 0), (0, 0, 4), (200, 100, 50), (0, 60, 0)])
+    palette = Palette(('ground', 'roof', 'tree'), colours, np.array([0, 1, 1, 2], np.uint8))
+    shown = {(0, 0, 0): 0, (0, 0, 2): 0, (0, 0, 3): 1, (200, 100, 50): 1, (0, 65, 0): 2, (200, 106, 50): 255}
+    shown |= {(2, 3, 60): 255, (0, 55, 0): 2}
+    order = np.random.default_rng(0).integers(0, len(shown), size)
+    order.flat[: len(shown)] = range(len(shown))
+    mask = np.array([*shown], np.uint8)[order]
+    labels, far = label_colours(mask, palette, 5)
+    assert labels.dtype == np.uint8
+    np.testing.assert_array_equal(labels, np.array([*shown.values()])[order])
+    assert far == {'2,3,60': pytest.approx((4 + 9 + 56**2) ** 0.5), '200,106,50': 6}
+    assert palette.of_classes() == [[0, 0, 0], [0, 0, 4], [0, 60, 0]]
+
+
+def test_one_image_cannot_be_divided():
+    for classes in ({}, {Path('a'): {0}}):
+        with pytest.raises(FaultsError, match=f'--val-fraction: .*{len(classes)}$'):
+            choose_validation(classes, 0.5, 0)
+    assert len(choose_validation({Path(str(i)): {0} for i in range(10)}, 0.01, 0)) == 1
+    assert len(choose_validation({Path(str(i)): {0} for i in range(10)}, 0.99, 0)) == 9
+    seeds = {frozenset(choose_validation({Path(str(i)): {0} for i in range(10)}, 0.3, seed)) for seed in range(9)}
+    assert len(seeds) > 3
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Two arrays of two channels, and a grey picture."""
+    paths = [tmp_path / name for name in ('a.npy', 'b.npy', 'c.png')]
+    np.save(paths[0], np.stack([np.arange(20).reshape(4, 5), np.full((4, 5), 3)], -1))
+    np.save(paths[1], np.stack([np.arange(20).reshape(4, 5), np.full((4, 5), 5)], -1))
+    Image.new('L', (5, 4)).save(paths[2])
+    return paths
+
+
+@pytest.mark.parametrize(('plain', 'crop', 'stride'), [(True, None, None), (True, 32, 21), (False, 1, 1)])
+def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(tmp_path, images, plain, crop, stride):
+    names, palette = ['roof', "o'tree"], [[1, 2, 3], [4, 5, 6]]
+    text = config_text('set', '.tif', names, palette, images[2:] if plain else images[:2], crop)
+    (tmp_path / 'config.py').write_text(text)
+    cfg = Config.fromfile(tmp_path / 'config.py')
+    assert cfg.work_dir == 'work_dirs/set'
+    for loader in ('train', 'val', 'test'):
+        data = cfg[f'{loader}_dataloader'].dataset
+        assert data.metainfo == dict(classes=tuple(names), palette=palette)
+        pieces = {True: '.png', False: '.npy'}[plain] if crop is not None and loader == 'train' else '.tif'
+        assert data.img_suffix == pieces
+        loading = [step.channels for step in data.pipeline if 'channels' in step]
+        assert loading == ([] if plain else [2])
+    assert cfg.model.decode_head.num_classes == 2
+    if not plain:
+        assert cfg.model.backbone.in_channels == 2
+        assert cfg.model.data_preprocessor.mean == [9.5, 4.0]
+        assert cfg.model.data_preprocessor.std == [5.76628, 1.0]
+    if crop is not None:
+        assert cfg.model.test_cfg.mode == 'slide'
+        assert (cfg.model.test_cfg.crop_size, cfg.model.test_cfg.stride) == ((crop, crop), (stride, stride))
+        assert cfg.model.data_preprocessor.size == (crop, crop)
+
+
+def test_images_of_a_config_have_the_same_channels(images):
+    np.save(images[1], np.zeros((4, 5, 3)))
+    with pytest.raises(FaultsError, match=r'b\.npy: 3 channels.* 2'):
+        config_text('set', '.npy', ['a'], [[0, 0, 0]], images[:2])
+
+
+@pytest.mark.parametrize('crop', [0, -3])
+def test_a_crop_has_a_side(crop):
+    check_crop(None)
+    check_crop(1)
+    with pytest.raises(FaultsError, match=f'--crop .* 1; got {crop}$'):
+        check_crop(crop)
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.npy'])
+def test_pieces_are_the_image_and_its_labels(tmp_path, suffix, capsys):
+    """Of 5×9 pixels at crops of 2: pieces of 4×4 that end at the edges, below the folder of their image."""
+    pixels, labels = np.arange(5 * 9 * 3).reshape(5, 9, 3).astype(np.uint8), np.arange(45, dtype=np.uint8).reshape(5, 9)
+    for kind in ('img_dir', 'ann_dir'):
+        (tmp_path / kind / 'train/sub').mkdir(parents=True)
+    image = tmp_path / f'img_dir/train/sub/a{suffix}'
+    Image.fromarray(pixels).save(image) if suffix == '.png' else np.save(image, pixels)
+    save_labels(tmp_path / 'ann_dir/train/sub/a.png', labels, [[i, i, 0] for i in range(45)])
+    cut_images(tmp_path, 2)
+    assert '1 training images are cut into 6 pieces of at most 4×4' in capsys.readouterr().out
+    corners = {f'sub/a_{y}_{x}': (y, x) for y in (0, 1) for x in (0, 4, 5)}
+    for kind in ('img_dir', 'ann_dir'):
+        assert [path.name for path in (tmp_path / kind).iterdir()] == ['train']
+        files = [path for path in (tmp_path / kind / 'train').rglob('*') if path.is_file()]
+        assert {path.relative_to(tmp_path / kind / 'train').with_suffix('').as_posix() for path in files} == {*corners}
+    for name, (y, x) in corners.items():
+        with Image.open(tmp_path / f'ann_dir/train/{name}.png') as piece:
+            np.testing.assert_array_equal(piece, labels[y : y + 4, x : x + 4])
+            assert piece.getpalette()[21:24] == [7, 7, 0]
+        path = tmp_path / f'img_dir/train/{name}{suffix}'
+        found = np.load(path) if suffix == '.npy' else np.array(Image.open(path))
+        np.testing.assert_array_equal(found, pixels[y : y + 4, x : x + 4])

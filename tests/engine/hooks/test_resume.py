@@ -556,6 +556,96 @@ def test_a_checkpoint_of_another_number_of_processes_is_a_warning(tmp_path, proc
     assert all('2 processes' in text and 'has 1:' in text for text in said)
 
 
+@pytest.mark.parametrize(('iteration', 'validating', 'said'), [(9, False, '9'), (9, True, ''), (8, False, '')])
+def test_a_run_goes_on_at_its_end_with_an_interrupted_validation_or_not_at_all(tmp_path, iteration, validating, said):
+    """The validation is repeated once."""
+    resumed = dict(iter=iteration, rng_state=[{}], batches_done=0, sampler_seed=7, validating=validating)
+    runner = fake_runner(tmp_path, f'end {iteration} {validating}', to_resume=resumed)
+    loader, validated = DataLoader(range(6), sampler=InfiniteSampler(range(6))), []
+    runner.iter, runner.world_size, runner.rank, runner.train_dataloader = iteration, 1, 0, loader
+    runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=iteration)
+    runner.val_loop = SimpleNamespace(run=lambda: validated.append(1))
+    warnings = note_warnings(runner)
+    hook = CheckpointHook(by_epoch=False, interval=2)
+    hook.before_train(runner)
+    for _ in range(2):
+        hook.before_train_epoch(runner)
+    assert len(validated) == validating
+    assert [text for text in warnings if 'Nothing is trained' in text and f' {iteration},' in text] == warnings
+    assert len(warnings) == bool(said)
+
+
+@pytest.mark.parametrize('ours', [False, True])
+def test_a_sampler_that_cannot_go_on_is_a_warning(tmp_path, ours):
+    resumed = dict(iter=2, rng_state=[{}], batches_done=0)
+    runner = fake_runner(tmp_path, f'sampler {ours}', to_resume=resumed)
+    sampler = InfiniteSampler(range(6)) if ours else torch.utils.data.SequentialSampler(range(6))
+    loader = DataLoader(range(6), sampler=sampler)
+    runner.iter, runner.world_size, runner.rank, runner.val_loop, runner.train_dataloader = 2, 1, 0, None, loader
+    runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=2)
+    warnings = note_warnings(runner)
+    CheckpointHook(by_epoch=False, interval=2).before_train(runner)
+    assert len(warnings) == (not ours)
+    assert all('SequentialSampler' in text for text in warnings)
+
+
+@pytest.mark.parametrize(('kept', 'in_parts', 'left'), [(2, False, 6), (2, True, 6), (-1, False, 1)])
+def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_next(tmp_path, kept, in_parts, left):
+    """Unless all are kept. A strategy may write a folder."""
+    states = []
+
+    def started(iteration, **info):
+        runner = fake_runner(tmp_path, f'extra {kept} {in_parts} {iteration}', **info)
+
+        def save(out_dir, filename, *_, **__):
+            states.append(runner.message_hub.get_info('to_resume'))
+            path = Path(out_dir, filename)
+            path.mkdir(exist_ok=True) if in_parts else path.touch()
+
+        runner.save_checkpoint, runner.iter, runner.world_size, runner.rank, runner.val_loop = (
+            save,
+            iteration,
+            1,
+            0,
+            None,
+        )
+        loader = DataLoader(range(6), sampler=InfiniteSampler(range(6)))
+        runner.train_dataloader = loader
+        runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=iteration)
+        hook = CheckpointHook(by_epoch=False, interval=3, max_keep_ckpts=kept)
+        hook.before_train(runner)
+        return runner, hook
+
+    runner, hook = started(0)
+    runner.iter = 1
+    hook.save_now(runner)
+    hook._lock.close()  # the process ends
+    state = dict(states[0], iter=1, rng_state=[{}])
+    assert state['extra'] == ('iter_1.pth' if kept > 0 else '')
+    runner, hook = started(1, to_resume=state)
+    for runner.iter in range(1, 9):
+        hook.after_train_iter(runner, runner.iter)
+    assert {path.name for path in tmp_path.glob('*.pth')} == {
+        f'iter_{number}.pth' for number in (1, 3, 6, 9) if number >= left
+    }
+
+
+@pytest.mark.parametrize('named', [False, True])
+def test_a_full_disk_names_what_was_written(tmp_path, named):
+    runner = fake_runner(tmp_path, f'full {named}')
+    hook = CheckpointHook(by_epoch=False, interval=3)
+    hook.before_train(runner)
+
+    def fail(*_, **__):
+        raise OSError(28, 'No space left', *(['iter_3.pth'] if named else []))
+
+    runner.save_checkpoint, runner.iter = fail, 2
+    with pytest.raises(OSError, match='No space left') as caught:
+        hook.after_train_iter(runner, runner.iter)
+    assert caught.value.filename == ('iter_3.pth' if named else str(tmp_path / 'last_checkpoint'))
+    assert caught.value.errno == 28
+
+
 def test_names_of_checkpoints_may_have_a_format(tmp_path):
     """Also of one within an epoch; and a dot in the name is no other letter."""
     runner = fake_runner(tmp_path, 'formats')
@@ -690,6 +780,46 @@ def test_the_sampler_behind_a_batch_sampler_is_found(sampler_class):
     if went_on:
         assert list(resumed.dataloader.batch_sampler) == list(first.dataloader.batch_sampler)
         assert list(loop(6).dataloader.batch_sampler) != list(first.dataloader.batch_sampler)
+
+
+class Batches(torch.utils.data.BatchSampler):
+    """Counts the batches that it skips, as ours by tokens do."""
+
+    infinite, skipped = True, 0
+
+    def skip(self, count):
+        self.skipped += count
+
+    def __iter__(self):
+        yield from ([number] for number in range(self.skipped, 100))
+
+
+@pytest.mark.parametrize('counts_batches', [False, True])
+@pytest.mark.parametrize('skips', [False, True])
+def test_an_infinite_loop_goes_on_where_it_was(counts_batches, skips):
+    """mmengine skips batches by itself in some versions, and takes one for each earlier iteration in others."""
+
+    def loop(seed):
+        sampler = InfiniteSampler(range(7), shuffle=True, seed=seed)
+        options = (
+            dict(batch_sampler=Batches(sampler, 2, False)) if counts_batches else dict(sampler=sampler, batch_size=2)
+        )
+        loader = DataLoader(torch.arange(100), **options)
+        iterator = SimpleNamespace(skip_iter=None) if skips else None
+        return SimpleNamespace(dataloader=loader, dataloader_iterator=iterator, iter=3)
+
+    first, kept, resumed = loop(5), loop(6), loop(6)
+    assert continue_data(resumed, 5)
+    assert continue_data(kept, None)
+    assert [find_sampler(each.dataloader).seed for each in (first, kept, resumed)] == [5, 6, 5]
+    batches = resumed.dataloader_iterator
+    if skips and not counts_batches:
+        assert batches.skip_iter is None  # as it was
+        batches = iter(resumed.dataloader)
+    if not skips:
+        assert [next(batches) for _ in range(3)] == [None] * 3
+    found = [batch.tolist() for batch in islice(batches, 4)]
+    assert found == ([[3], [4], [5], [6]] if counts_batches else [x.tolist() for x in islice(first.dataloader, 3, 7)])
 
 
 class StartedLoop(EpochBasedTrainLoop):

@@ -222,3 +222,9 @@ def test_a_nan_loss_stops_train(attempt, tmp_path):
     assert found, log
     assert len(re.findall(r'img_dir/train/tile_\d\.png$', error, re.MULTILINE)) == 2
     assert not (tmp_path / f'iter_{found[1]}.pth').exists()
+
+
+@pytest.mark.parametrize('interval', [0, -1])
+def test_losses_are_checked_at_intervals_of_1_or_more(interval):
+    with pytest.raises(ValueError, match=f'interval .* 1; got {interval}$'):
+        InvalidLossHook(interval)
