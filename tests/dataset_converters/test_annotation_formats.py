@@ -205,8 +205,8 @@ def test_label_studio_names_of_images(address, name):
 
 def test_label_studio_brushes():
     """Three pixels by two: three not painted, one of single words, two painted; 24 numbers of 8 bits."""
-    header = [(24, 32), (7, 5), (2, 4), (3, 4), (7, 4), (15, 4)]
-    runs = [(1, 1), (1, 2), (11, 4), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 3, 255))]
+    header = [(24, 32), (7, 5), (2, 4), (6, 4), (7, 4), (15, 4)]  # all numbers fill whole bytes
+    runs = [(1, 1), (1, 2), (11, 7), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 3, 255))]
     runs += [(1, 1), (2, 2), (7, 8), (9, 8)]
     brush = dict(region('brushlabels', 'area', rle=bits(*header, *runs)), original_width=3, original_height=2)
     (picture,) = label_studio.pictures([task([brush])], '')
