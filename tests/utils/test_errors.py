@@ -1,0 +1,155 @@
+"""How a command line ends, in this process: the code, the message, and when the traceback is shown."""
+
+import re
+import sys
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import pytest
+from mmengine.config import Config
+from mmengine.registry import HOOKS
+
+from mmattn.utils import command
+from mmattn.utils.command import describe, needs_mmcv_operators, run
+
+
+@pytest.fixture
+def ends(monkeypatch, capsys):
+    """``ends(main)``: how a tool of this name ends, and what it says."""
+    monkeypatch.setattr(command, 'silence', lambda: None)
+    monkeypatch.setattr(command, 'use_utf8', lambda: None)
+    monkeypatch.setattr(command, '_log', lambda error: None)
+    monkeypatch.setattr(command.logging, 'raiseExceptions', command.logging.raiseExceptions)
+    monkeypatch.setattr(sys, 'argv', ['tools/tool.py'])
+    monkeypatch.delenv('MMATTN_DEBUG', raising=False)
+    for name in command.LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+
+    def ends(main):
+        with pytest.raises(SystemExit) as caught:
+            run(main)
+        code = caught.value.code  # with a text, Python prints it, and exits with 1
+        return (1, code) if isinstance(code, str) else (code, capsys.readouterr().err.strip())
+
+    return ends
+
+
+def raising(error, cause=None):
+    def main():
+        raise error from cause
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ('error', 'code', 'said'),
+    [
+        (SystemExit(75), 75, ''),
+        (SystemExit('no'), 1, 'tool.py: error: no'),
+        (KeyboardInterrupt('Try again.'), 130, 'tool.py: Interrupted. Try again.'),
+        (KeyboardInterrupt(), 130, 'tool.py: Interrupted.'),
+        (ValueError('too small'), 1, 'tool.py: error: too small\n(MMATTN_DEBUG=1 shows the traceback)'),
+    ],
+)
+def test_the_code_and_the_message(ends, error, code, said):
+    assert ends(raising(error)) == (code, said)
+
+
+@pytest.mark.parametrize('debug', ['', '0', '1'])
+def test_tracebacks_are_for_errors_that_no_user_causes_or_if_they_are_asked_for(ends, monkeypatch, debug):
+    monkeypatch.setenv('MMATTN_DEBUG', debug)
+    cause = KeyError('cause')
+    if debug == '1':
+        for error, expected in ((ValueError('x'), ValueError), (SystemExit('no'), KeyError)):
+            with pytest.raises(expected):
+                run(raising(error, cause))
+        assert ends(raising(SystemExit('no'))) == (1, 'tool.py: error: no')
+    else:
+        assert ends(raising(SystemExit('no'), cause)) == (1, 'tool.py: error: no')
+        code, said = ends(raising(IndexError('x')))
+        assert code == 1
+        assert said.startswith('Traceback (most recent call last):\n')
+        last = said.splitlines()[-1]
+        assert last.startswith('tool.py: error: IndexError: x (')
+        assert last.endswith(f'{__file__}:{raising.__code__.co_firstlineno + 2})')
+    assert command.logging.raiseExceptions == (debug == '1')
+
+
+def test_a_command_that_succeeds_returns(ends):
+    assert run(lambda: None) is None
+    assert run(lambda: 0) is None
+    assert ends(lambda: 3) == (3, '')
+
+
+@pytest.mark.parametrize('ranks', [dict(LOCAL_RANK='1'), dict(SLURM_LOCALID='2'), dict(LOCAL_RANK='0'), {}])
+def test_the_first_process_has_a_head_start(ends, monkeypatch, ranks):
+    slept = []
+    monkeypatch.setattr(command.time, 'sleep', slept.append)
+    for name, value in ranks.items():
+        monkeypatch.setenv(name, value)
+    assert ends(raising(ValueError('x')))[0] == 1
+    assert slept == ([10.0] if ranks and '0' not in ranks.values() else [])
+
+
+@pytest.mark.parametrize('there', [True, False])
+def test_operators_that_are_missing_are_named_with_their_installation(monkeypatch, there):
+    monkeypatch.setattr(command, 'has_mmcv_operators', lambda: there)
+    error = ModuleNotFoundError("No module named 'mmcv._ext'")
+    assert ('onedl-mmcv' in describe(error)) == (not there)
+    assert (describe(error) == str(error)) == there
+    assert 'onedl-mmcv' not in describe(ModuleNotFoundError("No module named 'mmcv.ext'"))
+
+
+def test_whether_mmcv_has_operators_is_seen_in_its_folder(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(command, 'find_spec', lambda name: found[-1])
+    for origin in (None, SimpleNamespace(origin=str(tmp_path / '__init__.py'))):
+        found.append(origin)
+        assert not command.has_mmcv_operators()
+    (tmp_path / '_ext.cpython.so').touch()
+    assert command.has_mmcv_operators()
+
+
+@pytest.mark.parametrize(
+    ('cfg', 'needed'),
+    [
+        (dict(default_scope='mmdet'), True),
+        (dict(default_scope='mmseg', model=dict(type='EncoderDecoder')), False),
+        (dict(model=dict(decode_head=dict(type='CCHead'))), True),
+        (dict(model=dict(backbone=dict(dcn=dict(type='DCNv2')))), True),
+        (dict(model=[dict(type='DCN')]), True),
+        (dict(model=dict(type='BiCCHead')), False),
+    ],
+)
+def test_configs_that_need_operators_of_mmcv(cfg, needed):
+    assert needs_mmcv_operators(Config(cfg)) == needed
+
+
+WORKER = 'Caught X\nOriginal Traceback (most recent call last):\n  line 1\nmy.SomeError: no mask: a.png\n'
+
+
+@pytest.mark.parametrize(
+    ('error', 'said'),
+    [
+        (KeyError('name'), r'KeyError: name \(.*py:\d+\)'),
+        (KeyError("'ConfigDict' object has no attribute 'model'"), "'ConfigDict' object has no attribute 'model'"),
+        (FileNotFoundError(2, 'gone', 'a.png'), 'a.png: gone'),
+        (FileNotFoundError(2, 'gone', b'a.png'), 'a.png: gone'),
+        (OSError(28, 'full'), 'full'),
+        (OSError('odd'), 'odd'),
+        (FileNotFoundError(2, 'gone', 'x/.mim/model-index.yml'), 'x/.mim/model-index.yml: gone.*pip install.* -e .'),
+        (ValueError(WORKER), 'no mask: a.png'),
+        (ValueError(), r'ValueError: raise error from cause \(.*'),
+        (URLError('refused'), 'a file cannot be downloaded .refused.*checkpoints.*'),
+    ],
+)
+def test_an_error_is_described_in_one_line(error, said):
+    with pytest.raises(type(error)) as caught:
+        raising(error)()
+    assert re.fullmatch(said, describe(caught.value))
+
+
+def test_a_component_that_cannot_be_built_is_named():
+    with pytest.raises(TypeError) as caught:
+        HOOKS.build(dict(type='LoggerHook', intervall=2))
+    assert re.search("LoggerHook.*'intervall'", describe(caught.value))
