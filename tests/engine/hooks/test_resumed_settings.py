@@ -100,16 +100,29 @@ def resumed(tmp_path, by_epoch, settings):
     return whole, path, cfg
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('by_epoch', 'settings', 'said'),
     [
         (False, {}, ''),
-        (True, {}, ''),
-        (True, {'train_dataloader.batch_size': 3}, r'train_dataloader\.batch_size is 3 \(in training: 2\)'),
-        (False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)'),
-        (False, {'custom_hooks': [dict(type='EMAHook')]}, 'custom_hooks is .*EMAHook'),
-        (False, {'optim_wrapper.optimizer.momentum': 0.9}, r'momentum is 0\.9 .*options, continue from'),
+        pytest.param(True, {}, '', marks=pytest.mark.slow),
+        pytest.param(
+            True,
+            {'train_dataloader.batch_size': 3},
+            r'train_dataloader\.batch_size is 3 \(in training: 2\)',
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)', marks=pytest.mark.slow
+        ),
+        pytest.param(
+            False, {'custom_hooks': [dict(type='EMAHook')]}, 'custom_hooks is .*EMAHook', marks=pytest.mark.slow
+        ),
+        pytest.param(
+            False,
+            {'optim_wrapper.optimizer.momentum': 0.9},
+            r'momentum is 0\.9 .*options, continue from',
+            marks=pytest.mark.slow,
+        ),
         (False, {'optim_wrapper.optimizer.lr': 0.5}, r'learning rate of the checkpoint, 0\.1, .* 0\.5, is not'),
     ],
 )
@@ -122,7 +135,6 @@ def test_a_run_goes_on_with_other_settings(tmp_path, by_epoch, settings, said):
     assert sorted(seen) == sorted(whole[24:] if by_epoch else whole[6:])
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('settings', 'said'),
     [
