@@ -329,6 +329,16 @@ def test_why_triton_does_not_run_local_attention(gpu):
     assert reports.describe('local_attention', GPU) == 'native'
 
 
+def test_why_the_cuda_kernel_does_not_run_local_attention(gpu):
+    x = on_gpu(1, 1, 4, 4, 8)
+    assert 'forward: native\nbackward: native' in ops.explain(local_attention, x, x, x)
+    with fake_tensor.FakeTensorMode():
+        mask = torch.empty(1, 4, 4, device='cuda', dtype=torch.bool)
+    for name, value in (('return_lse', True), ('key_mask', mask)):
+        text = ops.explain(local_attention, x, x, x, **{name: value})
+        assert f'forward: composition\n    not native: no {name}' in text
+
+
 def test_running_out_of_memory_is_no_failure_of_a_kernel(gpu, calls, monkeypatch):
     monkeypatch.setattr(triton, 'run', failing(torch.cuda.OutOfMemoryError('CUDA out of memory')))
     with pytest.raises(torch.cuda.OutOfMemoryError):

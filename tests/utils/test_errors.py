@@ -139,6 +139,7 @@ WORKER = 'Caught X\nOriginal Traceback (most recent call last):\n  line 1\nmy.So
         (OSError('odd'), 'odd'),
         (FileNotFoundError(2, 'gone', 'x/.mim/model-index.yml'), 'x/.mim/model-index.yml: gone.*pip install.* -e .'),
         (ValueError(WORKER), 'no mask: a.png'),
+        (ValueError('two', 'parts'), r"\('two', 'parts'\)"),
         (ValueError(), r'ValueError: raise error from cause \(.*'),
         (URLError('refused'), 'a file cannot be downloaded .refused.*checkpoints.*'),
     ],

@@ -26,6 +26,8 @@ def test_images_of_a_folder(tmp_path, said):
     (tmp_path / 'sub' / 'd.png').touch()
     assert list_images(tmp_path) == [str(tmp_path / name) for name in ('a.JPG', 'b.png')]
     (text,) = said
+    assert {'.png', '.jpg', '.tif', '.webp'} < image_files.SUFFIXES
+    assert not {'.pdf', '.txt', '.npy'} & image_files.SUFFIXES  # PIL writes the first, and does not read it
     assert text.endswith(': data.npy, notes.txt, sub')
     assert list_images(str(tmp_path), ['.npy']) == [str(tmp_path / 'data.npy')]
     with pytest.raises(ValueError, match=f'inputs .* no image; got {tmp_path}$'):
@@ -45,9 +47,9 @@ def test_images_that_are_named(tmp_path, said):
 
 
 def test_outputs_have_different_names_and_replace_no_input(tmp_path):
-    paths = ['a/1.jpg', 'b/1.jpg', 'b/2.jpg', 'c/1.jpg']
-    with pytest.raises(ValueError, match=r'1\.png from a/1\.jpg and b/1\.jpg and c/1\.jpg$'):
-        check_names(paths, ['1.png', '1.png', '2.png', '1.png'])
+    paths = ['a/1.jpg', 'b/1.jpg', 'b/2.jpg', 'c/3.jpg']
+    with pytest.raises(ValueError, match=r':\n  1\.png from a/1\.jpg and b/1\.jpg$'):
+        check_names(paths, ['1.png', '1.png', '2.png', '3.png'])
     inputs = [str(tmp_path / name) for name in ('1.png', '2.png')]
     check_names(inputs, ['1.png', '2.png'], tmp_path / 'pred', tmp_path / 'vis')
     (tmp_path / 'link').symlink_to('.')

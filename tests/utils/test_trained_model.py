@@ -27,15 +27,17 @@ def test_constants_are_read_and_code_is_not_run():
 
 
 def test_differing_settings_have_their_place_and_both_values():
-    a = dict(same=1, number=1, inner=[dict(x=1, y=2), 3], longer=[1], only=4)
-    b = dict(same=1, number=2, inner=(dict(x=1, y=5), 3), longer=[1, 2], new=None)
+    a = dict(same=1, number=1, inner=[dict(x=1, y=2), 3], longer=[1], only=4, kind=dict(a=1))
+    b = dict(same=1, number=2, inner=(dict(x=1, y=5), 3), longer=[1, 2], kind=3, new=None)
     assert [*differing_values('', a, b)] == [
         ('number', 1, 2),
         ('inner.0.y', 2, 5),
         ('longer', [1], [1, 2]),
         ('only', 4, 'not set'),
+        ('kind', dict(a=1), 3),
         ('new', 'not set', None),
     ]
+    assert len([*differences('model', a, b)]) == 6
     assert [*differences('model', a, b, lambda key: key in ('number', 'only'))] == [
         'model.number is 1 (in training: 2)',
         'model.only is 4 (in training: not set)',
