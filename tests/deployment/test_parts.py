@@ -1,6 +1,8 @@
 """Parts of an export without a network of mmseg: files, metadata, requirements, and the comparison of two results."""
 
+import logging
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import nn
 from mmattn.deployment import exporter, verification
 from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
-from mmattn.deployment.pt2 import load_pt2, write_pt2
+from mmattn.deployment.pt2 import load_pt2, quiet, write_pt2
 from mmattn.deployment.verification import compare
 
 
@@ -82,7 +84,8 @@ def test_each_image_has_a_process_of_its_own(monkeypatch):
     measure, of_torch, of_onnx = verification._measure, verification._torch, verification._onnx
     assert verification.run_torch('load', ['a', 'b']) == [(measure, of_torch, 'load', image, 3) for image in 'ab']
     assert verification.run_onnx('a.onnx', ['a'], 4, 2) == [(measure, of_onnx, ('a.onnx', 4), 'a', 2)]
-    assert started == [1, 1, 1]
+    assert verification.run_onnx('a.onnx', ['a'], 4)[0][-1] == 3
+    assert started == [1, 1, 1, 1]
 
 
 def test_requirements_are_named(monkeypatch):
@@ -134,6 +137,17 @@ def test_a_file_of_torch_export_has_the_network_and_its_metadata(tmp_path):
     torch.export.save(program, tmp_path / 'b.pt2')
     with pytest.raises(ValueError, match=r'b\.pt2 has no mmattn\.json'):
         load_pt2(tmp_path / 'b.pt2')
+
+
+def test_messages_of_the_exporters_are_silent_for_a_while(recwarn):
+    logger = logging.getLogger('torch.onnx')
+    before = logger.level
+    with quiet():
+        assert logger.level == logging.ERROR
+        for kind in (FutureWarning, UserWarning, DeprecationWarning):
+            warnings.warn('x', kind, stacklevel=1)
+    assert logger.level == before
+    assert [warning.category for warning in recwarn] == [DeprecationWarning]
 
 
 def test_a_network_of_other_channels_is_not_described():

@@ -154,3 +154,18 @@ def test_a_component_that_cannot_be_built_is_named():
     with pytest.raises(TypeError) as caught:
         HOOKS.build(dict(type='LoggerHook', intervall=2))
     assert re.search("LoggerHook.*'intervall'", describe(caught.value))
+
+
+class Refuses:
+    def __init__(self, text):
+        raise ValueError(text)
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'), [('too small', 'building Refuses: too small'), ('Refuses no size', 'Refuses no size')]
+)
+def test_a_component_that_refuses_an_argument_is_named_once(text, said):
+    with pytest.raises(ValueError, match=text) as caught:
+        HOOKS.build(dict(type=Refuses, text=text))
+    if sys.version_info >= (3, 11):  # which has qualified names
+        assert describe(caught.value) == said

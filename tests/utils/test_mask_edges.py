@@ -63,7 +63,7 @@ def test_single_pixels_are_specks(count, specks):
     assert altered_labels(np.indices((12, 12)).sum(0) % 2).endswith('specks of one pixel')  # a checkerboard
 
 
-@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('seed', range(2))
 def test_specks_are_counted_as_by_hand(seed):
     """A pixel whose four neighbours have one other label. Of two diagonals of its label, one alone makes it a line."""
     labels = (np.random.default_rng(seed).random((11, 17)) < 0.12).astype(np.uint8) * 5
