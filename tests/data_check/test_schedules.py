@@ -138,6 +138,27 @@ def test_schedules_that_fit_pass(train_cfg, schedule, warned):
     assert warned == []
 
 
+@pytest.mark.parametrize(
+    ('train_cfg', 'schedule', 'hooks'),
+    [
+        (ITERATIONS, [dict(type='LinearLR', end=100, by_epoch=False)], []),
+        (ITERATIONS, [dict(type='MultiStepLR', milestones=[99], by_epoch=False)], []),
+        (EPOCHS, [dict(type='StepLR', step_size=4)], []),
+        (EPOCHS, [dict(type='CosineAnnealingLR', T_max=5, eta_min=1e-4)], []),
+        (ITERATIONS, [dict(type='mmattn.InverseRootLR', warmup=100, by_epoch=False)], []),
+        (dict(ITERATIONS, val_begin=100), [], []),
+        (dict(EPOCHS, dynamic_intervals=[(5, 1)]), [], []),
+        (ITERATIONS, [], [dict(type='EMAHook', begin_iter=99)]),
+        (EPOCHS, [], [dict(type='EMAHook', begin_epoch=4), dict(type='CheckpointHook', interval=10)]),
+        (ITERATIONS, [], [dict(type='CheckpointHook', interval=10, by_epoch=False)]),
+        (ITERATIONS, [], [dict(type='CheckpointHook', interval=-1)]),
+    ],
+)
+def test_what_just_fits_is_no_warning(train_cfg, schedule, hooks, warned):
+    check_schedules(runner_of(dict(train_cfg=train_cfg, param_scheduler=schedule, custom_hooks=hooks), 20))
+    assert warned == []
+
+
 def test_a_long_training_is_not_stepped_beyond_the_end_of_its_schedules(monkeypatch):
     """Nor is a scheduler copied after its end, so that millions of iterations are checked in a moment."""
     schedules = [dict(type='LinearLR', begin=10, end=30, by_epoch=False), poly(begin=10, end=20, eta_min=1e-4)]

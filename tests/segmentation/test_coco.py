@@ -55,3 +55,9 @@ def test_a_file_for_all_images(inferencer, folder, tmp_path):  # noqa: F811
     for image, size in zip(content['images'], (56 * 40, 47 * 33)):
         assert sum(a['area'] for a in content['annotations'] if a['image_id'] == image['id']) == size
     assert len({a['id'] for a in content['annotations']}) == len(content['annotations'])
+
+
+def test_labels_without_annotations():
+    labels = np.array([[0, 1, 1, 2], [0, 0, 2, 2]], np.uint8)
+    for skipped, categories in (((), [1, 2, 3]), ([1], [1, 3]), ([0, 2], [2])):
+        assert [area['category_id'] for area in coco_annotations(labels, skipped)] == categories

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from mmengine.config import Config
 from PIL import Image
 
 from mmattn.segmentation import comparison
@@ -186,3 +187,23 @@ def test_the_command_line_compares(demo, checkpoints, folder, truth, tmp_path, c
     ):
         with pytest.raises(SystemExit, match=said):
             demo(folder, *arguments, positional=True)
+
+
+@pytest.mark.parametrize(
+    ('dataset', 'reduced', 'label_map'),
+    [
+        ({}, False, None),
+        (dict(type='ADE20KDataset'), True, None),
+        (dict(type='ADE20KDataset', reduce_zero_label=False), False, None),
+        (dict(type='ConcatDataset', datasets=[dict(type='ADE20KDataset')]), True, None),
+        (dict(type='CityscapesDataset', metainfo=dict(classes=['sky', 'road'])), False, {0: 1, 10: 0}),
+    ],
+)
+def test_masks_are_read_as_the_data_set_reads_them(dataset, reduced, label_map):
+    """Which need not be here."""
+    cfg = Config(dict(test_dataloader=dict(dataset=dataset)) if dataset else {})
+    found = comparison._reading(cfg)
+    assert found['reduce_zero_label'] == reduced
+    mapped = found.get('label_map') or {}
+    assert {label: mapped.get(label) for label in label_map or ()} == (label_map or {})
+    assert bool(mapped) == bool(label_map)
