@@ -210,6 +210,49 @@ def test_an_export_without_a_shape_is_a_fault_unless_it_has_others(tmp_path):
     assert 'no shape' not in str(caught.value)
 
 
+def test_annotations_of_several_formats_are_a_fault(tmp_path):
+    labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
+    labelme(tmp_path, 'two', [polygon('a', *SQUARE)])
+    content = dict(images=[], annotations=[], categories=[])
+    (tmp_path / 'instances.json').write_text(json.dumps(content))
+    with pytest.raises(FaultsError, match='2 of labelme') as caught:
+        read(tmp_path)
+    assert '1 of COCO' in str(caught.value)
+
+
+def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
+    for name in ('one', 'two'):
+        labelme(tmp_path, name, [polygon('a', *SQUARE)])
+    (tmp_path / 'two.json').write_text((tmp_path / 'two.json').read_text().replace('two.png', 'one.png'))
+    noise(tmp_path / 'one.png')
+    with pytest.raises(FaultsError) as caught:
+        read(tmp_path)
+    assert {*caught.value.by_path} == {str(tmp_path / 'two.json')}
+    assert f'{tmp_path}/one.png also has annotations in {tmp_path}/one.json' in str(caught.value)
+    folder = tmp_path / 'yolo'
+    noise(folder / 'images/a.png')
+    for name in ('labels/a.txt', 'labels/b.txt', 'notes.txt'):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text('0 0.5 0.5 0.5 0.5')
+    (folder / 'classes.txt').write_text('roof\n')
+    with pytest.raises(FaultsError) as caught:
+        read(folder)
+    assert {*caught.value.by_path} == {str(folder / 'labels/b.txt')}
+
+
+@pytest.mark.parametrize('orientation', [1, 3, 6, 8])
+def test_a_tiff_is_as_large_as_it_is_shown(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for suffix in ('tif', 'png'):
+        Image.new('RGB', (WIDTH, HEIGHT)).save(tmp_path / f'a.{suffix}', exif=exif)
+        labelme(tmp_path, 'a', [polygon('a', *SQUARE)], (WIDTH, HEIGHT)[:: 1 if orientation < 5 else -1])
+        (tmp_path / 'a.json').write_text((tmp_path / 'a.json').read_text().replace('a.png', f'a.{suffix}'))
+        (picture,) = read(tmp_path).pictures.values()
+        assert picture.size == (WIDTH, HEIGHT)[:: 1 if orientation < 5 else -1]
+        (tmp_path / f'a.{suffix}').unlink()
+
+
 def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tmp_path, command, out):
     folder = tmp_path / 'export'
     far = [(x + 30, y + 10) for x, y in SQUARE]
