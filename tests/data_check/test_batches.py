@@ -4,6 +4,7 @@ import logging
 import re
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from mmengine.registry import DATASETS, MODELS, TRANSFORMS, init_default_scope
 from mmengine.utils import get_installed_path
 
 from mmattn.data_check import batches
-from mmattn.data_check.batches import batch_faults, sizes_after
+from mmattn.data_check.batches import Sizes, _sizes_of_batches, batch_faults, sizes_after
 from mmattn.data_check.data_sets import LOADERS, Part, data_sets
 from mmattn.segmentation import SegDataCheckHook
 
@@ -212,3 +213,24 @@ def test_configs_of_mmseg_pass(monkeypatch):
                 lines.clear()
                 checked += 1
     assert checked > 600
+
+
+@pytest.mark.parametrize(
+    ('dataset', 'known'),
+    [
+        (dict(pipeline=[]), True),
+        (dict(dataset={}), True),
+        (dict(datasets=[]), True),
+        (None, True),
+        (dict(pipeline=[], dataset={}), False),
+        (dict(pipeline=[], datasets=[]), False),
+    ],
+)
+def test_sizes_behind_a_wrapper_that_mixes_images_are_not_known(dataset, known):
+    parts = [
+        Part(f'train_dataloader.{name}', SimpleNamespace(pipeline=SimpleNamespace(transforms=transforms)), [])
+        for name, transforms in (('a', []), ('b', [TRANSFORMS.build(dict(type='Resize', scale=(8, 6)))]))
+    ]
+    images = {'train_dataloader.a': [(48, 40), (20, 30)], 'train_dataloader.b': []}
+    found = _sizes_of_batches(dict(train_dataloader=dict(dataset=dataset)), parts, images)
+    assert found == ([Sizes(size, size) for size in ((48, 40), (20, 30))] + [None] if known else [None])

@@ -244,6 +244,9 @@ def test_what_lies_with_the_data_and_is_not_read(check, root):
         write(root / f'img_dir/train/{name}{suffix}', np.zeros((*SIZE, 3), np.uint8), format='PNG')
     (root / 'img_dir/train/gone.png').symlink_to(root / 'nothing.png')
     (root / 'img_dir/train/folder.png').mkdir()
+    (root / 'elsewhere').mkdir()
+    write(root / 'elsewhere/far.jpg', np.zeros((*SIZE, 3), np.uint8))
+    (root / 'img_dir/train/linked').symlink_to(root / 'elsewhere')
     add(root, 'lonely')
     (root / 'img_dir/train/lonely.png').unlink()
     write(root / 'ann_dir/train/upper.PNG', np.zeros(SIZE, np.uint8))
@@ -253,6 +256,7 @@ def test_what_lies_with_the_data_and_is_not_read(check, root):
         'img_dir/train/upper.PNG': suffix,
         'img_dir/train/photo.jpg': suffix,
         'img_dir/train/deep/er.jpeg': suffix,
+        'img_dir/train/linked/far.jpg': suffix,
         'img_dir/train/gone.png': 'a broken link$',
         'img_dir/train/folder.png': 'a folder that is named like an image$',
         'ann_dir/train/lonely.png': 'a mask without an image$',
