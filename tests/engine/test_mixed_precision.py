@@ -41,3 +41,8 @@ def test_tests_in_mixed_precision(monkeypatch, scope, loop, expected):
     with pytest.raises(ValueError, match=expected) if expected else nullcontext():
         enable_test_amp(cfg)
     assert cfg.test_cfg.get('fp16', False) == (expected is None)
+
+
+def test_another_optimizer_wrapper_is_refused():
+    with pytest.raises(ValueError, match='OtherWrapper'):
+        enable_amp(dict(type='OtherWrapper'))

@@ -1,5 +1,7 @@
 """Folded norms and channels last against the networks as they are, in float64, where rounding hides nothing."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from mmcv.cnn import ConvModule
@@ -339,3 +341,15 @@ def test_a_run_trains_and_tests_with_the_weights_that_it_saves(tmp_path):
             actual = states[1][part][name]
             assert actual.stride() == expected.stride(), name
             torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize('wanted', [False, True])
+def test_images_have_channels_last_if_that_is_wanted(wanted):
+    """Once, if a Runner trains and then tests."""
+    model = nn.Sequential()
+    model.add_module('backbone', nn.Conv2d(3, 4, 1))
+    hook = CPUConvolutionsHook(**dict(channels_last=True) if wanted else {})
+    for _ in range(2):
+        hook.before_run(SimpleNamespace(model=model))
+    assert len(model.backbone._forward_pre_hooks) == wanted
+    assert model(torch.ones(1, 3, 4, 5)).is_contiguous(memory_format=torch.channels_last) == wanted
