@@ -630,6 +630,17 @@ def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_nex
     }
 
 
+def test_a_checkpoint_out_of_turn_replaces_no_regular_one(tmp_path):
+    runner = fake_runner(tmp_path, 'out of turn')
+    hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1)
+    hook.before_train(runner)
+    runner.iter = 1
+    hook.after_train_iter(runner, 1)
+    for runner.iter, left in ((3, {2, 3}), (4, {3, 4})):
+        hook.save_now(runner)
+        assert {path.name for path in tmp_path.glob('*.pth')} == {f'iter_{number}.pth' for number in left}
+
+
 @pytest.mark.parametrize('named', [False, True])
 def test_a_full_disk_names_what_was_written(tmp_path, named):
     runner = fake_runner(tmp_path, f'full {named}')
