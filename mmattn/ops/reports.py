@@ -62,8 +62,8 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     device, dtype = device_and_dtype(arguments)
     lacking = {}
     if device.type == 'cuda':
-        # By identity: comparing a tensor gives a tensor.
-        given = (x for x in declared.cuda_lacks if not any(getattr(arguments, x) is no for no in (None, False)))
+        options = {x: getattr(arguments, x) for x in declared.cuda_lacks}
+        given = (x for x, value in options.items() if value is not None and value is not False)  # or it is a tensor
         lacking['native'] = next(given, '')
         lacking['triton'] = 'iterations above 1' if getattr(arguments, 'iterations', 1) > 1 else ''
     lines = [f'{name}, {dtype} on {device}']
