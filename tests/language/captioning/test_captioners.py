@@ -6,6 +6,7 @@ from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.language.captioning import CaptionEnsemble, CiderReward, ETACaptioner, SANCaptioner
+from mmattn.language.captioning.eta import EntangledDecoder
 
 from ..batches import batch, random_regions
 from ..failing import failing
@@ -56,6 +57,7 @@ MODELS = {
     'SAN': (SANCaptioner, dict(encoder_attention=PLAIN)),
     'NG-SAN': (SANCaptioner, dict(encoder_attention=NORMALISED)),
     'absolute': (SANCaptioner, dict(positions='absolute')),
+    'sinusoidal': (SANCaptioner, dict(positions='sinusoidal')),
     'pre-norm': (SANCaptioner, dict(norm_first=True)),
     'nn.Transformer': (SANCaptioner, dict(stack='Torch')),
     'ETA': (ETACaptioner, {}),
@@ -241,6 +243,31 @@ def test_an_ensemble_has_the_mean_of_the_probabilities():
     twice.members[1].load_state_dict(twice.members[0].state_dict())
     found, expected = (model.describe(inputs) for model in (twice, twice.members[0]))
     assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
+    samples = twice(inputs, [BaseDataElement() for _ in range(3)])
+    assert [sample.pred_tokens for sample in samples] == [each[0].tokens for each in found]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('positions', ['sinusoidal', 'absolute'])
+def test_positions_are_added_to_the_regions(positions):
+    """Sines and cosines of a region's number, or of 100 times its centre and sides relative to the image."""
+    torch.manual_seed(0)
+    model, plain = (SANCaptioner(**SMALL, positions=kind).double().eval() for kind in (positions, 'none'))
+    plain.load_state_dict(model.state_dict())
+    inputs = batch(model, images())
+    boxes, (width, height) = inputs['boxes'], inputs['sizes'].T[..., None]
+    added = torch.zeros(*boxes.shape[:2], 16, dtype=torch.float64)
+    numbers = [torch.arange(boxes.shape[1]).expand(boxes.shape[:2])]
+    if positions == 'absolute':
+        x1, y1, x2, y2 = boxes.unbind(-1)
+        numbers = [50 * (x1 + x2) / width, 50 * (y1 + y2) / height, 100 * (x2 - x1) / width, 100 * (y2 - y1) / height]
+    size = 16 // len(numbers)
+    for part, number in enumerate(numbers):
+        for c in range(0, size, 2):
+            angle = number / 10000 ** (c / size)
+            added[..., part * size + c], added[..., part * size + c + 1] = angle.sin(), angle.cos()
+    x = plain.region_embedding(inputs['features']) + added
+    torch.testing.assert_close(model.encode(inputs)[0], plain.encoder(x, inputs['region_mask']), rtol=0, atol=1e-6)
 
 
 test_failures = failing(
@@ -250,8 +277,15 @@ test_failures = failing(
     (lambda: SANCaptioner(**SMALL, positions='learned'), 'positions'),
     (lambda: SANCaptioner(**SMALL, stack='Torch', encoder_attention=NORMALISED), 'encoder_attention'),
     (lambda: SANCaptioner(**SMALL, test_cfg=dict(beam=0)), 'test_cfg.beam'),
+    (lambda: SANCaptioner(**SMALL, test_cfg=dict(length_penalty=11)), '11'),
+    (lambda: SANCaptioner(**SMALL, test_cfg=dict(penalty_kind='sum')), 'sum'),
+    (lambda: SANCaptioner(**SMALL, test_cfg=dict(beams=3)), 'beams'),
+    (lambda: SANCaptioner(**SMALL, self_critical=dict(samples=0)), 'self_critical.samples'),
+    (lambda: SANCaptioner(**SMALL, self_critical=dict(sample=2)), 'samples'),
     (lambda: SANCaptioner(**SMALL, test_cfg=dict(banned=(2,))), 'test_cfg.banned'),
     (lambda: ETACaptioner(**SMALL, sources='words'), 'sources'),
+    (lambda: EntangledDecoder(1, dict(embed_dim=8, num_heads=2, feedforward_dim=8, norm_first=True)), 'norm_first'),
+    (lambda: ensemble_of(), 'members'),
     (lambda: ensemble_of(30, 31), 'vocabulary'),
     (lambda: ensemble_of(30)({}, mode='loss'), 'mode'),
     error=(RuntimeError, ValueError),

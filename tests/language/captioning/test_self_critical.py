@@ -98,6 +98,9 @@ def test_the_hook_sets_the_reward_of_the_training_images():
 
 
 LOG_P, REWARD = torch.zeros(2, 3), torch.zeros(2)
+WITHOUT = SimpleNamespace(
+    model=SimpleNamespace(self_critical={}), _has_loaded=True, train_dataloader=SimpleNamespace(dataset=[])
+)
 RESUMED = SimpleNamespace(model=SimpleNamespace(self_critical={}), _resume=True, _load_from=None, _has_loaded=False)
 
 
@@ -112,6 +115,7 @@ test_failures = failing(
         for caption in ([4, 5], [4, EOS, 5, EOS], [])
     ),
     (lambda: SelfCriticalHook().before_train(SimpleNamespace(model=SimpleNamespace())), 'self_critical'),
+    (lambda: SelfCriticalHook().before_train(WITHOUT), 'references'),
     # resume=True in an empty work dir would start with random weights
     (lambda: SelfCriticalHook().before_train(RESUMED), 'load_from'),
 )

@@ -141,6 +141,21 @@ def test_empty_sequences(name, shape):
     assert out.shape == x.grad.shape == shape
 
 
+@pytest.mark.parametrize('name', ['dynamic', 'deformable', 'transformer'])
+def test_init_weights_resets_every_parameter(name):
+    """Whatever it was before, the draws alone decide."""
+    found = []
+    for value in (5.0, 9.0):
+        layer = LAYERS[name]()
+        for parameter in layer.parameters():
+            torch.nn.init.constant_(parameter, value)
+        torch.manual_seed(0)
+        layer.init_weights()
+        found.append(layer.state_dict())
+    assert_same(*found)
+    assert max(x.abs().max() for x in found[0].values()) < 2
+
+
 def test_an_attention_can_be_sharded_by_itself(process_group):
     try:
         from torch.distributed.fsdp import fully_shard

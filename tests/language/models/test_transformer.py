@@ -200,6 +200,25 @@ def own(stack):
     return stack(1, layer()).layers[0].self_attention[0]
 
 
+@torch.no_grad()
+@pytest.mark.parametrize('norm_first', [False, True])
+def test_dropout_is_on_the_branches_and_not_on_the_tokens(norm_first):
+    """In training, whole sequences and steps: where all branches give 0, what remains are the tokens and the norms."""
+    decoder = SequenceDecoder(2, layer(norm_first=norm_first)).double().train()
+    for part in decoder.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.5
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.weight)
+            nn.init.zeros_(part.bias)
+    x, memory, _, memory_padding = inputs()
+    expected = x
+    for _ in range(1 if norm_first else 6):  # a last norm, or one per sub-layer
+        expected = F.layer_norm(expected, (CHANNELS,))
+    for found in (decoder(x, memory, None, memory_padding), steps(decoder, x, memory, memory_padding)):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 MEMORY, MASK = torch.randn(1, 2, CHANNELS), torch.zeros(1, 2, dtype=torch.bool)
 NORMALIZED = dict(type=BILATERAL, position='none', normalize_queries=True)
 
@@ -209,6 +228,7 @@ test_failures = failing(
     (lambda: SequenceEncoder(3, [layer(), layer()]), '3; got 2'),
     (lambda: cross(position='relative').start(MEMORY), 'memory'),
     (lambda: cross(position='none').start(MEMORY, MASK.float()), 'key_padding_mask'),
+    (lambda: own(SequenceDecoder).start(None, MASK), 'key_padding_mask'),
     (lambda: own(SequenceEncoder).start(), 'is_causal'),
     (lambda: own(SequenceDecoder).step(MEMORY[:, :1], {}, 2), 'position'),
     (lambda: own(SequenceDecoder).step(MEMORY, {}, 0), 'x must'),
