@@ -248,6 +248,12 @@ def test_the_transformer_layer_is_attention_and_network_with_residuals(query):
     assert_equal_with_gradients(layer(x, memory, NUMBERS), literally(memory), x, layer)
 
 
+def test_frames_after_the_last_embedding_have_the_last():
+    layer = GridAttention3d(C, HEADS, temporal_position='absolute', max_frames=3)
+    rows = layer.temporal_encoding.embedding.weight
+    assert torch.equal(layer.temporal_encoding(torch.tensor([[0, 1, 2, 3, 9]]))[0], rows[[0, 1, 2, 2, 2]])
+
+
 def test_offsets_of_space_are_clipped_without_those_of_time():
     for kind in (GridAttention3d, StridedAttention3d):
         layer = kind(C, HEADS, temporal_position='relative', max_offset=9, clip_offset=(2, 3))

@@ -145,6 +145,9 @@ TOGETHER = [
         (LOCAL[0], {**LOCAL[1], **wrong}, next(iter(wrong)))
         for wrong in (
             dict(content=False, geometric=False),
+            dict(factorised=True, geometric=False),
+            dict(late_fusion=True, content=False),
+            dict(late_fusion=True, geometric=False),
             dict(iterations=2),
             dict(iterations=2, share=True, content=False),
             *(dict(norm_cfg=dict(GROUP_NORM, type=kind)) for kind in ('GN', 'mmengine.GN', nn.GroupNorm)),
@@ -172,8 +175,17 @@ TOGETHER = [
             dict(clip_offset=(1, 2, 3)),  # time has no relative encoding
         )
     ),
+    *((layer, dict(embed_dims=9, num_heads=3), 'channels') for layer in ('GridAttention3d', 'StridedAttention3d')),
     *(('StridedAttention3d', dict(VIDEO, local_pattern=pattern), 'pattern') for pattern in ('strided', 'cube')),
     ('VideoTransformerLayer', dict(VIDEO, attention=GRID, query='video'), 'query'),
+    ('TransformerAttention2d', dict(PLAIN, position_dim=3), 'position_dim'),
+    *(
+        ('TransformerAttention2d', {**PLAIN, 'spatial_range': 3, name: 2}, 'spatial_range')
+        for name in ('q_stride', 'kv_stride')
+    ),
+    *(('TransformerAttention2d', {**PLAIN, name: 0}, name) for name in ('q_stride', 'kv_stride')),
+    ('TransformerAttention1d', dict(embed_dim=8, num_heads=2, terms='0000'), 'terms'),
+    *(('TransformerAttention1d', dict(embed_dim=9, num_heads=3, terms=terms), 'even') for terms in ('0100', '0001')),
     ('AttendedResidual', dict(PLAIN, attention=nn.Conv2d(8, 8, 1)), 'attention'),
 ]
 

@@ -12,7 +12,7 @@ from PIL import Image
 from mmattn.video import datasets as module
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
 from mmattn.video.frame_files import read_frame
-from mmattn.video.loading import LoadClipFrames, LoadClipMasks, PackClip, SampleClip
+from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
 from mmattn.video.masks import write_mask
 
 from ..requirements import requires
@@ -173,6 +173,33 @@ def test_objects_of_masks_and_meta_json_that_differ_are_a_warning(tmp_path, monk
     assert re.match(rf'a: .*objects 2.*{tmp_path}/meta\.json', message)
 
 
+def test_frames_and_masks_of_meta_json_that_are_not_there(tmp_path):
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0), 2: ('dog', 1)}), dict(a=4))
+    (tmp_path / 'Annotations/a/00005.png').unlink()
+    edit(tmp_path / 'meta.json', lambda objects: objects['1']['frames'].append('00099'))
+    with pytest.raises(ValueError, match='2 faults') as raised:
+        YouTubeVOSDataset(data_root=str(tmp_path))
+    assert [line.split(': ')[0] for line in raised.value.lines()] == [
+        f'{tmp_path}/JPEGImages/a/00099.jpg',
+        f'{tmp_path}/Annotations/a/00005.png',
+    ]
+
+
+def test_a_clip_without_a_mask(tmp_path):
+    clips.clip(tmp_path, 'a', [squares(p, 1) for p in range(3)], masked=())
+    with pytest.raises(ValueError, match=rf'{tmp_path}/Annotations/a: .*{tmp_path}/JPEGImages/a'):
+        VideoFolderDataset(data_root=str(tmp_path))
+
+
+@pytest.mark.parametrize('loader', [SampleClip(2), SampleClip(2, reference='random'), LoadGivenMasks()])
+def test_masks_that_show_no_object_are_told_by_the_loader(tmp_path, loader):
+    """Where the check of the files is left out."""
+    clips.clip(tmp_path, 'walk', [squares(p) for p in range(3)])
+    dataset = VideoFolderDataset(data_root=str(tmp_path), check_files=False, pipeline=[loader])
+    with pytest.raises(ValueError, match=r'^walk: '):
+        dataset[0]
+
+
 def edit(path, change):
     """Change the content of a JSON file."""
     content = json.loads(path.read_text())
@@ -197,7 +224,15 @@ def test_names_of_frames_need_no_padding_and_no_order(tmp_path):
     assert item['output_positions'] == [1, 2, 3]
 
 
-@pytest.mark.parametrize('content', ['{}', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"'])
+def videos(name='a', number='1', **thing):
+    return json.dumps(dict(videos={name: dict(objects={number: dict(frames=['00000']) | thing})}))
+
+
+WRONG_VIDEOS = ['{}', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"', videos(''), videos(frames='00000')]
+WRONG_VIDEOS += [videos(number='0'), videos(number='255'), videos(frames=[0]), videos(category=3)]
+
+
+@pytest.mark.parametrize('content', WRONG_VIDEOS)
 def test_a_meta_json_of_another_kind_is_named(tmp_path, content):
     (tmp_path / 'meta.json').write_text(content)
     with pytest.raises(ValueError, match=rf'^{tmp_path}/meta\.json: '):

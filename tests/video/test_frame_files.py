@@ -20,6 +20,8 @@ ORDERS = {
     'a time with minutes': (['cam_12-00-58', 'cam_12-00-59', 'cam_12-01-00'], [0, 1, 2]),
     'seconds and nanoseconds': (['1305031102.9', '1305031102.10', '1305031103.2'], [0, 1, 2]),
     'decimals': (['t0.04', 't0.08', 't0.12', 't0.16', 't0.2', 't0.24'], [0, 1, 2, 3, 4, 5]),
+    'decimals with a gap': (['t0.04', 't0.08', 't0.16'], [0, 1, 3]),
+    'decimals in irregular steps': (['t0.04', 't0.15', 't0.29'], [0, 1, 2]),
     'decimals that end in 0': (['1.0', '1.25', '1.5'], [0, 1, 2]),
     'decimals in unequal steps': (['0.0371', '0.15', '0.2894', '1e1'], [0, 1, 2, 3]),
     'sections, of which one is lost': (['c1.7', 'c1.9', 'c1.11', 'c1.15'], [0, 2, 4, 8]),
@@ -84,6 +86,10 @@ def test_an_option_chooses_where_names_can_be_read_in_two_ways(folder, monkeypat
     assert order('numbers') == names
     (text,) = said
     assert '1.25.png, 1.5.png, 1.75.png, 2.5.png. They could also be read as numbers' in text
+
+
+def test_no_frames_are_no_names():
+    assert frame_names.sort_frames([]) == ([], [], False)
 
 
 def test_an_unknown_reading(folder):

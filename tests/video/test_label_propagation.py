@@ -12,7 +12,10 @@ from torch.nn import functional as F
 from mmattn.registry import MODELS
 from mmattn.utils.paths import config_path
 from mmattn.video import ClipSession, Frame, VOSInferencer, label_propagation, shrink_masks
+from mmattn.video.frame_files import read_frame
 from mmattn.video.inferencer import DEFAULT_CONFIG
+
+from . import clips
 
 BACKBONE = dict(
     type='mmseg.ResNet', depth=18, base_channels=8, stem_channels=8, num_stages=1, out_indices=(0,), strides=(1,),
@@ -260,6 +263,27 @@ def test_the_head_returns_the_shares():
     torch.testing.assert_close(logits.softmax(1)[:, 1:], expected)
 
 
+def test_a_sample_is_segmented_as_by_a_session(tmp_path):
+    clips.clip(tmp_path, 'a', [clips.squares(p, 1, 5) for p in range(4)], masked=(0,))
+    sample = clips.packed(tmp_path)
+    frames = [
+        Frame(i, read_frame(path), None if i else clips.squares(0, 1, 5)) for i, path in enumerate(sample.frame_paths)
+    ]
+    model = build(top_k=3, test_cfg=dict(max_frames=3))
+    expected = np.stack([ids for _, ids in ClipSession(model, max_frames=3).segment(frames)])
+    (predicted,) = model.test_step(dict(inputs=None, data_samples=[sample]))
+    np.testing.assert_array_equal(predicted.pred_masks.data, expected)
+    assert expected[1:].any()
+    with pytest.raises(ValueError, match=r'mode .*loss'):
+        model(None, [sample], mode='loss')
+
+
+@pytest.mark.parametrize('aggregation', ['mean', None])
+def test_an_unknown_aggregation(aggregation):
+    with pytest.raises(ValueError, match=f'aggregation .*{aggregation}'):
+        build(aggregation=aggregation)
+
+
 @pytest.mark.parametrize('name', ['top_k', 'temperature', 'num_maps', 'radius', 'edge_radius'])
 def test_invalid_options(name):
     with pytest.raises(ValueError, match=name):
@@ -307,6 +331,7 @@ def test_weights_of_the_default_from_the_cache_and_from_files(default, tmp_path,
         (None, FileNotFoundError),
         (b'no checkpoint', ValueError),
         (dict(state_dict=[1]), ValueError),
+        ([1], ValueError),
         ({'fc.weight': torch.zeros(2)}, ValueError),
         ({'conv1.conv.weight': torch.zeros(2)}, ValueError),
         ('offline', ConnectionError),
@@ -321,7 +346,7 @@ def test_weights_that_cannot_be_loaded(default, tmp_path, monkeypatch, content, 
     path = tmp_path / 'w.pth'
     if isinstance(content, bytes):
         path.write_bytes(content)
-    elif isinstance(content, dict):
+    elif isinstance(content, dict | list):
         torch.save(content, path)
     offline = content == 'offline'
     with pytest.raises(kind, match='--backbone-weights' if offline else r'w\.pth'):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmattn.video.frame_files import read_frame
 from mmattn.video.masks import PALETTE, keep_objects, object_ids, read_mask, write_mask
 
 
@@ -62,6 +63,8 @@ def test_ids_above_those_of_8_bits(tmp_path):
     with pytest.raises(ValueError, match=r'm\.png.*0…255; .* 0…65535'):
         read_mask(tmp_path / 'm.png')
     assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(ValueError, match=r'm\.png: .*8 bits'):  # PIL would make it white
+        read_frame(tmp_path / 'm.png')
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from PIL import Image, ImageDraw
 
 from mmattn.video import VideoFolderDataset, datasets, given_masks
 from mmattn.video.clip_readers import FrameFolder
-from mmattn.video.painted_masks import parse_colours, read_colours, read_single_object
+from mmattn.video.masks import PALETTE
+from mmattn.video.painted_masks import colour_palette, parse_colours, read_colours, read_single_object
 
 SIZE = (60, 88)
 DISK = cv2.circle(np.zeros(SIZE, np.uint8), (30, 30), 15, 1, -1)
 BOX = np.pad(np.ones((30, 20), np.uint8), ((20, 10), (60, 8)))
 BOTH = DISK | BOX
+WIDE = np.pad(np.ones((30, 24), np.uint8), ((20, 10), (60, 4)))
 NOISE = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
 
 
@@ -137,6 +139,23 @@ def test_a_white_background_is_told(read, warned):
     assert ['corners' in text for text in warned] == [True]
 
 
+@pytest.mark.parametrize(('background', 'told'), [((9, 0, 0), True), ((0, 0, 0), False)])
+def test_a_black_object_on_a_coloured_background_is_told(tmp_path, clip, warned, background, told):
+    """Programs number the colours of a palette in any order."""
+    image = Image.fromarray(DISK + 2 * WIDE)
+    image.putpalette([*background, 0, 200, 0, 0, 0, 0])
+    image.save(tmp_path / 'm.png')
+    mask = given_masks.read_masks({0: (tmp_path / 'm.png', True)}, clip, False)[0]
+    np.testing.assert_array_equal(mask, DISK + 2 * WIDE)
+    assert [bool(re.search('m.png: object 2 is black', text)) for text in warned] == [True] * told
+
+
+def test_given_colours_precede_those_of_davis():
+    palette = colour_palette(parse_colours(['red', '0a0b0c']))
+    assert palette[1:3].tolist() == [[255, 0, 0], [10, 11, 12]]
+    np.testing.assert_array_equal(np.delete(palette, (1, 2), 0), np.delete(PALETTE, (1, 2), 0))
+
+
 def test_an_antialiased_polygon(read, warned):
     """As drawing programs render it: four times as large, and reduced."""
     large = Image.new('L', (4 * SIZE[1], 4 * SIZE[0]))
@@ -150,8 +169,6 @@ def test_an_antialiased_polygon(read, warned):
 
 # Values that are no ids, in a data set and in the demo alike.
 
-WIDE = np.pad(np.ones((30, 24), np.uint8), ((20, 10), (60, 4)))
-
 
 def scaled(mask):
     return cv2.resize(cv2.resize(mask, (44, 30), interpolation=cv2.INTER_AREA), SIZE[::-1])
@@ -164,7 +181,6 @@ def smooth_circle(value):
 FAULT, WARNING, NEITHER = 'fault', 'warning', ''
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize(
     ('mask', 'kind', 'said'),
     [

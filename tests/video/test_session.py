@@ -1,5 +1,9 @@
 """Several masks of an object: a session equals sessions that start at each of them."""
 
+import weakref
+from types import SimpleNamespace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +88,42 @@ def test_all_masks_together_are_the_weighted_mean_of_their_probabilities():
         mean = (9 - number) / 9 * probabilities[0][number] + number / 9 * probabilities[1][number]
         sure = (mean - 0.5).abs() > 1e-4
         np.testing.assert_array_equal(found[number][sure] == 1, (mean > 0.5)[sure])
+
+
+class Image(np.ndarray):
+    """Pixels whose copies are counted."""
+
+    copies: ClassVar = []
+
+    def __array_finalize__(self, other):
+        Image.copies.append(weakref.ref(self))
+
+
+@pytest.mark.parametrize('sampling', ['stream', 'dense', 'sparse'])
+def test_no_more_frames_are_held_than_those_of_a_part(sampling):
+    """When a frame is read, those of the part before are gone."""
+    Image.copies.clear()
+    most = []
+
+    def read(positions):
+        for number in positions:
+            copies = [copy() for copy in Image.copies]
+            most.append(len({id(x) for x in copies if x is not None and x.base is None}))
+            del copies
+            yield FRAMES[number].image.copy().view(Image).copy()
+
+    model, given = build(top_k=3), {0: torch.from_numpy(MASKS[0])}
+
+    class Frames(list):  # as those of a packed sample
+        read = lambda self, positions: read(positions)  # noqa: E731
+
+    sample = SimpleNamespace(frames=Frames(range(10)), frame_numbers=range(10), given=given, ori_shape=MASKS[0].shape)
+    if sampling == 'stream':
+        frames = (Frame(i, image, None if i else MASKS[0]) for i, image in enumerate(read(range(10))))
+        assert len([ids for _, ids in ClipSession(model, max_frames=4).segment(frames)]) == 10
+    else:
+        ClipSession(model, max_frames=4, sampling=sampling).segment_clip(sample)
+    assert max(most) == 4
 
 
 def test_frames_come_once_and_in_order():

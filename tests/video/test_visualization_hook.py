@@ -65,6 +65,12 @@ def test_a_strip_has_the_truth_above_the_prediction(runner, sample, tmp_path):
     assert np.abs(shrunk.astype(int) - upside_down).mean() > 8
 
 
+def test_the_interval_is_at_least_1():
+    with pytest.raises(ValueError, match=r'interval .* 0'):
+        HOOKS.build(dict(type='mmattn.VOSVisualizationHook', interval=0))
+    assert HOOKS.build(dict(type='mmattn.VOSVisualizationHook', interval=1)).interval == 1
+
+
 def test_windows_are_shown_as_long_as_asked(runner, sample, monkeypatch):
     shown = []
     monkeypatch.setattr(runner.visualizer, 'show', lambda picture, *args: shown.append(args))
