@@ -202,6 +202,8 @@ CORNERS = np.array([[[0.1, 0.2, 0.5, 0.7], [0, 0, 1, 1]] * 2] * 3, np.float32)
     [
         (dict(size=None, boxes=None), ['boxes', 'sizes']),
         (dict(step=None, score=np.zeros((3, 5)), boxes=np.zeros((2, 4, 4))), ['boxes', 'scores', 'step']),
+        (dict(size=np.array([50, 40, 9])), ['sizes']),
+        (dict(feat=np.zeros((3, 4))), ['features']),
         (dict(num_regions=np.array([1, 2, 5])), ['num_regions']),
         (dict(num_regions=np.array([1.0, 2.0, 2.0])), ['num_regions']),
         (dict(num_regions=np.array([1, 0, 3]), image_id=np.array([7, 8, 7])), ['1: image 8', '2: image 7']),

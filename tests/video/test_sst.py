@@ -219,6 +219,43 @@ def test_every_parameter_learns(options, root):
     assert [name for name in silent if not name.endswith('key_proj.bias')] == []
 
 
+@torch.no_grad()
+def test_a_clip_in_a_batch_is_as_alone(root):
+    """With all options that are not the default. The second clip is a mirror image with one object."""
+    model = build(appearance=True, refine_channels=8, query='object', decoder_layers=1)
+    one, two = (in_training(root) for _ in range(2))
+    two['inputs'] = two['inputs'].flip(-1)
+    two['data_samples'].given[0] = two['data_samples'].given[0].flip(-1)
+    two['data_samples'].set_metainfo(dict(first_frames={9: 0}))
+    together = model(**model.data_preprocessor(pseudo_collate([one, two])))
+    assert [len(logits) for logits in together] == [2, 1]
+    for item, logits in zip((one, two), together):
+        (alone,) = model(**model.data_preprocessor(pseudo_collate([item])))
+        torch.testing.assert_close(logits, alone, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_refinement_joins_the_stream_and_the_fine_map():
+    """At the size of the fine map, by a convolution with group norm and ReLU, before the scores."""
+    model = build(refine_channels=8)
+    frames = torch.randn(2, 3, 32, 48)
+    first, last = model.backbone(frames)
+    features, fine = model.extract_feat(frames)
+    torch.testing.assert_close(features, model.projection(last).permute(0, 2, 3, 1))
+    torch.testing.assert_close(fine, first)
+    stream, (layer, norm) = torch.randn(2, 4, 6, 16), (model.refinement.conv, model.refinement.gn)
+    x = F.interpolate(stream.permute(0, 3, 1, 2), first.shape[2:], mode='bilinear', align_corners=False)
+    x = F.conv2d(torch.cat([x, first], 1), layer.weight, padding=1)
+    x = F.group_norm(x, 4, norm.weight, norm.bias).clamp(min=0)
+    x = F.conv2d(x, model.score.weight, model.score.bias)
+    expected = F.interpolate(x, (32, 48), mode='bilinear', align_corners=False)
+    torch.testing.assert_close(model.head(stream, fine, (32, 48)), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match=r'mode .*train'):
+        model(None, [], mode='train')
+    with pytest.raises(ValueError, match=r'\(1, 3, 8, 8\), \(1, 3, 8, 9\)'):
+        model.data_preprocessor(dict(inputs=[torch.zeros(1, 3, 8, side, dtype=torch.uint8) for side in (8, 9)]))
+
+
 def test_the_losses_are_the_means_over_objects(root):
     model = build(dice_weight=2)
     model.score.bias.data[1] += 0.5  # so that parts of the objects are found

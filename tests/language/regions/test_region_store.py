@@ -1,5 +1,6 @@
 """The store of region features: what is read is what was written, interrupted or not, and no fault passes."""
 
+import json
 import os
 import pickle
 import re
@@ -219,6 +220,7 @@ def edit(path, name, function):
         ('store.json', lambda x: x.replace(b'"version": 1', b'"version": 2'), 'version 2'),
         ('store.json', lambda x: x.replace(b'"features",', b''), 'arrays'),
         ('store.json', lambda x: b'{', ''),
+        ('store.json', lambda x: re.sub(rb'"num_features": 6', b'"num_features": 0', x), 'num_features'),
         ('image_ids.txt', lambda x: b'\xff\n', 'line 1'),
         ('image_ids.txt', lambda x: b'1\n1\n3\n4\n5\n6\n7\n', None),
     ],
@@ -243,6 +245,8 @@ def test_all_faults_of_files_together(tmp_path):
         RegionStore(path)
     with pytest.raises(FileNotFoundError, match='none'):
         RegionStore(tmp_path / 'none')
+    with pytest.raises(ValueError, match='path'):
+        RegionStore([])
 
 
 # Writing.
@@ -290,7 +294,18 @@ def test_other_arguments_and_processes_do_not_continue_a_store(tmp_path):
     for options, names in ((dict(source='y'), 'source'), (dict(source='x', float16=True), 'dtype')):
         with pytest.raises(ValueError, match=rf'b\.part/.* differs in {names} .*remove .*b\.part$'):
             RegionWriter(tmp_path / 'b', **options)
-    (tmp_path / 'b.part/images.jsonl').write_bytes(b'{\n')
+    record, journal = tmp_path / 'b.part/new/store.json', tmp_path / 'b.part/images.jsonl'
+    whole = read_json(record), journal.read_bytes()
+    for changed in (dict(arrays=['features', 'masks']), dict(num_features=0)):
+        record.write_text(json.dumps(whole[0] | changed), encoding='utf-8')
+        with pytest.raises(ValueError, match=r'store\.json: .*remove .*b\.part'):
+            RegionWriter(tmp_path / 'b', 'x')
+    record.write_text(json.dumps(whole[0]), encoding='utf-8')
+    for wrong in (b'0', b'"1"', b'2147483648'):
+        journal.write_bytes(whole[1].replace(b'"regions": 1', b'"regions": ' + wrong))
+        with pytest.raises(ValueError, match=r'images\.jsonl'):
+            RegionWriter(tmp_path / 'b', 'x')
+    journal.write_bytes(b'{\n')
     with pytest.raises(ValueError, match=r'images\.jsonl'):
         RegionWriter(tmp_path / 'b', 'x')
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import re
 from collections import Counter
 from itertools import product
@@ -246,6 +247,27 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, capfd):
     assert capfd.readouterr().err == ''
 
 
+def new_test(folder, pairs=PAIRS[:1], **record):
+    """Prepare a corpus, change its record, and prepare a new test set for it."""
+    prepare(folder)
+    content = read_json(folder / 'new/corpus.json')
+    (folder / 'new/corpus.json').write_text(json.dumps(content | record), encoding='utf-8')
+    return prepare_test(folder / 'other', folder / 'new', pairs)
+
+
+def test_an_escaped_character_of_two_halves_is_read(tmp_path):
+    (tmp_path / 'a.json').write_text('["\\ud83d\\ude00 \\u00e9"]')
+    assert read_json(tmp_path / 'a.json') == ['\U0001f600 é']
+
+
+def test_fewer_merges_than_asked_for_are_a_warning(tmp_path):
+    prepare(tmp_path / 'all', merges=1000)
+    most = len(read_lines(tmp_path / 'all/new/bpe.codes')) - 1  # without the version
+    for more in (0, 1):
+        _, warnings = prepare(tmp_path / f'{more}', merges=most + more)
+        assert [bool(re.search(f'{most} of {most + 1} BPE', text)) for text in warnings] == [True] * more
+
+
 @pytest.fixture
 def path(tmp_path):
     """``path(name, content)`` writes a file, and returns its path."""
@@ -265,6 +287,11 @@ test_failures = failing(
     (lambda path: read_segments(path('a.xml', b'<seg id="1">a</seg>\n<seg id="2">b\n')), 'a.xml, line 2'),
     (lambda path: [*map_pairs((str, str), iter_pairs(*[path('a', b'a\n\xff\n')] * 2), workers=2)], 'line 2'),
     (lambda: learn_codes({'ab': 1}, 10), 'twice'),
+    (lambda tmp_path: new_test(tmp_path, []), 'test'),
+    (lambda tmp_path: new_test(tmp_path, lowercase='yes'), 'corpus.json: .*yes'),
+    (lambda tmp_path: new_test(tmp_path, moses=dict(escape=1)), 'corpus.json: .*escape'),
+    (lambda tmp_path: new_test(tmp_path, target='../de'), r'corpus.json: .*\.\./de'),
+    (lambda path: read_json(path('half.json', b'["\\ud83d"]')), 'half.json'),
     (lambda tmp_path: prepare(tmp_path, validate_every=2), 'val and validate_every'),
     (lambda tmp_path: prepare(tmp_path, val=None), 'val and validate_every'),
     (lambda tmp_path: prepare(tmp_path, languages=('en', 'xx')), 'language'),

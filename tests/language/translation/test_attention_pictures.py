@@ -110,6 +110,7 @@ WRONG = [SentenceAttention('decoder', 'cross-attention', dict(content=torch.ones
 
 test_failures = failing(
     (lambda: sentence_attention(random_model(), SOURCE, TARGET, 5), 'layer'),
+    (lambda: sentence_attention(random_model(), SOURCE, TARGET, 0), 'layer must be from 1'),
     (lambda: sentence_attention(TranslationTransformer(65, 'tiny', stack='Torch'), SOURCE, TARGET), 'attention'),
     (lambda: draw_sentence_attention(WRONG, ['a', '</s>'], ['c', '</s>']), 'decoder'),
     (lambda trained: TranslationInferencer(trained.config, trained.checkpoint).visualize('  ', ['a']), 'inputs'),

@@ -264,6 +264,9 @@ test_failures = failing(
     (lambda train: build(train, images='images'), 'regions and images'),
     (lambda train: build(train, regions=None), 'regions and images'),
     (lambda train: build(train, target='sampled', min_answers=9), 'min_answers'),
+    (lambda train, tmp_path: build(write_one(tmp_path, 'yak'), target='sampled', answer_files=[train]), 'yak.json'),
+    *((lambda train, name=name: build(train, **{name: 0}), name) for name in ('num_answers', 'max_regions')),
+    *((lambda train, x=x: build(train, fraction=x), 'fraction') for x in (-0.1, 1.1)),
 )
 
 

@@ -137,6 +137,24 @@ def test_the_published_gru(tmp_path):
     torch.testing.assert_close(encoder(question[None]).words[0, -1], h.float())
 
 
+def spoiled(path):
+    """With NaN in one of the arrays."""
+    publish(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays['encoder_bx'][1] = np.nan
+    np.savez(path, **arrays)
+
+
+def test_training_from_scratch_is_said_and_changes_nothing(monkeypatch):
+    said, encoder = [], build(SkipThoughtEncoder)
+    monkeypatch.setattr('mmattn.language.vqa.encoders.print_log', lambda text, *_: said.append(text))
+    before = {name: x.clone() for name, x in encoder.state_dict().items()}
+    encoder.init_weights()
+    assert ['uni_skip.npz' in text for text in said] == [True]
+    assert all(torch.equal(x, before[name]) for name, x in encoder.state_dict().items())
+
+
 def pretrained(path, write):
     write(path / 'uni_skip.npz')
     SkipThoughtEncoder(V, W, N, pretrained=str(path / 'uni_skip.npz')).init_weights()
@@ -146,4 +164,5 @@ test_wrong_weights = failing(
     (lambda tmp_path: pretrained(tmp_path, lambda path: publish(path, width=5)), '(?s)uni_skip.npz: .*weight_ih_l0'),
     (lambda tmp_path: pretrained(tmp_path, lambda path: np.savez(path, encoder_W=np.zeros(4))), 'uni_skip.npz'),
     (lambda tmp_path: pretrained(tmp_path, lambda path: path.write_bytes(b'text')), 'uni_skip.npz'),
+    (lambda tmp_path: pretrained(tmp_path, spoiled), 'uni_skip.npz'),
 )

@@ -115,15 +115,23 @@ def test_wrong_tables(table, glove):
     longer, text = file.with_name('longer.txt'), file.with_name('text.npy')
     longer.write_text('\n'.join('abcdef'), encoding='utf-8')
     text.write_bytes(b'text')
+    whole = file.with_name('whole.npy')
+    np.save(whole, np.zeros((5, 3), np.int64))
     for arguments, names in (
         ((file, SYMBOLS, 7, dictionary), r'utable\.npy: .*\(5, 3\)'),
         ((file, SYMBOLS, 3, longer), r'6 .*longer\.txt'),
         ((file, SYMBOLS, 3), r'utable\.npy: dictionary'),
         ((glove, SYMBOLS, 3, dictionary), r'glove\.txt: dictionary'),
         ((text, SYMBOLS, 3, dictionary), r'text\.npy'),
+        ((whole, SYMBOLS, 3, dictionary), r'whole\.npy: .*int64'),
     ):
         with pytest.raises(ValueError, match=names):
             read_word_vectors(*arguments)
+
+
+def test_a_mixture_is_of_a_list_of_files():
+    with pytest.raises(TypeError, match=r'mixture .*a\.json'):
+        WordVectorHook('glove.txt', mixture='a.json')
 
 
 # Mixtures.
@@ -202,6 +210,9 @@ def test_wrong_mixtures(files, tmp_path, glove, dim, names):
     hook = WordVectorHook(files[0], mixture=[*files[1:], *[str(other)] * ('other' in names)])
     with pytest.raises(ValueError, match=names):
         fill(hook, ['what', "'s", 'dog', 'that'], dim)
+    if 'other' in names:  # the error says of the texts what is wrong
+        with pytest.raises(ValueError, match=r'^\S+other\.json'):
+            fill(hook, ['what', "'s", 'dog', 'that'], dim)
     if 'glove' in names:
         with pytest.raises(ValueError, match=names.replace('6', '[46]')):
             word_mixture.main([*files[:2], '--out', str(tmp_path / 'out.txt')])
