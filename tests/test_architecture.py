@@ -184,3 +184,22 @@ def test_defaults_are_as_the_docstrings_say():
                     wrong.append(f'{node.name}: {name}={value!r}, {said!r}')
     assert not wrong
     assert compared > 250
+
+
+def test_defaults_are_those_of_the_class_that_a_docstring_refers_to():
+    """Where it says of arguments 'as in' another class, and both have a literal."""
+    named = [node for path in sources() for node in tree(path).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    owners = {node.name: node for node in named}
+    classes = {name: node for name, node in owners.items() if isinstance(node, ast.ClassDef)}
+    compared, wrong = 0, []
+    for node in named:
+        pattern = r'^    ([\w, ]+): (?:as in|see) :(?:class|func):`~?\.?(?:\w+\.)*(\w+)`'
+        for names, other in re.findall(pattern, ast.get_docstring(node) or '', re.MULTILINE):
+            pair = [defaults(each, classes) for each in (node, owners[other])]
+            for name in set(names.split(', ')).intersection(*pair):
+                found, expected = (ast.unparse(values[name]) for values in pair)
+                compared += 1
+                if found != expected:
+                    wrong.append(f'{node.name}: {name}={found}, in {other} {expected}')
+    assert not wrong
+    assert compared > 10

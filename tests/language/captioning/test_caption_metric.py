@@ -126,6 +126,11 @@ def test_captions_without_references_are_an_error(function, references):
         function([['a']] * len(references), references)
 
 
+def test_captions_without_words_have_the_empty_word():
+    """As in the evaluation of COCO."""
+    assert [rouge_l([], [[]]), rouge_l([], [['a']]), rouge_l(['a'], [[]])] == [1, 0, 0]
+
+
 def test_without_references_there_are_captions_but_no_figures(tmp_path, messages):
     """As for the test set of a server."""
     samples = [sample(each.image_id, text, []) for each, text in zip(SAMPLES, HYPOTHESES)]

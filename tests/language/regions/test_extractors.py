@@ -90,6 +90,7 @@ def bilinear(x, y, u):
 
 
 BOXES = [[0, 0, 96, 64], [10, 20, 200, 240], [3, 4, 310.5, 300], [0, 0, 500, 512], [100, 90, 101, 480], [-9, 8, 7, 30]]
+BOXES += [[5, 6, 228, 229], [5, 6, 230, 231]]  # of a side just below and above 224
 
 
 def test_one_stage_features_are_means_of_bilinear_samples():
@@ -109,7 +110,7 @@ def test_one_stage_features_are_means_of_bilinear_samples():
             points.append([start + (i + 0.5) * (stop - start) / count for i in range(count)])
         samples = [bilinear(maps[level][0].double(), y, x) for y in points[0] for x in points[1]]
         torch.testing.assert_close(features.double(), torch.stack(samples).mean(0), rtol=1e-5, atol=1e-5)
-    assert levels == [0, 0, 1, 2, 0, 0]
+    assert levels == [0, 0, 1, 2, 0, 0, 0, 1]
 
 
 def test_a_one_stage_detector_pools_from_its_neck(image):
