@@ -248,6 +248,18 @@ def test_the_transformer_layer_is_attention_and_network_with_residuals(query):
     assert_equal_with_gradients(layer(x, memory, NUMBERS), literally(memory), x, layer)
 
 
+@pytest.mark.parametrize(
+    'layer', [GridAttention3d(C, HEADS), DenseAttention3d(C, HEADS), StridedAttention3d(C, HEADS, step=2)]
+)
+def test_a_clip_in_a_batch_is_as_alone(layer):
+    """With its own frame numbers, of which the last is that of the padding."""
+    layer = randomised(layer, 0.4)
+    x, numbers = literal.randn(2, *SIZE, C), torch.tensor([[0, 5, 12], [1, 2, 9]])
+    alone = torch.cat([layer(x[i : i + 1], frame_numbers=numbers[i : i + 1]) for i in range(2)])
+    torch.testing.assert_close(layer(x, frame_numbers=numbers), alone)
+    assert not torch.allclose(layer(x, frame_numbers=numbers.flip(0)), alone)
+
+
 def test_frames_after_the_last_embedding_have_the_last():
     layer = GridAttention3d(C, HEADS, temporal_position='absolute', max_frames=3)
     rows = layer.temporal_encoding.embedding.weight
