@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Train the runs of a question of docs/evidence_protocol.md, from the root of the repository:
-#     bash docs/results/evidence.sh a|c|d|e|f|g|h|i_cc|i_nl|j_pilot|j [OPTION …]
+#     bash docs/results/evidence.sh a|c|d|e|f|g|h|i_cc|i_nl|j_pilot|j_cc|j_nl [OPTION …]
 # Options of tools/reproduce.py go to each training. data/ has the data sets, and this folder the weights of the backbone.
 set -euo pipefail
-question=${1:?a question: a, c, d, e, f, g, h, i_cc, i_nl, j_pilot or j}
+question=${1:?a question: a, c, d, e, f, g, h, i_cc, i_nl, j_pilot, j_cc or j_nl}
 shift
 options=("$@")
 export PYTHONPATH=docs/results${PYTHONPATH:+:$PYTHONPATH}    # for the blocks of (e)
@@ -140,27 +140,32 @@ evidence_j_pilot() {    # the rates, then all rows and seeds at the chosen one
     cp "work_dirs/j_pilot_$rate/results.json" "docs/results/evidence_j_pilot_$rate.json"
 }
 
-evidence_j() { # the rows of CC first
-    local cc=("${stock_cc[@]}"
+evidence_j_cc() {
+    local rows=("${stock_cc[@]}"
         --variant 'stock CC, 1/√d' CC model.decode_head.type=mmattn.BiCCHead model.decode_head.position=none
         model.decode_head.content_smoothing=2.449489742783178
         --variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15)
-    local nl=("${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15)
-    local contrasts=('Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d')
-    local primary=(--dataset docs/results/ccp.py --iters 1200 --cached-crops 1600 --units --sealed --family 3
-        --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --rows 'stock CC' --work-dir work_dirs/evidence_j)
-    local rate=(--cfg-options optim_wrapper.optimizer.lr=0.003)
-    mkdir -p work_dirs/evidence_j
-    continue_from evidence_j work_dirs/evidence_j
-    clothes "${primary[@]}" "${cc[@]}" --contrasts "${contrasts[@]}" "${rate[@]}"
-    clothes "${primary[@]}" "${cc[@]}" "${nl[@]}" --contrasts "${contrasts[@]}" 'Bi-NL, 15 - stock NL' "${rate[@]}"
-    cp work_dirs/evidence_j/results.json docs/results/evidence_j.json
+    clothes_of_test evidence_j_cc --rows 'stock CC' "${rows[@]}" --contrasts 'Bi-CC, 15 - stock CC' 'Bi-CC, 15 - stock CC, 1/√d'
+}
+
+evidence_j_nl() {
+    local rows=("${stock_nl[@]}" --variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15)
+    clothes_of_test evidence_j_nl --rows 'stock NL' "${rows[@]}" --contrasts 'Bi-NL, 15 - stock NL'
+}
+
+clothes_of_test() {    # the file of the runs, then the options of their rows
+    mkdir -p work_dirs/j_features "work_dirs/$1"
+    ln -sfn ../j_features "work_dirs/$1/features"
+    continue_from "$1" "work_dirs/$1"
+    clothes --dataset docs/results/ccp.py --iters 1200 --cached-crops 1600 --units --sealed --family 3 \
+        --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 --work-dir "work_dirs/$1" "${@:2}" --cfg-options optim_wrapper.optimizer.lr=0.003
+    cp "work_dirs/$1/results.json" "docs/results/$1.json"
 }
 
 case $question in
     i_cc) evidence_i CC BiCCHead cca ;;
     i_nl) evidence_i NL BiNLHead nl_block ;;
-    a | c | d | e | f | g | h | j_pilot | j) "evidence_$question" ;;
+    a | c | d | e | f | g | h | j_pilot | j_cc | j_nl) "evidence_$question" ;;
     *)
         echo "evidence.sh: no runs of question '$question'" >&2
         exit 2

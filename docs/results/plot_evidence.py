@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import score_clothes
 import score_translations
 from score_faces import OURS, compare, f1
 
@@ -80,6 +81,10 @@ def contrasts() -> dict[str, list[Contrast]]:
         name = f'eight new people, {"turned" if turn else "upright"}: {OURS} − {baseline}'
         return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, turn))
 
+    def on_clothes(name: str, ours: str, baseline: str, paper: float | None = None) -> Contrast:
+        pairs = score_clothes.pairs(clothes, ours, baseline)
+        return Contrast(name, f'{len(pairs)} seeds', pairs, score_clothes.compare(clothes, ours, baseline), paper)
+
     def translations(
         name: str, names: Sequence[str], chosen: Callable[[int], bool], baseline: str, paper: float | None = None
     ) -> Contrast:
@@ -91,6 +96,7 @@ def contrasts() -> dict[str, list[Contrast]]:
         interval = score_translations.compare(tests, names, 'Bi-SA', baseline, chosen)
         return Contrast(f'{name}: Bi-SA − {baseline}', f'{len(pairs)} pairs', pairs, interval, paper)
 
+    clothes = score_clothes.read(FOLDER / 'evidence_j_cc.json')
     faces = ('upright', 'curve', 0.6), ('turned', 'overall', None)
     return {
         'Faces, overall F1': [
@@ -112,6 +118,10 @@ def contrasts() -> dict[str, list[Contrast]]:
             paired('Bi-NL − NL', by_seed('evidence_a', 'Bi-NL', 'NL', 'mIoU'), 6, 0.82),
             paired('small receptive field: CC − no attention', by_seed('evidence_f', 'CC', 'no attention', 'mIoU'), 1),
             paired('small receptive field: NL − no attention', by_seed('evidence_f', 'NL', 'no attention', 'mIoU'), 1),
+        ],
+        'Clothes, mIoU': [
+            on_clothes('Bi-CC − CC', *score_clothes.CONTRASTS[0], 1.07),
+            on_clothes('Bi-CC − stock CC, 1/√d', *score_clothes.CONTRASTS[1]),
         ],
         'Translation, BLEU': [
             translations('German, French', score_translations.BOTH, bool, 'SA', 0.84),

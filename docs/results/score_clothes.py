@@ -58,10 +58,20 @@ def compare(
     from reproduction.results import sampled_difference
 
     common = [seed for seed in rows[ours] if seed in rows[baseline]][:seeds]
-    pair = [[rows[row][seed] for seed in common] for row in (ours, baseline)]
+    runs = [[rows[row][seed] for seed in common] for row in (ours, baseline)]
     if name:
-        pair = [[of_class(run, name) for run in runs] for runs in pair]
-    return sampled_difference(*pair, level)
+        runs = [[of_class(run, name) for run in row] for row in runs]
+    return sampled_difference(*runs, level)
+
+
+def pairs(rows: Rows, ours: str, baseline: str) -> list[float]:
+    """Return the differences of two rows in mIoU, one per seed that both have."""
+    from reproduction.results import mean_iou
+
+    def points(run: 'Result') -> float:
+        return float(mean_iou(np.sum([*run.samples.values()], 0, dtype=float)))
+
+    return [points(run) - points(rows[baseline][seed]) for seed, run in rows[ours].items() if seed in rows[baseline]]
 
 
 def gains(rows: Rows, ours: str, baseline: str) -> list[tuple[float, str]]:
@@ -71,8 +81,8 @@ def gains(rows: Rows, ours: str, baseline: str) -> list[tuple[float, str]]:
     common = [seed for seed in rows[ours] if seed in rows[baseline]]
     found = []
     for photograph in rows[ours][common[0]].samples:
-        pairs = ([np.array(rows[row][seed].samples[photograph]) for row in (ours, baseline)] for seed in common)
-        found.append((statistics.mean(float(mean_iou(a) - mean_iou(b)) for a, b in pairs), photograph))
+        sums = ([np.array(rows[row][seed].samples[photograph]) for row in (ours, baseline)] for seed in common)
+        found.append((statistics.mean(float(mean_iou(a) - mean_iou(b)) for a, b in sums), photograph))
     return sorted(found)
 
 
@@ -86,17 +96,18 @@ def label_maps(run: Path, photographs: Sequence[str]) -> list[tuple[np.ndarray, 
 
     from mmattn.registry import MODELS
 
-    cfg = Config.fromfile(next(run.glob('test_units/*/config.py')))
+    cfg = Config.fromfile(run / 'test_units/config.py')
     init_default_scope('mmseg')
     model, images = MODELS.build(cfg.model).eval(), DATASETS.build(cfg.test_dataloader.dataset)
     load_checkpoint(model, str(next(run.glob('iter_*.pth'))), map_location='cpu', logger='silent')
-    numbers = {Path(images.get_data_info(i)['img_path']).stem: i for i in range(len(images))}
-    found = []
-    for photograph in photographs:
-        with torch.inference_mode():
-            (sample,) = model.test_step(pseudo_collate([images[numbers[photograph]]]))
-        found.append(tuple(x.data[0].numpy() for x in (sample.gt_sem_seg, sample.pred_sem_seg)))
-    return found
+    found = {}
+    for i in range(len(images)):
+        photograph = Path(images[i]['data_samples'].img_path).stem
+        if photograph in photographs:
+            with torch.inference_mode():
+                (sample,) = model.test_step(pseudo_collate([images[i]]))
+            found[photograph] = tuple(x.data[0].numpy() for x in (sample.gt_sem_seg, sample.pred_sem_seg))
+    return [found[photograph] for photograph in photographs]
 
 
 def draw(path: Path, rows: Rows, target: Path) -> None:

@@ -415,7 +415,7 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
         assert all(reduce(getitem, key.split('.'), cfg) == value for key, value in settings.items())
 
 
-@pytest.mark.parametrize('question', ['a', 'c', 'd', 'e', 'f', 'g', 'h', 'i_cc', 'i_nl', 'j_pilot', 'j'])
+@pytest.mark.parametrize('question', ['a', 'c', 'd', 'e', 'f', 'g', 'h', 'i_cc', 'i_nl', 'j_pilot', 'j_cc', 'j_nl'])
 def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
     """Tables, rows, settings and contrasts of docs/results/evidence.sh exist; the commands are recorded, not run."""
     (tmp_path / 'data/fasseg').mkdir(parents=True)

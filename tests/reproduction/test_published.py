@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / 'docs/results'
 sys.path.insert(0, str(RESULTS))  # whose scripts are no package
 import plot_evidence  # noqa: E402
+import score_clothes  # noqa: E402
 import score_faces  # noqa: E402
 import score_translations as scorer  # noqa: E402
 
@@ -88,7 +89,10 @@ SECTIONS = [
     ('docs/results/runs.md', '* Continued from NL:', '* **At the start**', 'evidence_i_nl'),
     ('docs/results/runs.md', '| row | seed 100', 'So the number', 'evidence_j_pilot_0.003'),
     ('docs/results/runs.md', '* With the second rate', '* With the third', 'evidence_j_pilot_0.01'),
-    ('docs/results/runs.md', '* With the third rate', 'The primary runs', 'evidence_j_pilot_0.001'),
+    ('docs/results/runs.md', '* With the third rate', '### CC and Bi-CC', 'evidence_j_pilot_0.001'),
+    ('docs/results/runs.md', '### CC and Bi-CC', 'So positions help', 'evidence_j_cc'),
+    ('docs/evidence.md', '### Clothes: Bi-CC', 'In the second row', 'evidence_j_cc'),
+    ('docs/evidence.md', '**By class**', 'Trousers, legwear', 'evidence_j_cc'),
 ]
 # What pages call a method of the result files.
 ALIASES = {
@@ -159,12 +163,16 @@ class Runs:
         ]
         folds = folds if len(folds) > 1 else [[curve[-1][1] for curve in curves]]
         scores = [(clip, score) for part in parts for clip, score in part.samples.items() if isinstance(score, list)]
+        scores = [(clip, score) for clip, score in scores if len(score) == 2]  # a ratio, not pixels by class
         clips = [[score[0] for other, score in scores if other == clip] for clip in dict(scores)]
         halves = [[sum(pair) / 2 for pair in zip(last, by_metric[0])]] if last else []
         figures = [value for values in (*by_metric, last, means, *curves) for value in np.ravel(values)]
         figures += [figure for values in (*by_metric, last, *halves) for figure in mean_and_deviation(values)]
-        figures += [*map(statistics.mean, (*zip(*by_metric), *clips)), *(score[0] / score[1] for _, score in scores)]
-        figures += [next(iter(part.metrics.values())) for part in parts]
+        figures += [
+            *map(statistics.mean, (*zip(*by_metric), *clips)),
+            *(score[0] / score[1] for _, score in scores if len(score) == 2),
+        ]
+        figures += [next(iter(part.metrics.values())) for part in parts if part.metrics]  # or they are sealed
         figures += [b - a for a, b in itertools.combinations(means, 2)]
         figures += [2**0.5 * statistics.mean((deviation(values) or 0.0) ** 2 for values in folds) ** 0.5]
         figures += [method.parameters / 1e6, method.macs / 1e9]
@@ -266,7 +274,32 @@ def all_differences(source, ours, baseline):
     return [*source.differences(ours, baseline)]
 
 
-SOURCES = {'evidence_e': cache(Faces), 'evidence_g': cache(Translations), '': cache(Runs)}
+class Clothes(Runs):
+    """Question (j): pixels by class of each photograph, whose sums give mIoU, or the IoU of a class."""
+
+    level = score_clothes.LEVEL
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.rows = score_clothes.read(RESULTS / f'{file}.json')
+
+    def differences(self, ours, baseline):
+        for seeds in (None, 5):
+            yield score_clothes.compare(self.rows, ours, baseline, seeds=seeds)
+        for name in score_clothes.CLASSES:
+            yield score_clothes.compare(self.rows, ours, baseline, name, level=0.95)
+        yield difference(*(self.methods[name].values('mIoU') for name in (ours, baseline)), self.level)
+
+    def pairs(self, ours, baseline):
+        return [score_clothes.pairs(self.rows, ours, baseline)]
+
+
+SOURCES = {
+    'evidence_e': cache(Faces),
+    'evidence_g': cache(Translations),
+    'evidence_j_cc': cache(Clothes),
+    '': cache(Runs),
+}
 ANGLES = 0, 15, 30, 45
 NEW_PEOPLE = range(8, 16)
 LENGTHS = bool, scorer.is_longer, lambda symbols: symbols > 20
@@ -394,6 +427,13 @@ def test_the_prose_of_the_evidence():
     above = gap('evidence_a', 'CC', 'no attention')
     vqa = gap('easy-vqa', 'BAN-2, 2,410 questions', 'Concat, 2,410 questions')
     copied = means('evidence_i_cc')
+    clothes, pilot = score_clothes.read(RESULTS / 'evidence_j_cc.json'), means('evidence_j_pilot_0.003')
+    positions = statistics.mean(score_clothes.pairs(clothes, *score_clothes.CONTRASTS[0]))
+    of_class = [
+        score_clothes.compare(clothes, *score_clothes.CONTRASTS[0], name).mean
+        for name in ('trousers', 'legwear', 'shoes', 'bag', 'hair')
+    ]
+    sizes = [Runs('evidence_j_cc').methods[name].parameters for name in score_clothes.CONTRASTS[0]]
     assert all(abs(ahead(test, 'SA-RPE', lambda n: n <= 16)) < 0.5 for test in scorer.BOTH)
     sentences = [
         f'Bi-SA is {statistics.mean(sinusoids):.1f} BLEU ahead of sinusoids',
@@ -406,6 +446,10 @@ def test_the_prose_of_the_evidence():
         f'{person[SCALED] - person["U-Net"]:.1f} on another person',
         f'about {turned("U-Net", 0) - turned(ours, 0):.1f} points behind on the eight people',
         f'Bi-CC gains {copied["Bi-CC, default"] - copied["CC"]:.1f} points',
+        f'it is [{positions:.1f} points](#clothes-bi-cc) ahead',
+        f'with {100 * sizes[0] / sizes[1] - 100:.1f} % more parameters',
+        f'CC was itself {pilot["stock CC"] - pilot["no attention"]:.1f} points ahead',
+        f'gain {min(of_class):.1f} to {max(of_class):.1f} points',
         f"label propagation in SST's backbone {clips['label propagation']:.1f}",
         f'SST (Grid), first recipe, {first["SST (Grid)"]:.1f} on six clips, and '
         f'{pictures["SST (Grid)"]:.1f} with photographs',
@@ -438,8 +482,8 @@ def test_the_prose_of_the_evidence():
 
 
 def test_the_results_are_small():
-    """Each run is in one file, and together they are less than 1 MB."""
-    assert sum(path.stat().st_size for path in RESULTS.glob('*.[jn][sp]*')) < 1_000_000
+    """Each run is in one file, and together they are less than 2 MB: of clothes, every photograph has its pixels."""
+    assert sum(path.stat().st_size for path in RESULTS.glob('*.[jn][sp]*')) < 2_000_000
     assert {path.stem for path in RESULTS.glob('*.json')} == {
         'gpu_h200',
         *(section[3] for section in SECTIONS),
