@@ -195,12 +195,13 @@ def test_the_metadata_is_that_of_the_config():
         dict(type='mmseg.RGB2Gray'),
         dict(type='Resize', scale_factor=0.5, interpolation='nearest'),
     ]
+    cfg.test_dataloader.dataset.pipeline[0].color_type = 'grayscale'
     about = describe_network(cfg, segmentor(cfg))
     assert {key: about[key] for key in ('threshold', 'channel_order', 'mean', 'std', 'size_divisor', 'mode')} == dict(
         threshold=0.3, channel_order='BGR', mean=[0, 0, 0], std=[1, 1, 1], size_divisor=1, mode='slide'
     )
     assert about['resize'] == dict(scale=None, scale_factor=[0.5, 0.5], keep_ratio=False)
-    assert about['not_described'] == ['RGB2Gray', 'interpolation']
+    assert about['not_described'] == ['RGB2Gray', 'color_type', 'interpolation']
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from mmattn.engine import (
     InfiniteSampler,
     SeedAugmentation,
     add_safe_globals,
+    data_sampling,
     latest_checkpoint,
 )
 from mmattn.engine.data_sampling import SampleIndex, continue_data, find_sampler
@@ -747,6 +748,16 @@ def test_seed_augmentation():
     expected, replacement, *others, again, replaced_again = (draw(seed, index) for index in indices)
     assert (again, replaced_again) == (expected, replacement)
     assert len({*expected, *replacement, *others[0], *others[1]}) == 12
+
+
+def test_a_worker_tells_the_sampler_that_it_needs(monkeypatch):
+    """Until it has met one: an index of another kind then replaces a rejected sample."""
+    monkeypatch.setattr(data_sampling, 'get_worker_info', object)
+    seed = SeedAugmentation()
+    with pytest.raises(TypeError, match=r'sampler\.type'):
+        draw(seed, 3)
+    draw(seed, SampleIndex(0, 5, 1))
+    draw(seed, 3)
 
 
 @pytest.mark.slow

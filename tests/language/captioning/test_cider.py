@@ -29,6 +29,22 @@ def theirs(hypotheses, references):
     return scorer.compute_score()[1]
 
 
+@pytest.mark.parametrize(
+    ('references', 'is_zero'),
+    [
+        ([['a b', 'b a'], ['a b', 'b a']], True),  # each n-gram is in all images
+        ([['a b c d'], ['b a', 'c a d']], False),  # all words are, but not all pairs
+        ([['a b', 'a c'], ['a b', 'a c']], True),
+        ([['a b c'], ['a b', 'b c']], False),  # all pairs are, but not the one of three words
+    ],
+)
+def test_only_n_grams_that_some_image_lacks_count(references, is_zero):
+    cider = CiderD(split(references))
+    assert cider.is_zero == is_zero
+    whole = [captions[0].split() for captions in references]
+    assert (cider.score(whole, range(len(whole))) == 0).all() == is_zero
+
+
 captions = st.lists(st.sampled_from('abcd'), max_size=7)
 images = st.tuples(captions, st.lists(captions, min_size=1, max_size=3))
 
