@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from mmattn.video import VideoFolderDataset, datasets, given_masks
 from mmattn.video.clip_readers import FrameFolder
 from mmattn.video.masks import PALETTE
-from mmattn.video.painted_masks import colour_palette, parse_colours, read_colours, read_single_object
+from mmattn.video.painted_masks import colour_palette, describe_colours, parse_colours, read_colours, read_single_object
 
 SIZE = (60, 88)
 DISK = cv2.circle(np.zeros(SIZE, np.uint8), (30, 30), 15, 1, -1)
@@ -215,3 +215,11 @@ def test_values_that_are_no_ids(tmp_path, clip, warned, mask, kind, said):
         warned.clear()
         use(True)
         assert warned == []
+
+
+def test_pixels_of_an_area_are_those_whose_neighbours_have_its_colour(tmp_path):
+    """Of 6×5 pixels, 4×3 are not on the edge."""
+    image = Image.new('RGB', (20, 14))
+    image.paste('red', (4, 5, 10, 10))
+    image.save(tmp_path / 'a.png')
+    assert describe_colours(tmp_path / 'a.png') == 'ff0000 (12 pixels)'
