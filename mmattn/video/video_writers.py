@@ -149,7 +149,6 @@ class AnimatedGIF:
     def __init__(self, path: Path, size: tuple[int, int], frame_rate: float) -> None:
         self._last = max(SHORTEST, round(100 / frame_rate))
         self._waiting: tuple[Image.Image, int] | None = None
-        self.count = 0
         self._file = open(path, 'wb')  # noqa: SIM115 (closed by `close`)
         self._file.write(b'GIF89a' + b''.join(side.to_bytes(2, 'little') for side in size[::-1]) + b'\0\0\0')
         self._file.write(b'\x21\xff\x0bNETSCAPE2.0\x03\x01\0\0\0')  # repeat without end
@@ -166,7 +165,6 @@ class AnimatedGIF:
                 colours = Image.fromarray(indices)
                 colours.putpalette(palette + [0] * (768 - len(palette)))
             self._waiting = colours, start
-        self.count += 1
 
     def _show_waiting(self, until: int) -> None:
         if self._waiting is not None:

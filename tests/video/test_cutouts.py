@@ -197,6 +197,13 @@ def test_without_pyav_the_overlay_says_that_times_are_lost(tmp_path, monkeypatch
     assert all('mmattn[cutouts]' in text for text, _ in said)
 
 
+@requires('av')
+def test_what_ffmpeg_cannot_write_is_an_error_with_the_size(tmp_path):
+    """H.264 has at most 16,384 pixels a side."""
+    with pytest.raises(OSError, match=r'\.mp4 of 16×20000, 24 '):
+        video_writers.PyAVVideo(tmp_path / 'a.mp4', (20000, 16), RATE)
+
+
 @pytest.mark.parametrize(
     ('arguments', 'kind', 'names'),
     [
