@@ -304,3 +304,12 @@ def test_collect_env_tells_what_runs():
     assert env['instruction set'] == torch.ops.mmattn_native.cpu_capability()
     assert library.FILE in env['native operators']
     assert env['local_attention'].startswith('kernel')
+
+
+def test_a_capability_that_does_not_exist(monkeypatch):
+    monkeypatch.setenv('MMATTN_CPU_CAPABILITY', 'sse')
+    with pytest.raises(ValueError, match=r"MMATTN_CPU_CAPABILITY .*avx2.*'sse'$"):
+        library._load()
+    monkeypatch.setenv('MMATTN_CPU_CAPABILITY', 'avx2')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
+    assert library._load() == (None, 'MMATTN_BACKEND=reference')

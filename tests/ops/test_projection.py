@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from mmattn.ops import projection
@@ -114,3 +115,11 @@ def test_empty_weights(shape):
     y.sum().backward()
     assert y.shape == (2, shape[0])
     assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)
+
+
+def test_a_projection_without_data_has_the_shape_of_one_with_them():
+    x, weight = torch.ones(2, 3, 4), torch.ones(5, 4)
+    with FakeTensorMode() as mode:
+        found = projection(mode.from_tensor(x), mode.from_tensor(weight))
+    expected = projection(x, weight)
+    assert (found.shape, found.dtype, found.stride()) == (expected.shape, expected.dtype, expected.stride())

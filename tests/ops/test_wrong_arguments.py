@@ -189,3 +189,16 @@ def test_without_channels_all_keys_weigh_the_same(name):
     none = MAP[..., :0]
     torch.testing.assert_close(call(none, none, MAP), call(none, none, MAP, scale=1.0))
     torch.testing.assert_close(call(none, none, MAP), call(MAP * 0, MAP, MAP))
+
+
+def test_tensors_must_be_strided():
+    value, logits = torch.ones(1, 1, 3, 4, 2), torch.ones(1, 1, 3, 4, 9)
+    with pytest.raises(ValueError, match=r'dynamic_conv: .*torch\.sparse_coo of torch\.float32'):
+        ops.dynamic_conv(value.to_sparse(), logits, kernel_size=3)
+
+
+@pytest.mark.parametrize(('sizes', 'support'), [([3], 'all'), ([3, -3], 'all'), ([3, 5], 'all'), ([3, 3], 'grid')])
+def test_a_window_that_does_not_fit_its_biases_is_refused_below_the_function_too(sizes, support):
+    window = torch.ones(1, 1, 5, 5, 9)
+    with pytest.raises(ValueError, match=r'window_size .*\(1, 1, 5, 5, 9\)'):
+        torch.ops.mmattn.window_zscore(window, None, None, sizes, 0.0, False, support)

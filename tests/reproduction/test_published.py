@@ -168,10 +168,7 @@ class Runs:
         halves = [[sum(pair) / 2 for pair in zip(last, by_metric[0])]] if last else []
         figures = [value for values in (*by_metric, last, means, *curves) for value in np.ravel(values)]
         figures += [figure for values in (*by_metric, last, *halves) for figure in mean_and_deviation(values)]
-        figures += [
-            *map(statistics.mean, (*zip(*by_metric), *clips)),
-            *(score[0] / score[1] for _, score in scores if len(score) == 2),
-        ]
+        figures += [*map(statistics.mean, (*zip(*by_metric), *clips)), *(score[0] / score[1] for _, score in scores)]
         figures += [next(iter(part.metrics.values())) for part in parts if part.metrics]  # or they are sealed
         figures += [b - a for a, b in itertools.combinations(means, 2)]
         figures += [2**0.5 * statistics.mean((deviation(values) or 0.0) ** 2 for values in folds) ** 0.5]
