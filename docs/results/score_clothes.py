@@ -1,7 +1,7 @@
 """Compare the rows of question (j) of docs/evidence_protocol.md, as a whole and by class, and draw label maps.
 
-PYTHONPATH=tools python docs/results/score_clothes.py docs/results/evidence_j.json
-PYTHONPATH=tools python docs/results/score_clothes.py work_dirs/evidence_j/results.json --draw docs/clothes.png
+PYTHONPATH=tools python docs/results/score_clothes.py docs/results/evidence_j_cc.json
+PYTHONPATH=tools python docs/results/score_clothes.py work_dirs/evidence_j_cc/results.json --draw docs/clothes.png
 """
 
 import argparse
