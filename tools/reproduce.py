@@ -14,9 +14,8 @@ its initial weights. ``--frozen`` freezes it; ``--cached-crops N`` also trains t
 fixed crops. The head of the table lists all replacements.
 
 ``--rows`` selects rows. ``--variant`` adds one: another row with other settings. ``--untrained`` adds rows that need no
-training. ``--folds`` replaces the splits of the data set by a cross-validation. ``--units`` scores each test image,
-clip or sentence, for intervals over seeds and units. ``--contrasts`` compares any two rows. ``--over`` draws the rows
-over parameters or multiply-accumulates. See docs/reproduce.md.
+training. ``--units`` scores each test image, clip or sentence, for intervals over seeds and units. ``--contrasts``
+compares any two rows. ``--over`` draws the rows over parameters or multiply-accumulates. See docs/reproduce.md.
 
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
@@ -39,7 +38,6 @@ Args:
     dataset: a data set that --list prints, or a config in the same form; default: the paper's
     data_root: folder of the data set; default: the folder in its config
     seeds: one seed gives no intervals; default: 0 1 2
-    folds (NAME,NAME): test clips or images of each fold, which trains on the names of the others
     units (REGEX): score each test sample, for intervals over them; samples with the same match are drawn together
     sealed: with --units: neither print nor store a metric of the test before all runs are there
     contrasts ('OURS - BASELINE'): rows to compare, also of --variant
@@ -99,7 +97,6 @@ class Arguments(MachineArguments):
     dataset: str | None = None
     data_root: Path | None = None
     seeds: Annotated[list[int], dict(default=[0, 1, 2])] = ()
-    folds: Words = ()
     units: Annotated[str | None, dict(nargs='?', const='.*')] = None
     sealed: bool = False
     contrasts: Words = ()
@@ -242,9 +239,8 @@ def main() -> int:
         args.frozen,
         args.cfg_options,
     )
-    folds = [list(filter(None, map(str.strip, fold.split(',')))) for fold in args.folds]
     scope = Scope(
-        *(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family, args.over, args.sealed)
+        *(args.rows, args.seeds, args.untrained, args.units, args.contrasts, args.family, args.over, args.sealed)
     )
     try:
         print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, args.machine, args.data_root))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
 
 from mmattn.utils import config_path
 from reproduction.backbone import check_weights, read_backbone, set_weights
@@ -137,3 +137,29 @@ def test_every_pipeline_for_segmentation_seeds_its_augmentation():
         loader = shipped(f'_base_/datasets/{name}.py').get('train_dataloader')
         if loader and 'PackSegInputs' in str(loader):
             assert loader.dataset.pipeline[0].type == 'mmattn.SeedAugmentation'
+
+
+def test_the_backbone_for_clips_is_the_first_part_of_the_whole(weights):
+    """Maps and gradients, in float64."""
+    from reproduction.mobilenet_v2_stride8 import MobileNetV2Stride8
+
+    init_default_scope('mmengine')
+    cfg = dict(act_cfg=dict(type='ReLU6'))
+    part = MobileNetV2Stride8(**cfg).double()
+    whole = MODELS.build(dict(type='mmseg.MobileNetV2', out_indices=(1, 2), **cfg)).double()
+    state = torch.load(weights, weights_only=True)['state_dict']
+    whole.load_state_dict(state)
+    part.load_state_dict({key: state[key] for key in part.state_dict()})
+    images = torch.randn(2, 3, 24, 40, dtype=torch.float64)
+    gradients = []
+    for model in (part, whole):
+        maps = model(images)
+        assert [tuple(x.shape) for x in maps] == [(2, 24, 6, 10), (2, 32, 3, 5)]
+        sum((x**2).sum() for x in maps).backward()
+        gradients.append((maps, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (maps, ours), (whole_maps, expected) = gradients
+    assert all(torch.equal(*pair) for pair in zip(maps, whole_maps, strict=True))
+    assert ours.keys() == expected.keys() == dict(part.named_parameters()).keys()
+    assert all(torch.equal(ours[name], value) for name, value in expected.items())
+    (last,) = MobileNetV2Stride8(out_indices=(2,), **cfg).double()(images)  # which a head selects by its number
+    assert last.shape == maps[1].shape

@@ -16,7 +16,7 @@ from mmengine.fileio import load
 from scipy import stats
 
 from mmattn.utils import config_path
-from reproduction.results import Measured, compare, deviation, difference, pool
+from reproduction.results import Measured, Result, compare, deviation, difference, unseal
 from reproduction.store import Store
 
 from ..requirements import requires
@@ -126,16 +126,28 @@ def read(name):
     runs = {config: {} for row in store.rows for config in row['configs']}
     for (config, seed), (_, result) in store._runs.items():
         runs[config][seed] = result
-    methods, parts = {}, {}
+    methods, by_fold = {}, {}
     for row in store.rows:
         folds = [runs[config] for config in row['configs']]
         counts = row.get('parameters') or 0, row.get('macs') or 0.0
-        pooled = {seed: pool([fold[seed] for fold in folds]) for seed in folds[0]}
-        methods[row['name']] = Measured(
-            *(row[key] for key in ('name', 'paper', 'baseline', 'configs')), *counts, pooled
-        )
-        parts[row['name']] = [fold[seed] for seed in folds[0] for fold in folds]
-    return methods, parts
+        whole = {seed: pool([fold[seed] for fold in folds]) for seed in folds[0]}
+        columns = (row[key] for key in ('name', 'paper', 'baseline'))
+        methods[row['name']] = Measured(*columns, row['configs'][0], *counts, whole)
+        by_fold[row['name']] = [[fold[seed] for seed in folds[0]] for fold in folds]
+    return methods, by_fold
+
+
+def pool(folds):
+    """Return the result of a seed over the folds of (d) and (h): means of metrics and curves, the clips of all."""
+    if len(folds) == 1:
+        return unseal(folds[0])
+    samples = {name: score for fold in folds for name, score in fold.samples.items()}
+    metrics = {name: statistics.mean(fold.metrics[name] for fold in folds) for name in folds[0].metrics}
+    if samples:  # a fold may have more clips than another
+        metrics[next(iter(metrics))] = statistics.mean(score / count for score, count in samples.values())
+    curve = [(points[0][0], statistics.mean(y for _, y in points)) for points in zip(*(fold.curve for fold in folds))]
+    times = [fold.seconds for fold in folds if fold.seconds is not None]
+    return Result(metrics, statistics.mean(times) if times else None, None, curve, samples)
 
 
 def mean_and_deviation(values):
@@ -147,7 +159,8 @@ class Runs:
 
     def __init__(self, file):
         self.file = file
-        self.methods, self.parts = read(file)
+        self.methods, self.folds = read(file)
+        self.parts = {name: [run for fold in folds for run in fold] for name, folds in self.folds.items()}
 
     def figures(self, name):
         """Every figure that a table may print about a method."""
@@ -158,9 +171,7 @@ class Runs:
         longest = max(len(result.curve) for result in results)  # of the runs that chose the size, if there were any
         curves = [result.curve for result in results if result.curve and len(result.curve) == longest]
         means = [statistics.mean(value for _, value in points) for points in zip(*curves)]
-        folds = [
-            [p.curve[-1][1] for p in parts[k :: len(method.configs)] if p.curve] for k in range(len(method.configs))
-        ]
+        folds = [[run.curve[-1][1] for run in fold if run.curve] for fold in self.folds[name]]
         folds = folds if len(folds) > 1 else [[curve[-1][1] for curve in curves]]
         scores = [(clip, score) for part in parts for clip, score in part.samples.items() if isinstance(score, list)]
         scores = [(clip, score) for clip, score in scores if len(score) == 2]  # a ratio, not pixels by class
@@ -688,8 +699,8 @@ def test_rows_of_faces_are_compared_on_the_people_of_the_test():
 
 
 @requires('sacrebleu')
-def test_translations_are_compared_over_languages_and_seeds(tmp_path):
-    """BLEU is sacreBLEU's of the chosen sentences, also after writing and reading; a pair is a language and a seed."""
+def test_translations_are_compared_over_languages_and_seeds():
+    """BLEU is sacreBLEU's of the chosen sentences; a pair is a language and a seed."""
     import sacrebleu
 
     rng = np.random.default_rng(0)
@@ -716,11 +727,9 @@ def test_translations_are_compared_over_languages_and_seeds(tmp_path):
                 ]
                 single = [bleu([a], [b]) for a, b in zip(hypotheses, references)]
                 scores = [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in single]
-                tests[name]['runs'].setdefault(row, {})[seed] = dict(metrics={}, curve=[], sentences=scores)
+                tests[name]['runs'].setdefault(row, {})[seed] = dict(sentences=scores)
                 longer = [pair for pair, length in zip(zip(hypotheses, references), symbols) if length > 12]
                 found[name, row, seed] = bleu(*zip(*longer)).score
-    scorer.write(tmp_path / 'g.json', tests)
-    tests = scorer.read(tmp_path / 'g.json')
     for (name, row, seed), bleu_of_longer in found.items():
         results = scorer.results(tests[name], row, scorer.is_longer)
         assert results[seed].metrics['BLEU'] == pytest.approx(bleu_of_longer)

@@ -21,8 +21,8 @@ from reproduction.results import (
     difference,
     differences,
     mean_iou,
-    pool,
     sampled_difference,
+    unseal,
 )
 from reproduction.store import Store
 from reproduction.tables import read_tables
@@ -147,15 +147,11 @@ def test_a_class_without_pixels_does_not_count():
     assert mean_iou(np.array([3.0, 0, 0, 4, 0, 2])) == 100 * (3 / 4 + 0 / 2) / 2
 
 
-def test_folds_of_a_seed_are_one_result():
-    """Samples together; the metric is that of all samples, other metrics are means."""
+def test_a_sealed_result_gets_the_metric_of_its_samples():
     first = Result({'J&F': 60.0, 'J': 50.0}, 1.0, 10.0, [(5, 20.0)], dict(a=[60.0, 1]))
-    second = Result({'J&F': 30.0, 'J': 20.0}, 3.0, 20.0, [(5, 40.0)], dict(b=[20.0, 1], c=[40.0, 1]))
-    pooled = pool([first, second])
-    assert pooled == Result({'J&F': 40.0, 'J': 35.0}, 2.0, 20.0, [(5, 30.0)], {**first.samples, **second.samples})
-    assert pool([first]) is first
+    assert unseal(first) is first
     sealed = first._replace(metrics={}, statistic='mIoU', samples=dict(a=[3, 0, 6, 0], b=[1, 5, 2, 10]))
-    assert pool([sealed]).metrics == dict(mIoU=50.0)  # 4 of 8 and 5 of 10 pixels
+    assert unseal(sealed) == sealed._replace(metrics=dict(mIoU=50.0))  # 4 of 8 and 5 of 10 pixels
 
 
 def test_one_seed_is_compared_over_images():
@@ -163,7 +159,7 @@ def test_one_seed_is_compared_over_images():
 
     def measured(name, baseline, samples):
         result = Result(dict(F1=7 / 3), 1.0, None, (), samples)
-        return Measured(name, [], baseline, ['config'], 0, 0.0, {0: result})
+        return Measured(name, [], baseline, 'config', 0, 0.0, {0: result})
 
     scores = dict(a=1.0, b=2.0, c=4.0)
     zeros = dict.fromkeys('abc', 0.0)
@@ -183,15 +179,14 @@ def test_runs_of_an_earlier_version_lack_a_metric():
     """The report has the metrics of all runs, whichever seed or method has more."""
     old, new = Result(dict(mIoU=40.0, aAcc=90.0), 1.0), Result(dict(mIoU=42.0, mAcc=60.0, aAcc=92.0), 1.0)
     for results in ({0: old, 1: new}, {0: new, 1: old}):
-        mixed = Measured('mixed', [], None, ['config'], 0, 0.0, results)
-        full = Measured('full', [], 'mixed', ['config'], 0, 0.0, dict.fromkeys(results, new))
+        mixed = Measured('mixed', [], None, 'config', 0, 0.0, results)
+        full = Measured('full', [], 'mixed', 'config', 0, 0.0, dict.fromkeys(results, new))
         assert mixed.metrics == ['mIoU', 'aAcc']
         for methods in ([mixed, full], [full, mixed]):
             page = markdown_page(methods, Setup('1', 'data', [], '', '', ''))
             assert 'mAcc' not in page
             assert '| 91.00 ± 1.41 |' in page
             assert '| 92.00 ± 0.00 |' in page
-    assert pool([new, old]).metrics == dict(mIoU=41.0, aAcc=91.0)
 
 
 def coverage(ratio, repetitions, seeds=3, images=250, draws=1000):
@@ -226,7 +221,7 @@ def test_interval_contains_the_true_difference_as_often_as_it_claims():
 
 
 def contrast(name, ours, baseline):
-    return Contrast(*(Measured(n, [], None, [], 0, 0.0, v) for n, v in ((name, ours), ('old', baseline))))
+    return Contrast(*(Measured(n, [], None, 'config', 0, 0.0, v) for n, v in ((name, ours), ('old', baseline))))
 
 
 def test_contrasts_have_intervals_for_their_number_and_for_the_last_validation():
@@ -257,7 +252,7 @@ def test_plot_over_numbers_of_questions(tmp_path):
     def measured(table):
         result = {0: Result(dict(accuracy=50.0), 1.0, None)}
         rows = read_tables()[table]
-        return [Measured(f'{row.name}, {row.setting}', [row], None, [], 0, 0.0, result) for row in rows]
+        return [Measured(f'{row.name}, {row.setting}', [row], None, 'config', 0, 0.0, result) for row in rows]
 
     found = by_number(measured('easy-vqa'))
     assert list(found) == ['Concat', 'BAN-2', 'MUTAN', 'FG']
@@ -298,7 +293,7 @@ def test_plot_over_costs_has_the_figures_of_the_results(points, kind, column, un
     assert len(rows) == 10
     methods = []
     for row in store.rows:
-        columns = (row[key] for key in ('baseline', 'configs', 'parameters', 'macs'))
+        columns = row['baseline'], row['configs'][0], row['parameters'], row['macs']
         by_seed = {seed: store.get(row['configs'][0], seed, 240, 'iterations') for seed in range(3)}
         methods.append(Measured(row['name'], [table[row['name']]], *columns, by_seed))
     plot_costs(methods, kind, 'title', True, tmp_path / 'plot.png')
@@ -325,7 +320,7 @@ def test_the_papers_points_are_its_figures_over_its_costs(points, table, kind, s
     """As printed in the study's Tables 2 and 3 and in BAN's Table 2; a row without both numbers has no point."""
     rows = [row for row in read_tables()[table] if row.setting == setting]
     methods = [
-        Measured(row.name, [row], None, [], number, 1e9 * number, {0: Result(dict(metric=float(number)), 1.0)})
+        Measured(row.name, [row], None, 'config', number, 1e9 * number, {0: Result(dict(metric=float(number)), 1.0)})
         for number, row in enumerate(rows)
     ]
     plot_costs(methods, kind, 'title', True, tmp_path / 'plot.png')

@@ -119,7 +119,7 @@ def measured(name, values, samples=None):
     results = {
         seed: Result(dict(mIoU=value), samples=samples[seed] if samples else {}) for seed, value in enumerate(values)
     }
-    return Measured(name, [], None, [], 0, 0.0, results)
+    return Measured(name, [], None, 'config', 0, 0.0, results)
 
 
 def verdict_of(ours, baseline):

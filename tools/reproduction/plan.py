@@ -161,11 +161,11 @@ def check_data(methods: list[Method]) -> None:
                     _check(loader.dataset, cfg.default_scope)
 
 
-def write_configs(methods: list[Method], folder: Path, comments: list[str], suffix: str = '') -> None:
+def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> None:
     """Write the configs to a folder, from which they are run; existing ones must be the same.
 
-    A file has the name of its run, the values of a row's options and ``suffix``. Its first line has the key in
-    results.json, which has the name of the shipped config instead. A file of this key that exists keeps its name. Where
+    A file has the name of its run and the values of a row's options. Its first line has the key in results.json,
+    which has the name of the shipped config instead. A file of this key that exists keeps its name. Where
     methods differ in their tests alone, the first one's training is of all.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,13 +180,13 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str], suff
         for key, value in method.rows[0].options.items():
             options[key.rpartition('.')[2]].append(_short(value))
         varied = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
-        method.keys = [f'{Path(name).stem}{varied}{suffix}' for name in shipped]
+        method.keys = [f'{Path(name).stem}{varied}' for name in shipped]
         if any(named.get(key, cfg).to_dict() != cfg.to_dict() for key, cfg in zip(method.keys, method.configs)):
             varied += f'_{_digest(method.rows[0].options)}'  # one value of two settings with the same last part
-            method.keys = [f'{Path(name).stem}{varied}{suffix}' for name in shipped]
+            method.keys = [f'{Path(name).stem}{varied}' for name in shipped]
         named.update(zip(method.keys, method.configs))
         for key, name in zip(method.keys, method.names):
-            path = folder / f'{name}{varied}{suffix}.py'
+            path = folder / f'{name}{varied}.py'
             paths.setdefault(key, folder / f'{key}.py' if path in paths.values() else path)
         method.paths = [paths[key] for key in method.keys]
         parts = [pformat(_training(cfg)) for cfg in method.configs]

@@ -22,7 +22,6 @@ from mmattn.utils.component_type import component_class
 from mmattn.utils.faults import FaultsError
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
-from .folds import Fold, use_fold
 from .rows import Row
 from .task import (
     SENTENCE_TASKS,
@@ -98,7 +97,6 @@ class Protocol(NamedTuple):
     validations: int | None = None  # evenly spaced; None: where the validation is the test, once, at the end
     frozen: bool = False  # the backbone is frozen; with `crops`, it always is
     options: Mapping[str, Any] = {}  # settings of all configs, by key
-    fold: Fold | None = None  # lists of the samples for training and test
     tiny: bool = False  # two updates of a tiny network on small images or short sentences, to see that they run
 
     @property
@@ -197,7 +195,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``small``: width and depth of the network, and the schedule of training from scratch, but not that of
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
       phrases, there are no published word vectors;
-    * with ``options``: these settings, after the row's own; with ``fold``: the lists of the samples;
+    * with ``options``: these settings, after the row's own;
     * with ``tiny``: all sizes, and the length of training;
     * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
       initial weights; with ``frozen`` or ``crops``: it is frozen.
@@ -240,8 +238,6 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict({**row.options, **protocol.options})
         import_layers(cfg)
-        if protocol.fold is not None:
-            use_fold(cfg, protocol.fold)
         if protocol.tiny:
             shrink(cfg)
         set_validations(cfg, protocol.validations)

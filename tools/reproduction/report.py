@@ -196,7 +196,7 @@ def rows_of_store(methods: list[Measured], setup: Setup) -> list[dict[str, Any]]
     return [
         dict(
             name=method.name,
-            configs=method.configs,
+            configs=[method.config],
             baseline=method.baseline,
             paper=[dict(setting=row.setting, data=row.data, metrics=row.metrics) for row in method.rows],
             parameters=method.parameters,

@@ -14,12 +14,11 @@ from mmengine.config import Config
 
 from mmattn.utils.files import check_writable
 
-from .folds import Fold, fold_lists, list_folds
 from .machine import Machine
 from .plan import Method, check_backbones, check_data, follows_source, plan, source_words, words, write_configs
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
-from .results import Measured, Result, Setup, pool
+from .results import Measured, Result, Setup, unseal
 from .rows import Row
 from .runs import Run, call, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
@@ -35,8 +34,6 @@ class Scope(NamedTuple):
         rows (list[str], optional): names of rows; * matches any text. Their baselines are added if there are no
             ``contrasts``. Defaults to None, all.
         seeds (sequence of int): seeds of the trainings; one seed gives no intervals over seeds.
-        folds (sequence of sequences of str): test clips or images of each fold; each of them trains on the names of the
-            others. Defaults to (), the splits of the data set.
         untrained (sequence of str): further rows that are not trained, see ``untrained.py``. Defaults to ().
         units (str, optional): score each sample of the test, for intervals over units, too; samples with the same match
             of this regular expression are one unit. Defaults to None: only metrics that always write scores.
@@ -49,7 +46,6 @@ class Scope(NamedTuple):
 
     rows: list[str] | None = None
     seeds: Sequence[int] = (0, 1, 2)
-    folds: Sequence[Sequence[str]] = ()
     untrained: Sequence[str] = ()
     units: str | None = None
     contrasts: Sequence[str] = ()
@@ -88,11 +84,7 @@ def reproduce(
     """
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
-    folds: list[Fold | None] = [*list_folds(scope.folds, work_dir / 'folds')] if scope.folds else [None]
-    methods_by_fold = [
-        plan(rows, protocol._replace(fold=fold), data, scope.rows, not scope.contrasts) for fold in folds
-    ]
-    methods = methods_by_fold[0]
+    methods = plan(rows, protocol, data, scope.rows, not scope.contrasts)
     first = methods[0].configs[-1]
     check_untrained(scope.untrained, first)
     contrasts = find_contrasts(scope.contrasts, [*(method.name for method in methods), *scope.untrained])
@@ -105,17 +97,13 @@ def reproduce(
         )
     if protocol.pretrained is not None:
         check_backbones(methods)
-    with fold_lists(scope.folds, work_dir / 'folds'):
-        for part in methods_by_fold:
-            check_data(part)
+    check_data(methods)
     deviations = words(methods, protocol, data)
-    comparable = not deviations and not scope.folds
+    comparable = not deviations
     choices: list[str] = []
     if follows_source(methods, protocol, data):
         differing, choices = source_words([row for method in methods for row in method.rows], protocol.options)
         deviations += differing
-    if scope.folds:
-        deviations.append(f'{len(folds)} folds, each tested on other samples')
     table = rows[0].table
     cuda = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
@@ -134,75 +122,64 @@ def reproduce(
     print(setup.protocol, flush=True)
     with lock(work_dir):
         counts = {method.name: method.counts() for method in methods}
-        for fold, part in zip(folds, methods_by_fold):
-            if protocol.crops is not None:
-                from .cached_features import on_cached_features  # lazy: it imports mmseg
+        if protocol.crops is not None:
+            from .cached_features import on_cached_features  # lazy: it imports mmseg
 
-                for method in part:
-                    method.configs = [
-                        on_cached_features(cfg, work_dir / 'features', protocol.crops, machine.workers or 0)
-                        for cfg in method.configs
-                    ]
-            suffix = '' if fold is None else f'_fold-{fold.number}'
-            write_configs(part, work_dir / 'configs', [setup.title, *deviations], suffix)
+            for method in methods:
+                method.configs = [
+                    on_cached_features(cfg, work_dir / 'features', protocol.crops, machine.workers or 0)
+                    for cfg in method.configs
+                ]
+        write_configs(methods, work_dir / 'configs', [setup.title, *deviations])
         store = Store(work_dir / 'results.json')
-        results = train_all(methods_by_fold, scope, machine, store)
+        results = train_all(methods, scope, machine, store)
         measured = [
             Measured(
                 method.name,
                 method.rows,
                 method.baseline,
-                [part[number].keys[-1] for part in methods_by_fold],
+                method.keys[-1],
                 *counts[method.name],
                 {seed: results[method.name, seed] for seed in scope.seeds},
             )
-            for number, method in enumerate(methods)
+            for method in methods
         ]
         for name in scope.untrained:
-            keys = [f'{name}, {part[0].keys[-1]}' for part in methods_by_fold]
-            result = pool([_untrained(name, key, part[0], store) for key, part in zip(keys, methods_by_fold)])
-            measured.append(Measured(name, [], None, keys, 0, 0.0, dict.fromkeys(scope.seeds, result)))
+            key = f'{name}, {methods[0].keys[-1]}'
+            result = _untrained(name, key, methods[0], store)
+            measured.append(Measured(name, [], None, key, 0, 0.0, dict.fromkeys(scope.seeds, result)))
         named = {method.name: method for method in measured}
         pairs = [Contrast(named[ours], named[baseline]) for ours, baseline in contrasts]
         return write_report(measured, pairs, scope.family, setup, store, has_own_test(first), scope.over)
 
 
-def train_all(
-    methods_by_fold: list[list[Method]], scope: Scope, machine: Machine, store: Store
-) -> dict[tuple[str, int], Result]:
-    """Train the missing runs, and return the result of each method and seed, over all folds.
-
-    All methods and folds run with the first seed first.
-    """
+def train_all(methods: list[Method], scope: Scope, machine: Machine, store: Store) -> dict[tuple[str, int], Result]:
+    """Train the missing runs, the first seed of all methods first. Returns the result of each method and seed."""
     places: Queue[dict[str, str]] = Queue()
     visible = [*filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(','))]  # gpus are indices into it
     for gpu in [*(machine.gpus or [''])] * machine.jobs:
         places.put({} if not gpu else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
     sharing = places.qsize()
     work_dir = store.path.parent
-    methods = {method.paths[-1].resolve(): method for part in methods_by_fold for method in part}
+    by_config = {method.paths[-1].resolve(): method for method in methods}
 
     def work(run: Run) -> Result:
         environment = places.get()
         try:
             run = run._replace(environment=environment)
-            return run_stages(run, methods[run.config], scope, machine.workers, sharing, store)
+            return run_stages(run, by_config[run.config], scope, machine.workers, sharing, store)
         finally:
             places.put(environment)
 
     todo = [
         make_run(method.name, method.paths[-1], seed, work_dir)._replace(in_fork=machine.in_forks)
         for seed in scope.seeds
-        for part in methods_by_fold
-        for method in part
+        for method in methods
     ]
-    results: dict[tuple[str, int], list[Result]] = {}
     try:
-        for run, result in each(work, todo, sharing):
-            results.setdefault((run.method, run.seed), []).append(result)
+        return {(run.method, run.seed): unseal(result) for run, result in each(work, todo, sharing)}
     except KeyboardInterrupt:
         raise KeyboardInterrupt('Run the same command again to resume.') from None
-    return {key: pool(parts) for key, parts in results.items()}
 
 
 def make_run(method: str, config: Path, seed: int, work_dir: Path) -> Run:

@@ -63,7 +63,7 @@ def shared_metrics(results: Sequence[Result]) -> list[str]:
 
 
 class Measured(NamedTuple):
-    """A row of the report: its name, the rows of the paper that it represents, its baseline's name, its configs.
+    """A row of the report: its name, the rows of the paper that it represents, its baseline's name, its config.
 
     ``parameters`` and ``macs`` (multiply-accumulates) are those of the network in inference, for one input.
     """
@@ -71,7 +71,7 @@ class Measured(NamedTuple):
     name: str
     rows: list[Row]
     baseline: str | None
-    configs: list[str]  # one per fold
+    config: str
     parameters: int
     macs: float
     results: dict[int, Result]  # by seed
@@ -286,27 +286,12 @@ def differences(methods: list[Measured], units: str | None = None) -> dict[str, 
     }
 
 
-def pool(results: Sequence[Result]) -> Result:
-    """Return the result of a seed over folds: samples together; other metrics, curves and times as means.
-
-    A sealed result has samples alone, and gets the metric that is their statistic.
-    """
-    if len(results) == 1 and results[0].metrics:
-        return results[0]
-    metrics = {name: statistics.mean(result.metrics[name] for result in results) for name in shared_metrics(results)}
-    samples = {name: score for result in results for name, score in result.samples.items()}
-    if samples:
-        (sums,) = _sum_by_unit([*samples.values()], np.zeros(len(samples), int))
-        metrics[next(iter(metrics), results[0].statistic)] = float(STATISTICS[results[0].statistic](sums))
-    times = [result.seconds for result in results if result.seconds is not None]
-    return Result(
-        metrics,
-        statistics.mean(times) if times else None,
-        max((result.memory for result in results if result.memory is not None), default=None),
-        [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*(r.curve for r in results))],
-        samples,
-        results[0].statistic,
-    )
+def unseal(result: Result) -> Result:
+    """Give a sealed result, which has samples alone, the metric that is their statistic."""
+    if result.metrics:
+        return result
+    (sums,) = _sum_by_unit([*result.samples.values()], np.zeros(len(result.samples), int))
+    return result._replace(metrics={result.statistic: float(STATISTICS[result.statistic](sums))})
 
 
 def deviation(values: list[float]) -> float | None:

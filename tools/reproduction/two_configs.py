@@ -244,13 +244,13 @@ def compare_configs(
         write_configs(methods, work_dir / 'configs', [])
         store = Store(work_dir / 'results.json')
         scope = Scope(seeds=range(seeds), units=(units or '.*') if scored else None)
-        results = train_all([methods], scope, machine, store)
+        results = train_all(methods, scope, machine, store)
         baseline, ours = (
             Measured(
                 method.name,
                 method.rows,
                 method.baseline,
-                method.keys,
+                method.keys[-1],
                 *number,
                 {seed: _by(results[method.name, seed], metric) for seed in scope.seeds},
             )
