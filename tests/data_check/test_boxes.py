@@ -211,10 +211,19 @@ def test_annotations_that_are_missing_or_broken(check, tmp_path):
     """All of them are named at once."""
     data_set = voc(tmp_path)
     whole = (tmp_path / 'Annotations/1.xml').read_text()
-    broken = '<annotation>', whole.replace('xmin>', 'x>'), re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole)
+    broken = (
+        *('<annotation>', whole.replace('xmin>', 'x>'), re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole)),
+        *(
+            whole.replace('difficult>0', 'difficult>no'),
+            whole.replace('<width>', '<height>').replace('</width>', '</height>'),
+        ),
+    )
     for i, text in enumerate(broken, 2):
         (tmp_path / f'Annotations/{i}.xml').write_text(text)
-    for count, named in ((6, ['5.xml']), (5, ['2.xml', '3.xml: .*xmin', '4.xml: .*ymax'])):
+    for count, named in (
+        (8, ['7.xml']),
+        (7, ['2.xml', '3.xml: .*xmin', '4.xml: .*ymax', '5.xml: .*difficult', '6.xml: .*width']),
+    ):
         (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(count)))
         with pytest.raises(ValueError, match=''.join(f'(?s:.*){name}' for name in named)):
             check(data_set)

@@ -13,7 +13,7 @@ import pytest
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.annotations import label_studio, read, yolo
+from mmattn.annotations import label_studio, read, voc, yolo
 from mmattn.annotations.layout import groups
 from mmattn.annotations.shapes import Shape, run_lengths
 from mmattn.utils.faults import FaultsError
@@ -275,6 +275,14 @@ def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tm
     labels = read(folder).pictures[folder / 'one.png']
     painted = annotations.paint(labels, ['a', 'b'], (), 255, fill_boxes=False)
     assert (painted[25, 25], painted[15, 15], painted[30, 50], painted[0, 0]) == (0, 1, 1, 255)
+
+
+def test_names_of_voc_have_their_folder():
+    """Images of two folders may have the same name."""
+    text = '<annotation><folder> a </folder><filename> x.png </filename></annotation>'
+    names = [voc.pictures(ElementTree.fromstring(xml), '')[0].name for xml in (text, text.replace(' a ', ''))]
+    assert names == ['a/x.png', 'x.png']
+    assert voc.pictures(ElementTree.fromstring('<annotation/>'), '')[0].name == ''
 
 
 def test_cvat_orders_shapes_by_depth(export):

@@ -176,6 +176,7 @@ def test_the_error_names_the_argument(operator):
         r'queries\b.*\b3\)': lambda: ops.strided_support((3, 4, 5), 2, 'block', torch.tensor([(1, 0)])),
         'pattern': lambda: ops.strided_support((3, 4), 2, 'cube'),
         'step': lambda: ops.strided_support((3, 4), 0, 'block'),
+        r'step must\b.*\(3, 4\).*\(3, 5\)': lambda: ops.strided_support((3, 4), None, 'block', key_size=(3, 5)),
     }.items(),
 )
 def test_wrong_arguments_of_masks(name, mask):

@@ -36,6 +36,7 @@ def test_weights_of_the_first_object_over_the_axes_of_the_query():
         expected_ids = [ids for _, ids in ClipSession(model).segment(frames)]
     assert len(inputs) == 2  # two objects
     found = clip_attention(model, frames, (1, 0.6, 0.4))
+    assert not layer._forward_pre_hooks  # the layer is as it was
     assert found.layer == 'decoder.1.attention'
     assert list(found.weights) == ['content']  # without positions
     assert all(map(np.array_equal, found.ids, expected_ids))

@@ -126,7 +126,7 @@ class CaptionInferencer(SentenceInferencer):
         return self.model.describe(self._collated([image.inputs() for image in inputs.inputs]), **options)
 
     def postprocess(  # type: ignore[override]
-        self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
+        self, preds: Sequence[Sequence[Hypothesis]], n_best: int
     ) -> list[dict]:
         """Convert hypotheses, the best first, to the predictions of :meth:`__call__`, without ids."""
         predictions = []

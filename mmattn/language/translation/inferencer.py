@@ -163,7 +163,7 @@ class TranslationInferencer(SentenceInferencer):
         return self.model.translate(data['inputs']['source'], **options)
 
     def postprocess(  # type: ignore[override]
-        self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
+        self, preds: Sequence[Sequence[Hypothesis]], n_best: int
     ) -> list[dict]:
         """Convert the hypotheses of sentences, the best first, to predictions as in :meth:`__call__`."""
         predictions = []

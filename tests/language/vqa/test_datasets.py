@@ -365,6 +365,13 @@ def test_faults_of_all_files_are_reported_at_once(faults, data):
     assert 'image nowhere is not in the store' in found[f'{root}/regions']
 
 
+def test_questions_without_spaces_are_a_fault_of_their_file(faults, data):
+    path = data / 'vqa2/questions_val.json'
+    change(path, lambda entries: [entry.update(question='这只狗在草地上做什么？') for entry in entries])
+    [fault] = faults()[str(path)]
+    assert '这只狗在草地上做什么' in fault
+
+
 def test_an_image_without_regions_is_valid(faults, data):
     edit(data / 'vqa2/regions/offsets.npy', lambda offsets: offsets.__setitem__(1, 0))  # image 100
     assert faults() == {}
