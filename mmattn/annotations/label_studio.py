@@ -6,8 +6,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from mmattn.utils.images import MAX_PIXELS
-
 from .shapes import Picture, Shape, corners, ellipse, polygons, run_lengths, turned
 
 CHANNELS = 4  # of a brush's picture; the last is what was painted
@@ -70,13 +68,17 @@ def _shape(kind: str, value: dict[str, Any], size: tuple[int, int], label: str) 
         (x, y), radii = scale * (value['x'], value['y']), scale * (value['radiusX'], value['radiusY'])
         return Shape(label, [turned(ellipse(x, y, *radii), x, y, value.get('rotation', 0))])
     if kind == 'brushlabels':
-        painted = _decode(value['rle']).reshape(size[1], size[0], CHANNELS)[..., -1] > 0
+        numbers = _decode(value['rle'], CHANNELS * size[0] * size[1])
+        painted = numbers.reshape(size[1], size[0], CHANNELS)[..., -1] > 0
         return Shape(label, run_lengths=run_lengths(painted))
     return None
 
 
-def _decode(data: list[int]) -> np.ndarray:
-    """Decode the bytes of a brush: a bit stream of runs and of single words, whose widths its header has."""
+def _decode(data: list[int], expected: int) -> np.ndarray:
+    """Decode the bytes of a brush: a bit stream of runs and of single words, whose widths its header has.
+
+    ``expected`` is the number of words. Few bytes of a wrong one would fill the memory.
+    """
     bits = np.unpackbits(np.array(data, np.uint8))
     at = 0
 
@@ -91,11 +93,11 @@ def _decode(data: list[int]) -> np.ndarray:
     widths = [read(4) + 1 for _ in range(4)]
     values: list[np.ndarray] = []
     done = 0
-    if total > CHANNELS * MAX_PIXELS:
-        raise ValueError(f'a brush of {total} numbers')
+    if total != expected:
+        raise ValueError(f'a brush of {total} numbers, for an image of {expected}')
     while done < total:
         repeats = read(1)
         count = read(widths[read(2)]) + 1
         values.append(np.full(count, read(word)) if repeats else np.array([read(word) for _ in range(count)]))
         done += count
-    return np.concatenate(values)[:total] if values else np.zeros(0, int)
+    return np.concatenate(values)[:total]

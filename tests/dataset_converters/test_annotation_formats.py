@@ -214,6 +214,10 @@ def test_label_studio_brushes():
     brush['value']['rle'] = bits(*header, *runs[:-1])[:-1]
     with pytest.raises(ValueError, match='early'):
         label_studio.pictures([task([brush])], '')
+    for total in (23, 25, 2**32 - 1):  # the last would be decoded to gigabytes
+        brush['value']['rle'] = bits((total, 32), *header[1:], *runs)
+        with pytest.raises(ValueError, match=rf'\b{total}\b.*\b24\b'):
+            label_studio.pictures([task([brush])], '')
 
 
 # labelme.

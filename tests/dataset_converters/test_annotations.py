@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
@@ -195,6 +196,15 @@ def test_a_shape_may_reach_beyond_its_image_by_the_size_of_the_image(kind):
     for wrong in (np.nan, np.inf):
         with pytest.raises(ValueError, match=rf'roof: .*{wrong}'):
             shape(0, 0, wrong, 10).check((WIDTH, HEIGHT))
+
+
+def test_shapes_are_drawn_by_a_package_that_is_named_if_it_is_missing(monkeypatch):
+    box = Shape('roof', box=(0, 0, 2, 1))
+    assert box.mask((3, 2)).tolist() == [[True, True, False], [False] * 3]
+    monkeypatch.setitem(sys.modules, 'pycocotools', None)
+    with pytest.raises(FaultsError, match=r'pip install \W?pycocotools'):
+        box.mask((3, 2))
+    assert box.bounds((3, 2)) == (0, 0, 2, 1)
 
 
 def test_an_export_without_a_shape_is_a_fault_unless_it_has_others(tmp_path):
