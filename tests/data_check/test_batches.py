@@ -106,6 +106,7 @@ THREE = {'train_dataloader.batch_size': 3, 'network': aspp()}
         (dict(head=dict(out_channels=1)), r'decode_head\.loss_decode: CrossEntropyLoss'),
         (dict(head=dict(out_channels=1, loss_decode=[SIGMOID, LOVASZ])), r'decode_head\.loss_decode: LovaszLoss'),
         (dict(head=dict(out_channels=1, loss_decode=dict(DICE, use_sigmoid=False))), 'loss_decode: DiceLoss'),
+        (dict(head=dict(type='FCNHead', out_channels=1, loss_decode=SIGMOID)), 'decode_head .*FCNHead'),
         # reduce_zero_label in one place
         (dict(val=[LOAD, dict(MASK, reduce_zero_label=True), PACK]), r'val_.*\.reduce_zero_label: False'),
         (dict(train_data=dict(reduce_zero_label=True)), r'val_.*\.reduce_zero_label: False, but train_'),
@@ -144,6 +145,9 @@ def test_what_would_fail_later(said, options, names):
         dict(head=dict(out_channels=1, loss_decode=dict(LOVASZ, loss_type='binary'))),
         dict(head=dict(out_channels=1, loss_decode=DICE)),
         dict(head=dict(loss_decode=dict(type='CrossEntropyLoss'))),
+        dict(head=dict(type='FCNHead', loss_decode=SIGMOID)),
+        dict(head=dict(type='FCNHead', out_channels=1, loss_decode=DICE)),
+        dict(head=dict(type='mmattn.AttentionHead', out_channels=1, loss_decode=SIGMOID)),
         dict(train=reduced(False), val=[LOAD, dict(MASK, reduce_zero_label=None), PACK]),
         dict(val=(resize(48, 48),)),  # the sizes stay
         dict(val=[LOAD, resize(96, 80), MASK, PACK]),
@@ -152,6 +156,22 @@ def test_what_would_fail_later(said, options, names):
 )
 def test_what_works_passes(said, options):
     assert said(**options) == []
+
+
+@pytest.mark.parametrize(
+    ('options', 'faulty'),
+    [
+        (dict(network=PSP, **ONE), [1]),  # a batch norm that sees the batches of all processes
+        (dict(network=aspp(), **ONE), [1, 2]),
+        (dict(THREE, **{'train_dataloader.sampler': EPOCH}), [1]),  # half of 4 images are no batch of 3 and one more
+    ],
+)
+def test_what_a_batch_norm_sees_depends_on_the_number_of_processes(said, monkeypatch, options, faulty):
+    for processes in (1, 2):
+        monkeypatch.setattr(batches, 'get_world_size', lambda processes=processes: processes)
+        lines = said(**options)
+        assert bool(lines) == (processes in faulty)
+        assert all(line.startswith('train_dataloader.') for line in lines)
 
 
 @pytest.mark.parametrize(

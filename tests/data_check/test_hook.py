@@ -1,5 +1,6 @@
 """What the hooks share: the checks that data sets bring, and what the config says of metrics and classes."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -85,6 +86,32 @@ def test_every_process_raises_what_the_main_one_found(runner, monkeypatch):
         monkeypatch.setattr(hook, 'is_main_process', lambda is_main=is_main: is_main)
         with pytest.raises(ValueError, match='found 3 faults'):
             Hook().before_val(runner)
+
+
+@pytest.mark.parametrize('error', [None, ValueError, OSError])
+def test_other_processes_build_what_the_main_one_builds_for_its_check(runner, monkeypatch, error):
+    """The sampler may exchange its seed. Only the main process says why one cannot be built."""
+    built = []
+
+    class Loaders(SimpleNamespace):
+        @property
+        def train_dataloader(self):
+            built.append(hook.is_main_process())
+            if error:
+                raise error('no seed')
+            return loader
+
+        @property
+        def val_dataloader(self):
+            raise AssertionError('no data set of it has a check of its own')
+
+    loader = vars(runner).pop('train_dataloader')
+    monkeypatch.setattr(hook, 'broadcast_object_list', lambda objects: None)
+    for is_main in (True, False):
+        monkeypatch.setattr(hook, 'is_main_process', lambda is_main=is_main: is_main)
+        with pytest.raises(ValueError, match='train_dataloader') if is_main else nullcontext():
+            Hook().before_loops(Loaders(**vars(runner)))
+    assert built == [True, False]
 
 
 def test_a_hook_that_is_off_checks_nothing(runner, tmp_path):

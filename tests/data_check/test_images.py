@@ -1,7 +1,12 @@
 """The decoders' own idea of size and label, and files that are damaged."""
 
+import re
 import struct
+import sys
 import zlib
+from functools import partial
+from itertools import count
+from types import SimpleNamespace
 
 import mmcv
 import numpy as np
@@ -141,3 +146,19 @@ def test_images_of_the_size_that_their_decoder_reads(tmp_path, monkeypatch):
                     assert f'{width * height} pixels' in fault or f'{width}×{height} pixels' in fault
                     assert ("imdecode_backend='cv2'" in fault) == (width * height <= 400)
     assert Image.MAX_IMAGE_PIXELS == 100
+
+
+def test_a_long_inspection_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
+    """After more than two seconds, and then more than a second apart."""
+    for i in range(6):
+        write(tmp_path / f'{i}.png', np.zeros((2, 2), np.uint8))
+    files = [image_files.ImageFile(str(tmp_path / f'{i}.png'), 'cv2', 'color') for i in range(6)]
+    monkeypatch.setattr(image_files, 'ProgressBar', partial(image_files.ProgressBar, file=sys.stdout))
+    for seconds, shown in ((0, []), (1, ['0', '3', '5'])):  # from one look at the clock to the next
+        monkeypatch.setattr(image_files, 'time', SimpleNamespace(monotonic=count(0, seconds).__next__))
+        facts, inspected = image_files.inspect_files(files, tmp_path / f'{seconds}.json')
+        assert [*facts] == files
+        assert inspected == 6
+        said = capsys.readouterr().out
+        assert re.findall(r'(\d+)/6', said) == shown
+        assert said[-1:] == ('\n' if shown else '')
