@@ -211,6 +211,17 @@ def test_relative_criss_cross_is_shaws_encoding():
     assert_equal_with_gradients(layer(x), x + layer.gamma.scale * y.movedim(-1, 1), x, layer)
 
 
+def test_relative_criss_cross_is_exported_for_one_size():
+    """Its windows are as large as the map."""
+    layer, x = build('cc', position='relative', max_offset=2).eval(), literal.randn(2, 8, 4, 5)
+    with pytest.raises(ValueError, match='--input-size'):
+        torch.export.export(layer, (x,), dynamic_shapes=({2: torch.export.Dim('height', max=9)},), strict=False)
+    batch = torch.export.Dim('batch', min=2)
+    exported = torch.export.export(layer, (x,), dynamic_shapes=({0: batch},), strict=False).module()
+    more = literal.randn(3, 8, 4, 5, seed=1)
+    torch.testing.assert_close(exported(more), layer(more))
+
+
 def test_relative_sequence_is_shaws_encoding():
     layer = build('sa', position='relative', max_offset=2)
     x = literal.randn(2, 6, 8).requires_grad_()

@@ -1,6 +1,7 @@
 """Derivatives of every operator: under torch.func, vmap and checkpoints; and errors for those that do not exist."""
 
 import functools
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ from torch.func import grad, hessian, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
-from mmattn.ops import dispatch
+from mmattn.ops import dispatch, library
+from mmattn.ops.operator import Operator
 
 from . import literal, zscored
 from .literal import randn, with_kernel, with_logits, with_offsets, with_window
+from .test_flops import flops
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 SIZE = (2, 3)
@@ -221,6 +224,76 @@ def test_gradients_of_an_output_alone_add_up(name):
     losses = [x.pow(3).sum() for x in outputs]
     assert all(loss.abs() > 0.01 for loss in losses)
     assert_close([x + y for x, y in zip(of(losses[0]), of(losses[1]))], of(*losses))
+
+
+class NoGradient(torch.autograd.Function):
+    """Its outputs depend on its input, but it has no gradient for it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_without_any_gradient_of_an_output_there_is_none(name):
+    run, leaves = flat(name)
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    out = NoGradient.apply(run(*leaves))
+    assert torch.autograd.grad(out.sum(), leaves, allow_unused=True) == (None,) * len(leaves)
+
+
+class ToyArguments(NamedTuple):
+    x: torch.Tensor
+    factor: torch.Tensor | None
+    power: int = 3
+
+
+def test_an_operator_where_nothing_was_compiled(monkeypatch):
+    """PyTorch keeps the operator until the process ends: there is one case."""
+    monkeypatch.setattr(library, 'UNAVAILABLE_REASON', 'not built')
+    monkeypatch.setattr(dispatch, 'OPERATORS', dict(dispatch.OPERATORS))
+    seen = []
+
+    def forward(a):
+        factor = 1 if a.factor is None else a.factor
+        return factor * a.x**a.power, a.x.abs()
+
+    def backward(grad, grad_more, out, a):
+        seen.append((grad, grad_more, out))
+        factor = 1 if a.factor is None else a.factor
+        of_x = grad * factor * a.power * a.x ** (a.power - 1) + (0 if grad_more is None else grad_more * a.x.sign())
+        return [of_x, *([] if a.factor is None else [grad * a.x**a.power])]
+
+    toy = Operator(
+        'toy_power',
+        ToyArguments,
+        forward=forward,
+        backward=backward,
+        fake=lambda a: (torch.empty_like(a.x), torch.empty_like(a.x)),
+        flops=lambda a, backward: a.x.numel() * (1 + backward),
+        kept=('out',),
+        differentiable=('out', 'more'),
+        always_exact=True,
+    )
+    x, factor = randn(2, 3, seed=1).requires_grad_(), randn(2, 3, seed=2)
+    out, _ = toy.run(x, factor.requires_grad_())
+    assert torch.equal(out, factor * x**3)
+    (found,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    assert_close([found.detach()], [(3 * factor * x**2).detach()])
+    ((_, grad_more, kept),) = seen
+    assert grad_more is None
+    assert torch.equal(kept, out)
+    with pytest.raises(NotImplementedError, match='toy_power is not twice'):
+        found.sum().backward()
+    both = torch.autograd.grad((toy.run(x, factor)[0] + toy.run(x, factor)[1]).sum(), (x, factor))
+    assert_close(both, [(3 * factor * x**2 + x.sign()).detach(), (x**3).detach()])
+    assert_close(torch.autograd.grad(toy.run(x, None, 2)[0].sum(), x), [2 * x.detach()])
+    assert_close(torch.autograd.grad(toy.run(x.detach(), factor)[0].sum(), factor), [x.detach() ** 3])
+    assert flops(lambda: toy.run(x, None)) == 6
 
 
 @pytest.mark.parametrize('name', OPERATORS)

@@ -74,6 +74,25 @@ def test_gradients_of_more_channels_than_pytorchs_kernels_keep(monkeypatch, dtyp
     assert_same(actual, expected, **tolerance, check_dtype=False)
 
 
+@pytest.mark.parametrize('return_lse', [True, False])
+@pytest.mark.parametrize('pattern', ['block', 'centred'])
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+def test_strided_attention_and_its_log_sum_exp(path, dtype, pattern, return_lse):
+    """Some queries have no key, and the log-sum-exp −∞."""
+    made = dict(key_size=(2, 3), value_channels=5)
+    tensors, settings = literal.with_offsets((5, 6), 2, pattern, 2, 2, **made)
+    tensors = cast(tensors, dtype)
+    with dispatch.backend('composition'):
+        actual = evaluate(ops.strided_attention, tensors, **settings, return_lse=return_lse)
+    with dispatch.backend('reference'):
+        expected = evaluate(ops.strided_attention, tensors, torch.float64, **settings, return_lse=return_lse)
+    if return_lse:
+        assert expected['lse'].isneginf().any()
+        assert actual['lse'].isneginf().equal(expected['lse'].isneginf())
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    assert_same(actual, expected, tolerance, tolerance, check_dtype=False)
+
+
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_operands_of_pytorchs_kernels_start_aligned(dtype):
     """A view that begins at an odd element is copied, and other views are not."""

@@ -604,8 +604,11 @@ def test_the_argument_lists_of_public_functions_end_in_those_of_the_schema():
     for name, operator in OPERATORS.items():
         schema = [argument.name for argument in operator.run._schema.arguments]
         assert schema == list(operator.Arguments._fields)
-        backward = [a.name for a in getattr(torch.ops.mmattn, f'{name}_backward').default._schema.arguments]
-        assert backward[-1 - len(schema) : -1] == schema
+        given = {x.name: x.default_value for x in operator.run._schema.arguments if x.has_default_value()}
+        assert given == operator.Arguments._field_defaults
+        arguments = getattr(torch.ops.mmattn, f'{name}_backward').default._schema.arguments
+        assert [x.name for x in arguments][-1 - len(schema) : -1] == schema
+        assert not any(x.has_default_value() for x in arguments)  # the last one has none
 
 
 @pytest.mark.slow

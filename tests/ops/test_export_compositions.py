@@ -51,6 +51,25 @@ def test_random_calls(name):
     check_calls(name, check_call, 200)
 
 
+@pytest.mark.parametrize('size', [(5, 4), (1, 4), (2, 4, 3)])
+@pytest.mark.parametrize('window', [True, False])
+def test_grid_attention(size, window):
+    settings = {}
+    if window:
+        window_size = (5, 3, 7)[-len(size) :]
+        bias = tensor(2, 2, *size, sum(window_size) - len(size) + 1)
+        settings = dict(window_bias=bias, window_size=window_size, outside_bias=tensor(2, 2, *size))
+    check('grid_attention', *literal.arguments('grid_attention', *operands(*size), scale=1.3, **settings))
+
+
+@pytest.mark.parametrize(('kernel_size', 'dilation'), [(3, 1), ((5, 3), 2), (1, 1)])
+def test_dynamic_conv(kernel_size, dilation):
+    entries = math.prod(literal.as_tuple(kernel_size, 2))
+    given = tensor(2, 2, 4, 5, 3), tensor(2, 2, 4, 5, entries)
+    settings = dict(kernel_size=kernel_size, dilation=dilation)
+    check('dynamic_conv', *literal.arguments('dynamic_conv', *given, **settings))
+
+
 def test_global_attention_of_the_last_queries():
     settings = dict(window_bias=tensor(2, 2, 2, 4, 15), window_size=(5, 3), outside_bias=0.3)
     check('global_attention', *literal.arguments('global_attention', *operands(2, 4, keys=(5, 4)), **settings))
