@@ -1,7 +1,10 @@
 """Exports without a network of mmseg: requirements, files, and messages."""
 
+import inspect
+import json
 import logging
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,7 @@ from mmattn.deployment import exporter
 from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.pt2 import load_pt2, quiet, write_pt2
+from mmattn.ops import dynamic_conv
 
 
 def test_requirements_are_named(monkeypatch):
@@ -38,6 +42,14 @@ def test_weights_fit_into_one_file(monkeypatch):
         write_onnx(program, '', {})
 
 
+class Convolves(nn.Module):
+    """By an operator of mmattn."""
+
+    def forward(self, image):
+        maps = image.movedim(1, -1).unsqueeze(1)
+        return dynamic_conv(maps, maps, kernel_size=(1, 3)).squeeze(1).movedim(-1, 1)
+
+
 class Doubles(nn.Module):
     def __init__(self):
         super().__init__()
@@ -48,7 +60,59 @@ class Doubles(nn.Module):
         return image * 2
 
 
-@pytest.mark.skipif(tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH, reason='torch is too old to export')
+can_export = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH, reason='torch is too old to export'
+)
+
+
+@can_export
+def test_without_a_size_batch_height_and_width_are_dynamic():
+    """Of sides from 64 pixels on."""
+    exported = export_network(Doubles()).module()
+    for shape in ((1, 3, 64, 64), (3, 3, 70, 101), (2, 3, 129, 195)):
+        image = torch.randn(shape)
+        assert torch.equal(exported(image), 2 * image)
+    for shape in ((1, 3, 63, 64), (1, 3, 64, 63), (1, 4, 64, 64)):
+        with pytest.raises(AssertionError):
+            exported(torch.randn(shape))
+
+
+@can_export
+def test_what_an_onnx_file_is_told(monkeypatch, tmp_path):
+    """By a stand-in for torch's exporter, which takes seconds; the files themselves are in ``test_export.py``."""
+    monkeypatch.setattr(exporter, 'check_requirements', lambda *names: None)
+    written = SimpleNamespace(model=SimpleNamespace(metadata_props={}))
+    written.save = lambda path: Path(path).write_text(json.dumps(written.model.metadata_props), encoding='utf-8')
+    told = []
+
+    def export(*arguments, **settings):
+        told.append(inspect.signature(original).bind(*arguments, **settings).arguments)
+        return written
+
+    original = torch.onnx.export
+    monkeypatch.setattr(torch.onnx, 'export', export)
+    program, about = export_network(Convolves(), (4, 5)), dict(classes=['a', 'ä'])
+    assert program.graph_module.code.count('mmattn') == 1
+    write_onnx(program, tmp_path / 'a.onnx', about)
+    found = json.loads((tmp_path / 'a.onnx').read_text(encoding='utf-8'))
+    assert {key: json.loads(text) for key, text in found.items()} == {'mmattn': about}
+    assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
+    (settings,) = told
+    composed = settings.pop('model')
+    assert 'mmattn' not in composed.graph_module.code
+    image = torch.randn(1, 3, 4, 5)
+    torch.testing.assert_close(composed.module()(image), Convolves()(image))
+    assert settings == dict(
+        dynamo=True,
+        opset_version=18,
+        input_names=['image'],
+        output_names=['logits'],
+        dynamic_shapes={'image': {0: 'batch', 2: 'height', 3: 'width'}},
+        verbose=False,
+    )
+
+
+@can_export
 def test_a_file_of_torch_export_has_the_network_and_its_metadata(tmp_path):
     """The network has run before it is traced. A file without metadata is not one of the tools."""
     network = Doubles()

@@ -11,6 +11,8 @@ from torch import nn
 from mmattn.deployment import verification
 from mmattn.deployment.verification import compare
 
+from ..requirements import requires
+
 
 def test_results_are_compared_by_their_labels():
     """With one logit, labels are those of a threshold of its sigmoid."""
@@ -43,6 +45,28 @@ def test_a_network_is_run_once_and_then_timed(monkeypatch):
     np.testing.assert_array_equal(found.logits, 2 * image)
     assert found.seconds == 2.0
     assert made == [False] * 4
+
+
+@requires('onnx', 'onnxruntime')
+def test_the_first_output_of_an_onnx_file_is_that_of_its_only_input(tmp_path, monkeypatch):
+    import onnxruntime
+    from onnx import TensorProto, helper, save
+
+    sessions, start = [], onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime, 'InferenceSession', lambda *a, **k: sessions.append(start(*a, **k)) or sessions[-1]
+    )
+    x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 'h', 'w']) for name in ('x', 'y', 'z'))
+    nodes = [helper.make_node('Add', ['x', 'x'], ['y']), helper.make_node('Neg', ['x'], ['z'])]
+    graph = helper.make_graph(nodes, 'doubles', [x], [y, z])
+    opset = helper.make_opsetid('', 18)
+    save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / 'a.onnx')
+    image = np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2)
+    for threads in (1, 2):
+        run = verification._onnx((str(tmp_path / 'a.onnx'), threads))
+        np.testing.assert_array_equal(run(image), 2 * image)
+        assert sessions[-1].get_session_options().intra_op_num_threads == threads
+        assert sessions[-1].get_providers() == ['CPUExecutionProvider']
 
 
 @pytest.mark.skipif(math.isnan(verification._memory_at_start()), reason='Linux reports no memory here')
