@@ -3,6 +3,7 @@
 import argparse
 import ast
 import collections
+import enum
 import functools
 import hashlib
 import http.server
@@ -15,6 +16,7 @@ import sys
 import threading
 import types
 from pathlib import Path
+from pickle import UnpicklingError
 
 import addict
 import numpy as np
@@ -27,7 +29,14 @@ from mmengine.runner import CheckpointLoader, Runner, checkpoint, load_checkpoin
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from mmattn.engine import check_checkpoint, checkpoint_files, guard_checkpoints, load_config, read_checkpoint
+from mmattn.engine import (
+    check_checkpoint,
+    checkpoint_files,
+    guard_checkpoints,
+    load_config,
+    read_checkpoint,
+    safe_globals,
+)
 from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions.extractors import load_backbone as load_grid_backbone
 from mmattn.segmentation.inferencer import SegmentationInferencer
@@ -409,6 +418,72 @@ def test_weights_that_no_model_loads_are_named_with_the_file(kind, tmp_path):
         check_checkpoint(tmp_path / 'model.pth')
 
 
+@pytest.mark.parametrize(
+    ('error', 'said'), [(RuntimeError('one line\nanother'), 'one line'), (AssertionError(), 'AssertionError')]
+)
+def test_a_damaged_checkpoint_is_named_with_the_first_line_of_any_error(error, said, tmp_path, monkeypatch):
+    path = tmp_path / 'model.pth'
+    torch.save(dict(state_dict={}), path)
+
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, 'load', load)
+    for call in (check_checkpoint, read_checkpoint):
+        with pytest.raises(ValueError, match=rf'model\.pth .*\b{said}\)$') as caught:
+            call(path)
+        assert caught.value.__cause__ is error
+
+
+def test_a_checkpoint_without_its_end_is_named(tmp_path):
+    """Of a file that is no zip file, the unpickler finds out."""
+    path = tmp_path / 'model.pth'
+    torch.save(dict(state_dict=dict(weight=torch.ones(9))), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:-4])
+    for call in (check_checkpoint, read_checkpoint):
+        with pytest.raises(ValueError, match=r'model\.pth'):
+            call(path)
+
+
+def test_a_checkpoint_for_which_a_gpu_has_no_memory_is_not_damaged(tmp_path, monkeypatch):
+    def load(*_, **__):
+        raise torch.cuda.OutOfMemoryError('full')
+
+    torch.save(dict(state_dict={}), tmp_path / 'model.pth')
+    monkeypatch.setattr(torch, 'load', load)
+    with pytest.raises(torch.cuda.OutOfMemoryError, match='full'):
+        read_checkpoint(tmp_path / 'model.pth')
+
+
+class Attribute:
+    """Its pickle reads an attribute."""
+
+    def __init__(self, *of):
+        self.of = of
+
+    def __reduce__(self):
+        return getattr, self.of
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def test_attributes_that_are_safe_to_read(tmp_path):
+    """Public methods of HistoryBuffer, members of an Enum, and no others."""
+    path = tmp_path / 'model.pth'
+    torch.save(dict(state_dict={}, meta=Attribute(HistoryBuffer, 'mean')), path)
+    assert read_checkpoint(path)['meta'] is HistoryBuffer.mean
+    for of in ((HistoryBuffer, '__init__'), (np.ndarray, 'tofile'), (HistoryBuffer([1.0], [1]), 'mean')):
+        torch.save(dict(state_dict={}, meta=Attribute(*of)), path)
+        with pytest.raises(ValueError, match=rf"model\.pth contains getattr\('{of[1]}'\)"):
+            read_checkpoint(path)
+    assert safe_globals._method(Colour, 'RED') is Colour.RED
+    for of in ((Colour, 'mro'), (Colour.RED, 'RED'), (Code, 'RED')):
+        with pytest.raises(UnpicklingError, match=of[1]):
+            safe_globals._method(*of)
+
+
 class LossScaler:
     """As DeepSpeed stores it."""
 
@@ -436,6 +511,9 @@ def parts(tmp_path, monkeypatch):
 
 def test_checkpoints_in_parts(parts, ran):
     check_checkpoint(parts)
+    with pytest.raises(IsADirectoryError) as caught:
+        read_checkpoint(parts)
+    assert caught.value.filename == str(parts)
     for zipped in (True, False):
         torch.save(dict(module=[Code(ran)]), parts / 'evil.pt', _use_new_zipfile_serialization=zipped)
         with pytest.raises(ValueError, match=rf'evil\.pt contains \S*Path\S*, .*{TRUST}=1'):
@@ -443,11 +521,7 @@ def test_checkpoints_in_parts(parts, ran):
     torch.save(dict(a=getattr), parts / 'evil.pt')
     check_checkpoint(parts)  # nothing is reached by it
 
-    class Attribute:
-        def __reduce__(self):
-            return getattr, (np.ndarray, 'tofile')
-
-    torch.save(dict(a=Attribute()), parts / 'evil.pt')
+    torch.save(dict(a=Attribute(np.ndarray, 'tofile')), parts / 'evil.pt')
     with pytest.raises(ValueError, match=r'evil\.pt contains getattr'):
         check_checkpoint(parts)
 
