@@ -1,5 +1,6 @@
 """What train.py and test.py, and the other tools, say to wrong configs, options, checkpoints, folders and signals."""
 
+import gc
 import os
 import re
 import signal
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import zipfile
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
+from torch import distributed
 
 from mmattn.engine import check_checkpoint, command_line, load_config
 from mmattn.engine.command_line import data_paths
@@ -56,6 +58,7 @@ FILES = {  # name: text, and what the error names, if it is one
     'old.py': ('lr_config = dict(max_iters=3)', 'param_scheduler'),
     'stock.py': (PLUGINS.format('mmseg.ResNetV1c'), 'plugins .* 34'),
     'mine.py': (PLUGINS.format('MyResNet'), None),
+    'fails.py': ("lr_config = dict(a=3)\nmodel = dict(b=lr_config['a'])\n", None),  # with another value
     'read.py': ('lr_config = dict(a=3)\nparam_scheduler = dict(of_a_helper=[lr_config])\n', None),
 }
 SLIDING, CROP = dict(mode='slide', crop_size=(16, 16)), 'train_dataloader.dataset.pipeline.3'
@@ -197,6 +200,71 @@ def test_only_keys_that_are_not_known_are_a_warning(monkeypatch):
     load_config(CONFIG, {'train_cfg.max_iter': 5, 'model.decode_head.loss_decode.class_weights': [1.0, 2.0]})
     assert re.search('max_iter .*max_iters', str(logged))
     assert 'class_weights' in str(logged)
+
+
+@pytest.mark.parametrize(
+    ('part', 'known'),
+    [
+        ('dict(depth=18)', False),
+        ("dict(type='NoNetwork', depth=18)", False),
+        ("dict(type='missing.Network', depth=18)", False),
+        ("dict(type='ResNet', depth=18)", True),
+    ],
+)
+def test_a_new_key_is_known_to_the_class_that_it_is_an_argument_of(tmp_path, monkeypatch, part, known):
+    """Not if the package of the class is missing."""
+    logged, look_up = [], command_line.component_class
+
+    def component_class(component, *args):
+        if component['type'].startswith('missing.'):
+            raise ImportError(component['type'])
+        return look_up(component, *args)
+
+    monkeypatch.setattr(command_line, 'component_class', component_class)
+    monkeypatch.setattr(command_line, 'print_log', lambda *line: logged.append(line))
+    (tmp_path / 'a.py').write_text(f"default_scope = 'mmseg'\nmodel = {part}", encoding='utf-8')
+    assert load_config(tmp_path / 'a.py', {'model.in_channels': 4}).model.in_channels == 4
+    assert ['model.in_channels' in str(line) for line in logged] == [True] * (not known)
+
+
+def arguments(tmp_path, **settings):
+    (tmp_path / 'a.py').write_text(''.join(f'{key} = {value!r}\n' for key, value in settings.items()), encoding='utf-8')
+    return Namespace(
+        config=str(tmp_path / 'a.py'), cfg_options=None, local_rank=0, launcher='none', work_dir=str(tmp_path / 'work')
+    )
+
+
+@pytest.mark.parametrize('key', ['output_dir', 'outfile_prefix'])
+@pytest.mark.parametrize('name', ['val_evaluator', 'test_evaluator'])
+@pytest.mark.parametrize('listed', [True, False])
+def test_a_metric_does_not_write_to_the_data(tmp_path, monkeypatch, key, name, listed):
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    (tmp_path / 'data').mkdir()
+    loader = dict(dataset=dict(type='X', data_root=str(tmp_path), data_prefix=dict(img_path='data')))
+    for place, faulty in (('data/new', True), ('results', False)):
+        metric = dict(type='Y', **{key: str(tmp_path / place)})
+        settings = {'test_dataloader': loader, name: [dict(type='Z'), metric] if listed else metric}
+        with pytest.raises(ValueError, match=rf'{name}\.{key}.*data/new') if faulty else nullcontext():
+            command_line.config_from(arguments(tmp_path, **settings))
+
+
+def test_a_process_waits_for_the_others_before_it_leaves_them(monkeypatch):
+    """And frees what uses the threads of the process group. A process alone leaves nothing."""
+    done = []
+
+    def record(module, name):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args: done.append((name, *args)) or original(*args))
+
+    record(distributed, 'barrier')
+    record(distributed, 'destroy_process_group')
+    monkeypatch.setattr(command_line.atexit, 'register', lambda function: done.append(('at exit', function)))
+    command_line.leave_process_group()
+    assert done == []
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    command_line.leave_process_group()
+    assert done == [('barrier',), ('destroy_process_group',), ('at exit', gc.collect)]
+    assert not distributed.is_initialized()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Helpers of a config that a later file or an option changes: which settings keep their former values."""
 
+import logging
 import re
 
 import pytest
 from mmengine.config import Config
 
-from mmattn.engine import command_line, load_config
+from mmattn.engine import command_line, config_helpers, load_config
 from mmattn.engine.config_helpers import EvaluatedConfig
 
 ROOT = 'train_dataloader.dataset.data_root, val_dataloader.dataset.data_root'
@@ -44,6 +45,10 @@ DERIVED = (
 YAML = (
     'data_root: &root old\nopt: &opt {lr: 0.1}\nmodel: {a: *root}\noptim_wrapper: {optimizer: {<<: *opt, type: SGD}}\n'
 )
+ALIAS = {  # a helper that repeats another
+    'base.yaml': 'root: &root old\nother: *root\nmodel: {a: *root}\n',
+    'middle.py': "_base_ = 'base.yaml'\nmodel = dict(b=_base_.other)\n",
+}
 OF_BASE = [  # statements of a base and a change of it, which a setting does not follow
     ("x = 'a'\ndef f(y):\n    return x + y\nmodel = dict(a=f('b'))", "x = 'c'"),
     ("x = 'a'\nmodel = dict(a='{x}'.format(**globals()))", "x = 'c'"),
@@ -82,6 +87,7 @@ OF_BASE = [  # statements of a base and a change of it, which a setting does not
         ({'middle.json': '{"_base_": "base.py", "data_root": "new"}', 'child.py': "_base_ = 'middle.json'"}, {}, ROOT),
         ({'base.yaml': YAML, 'child.py': "_base_ = 'base.yaml'\ndata_root = 'new'"}, {}, 'too: model.a '),
         ({'base.yaml': YAML, 'child.yaml': '_base_: base.yaml\nopt: {lr: 0.2}'}, {}, 'optim_wrapper.optimizer.lr'),
+        ({**ALIAS, 'child.py': "_base_ = 'middle.py'\nother = 'new'"}, {}, 'too: model.b '),
         ({'child.py': LAZY + "data_root = 'new'"}, {}, ROOT),
         ({'child.py': LAZY + 'optimizer.update(lr=0.5)'}, {}, 'optim_wrapper.optimizer.lr'),
         (
@@ -90,6 +96,7 @@ OF_BASE = [  # statements of a base and a change of it, which a setting does not
             'train_dataloader.dataset.data_',
         ),
         # every setting follows, or nothing reads the helper
+        ({**ALIAS, 'child.py': "_base_ = 'base.yaml'\nother = 'new'"}, {}, None),
         ({'child.py': CHILD + DERIVED}, {}, None),
         ({'child.py': CHILD + SAME}, {VAL: 'new'}, None),
         (
@@ -148,3 +155,14 @@ def test_what_a_package_ships_is_a_warning(tmp_path, monkeypatch):
     assert re.search(ROOT, str(logged))
     with pytest.raises(ValueError, match=ROOT):
         load_config(folder / 'child.py', {'data_root': 'other'})
+
+
+def test_a_config_that_does_not_run_with_another_value_is_a_warning(tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr(config_helpers, 'print_log', lambda *line: logged.append(line))
+    for name, text in (('base.py', 'x = 1\nassert x == 1, "no"\nmodel = dict(a=x)'), ('child.py', CHILD + 'x = 2')):
+        (tmp_path / name).write_text(text, encoding='utf-8')
+    assert load_config(tmp_path / 'child.py').model.a == 1
+    ((text, _, level),) = logged
+    assert re.search(rf'{tmp_path}/child\.py: .*\bx\b.*AssertionError no', text)
+    assert level == logging.WARNING
