@@ -216,6 +216,8 @@ def test_norms_that_can_be_folded(build, left, last_hook):
         lambda self, x: self.norm(self.norm(self.conv(x))),
         lambda self, x: self.conv(self.norm(x)),
         lambda self, x: [self.norm(self.conv(x)), dict(a=self.conv(x))],
+        lambda self, x: [self.norm(self.conv(x))] * (1 + isinstance(self.norm, nn.BatchNorm2d)),
+        lambda self, x: self.norm(self.conv(x))[:, :, isinstance(self.norm, nn.BatchNorm2d) :],
     ],
 )
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
@@ -258,7 +260,7 @@ def test_a_call_that_is_traced_does_not_fold(by):
 
 
 def test_one_forward_pass_more_of_a_network():
-    """Modules in one that is compared are compared with it. A call that failed ends folding."""
+    """Modules in one that is compared are compared with it."""
     calls = []
 
     def forward(self, x):
@@ -275,13 +277,55 @@ def test_one_forward_pass_more_of_a_network():
         model(x), model(x)
         assert len(calls) == 1 + 3
         assert norms(model) == 0
-        again = with_random_norms(Block(forward))
-        again.inner = nn.Identity()
-        fold_norms(again)
-        with pytest.raises(RuntimeError):
-            again(x[:, :3])
-        assert torch.equal(again(x), again.norm(again.conv(x)))
     assert model(x).allclose(expected)
+
+
+@pytest.mark.parametrize('failing', [1, 2])
+def test_a_call_that_fails_ends_folding(failing):
+    """In its first pass, with the norms, or in its second one, without them."""
+    passes = []
+
+    def forward(self, x):
+        passes.append(len(x))
+        y = self.norm(self.conv(x))
+        if len(passes) == failing:
+            raise RuntimeError('no memory')
+        return y
+
+    model = with_random_norms(Block(forward))
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model.norm(model.conv(x))
+        fold_norms(model)
+        with pytest.raises(RuntimeError, match='no memory'):
+            model(x)
+        for _ in range(2):
+            assert torch.equal(model(x), expected)
+    assert norms(model) == 1
+    assert len(passes) == failing + 2
+    assert not (*model._forward_pre_hooks, *model._forward_hooks)
+
+
+def test_a_module_that_is_not_called_again_is_not_folded(monkeypatch):
+    """It is in the first pass alone: the norms stay."""
+    told = []
+    monkeypatch.setattr(cpu_convolutions, 'print_log', lambda text, *_: told.append(text))
+
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return self.inner(y) if isinstance(self.norm, nn.BatchNorm2d) else y
+
+    block = Block(forward)
+    block.inner = nn.Sequential(pair(), pair())
+    model = with_random_norms(block)
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(x)
+        fold_norms(model)
+        for _ in range(2):
+            torch.testing.assert_close(model(x), expected)
+    assert norms(model) == 3
+    assert len(told) == 1
 
 
 class Network(BaseModel):
