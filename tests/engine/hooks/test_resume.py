@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ from mmattn.engine import (
     latest_checkpoint,
 )
 from mmattn.engine.data_sampling import SampleIndex, continue_data, find_sampler
+from mmattn.engine.hooks import checkpoint as checkpoint_module
+from mmattn.engine.hooks.checkpoint import get_rng_state, set_rng_state
 
 ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / 'tools/train.py'
@@ -464,6 +467,40 @@ def test_no_checkpoint_to_resume_from(tmp_path):
         latest_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize('sound', [True, False])
+def test_a_folder_is_checked_before_a_strategy_resumes_from_it(tmp_path, sound):
+    """DeepSpeed reads it by itself."""
+    folder = tmp_path / 'iter_4.pth'
+    folder.mkdir()
+    torch.save(dict(module={}), folder / 'mp_rank_00_model_states.pt')
+    if not sound:
+        (folder / 'zero_pp_rank_0_optim_states.pt').write_text('no weights')
+    (tmp_path / 'last_checkpoint').write_text(str(folder))
+    runner = fake_runner(tmp_path, f'folder {sound}')
+    runner._resume, runner._load_from = True, None
+    hook = CheckpointHook(by_epoch=False, interval=2)
+    with nullcontext() if sound else pytest.raises(ValueError, match=r'iter_4\.pth .*zero_pp_rank_0_optim_states\.pt'):
+        hook.before_loops(runner)
+    assert runner._load_from == (str(folder) if sound else None)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize('device', [True, False])
+@pytest.mark.parametrize('stored', [True, False])
+def test_the_generator_of_a_gpu_is_stored_and_set_if_there_is_one(monkeypatch, device, stored):
+    """By stand-ins for those of CUDA."""
+    numbers, restored = torch.arange(5, dtype=torch.uint8), []
+    monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: stored)
+    monkeypatch.setattr(torch.cuda, 'get_rng_state', lambda: numbers)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: device)
+    monkeypatch.setattr(torch.cuda, 'set_rng_state', restored.append)
+    state = get_rng_state()
+    assert state['cuda'] is (numbers if stored else None)
+    drawn = [(random.random(), np.random.rand(), torch.rand(()).item()) for _ in range(2) if not set_rng_state(state)]
+    assert drawn[0] == drawn[1]
+    assert [x.tolist() for x in restored] == [[0, 1, 2, 3, 4]] * 2 * (device and stored)
+
+
 @pytest.mark.parametrize(('iteration', 'expected'), [(5, 4), (4, 4), (7, 7), (0, 0)])
 def test_flexible_runner_goes_back_to_where_it_saved(iteration, expected):
     """Its strategies that call no hooks, DeepSpeed's, resume one iteration late; what is older is left alone."""
@@ -590,13 +627,20 @@ def test_a_sampler_that_cannot_go_on_is_a_warning(tmp_path, ours):
     assert all('SequentialSampler' in text for text in warnings)
 
 
-@pytest.mark.parametrize(('kept', 'in_parts', 'left'), [(2, False, 6), (2, True, 6), (-1, False, 1)])
-def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_next(tmp_path, kept, in_parts, left):
-    """Unless all are kept. A strategy may write a folder."""
+@pytest.mark.parametrize(
+    ('kept', 'in_parts', 'main', 'left'),
+    [(2, False, True, {6, 9}), (2, True, True, {6, 9}), (-1, False, True, {1, 3, 6, 9})]
+    + [(2, in_parts, False, {1, 6, 9}) for in_parts in (True, False)],
+)
+def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_next(
+    tmp_path, monkeypatch, kept, in_parts, main, left
+):
+    """Unless all are kept. A strategy may write a folder. The main process alone removes."""
     states = []
+    monkeypatch.setattr(checkpoint_module, 'is_main_process', lambda: main)
 
     def started(iteration, **info):
-        runner = fake_runner(tmp_path, f'extra {kept} {in_parts} {iteration}', **info)
+        runner = fake_runner(tmp_path, f'extra {kept} {in_parts} {main} {iteration}', **info)
 
         def save(out_dir, filename, *_, **__):
             states.append(runner.message_hub.get_info('to_resume'))
@@ -620,15 +664,14 @@ def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_nex
     runner, hook = started(0)
     runner.iter = 1
     hook.save_now(runner)
-    hook._lock.close()  # the process ends
+    if main:
+        hook._lock.close()  # the process ends
     state = dict(states[0], iter=1, rng_state=[{}])
     assert state['extra'] == ('iter_1.pth' if kept > 0 else '')
     runner, hook = started(1, to_resume=state)
     for runner.iter in range(1, 9):
         hook.after_train_iter(runner, runner.iter)
-    assert {path.name for path in tmp_path.glob('*.pth')} == {
-        f'iter_{number}.pth' for number in (1, 3, 6, 9) if number >= left
-    }
+    assert {path.name for path in tmp_path.glob('*.pth')} == {f'iter_{number}.pth' for number in left}
 
 
 def test_a_checkpoint_out_of_turn_replaces_no_regular_one(tmp_path):

@@ -239,6 +239,12 @@ def test_a_run_that_kept_one_best_checkpoint_goes_on_with_several_of_each_metric
     }
 
 
+def test_of_a_metric_that_is_chosen_by_itself_several_best_checkpoints_are_kept(tmp_path):
+    """The first one that the evaluator returns."""
+    run(validated(tmp_path, 4, dict(max_keep_best=2, save_best='auto')))
+    assert {path.name for path in tmp_path.glob('best_*')} == {f'best_score_iter_{number}.pth' for number in (2, 3)}
+
+
 def test_a_number_of_best_checkpoints_needs_their_metric():
     with pytest.raises(ValueError, match=r'max_keep_best .* save_best'):
         CheckpointHook(max_keep_best=2)

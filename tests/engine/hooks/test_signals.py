@@ -44,6 +44,21 @@ def test_earlier_handlers_come_back(listen):
     assert preemption._kept_from_children == set()
 
 
+@pytest.mark.parametrize(('seconds', 'passed_on'), [(60.0, []), (0.0, [signal.SIGUSR1])])
+def test_a_second_signal_is_left_to_the_earlier_handler(listen, monkeypatch, seconds, passed_on):
+    """Unless it comes at once: then it is the first one, passed on by a launcher."""
+    seen = []
+    monkeypatch.setattr(preemption, 'SAME_SIGNAL', seconds)
+    signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    listen(hook, CheckpointHook())
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert seen == []
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert seen == passed_on
+    assert hook._agreed()
+
+
 def test_without_our_checkpoints_signals_are_left_alone(listen):
     hook, before = PreemptionHook(), signal.getsignal(signal.SIGTERM)
     hook.before_train(listen(hook))

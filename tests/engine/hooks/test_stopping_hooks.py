@@ -13,6 +13,7 @@ from mmengine.model import BaseModel, BaseTTAModel
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.structures import BaseDataElement
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader
 
 from mmattn.engine import CheckpointKeysHook, InvalidLossHook, PreemptionHook
@@ -137,6 +138,18 @@ def test_what_modules_convert_fits(state_dict):
     load(CheckpointKeysHook(), layer, old)
     del state_dict['norm.num_batches_tracked']
     load(CheckpointKeysHook(), Net(), state_dict)
+
+
+def test_of_shards_no_key_is_checked(state_dict):
+    """FSDP holds parts of the weights, under other names."""
+    model, warnings = FullyShardedDataParallel.__new__(FullyShardedDataParallel), []
+    nn.Module.__init__(model)
+    runner = SimpleNamespace(**vars(runner_of(model)), logger=SimpleNamespace(warning=warnings.append))
+    CheckpointKeysHook().after_load_checkpoint(runner, dict(state_dict=faulty(state_dict)))
+    assert len(warnings) == 1
+    assert 'FSDP' in warnings[0]
+    CheckpointKeysHook(enabled=False).after_load_checkpoint(runner, dict(state_dict=state_dict))
+    assert len(warnings) == 1
 
 
 class Versioned(nn.Module):
