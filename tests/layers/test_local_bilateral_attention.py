@@ -318,6 +318,26 @@ def test_in_evaluation_strips_of_rows_are_the_whole_map(options, channels_last, 
     assert y.stride() == expected.stride()
 
 
+@pytest.mark.parametrize('options', ['default', 'shared'])
+@pytest.mark.parametrize(('dtype', 'share'), [(torch.float64, 1), (torch.float32, 1), (torch.bfloat16, 8)], ids=str)
+def test_the_bytes_of_a_map_decide_about_strips(monkeypatch, options, dtype, share):
+    """Of all images of a batch, and all that is projected; in 16 bit from an eighth of them on."""
+    layer = LocalBilateralAttention(8, num_heads=2, share=options == 'shared').to(dtype).eval()
+    x = torch.randn(3, 8, 40, 5, dtype=dtype)
+    with torch.no_grad():
+        row = layer.projection(x)[:, :, 0].numel() * x.element_size()
+        assert row == 3 * 5 * layer.num_projected * x.element_size()
+        monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 40 * row * share)
+        monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 30 * row - 1)
+        assert layer._rows_of_a_strip(x) is None
+        monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 40 * row * share - 1)
+        assert layer._rows_of_a_strip(x) == 29
+        for name, least in (('LEAST_ROWS', 33), ('STRIP_BYTES', 35 * row)):
+            monkeypatch.setattr(local_bilateral_attention, name, least)
+            assert layer._rows_of_a_strip(x) == {'LEAST_ROWS': 33, 'STRIP_BYTES': 35}[name]
+    assert layer._rows_of_a_strip(x) is None  # with gradients
+
+
 def test_in_evaluation_the_height_costs_no_memory(monkeypatch):
     monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 2**18)
     monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 2**20)

@@ -141,6 +141,34 @@ def test_numbers_of_equal_boxes_do_not_cover_each_other():
         assert all(max(abs(x - a), abs(y - b)) > 3 for a, b in placed[:i])
 
 
+@pytest.mark.parametrize(
+    ('box', 'sides'),
+    [
+        ((10, 10, 40, 30), (10, 6.4, 37, 27)),
+        ((-5, -5, 100, 100), (0, 0, 57, 37)),  # within the picture
+        ((59, 39, 60, 40), (57, 35.4, 57, 37)),
+        ((0, 50, 60, 60), (0, 37, 57, 37)),
+    ],
+)
+def test_numbers_are_along_the_sides_of_their_box(box, sides):
+    """Of a number of 3 pixels, from the upper left corner on, above the box, and there again if no place is left."""
+    placed, (left, top, right, bottom) = [], sides
+    for _ in range(50):
+        placed.append(_free_place(box, (60, 40), 3.0, placed))
+    first = [placed.index(place) for place in dict.fromkeys(placed)]
+    places = np.array(placed)[first]
+    np.testing.assert_allclose(places[0], (left, top))
+    np.testing.assert_allclose(placed[-1], (left, top))
+    distances = np.stack([places[:, 0] - left, right - places[:, 0], places[:, 1] - top, bottom - places[:, 1]])
+    assert distances.min() >= -1e-9
+    np.testing.assert_allclose(distances.min(0), 0, atol=1e-9)
+    if right > left and bottom > top:
+        assert (distances < 1e-9).sum(1).min() > 2  # on each side
+    if right > left:
+        step = (right - left) / 11
+        np.testing.assert_allclose(places[1], (left + step * np.ceil(1.15 * 3 / step), top))
+
+
 def test_a_legend_has_a_square_per_name_in_rows_that_fit():
     picture, colours = plain(BLUE, 150, 20), dict(road=RED, sidewalk=GREEN, building=(1, 2, 3))
     drawn = add_legend(picture, colours)

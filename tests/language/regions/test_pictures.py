@@ -66,6 +66,9 @@ def test_what_is_drawn(drawn_panels):
         picture = panel.picture[2::4, 2::4][:: -1 if number > 2 else 1]  # the ratios grow upwards
         shown += [picture[point].astype(int) for point in points]
     assert np.abs(shown - coloured(np.array(values) / largest).astype(int)).max() < 12  # of 255: the label is rounded
+    bar = {row: float(label) for row, label in enumerate(drawn_panels[-1].rows) if label}
+    np.testing.assert_allclose([*bar], np.arange(5) / 4 * (len(drawn_panels[-1].rows) - 1), atol=1)
+    np.testing.assert_allclose([*bar.values()], largest * np.arange(4, -1, -1) / 4, rtol=0.06)  # two digits
     titles = [re.findall(r'\d+|smaller|larger|coincide', panel.title) for panel in panels]
     assert titles == [['4', 'smaller'], [], ['4', 'larger'], ['coincide'], ['1', '1'], ['3', '3']]
     assert [*filter(None, panels[0].rows)] == ['-3', '0', '3']
