@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ class Captioner(SentenceGenerator):
     """Base of the models that describe images: word embedding, decoder, output layer, losses and beam search.
 
     A subclass sets ``decoder``, ``num_features`` (None if it reads no regions) and ``reads_attributes``, and defines
-    ``encode(inputs)``. The embedding and the output layer do not share weights.
+    ``encode(inputs)``, which returns memory and padding mask of the decoder. Both may be tuples. The embedding and the
+    output layer do not share weights.
 
     Args:
         vocab_size (int): number of symbols, including the four special symbols.
@@ -44,6 +45,7 @@ class Captioner(SentenceGenerator):
 
     num_features: int | None
     reads_attributes = False
+    encode: Callable[[dict[str, Tensor]], tuple[Any, Any]]
 
     def __init__(
         self,
@@ -77,10 +79,6 @@ class Captioner(SentenceGenerator):
             least = 2 if self.self_critical['baseline'] == 'mean' else 1
             check_count('self_critical.samples', self.self_critical['samples'], least)
         self.reward: CiderReward | None = None
-
-    def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
-        """Encode images as memory and padding mask of the decoder. Both may be tuples."""
-        raise NotImplementedError
 
     def logits(self, x: Tensor) -> Tensor:
         """Compute the logits of all symbols, ``(*, V)``, for the output of the decoder, ``(*, E)``."""

@@ -1,5 +1,7 @@
 """Dynamic and deformable convolution of a sequence, with the interface of attention."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,7 +24,17 @@ from .sequence_checks import (
 
 
 class SequenceConv(nn.Module):
-    """Base of sequence convolutions. Subclasses define ``convolve`` and ``step``."""
+    """Base of sequence convolutions.
+
+    A subclass defines ``convolve(x, key_padding_mask)``, with the arguments of :meth:`forward`, which returns ``(B, L,
+    E)``, and ``step(x, state, position)``, which decodes one token as :meth:`forward` of a causal layer does. It
+    returns the output ``(n, 1, E)`` and the next state. ``x`` is the token at ``position``, from 0, of n hypotheses,
+    float ``(n, 1, E)``. The state, from :meth:`start` or the last step, is not changed. Its tensors have n as first
+    dimension.
+    """
+
+    convolve: Callable[[Tensor, Tensor | None], Tensor]
+    step: Callable[[Tensor, State, int], tuple[Tensor, State]]
 
     def __init__(self, embed_dim: int, is_causal: bool) -> None:
         super().__init__()
@@ -47,23 +59,11 @@ class SequenceConv(nn.Module):
         check_key_padding_mask(key_padding_mask, query)
         return self.convolve(query, key_padding_mask), None
 
-    def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-        """Convolve ``(B, L, E)``."""
-        raise NotImplementedError
-
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
         """Start incremental decoding with an empty state. Both arguments must be None."""
         if memory is not None or key_padding_mask is not None:
             raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
         return {}
-
-    def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one token as ``forward`` of a causal layer does. Returns the output ``(n, 1, E)`` and the next state.
-
-        ``x`` is the token at ``position``, from 0, of n hypotheses, float ``(n, 1, E)``. The state, from :meth:`start`
-        or the last step, is not changed. Its tensors have n as first dimension.
-        """
-        raise NotImplementedError
 
 
 @MODELS.register_module()
@@ -129,7 +129,7 @@ class DynamicConv1d(SequenceConv):
         return self.output(y.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one token, see :meth:`SequenceConv.step`. The state ``'inputs'`` has the last n_k − 1 values of u."""
+        """Decode one token, see :class:`SequenceConv`. The state ``'inputs'`` has the last n_k − 1 values of u."""
         check_step(x, self.embed_dim, position)
         before = state.get('inputs')
         check_cached(self.is_causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
@@ -203,7 +203,7 @@ class DeformConv1d(SequenceConv):
         return self._sample(x, self.offset(F.pad(x.mT, (before, after))).mT, first=0)
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Decode one token, see :meth:`SequenceConv.step`. The state has all ``'inputs'``: offsets have no limit."""
+        """Decode one token, see :class:`SequenceConv`. The state has all ``'inputs'``: offsets have no limit."""
         check_step(x, self.embed_dim, position)
         inputs = state.get('inputs')
         check_cached(self.is_causal, 0 if inputs is None else inputs.shape[1], position)

@@ -50,6 +50,7 @@ def test_all_faults_of_sentences():
     with pytest.raises(ValueError, match=r'42\.txt: 4 faults') as error:
         parse_sentences('\n'.join(lines), '42.txt')
     assert re.findall(r'line (\d)', str(error.value)) == ['2', '3', '4', '6']
+    assert parse_sentences('', '42.txt') == [([], [])]
     assert parse_sentences('a\r\n\r\nb\n', '42.txt') == [(['a'], []), ([], []), (['b'], [])]
 
 
