@@ -217,6 +217,13 @@ def test_vgg_pools_images_of_their_own_size(run, photos, tmp_path):
         assert expected.std() > 1e-2
 
 
+def test_an_image_that_pillow_reads_and_opencv_does_not(run, photos, tmp_path):
+    Image.new('RGB', (9, 9)).save(photos / '7.png', 'PCX')
+    code, said = run(*write_model(tmp_path, 'mmseg'), photos, *OPTIONS)
+    assert code == 1
+    assert said[-1].startswith(f'error: {photos}/7.png: ')
+
+
 @requires('mmcv operators')
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
     config, checkpoint = write_model(tmp_path, 'mmdet')

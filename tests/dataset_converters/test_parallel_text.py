@@ -1,5 +1,6 @@
 """The converters of parallel text, on tiny releases in the published layout, and on Multi30k where it is there."""
 
+import argparse
 import gzip
 import json
 import re
@@ -12,6 +13,7 @@ from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
+from mmattn.language.translation.conversion import add_arguments
 from mmattn.registry import DATASETS
 from reproduction import language_releases
 from reproduction.language_releases import ENGLISH, GERMAN, xml
@@ -36,6 +38,17 @@ def check_names(out, source, target):
         'corpus.json',
         'converted.txt',
     }
+
+
+@pytest.mark.parametrize('option', ['merges', 'workers'])
+def test_merges_and_workers_are_positive(option, capsys):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, '', '')
+    assert getattr(parser.parse_args([f'--{option}', '1']), option) == 1
+    for value in ('0', '-1', 'x'):
+        with pytest.raises(SystemExit):
+            parser.parse_args([f'--{option}={value}'])
+        assert re.search(rf"--{option}\b.*positive.*'{value}'", capsys.readouterr().err)
 
 
 def without_restoring(warnings):

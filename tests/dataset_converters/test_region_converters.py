@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -31,8 +32,8 @@ SIZE = (50, 40)
 def fails(command, out):
     """Run a converter that must fail; return the faults."""
 
-    def run(*args):
-        code, _, said = command(*args)
+    def run(*args, out=out):
+        code, _, said = command(*args, out=out)
         assert code == 1
         assert not out.exists()
         return faults_of(line for line in said if 'images are kept in' not in line)
@@ -106,6 +107,8 @@ def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
     source.write_bytes(b''.join(lines))
     assert places(fails(bottom_up, source)) == [f'{source}, line {number}' for number in range(2, 14)]
     repaired = tmp_path / 'b.tsv'
+    repaired.write_bytes(b'')
+    assert places(fails(bottom_up, repaired, out=out.with_name('none'))) == [str(out.with_name('none'))]
     repaired.write_bytes(line('d', outside, features) + line('e', empty, features))
     assert 'source' in fails(bottom_up, repaired, '--clip-boxes')[0]
     shutil.rmtree(out.with_name('out.part'))
@@ -212,12 +215,16 @@ CORNERS = np.array([[[0.1, 0.2, 0.5, 0.7], [0, 0, 1, 1]] * 2] * 3, np.float32)
         (dict(size=np.array([[50.0, 40.0], [50.5, 40.0], [np.nan, 40.0]]), cls=np.zeros((3, 4))), ['1, 2', 'classes']),
         (dict(boxes=CORNERS), ['0: image 7: boxes', '1: image', '2: image 9']),  # relative to the image
         (dict(feat=np.array([{}], object)), ['NumPy']),
+        ('num_regions', ['num_regions']),  # a file that is no array
         (None, ['NumPy']),
     ],
 )
 def test_faults_of_archives(fails, tmp_path, changed, names):
     path = tmp_path / 'a.npz'
-    archive(path, **changed or {})
+    archive(path, **changed if isinstance(changed, dict) else {})
+    if isinstance(changed, str):
+        with zipfile.ZipFile(path, 'a') as file:
+            file.writestr(changed, b'3')
     if changed is None:
         path.write_bytes(path.read_bytes()[:-30])
     for fault, expected in zip(fails(npz, path), names, strict=True):

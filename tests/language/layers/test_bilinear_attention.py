@@ -172,6 +172,15 @@ test_wrong_arguments = failing(
 )
 
 
+@pytest.mark.parametrize('smaller', range(3))
+@both
+def test_tensors_of_an_operator_share_the_batch(name, smaller):
+    tensors = [x.expand(B, *x.shape) if x is P else x for x in TENSORS[name].values()]
+    tensors[smaller] = tensors[smaller][:1]
+    with pytest.raises(ValueError, match=r'\(1, '):
+        getattr(torch.ops.mmattn, name)(*tensors)
+
+
 INDEX = torch.tensor([0, 3, 3, 1, 0])
 SIGN = torch.tensor([1.0, -1, 1, 1, -1], dtype=torch.float64)
 

@@ -108,7 +108,21 @@ def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
 WRONG = [SentenceAttention('decoder', 'cross-attention', dict(content=torch.ones(1, 2, 3)))]
 
 
+CONV = dict(type='mmattn.DynamicConv1d')
+NAMES = 'encoder.layers.0.self_attention.0, decoder.layers.0.self_attention.0, decoder.layers.0.cross_attention'
+
+
+def partly():
+    """A model whose second layers, the last ones, have no attention weights."""
+    changes = dict(
+        encoder_layers=dict(self_attention=CONV), decoder_layers=dict(self_attention=CONV, cross_attention=CONV)
+    )
+    return random_model(**{name: [{}, change] for name, change in changes.items()})
+
+
 test_failures = failing(
+    (lambda: attention_parts(partly()), f'layer .*last .*: {NAMES}$'),
+    (lambda: attention_parts(partly(), 2), f'layer .* 2 .*: {NAMES}$'),
     (lambda: sentence_attention(random_model(), SOURCE, TARGET, 5), 'layer'),
     (lambda: sentence_attention(random_model(), SOURCE, TARGET, 0), 'layer must be from 1'),
     (lambda: sentence_attention(TranslationTransformer(65, 'tiny', stack='Torch'), SOURCE, TARGET), 'attention'),

@@ -178,7 +178,8 @@ def test_questions_without_words_and_images_without_regions_are_answered(name, w
     head, (words, state, regions) = build(name), inputs(requires_grad=False)
     given = boxes() if head.reads_boxes else None
     word_mask, region_mask = WORD_MASK.clone(), REGION_MASK.clone()
-    expected, _ = head(EncodedQuestion(words, state, word_mask), regions, region_mask, given)
+    expected, none = head(EncodedQuestion(words, state, word_mask), regions, region_mask, given)
+    assert none is None
     if without in ('words', 'both'):
         word_mask[0], state[0], words[0] = True, 0, words[0]
     if without in ('regions', 'both'):
