@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from mmattn.utils.channels import is_plain_picture, measure_channels, read_channels
 from mmattn.utils.conversion import check_folder, convert_all, files_below, output_folder
 from mmattn.utils.faults import Faults, FaultsError, shorten
-from mmattn.utils.files import find_copies, hidden_folder_fault
+from mmattn.utils.files import find_copies
 from mmattn.utils.images import tile_positions, unreadable
 from mmattn.utils.progress import track
 
@@ -89,9 +89,6 @@ def _images_below(folder: Path, suffixes: Collection[str], faults: Faults) -> di
     check_folder(folder)
     images: dict[Path, Path] = {}
     paths = files_below(folder)
-    for path in paths:
-        if fault := hidden_folder_fault(path, folder):
-            faults.add(path, fault)
     skipped = [path for path in paths if path.suffix.lower() not in suffixes]
     if skipped:
         print(f'warning: {folder}: {len(skipped)} files are skipped, not images: {skipped[0]} …', file=sys.stderr)
