@@ -1,5 +1,6 @@
 """The choice of images for validation, labels of colours, and the config and the pieces of a data set."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def images(tmp_path):
 
 
 @pytest.mark.parametrize(('plain', 'crop', 'stride'), [(True, None, None), (True, 32, 21), (False, 1, 1)])
-def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(tmp_path, images, plain, crop, stride):
+def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(tmp_path, images, plain, crop, stride, capsys):
     names, palette = ['roof', "o'tree"], [[1, 2, 3], [4, 5, 6]]
     text = config_text('set', '.tif', names, palette, images[2:] if plain else images[:2], crop)
     (tmp_path / 'config.py').write_text(text)
@@ -94,7 +95,9 @@ def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(tmp_pat
         loading = [step.channels for step in data.pipeline if 'channels' in step]
         assert loading == ([] if plain else [2])
     assert cfg.model.decode_head.num_classes == 2
+    said = capsys.readouterr().out
     if not plain:
+        assert re.search(r'^2 .*\[9\.5, 4\.0\].*\[5\.76628, 1\.0\]$', said, re.MULTILINE)
         assert cfg.model.backbone.in_channels == 2
         assert cfg.model.data_preprocessor.mean == [9.5, 4.0]
         assert cfg.model.data_preprocessor.std == [5.76628, 1.0]

@@ -11,6 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.apis import inference_model
+from mmseg.models import SegTTAModel
 from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +20,7 @@ from mmattn.segmentation import face_parsing
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.segmentation.tiles import join_tiles, resize_rows, segment_in_tiles
 from mmattn.utils import image_files
+from mmattn.utils.channels import as_picture
 from mmattn.utils.paths import config_path
 
 from ..forked_tools import tool
@@ -291,18 +293,20 @@ def test_the_windows_of_the_config_are_the_tiles(checkpoint, tmp_path):
 
 
 def test_a_pipeline_that_pads_leaves_the_windows_of_the_config_to_the_model(checkpoint, tmp_path):
-    Image.fromarray(blocks(70, 90)).save(tmp_path / 'a.png')
+    images = [tmp_path / 'a.png', tmp_path / 'b.png']
+    for seed, path in enumerate(images):
+        Image.fromarray(blocks(70, 90, seed=seed)).save(path)
     cfg = config()
     cfg.model.test_cfg = dict(mode='slide', crop_size=(32, 24), stride=(21, 16))
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Pad', size_divisor=32))
     inferencer = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)
-    [path] = inferencer(tmp_path / 'a.png', tmp_path / 'out')
-    [expected] = inferencer._segment([inferencer.pipeline(dict(img_path=str(tmp_path / 'a.png')))])
-    [(labels, _)] = expected.rows
-    assert (np.array(Image.open(path)) == labels.numpy()).all()
-    assert labels.unique().numel() > 1
-    with pytest.raises(ValueError, match='keeps the size'):
-        inferencer(tmp_path / 'a.png', tmp_path / 'out', tile=32)
+    for image, path in zip(images, inferencer(images, tmp_path / 'out'), strict=True):
+        [expected] = inferencer._segment([inferencer.pipeline(dict(img_path=str(image)))])
+        [(labels, _)] = expected.rows
+        assert (np.array(Image.open(path)) == labels.numpy()).all()
+        assert labels.unique().numel() > 1
+    with pytest.raises(ValueError, match=r'2 of 2 images .*\n.*a\.png: .* 90×70 .*\n.*b\.png: .* 90×70 '):
+        inferencer(images, tmp_path / 'out', tile=32)
 
 
 def test_windows_with_gaps_are_an_error(model):
@@ -404,21 +408,27 @@ def spoil(folder):
     return ['cut_even', 'cut_odd', 'cut_turned', 'damaged', 'empty', 'float', 'folder', 'link', 'notes']
 
 
-@pytest.mark.parametrize('batch_size', [1, 3])
-def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, monkeypatch, batch_size):
-    """The images of its batch go through the model one by one."""
-    forward = inferencer.forward
-    bad = torch.from_numpy(np.array(Image.open(folder / 'even.png'))[..., ::-1].copy()).permute(2, 0, 1)
+@pytest.mark.parametrize(('batch_size', 'tile'), [(1, None), (3, None), (2, 64)])
+def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, batch_size, tile):
+    """The images of its batch go through the model one by one, and those after one that cannot be read."""
+    pixels = torch.from_numpy(shown(folder / 'even.png')).float()
+    bad = ((pixels - torch.tensor(MEAN)) / torch.tensor(STD)).permute(2, 0, 1)
+    (folder / 'f.png').write_text('no image')
 
-    def failing(batch):
-        if any(torch.equal(image, bad) for image in batch['inputs']):
+    def fail(backbone, inputs):
+        if any(image.shape == bad.shape and image.allclose(bad) for image in inputs[0]):
             raise RuntimeError('Expected more\nthan 1 value')
-        return forward(batch)
 
-    monkeypatch.setattr(inferencer, 'forward', failing)
-    with pytest.raises(ValueError, match=r'1 of 8 images .*\n  .*/even\.png: .*Expected more than 1 value$'):
-        inferencer(folder, tmp_path / 'out', batch_size)
-    assert len(list((tmp_path / 'out/pred').iterdir())) == len(list((tmp_path / 'out/vis').iterdir())) == 7
+    inferencer.model.backbone.register_forward_pre_hook(fail)
+    fault = r'/even\.png: .*56×40 .*Expected more than 1 value\n  .*/f\.png: '
+    with pytest.raises(ValueError, match=rf'2 of 9 images .*\n  .*{fault}'):
+        inferencer(folder, tmp_path / 'out', batch_size, tile=tile)
+    good = {path.stem for path in folder.glob('*.*')} - {'even', 'f', '.hidden'}
+    assert len(good) == 7
+    assert {path.stem for path in (tmp_path / 'out/pred').iterdir()} == good
+    assert {path.stem for path in (tmp_path / 'out/vis').iterdir()} == good
+    with Image.open(folder / 'odd.ppm') as image, Image.open(tmp_path / 'out/pred/odd.png') as labels:
+        np.testing.assert_array_equal(labels, argmax(inferencer.model, np.array(image)))
 
 
 def test_nothing_is_created_if_no_image_can_be_read(idle, folder, tmp_path):
@@ -477,6 +487,66 @@ def test_a_model_that_cannot_segment(save, model, cfg, names):
     path = save(weights, dataset_meta=dict(classes=['face'], palette=[[9, 9, 9]]))
     with pytest.raises(ValueError, match=names):
         SegmentationInferencer(cfg or one, path, device='cpu')
+
+
+@pytest.mark.parametrize('count', [256, 257])
+def test_an_index_map_has_256_classes(save, tmp_path, count):
+    cfg = config()
+    cfg.model.decode_head.num_classes = count
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model)
+    model.decode_head.conv_seg.bias.data[count - 1] = 1e6
+    meta = dict(classes=[*map(str, range(count))], palette=[[i % 256, 0, 0] for i in range(count)])
+    path = save(model.state_dict(), dataset_meta=meta)
+    if count > 256:
+        with pytest.raises(ValueError, match=r'256 .*257'):
+            SegmentationInferencer(cfg, path, device='cpu')
+        return
+    Image.fromarray(blocks(9, 8)).save(tmp_path / 'a.png')
+    (pred,) = SegmentationInferencer(cfg, path, device='cpu', show_progress=False)(tmp_path / 'a.png', tmp_path / 'out')
+    with Image.open(pred) as labels:
+        assert (np.array(labels) == 255).all()
+
+
+def test_tiles_are_of_an_encoder_decoder(idle, folder, tmp_path):
+    idle.model = SegTTAModel(idle.model)
+    with pytest.raises(ValueError, match='SegTTAModel'):
+        idle(folder, tmp_path / 'out', tile=16)
+    assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('channels', [2, 4])
+def test_channels_are_those_of_the_file_and_shown_as_a_picture(tmp_path, channels):
+    """The axis of channels may be the first. The pipeline, which is that of a test, reads no masks."""
+    cfg = config()
+    preprocessor = dict(mean=[1e4] * channels, std=[9e3] * channels, bgr_to_rgb=False)
+    cfg.model.data_preprocessor = dict(type='mmattn.ChannelsPreprocessor', **preprocessor)
+    cfg.model.backbone.in_channels = channels
+    cfg.test_dataloader.dataset.pipeline[0] = dict(type='mmattn.LoadChannels', channels=channels)
+    init_default_scope('mmseg')
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    meta = dict(classes=CLASSES, palette=PALETTE)
+    torch.save(dict(meta=dict(dataset_meta=meta), state_dict=model.state_dict()), tmp_path / 'model.pth')
+    inferencer = SegmentationInferencer(cfg, str(tmp_path / 'model.pth'), device='cpu', show_progress=False)
+    pixels = {name: blocks(height, 32, channels).astype(np.uint16) * 80 for name, height in (('a', 24), ('b', 2))}
+    (tmp_path / 'images').mkdir()
+    np.save(tmp_path / 'images/a.npy', pixels['a'])
+    np.save(tmp_path / 'images/b.npy', np.moveaxis(pixels['b'], -1, 0))
+    paths = inferencer(tmp_path / 'images', tmp_path / 'out', opacity=0)
+    assert [path.stem for path in paths] == ['a', 'b']
+    for path in paths:
+        image = pixels[path.stem]
+        x = torch.from_numpy((image - 1e4) / 9e3).float().permute(2, 0, 1)[None]
+        with torch.no_grad():
+            logits = model.decode_head(model.backbone(x))
+        expected = torch.nn.functional.interpolate(logits, image.shape[:2], mode='bilinear')[0].argmax(0)
+        assert expected.unique().numel() > 1
+        with Image.open(path) as labels, Image.open(tmp_path / f'out/vis/{path.name}') as overlay:
+            np.testing.assert_array_equal(labels, expected)
+            np.testing.assert_array_equal(overlay, as_picture(image))
 
 
 def test_classes_and_palette_may_be_the_data_sets(save):

@@ -102,6 +102,8 @@ def test_what_is_no_image_of_three_channels(tmp_path, pixels, said):
         ('a.png', 'RGB', True),
         ('a.png', 'RGBA', True),
         ('a.tif', 'RGB', True),
+        ('a.tif', 'RGBA', True),
+        ('a.tif', 'RGBX', False),  # a fourth band that is no alpha
         ('a.png', 'I;16', False),
         ('a.tif', 'F', False),
         ('a.npy', None, False),
