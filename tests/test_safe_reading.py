@@ -30,6 +30,7 @@ from mmattn.utils.faults import FaultsError
 from mmattn.utils.trained_model import trained_settings
 from mmattn.video.backbone_weights import load_backbone
 
+from .full_disk import full_disk
 from .hostile_pickle import Code
 from .requirements import requires
 
@@ -113,6 +114,33 @@ def test_a_changed_byte_of_a_compressed_archive_is_noticed(tmp_path, scratch):
     (tmp_path / 'x.tgz').write_bytes(damaged)
     with pytest.raises(FaultsError, match=r'x\.tgz: not a zip or tar archive, or damaged'):
         unpack(tmp_path / 'x.tgz', scratch)
+    assert not files(scratch)
+
+
+def test_a_zip_file_whose_directory_names_a_place_before_its_start(tmp_path, scratch):
+    """Its last 6 bytes are the offset of the directory and the length of a comment."""
+    archive = write_zip(tmp_path / 'x.zip', PLAIN)
+    content = archive.read_bytes()
+    offset = int.from_bytes(content[-6:-2], 'little') + 7
+    archive.write_bytes(content[:-6] + offset.to_bytes(4, 'little') + content[-2:])
+    with pytest.raises(FaultsError, match=r'x\.zip: .*damaged'):
+        unpack(archive, scratch)
+
+
+@pytest.mark.parametrize('kind', WRITE)
+def test_a_full_disk_is_no_fault_of_an_archive(kind, tmp_path, scratch):
+    archive = WRITE[kind](tmp_path / f'x.{kind}', {'a.txt': b'a' * 2000})
+    with full_disk(1000), pytest.raises(OSError, match='File too large'):
+        unpack(archive, scratch)
+
+
+def test_what_is_no_archive_is_named(tmp_path, scratch):
+    (tmp_path / 'x.zip').write_bytes(b'no archive')
+    with pytest.raises(FaultsError, match=r'x\.zip: .*damaged'):
+        unpack(tmp_path / 'x.zip', scratch)
+    with pytest.raises(FaultsError, match=r'y\.zip: no such'):
+        unpack(tmp_path / 'y.zip', scratch)
+    assert unpack(tmp_path, scratch) == tmp_path
     assert not files(scratch)
 
 

@@ -1,5 +1,6 @@
 """How a command line ends, in this process: the code, the message, and when the traceback is shown."""
 
+import io
 import re
 import sys
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from urllib.error import URLError
 import pytest
 from mmengine.config import Config
 from mmengine.registry import HOOKS
+from torch import distributed
 
 from mmattn.utils import command
 from mmattn.utils.command import describe, needs_mmcv_operators, run
@@ -89,6 +91,42 @@ def test_the_first_process_has_a_head_start(ends, monkeypatch, ranks):
         monkeypatch.setenv(name, value)
     assert ends(raising(ValueError('x')))[0] == 1
     assert slept == ([10.0] if ranks and '0' not in ranks.values() else [])
+
+
+@pytest.fixture
+def group():
+    """A process group of this process alone."""
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('is_lost', [False, True])
+@pytest.mark.usefixtures('group')
+def test_one_process_of_a_group_says_why_and_all_end_at_once(ends, monkeypatch, is_lost):
+    """Without the store, each says it. What a process has printed and logged is not lost."""
+
+    def leave(code):
+        left.append([code, *(stream.buffer.getvalue().decode() for stream in streams), *slept, *shut])
+        raise SystemExit
+
+    def main():
+        print('done so far', end='')
+        raise ValueError('too small')
+
+    monkeypatch.setattr(command.os, '_exit', leave)
+    if is_lost:
+        monkeypatch.setattr(distributed.distributed_c10d, '_get_default_store', lambda: None)
+    left = []
+    for _ in range(2):
+        streams, slept, shut = [io.TextIOWrapper(io.BytesIO()) for _ in range(2)], [], []
+        monkeypatch.setattr(sys, 'stdout', streams[0])
+        monkeypatch.setattr(sys, 'stderr', streams[1])
+        monkeypatch.setattr(command.time, 'sleep', slept.append)
+        monkeypatch.setattr(command.logging, 'shutdown', lambda shut=shut: shut.append('logs'))
+        ends(main)
+    said = [1, 'done so far', 'tool.py: error: too small\n(MMATTN_DEBUG=1 shows the traceback)\n', 1.0, 'logs']
+    assert left == [said, said if is_lost else [1, 'done so far', '', 'logs']]
 
 
 @pytest.mark.parametrize('there', [True, False])
