@@ -204,12 +204,14 @@ def has_pyav() -> bool:
 
 def check_writer(path: Path, size: tuple[int, int], frame_rate: float, transparent: bool = False) -> None:
     """Check that such a video can be written. An ``OSError`` begins with ``path``, which is not touched."""
+    failures: tuple[type[Exception], ...] = (OSError,)
     with TemporaryDirectory() as trial:
         try:
             writer = _writer(Path(trial, path.name), size, frame_rate, transparent)
+            failures += writer.failures
             writer.write(np.zeros((*size, 4 if transparent else 3), np.uint8), 0)
             writer.close()
-        except OSError as error:
+        except failures as error:
             raise OSError(f'{path}: {error}') from None
 
 

@@ -12,8 +12,9 @@ from mmattn.video.cutouts import cut_out, read_cutouts
 from mmattn.video.frame_files import read_frame
 from mmattn.video.inferencer import VOSInferencer
 from mmattn.video.masks import read_mask
-from mmattn.video.video_writers import open_writer
+from mmattn.video.video_writers import check_writer, open_writer
 
+from ..full_disk import full_disk
 from ..requirements import requires
 from . import clips
 from .clips import SIZE, squares
@@ -202,6 +203,49 @@ def test_what_ffmpeg_cannot_write_is_an_error_with_the_size(tmp_path):
     """H.264 has at most 16,384 pixels a side."""
     with pytest.raises(OSError, match=r'\.mp4 of 16×20000, 24 '):
         video_writers.PyAVVideo(tmp_path / 'a.mp4', (20000, 16), RATE)
+
+
+@requires('av')
+@pytest.mark.parametrize(
+    ('name', 'transparent', 'by_opencv'), [('a.mp4', False, True), ('a.mp4', True, False), ('a.mov', False, False)]
+)
+def test_only_an_mp4_without_transparency_is_written_by_opencv_if_ffmpeg_cannot(
+    tmp_path, monkeypatch, name, transparent, by_opencv
+):
+    monkeypatch.setattr(video_writers, 'H264', ('libx264', dict(preset='none')))
+    if by_opencv:
+        with open_writer(tmp_path / name, SIZE, 25, transparent) as writer:
+            writer.write(np.full((*SIZE, 3), 200, np.uint8), 0)
+        frames, rate = video_frames(tmp_path / name)
+        assert (len(frames), rate) == (1, 25)
+        assert abs(frames[0].astype(int) - 200).mean() < 5
+    else:
+        with pytest.raises(OSError, match=f'^{tmp_path / name}: .*{SIZE[1]}×{SIZE[0]}, 25 '):
+            check_writer(tmp_path / name, SIZE, 25, transparent)
+
+
+@requires('av')
+def test_a_container_that_has_not_the_codec_is_an_error_with_the_file(tmp_path, monkeypatch):
+    """VP9, in place of H.264 where FFmpeg lacks that, is not for a .mov; the header shows it."""
+    monkeypatch.setattr(video_writers, 'H264', ('unknown', {}))
+    with pytest.raises(OSError, match=rf'^{tmp_path}/a\.mov: '):
+        check_writer(tmp_path / 'a.mov', SIZE, 25)
+    assert not any(tmp_path.iterdir())
+
+
+def test_frames_that_opencv_could_not_write_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(video_writers, 'has_pyav', lambda: False)
+    noise = np.random.default_rng(0).integers(0, 256, (20, 64, 64, 3), np.uint8)
+    path = tmp_path / 'a.mp4'
+
+    def write():
+        with open_writer(path, (64, 64), 25) as writer:
+            for number, image in enumerate(noise):
+                writer.write(image, number / 25)
+
+    with full_disk(2000), pytest.raises(OSError, match=rf'^{path}: 1?\d of 20 '):
+        write()
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
