@@ -1,15 +1,18 @@
 """Frames on which to paint, rotated videos, and streams."""
 
+import logging
 import os
+import re
 import signal
 import struct
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.video import write_frame
+from mmattn.video import clip_readers, write_frame
 from mmattn.video.clip_readers import VideoStream, open_clip
 
 IMAGES = [cv2.circle(np.full((30, 44, 3), 90, np.uint8), (6 + 2 * i, 8), 4, (0, 0, 255), -1) for i in range(12)]
@@ -49,6 +52,45 @@ def test_the_frame_of_a_folder_is_found_by_its_number(tmp_path):
     for entry, shade in (('a.png', 10), ('b.png@6', 20)):
         path = write_frame(tmp_path / 'frames', tmp_path / entry)
         assert np.array(Image.open(path))[0, 0].tolist() == [shade, 0, 0]
+
+
+def test_frames_that_are_turned_in_a_viewer_are_named(tmp_path, monkeypatch):
+    """The first, of the orientations 1 (upright), 6 and 8. Frames are as they are stored."""
+    said = []
+    monkeypatch.setattr(clip_readers, 'print_log', lambda *line: said.append(line))
+    for number, orientation in enumerate([None, 1, 6, 8]):
+        image = Image.new('RGB', (8, 4))
+        exif = image.getexif()
+        if orientation:
+            exif[0x0112] = orientation
+        image.save(tmp_path / f'{number}.jpg', exif=exif)
+        clip = open_clip(tmp_path)
+        assert len(said) == max(0, number - 1)
+    text, logger, level = said[-1]
+    assert (logger, level) == ('current', logging.WARNING)
+    assert re.match(rf'{tmp_path}: 2 .* 2\.jpg', text)
+    assert clip.size == (4, 8)
+    assert {image.shape for _, image in clip.read()} == {(4, 8, 3)}
+
+
+def test_a_frame_behind_the_end_of_a_stream(phone, tmp_path):
+    """Its length is not known before."""
+    address = f'file://{phone}'
+    assert write_frame(address, tmp_path / 'a.png@11').exists()
+    with pytest.raises(ValueError, match=rf'^{address}: .* 12$'):
+        write_frame(address, tmp_path / 'b.png@12')
+    assert not (tmp_path / 'b.png').exists()
+
+
+def test_a_camera_that_changes_its_size(phone):
+    """With a stand-in: FFmpeg gives all frames the first size."""
+    stream = VideoStream(str(phone))
+    images = iter([*[np.zeros((44, 30, 3), np.uint8)] * 2, np.zeros((44, 31, 3), np.uint8)])
+    stream._video = SimpleNamespace(read=lambda: (True, next(images)), get=lambda number: 0.0)
+    frames = stream.read()
+    assert [next(frames)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match=rf'^{phone}: .* 3 .*31×44.*30×44'):
+        next(frames)
 
 
 @pytest.mark.parametrize('frame', ['a.jpg', 'a.png@12'])

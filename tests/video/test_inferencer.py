@@ -1,7 +1,10 @@
 """Masks and overlays of whole clips, against the model; runs that break and go on; and what must be an error."""
 
 import gc
+import logging
 import re
+import resource
+import sys
 import weakref
 
 import cv2
@@ -470,6 +473,25 @@ def test_what_opencv_cannot_write_is_an_error_before_work(idle, tmp_path, monkey
     with pytest.raises(OSError, match=r'overlay\.mp4: OpenCV cannot write MP4 of 8194×20, .*--no-overlay'):
         idle(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('trained', [False, True])
+def test_a_model_without_weights_is_a_warning(small_sst, monkeypatch, trained):
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda *line: said.append(line))
+    VOSInferencer(small_sst.config, small_sst.checkpoint if trained else None, device='cpu')
+    assert [(line[0].split()[0], *line[1:]) for line in said] == [('weights', 'current', logging.WARNING)] * (
+        not trained
+    )
+
+
+def test_peak_memory_is_in_mebibytes(monkeypatch):
+    """On a GPU, that of the model's device."""
+    allocated = {torch.device('cuda:1'): 3 * 2**20}
+    monkeypatch.setattr(torch.cuda, 'max_memory_allocated', allocated.__getitem__)
+    assert module._peak_memory(torch.device('cuda:1')) == 3
+    bytes_ = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+    assert module._peak_memory(torch.device('cpu')) == pytest.approx(bytes_ / 2**20, rel=0.01)
 
 
 def test_a_frame_rate_that_mpeg_4_has_not(loaded, masks, tmp_path, monkeypatch):

@@ -335,6 +335,7 @@ def test_weights_of_the_default_from_the_cache_and_from_files(default, tmp_path,
         ({'fc.weight': torch.zeros(2)}, ValueError),
         ({'conv1.conv.weight': torch.zeros(2)}, ValueError),
         ('offline', ConnectionError),
+        ('mmcls://mobilenet_v2', URLError),  # the address is not that of a file
     ],
 )
 def test_weights_that_cannot_be_loaded(default, tmp_path, monkeypatch, content, kind):
@@ -348,9 +349,11 @@ def test_weights_that_cannot_be_loaded(default, tmp_path, monkeypatch, content, 
         path.write_bytes(content)
     elif isinstance(content, dict | list):
         torch.save(content, path)
-    offline = content == 'offline'
-    with pytest.raises(kind, match='--backbone-weights' if offline else r'w\.pth'):
-        VOSInferencer(default, device='cpu', backbone_weights=None if offline else path)
+    source, named = path, r'w\.pth'
+    if isinstance(content, str):
+        source, named = (None, '--backbone-weights') if content == 'offline' else (content, 'no internet')
+    with pytest.raises(kind, match=named):
+        VOSInferencer(default, device='cpu', backbone_weights=source)
 
 
 def test_weights_of_a_backbone_are_for_label_propagation_alone(small_sst, default, tmp_path):

@@ -12,6 +12,7 @@ from mmengine.runner import load_checkpoint
 
 from mmattn.registry import MODELS
 from mmattn.video import ClipSession, Frame
+from mmattn.video import session as sessions
 from mmattn.video.session import reference_weights
 
 from .clips import frame, squares
@@ -68,6 +69,23 @@ def test_both_directions_are_two_sessions(session):
     assert found.keys() == onwards.keys() | backwards.keys()
     for number, ids in {**onwards, **backwards}.items():
         np.testing.assert_array_equal(ids, found[number])
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    device = torch.device('cuda')
+
+
+def test_labels_on_a_gpu_are_those_on_a_cpu(session, monkeypatch):
+    expected = follow(session(), [given(0, 1, 5), *FRAMES[1:4]])
+    aggregate = sessions.aggregate
+    monkeypatch.setattr(sessions, 'aggregate', lambda *arguments: aggregate(*arguments).as_subclass(Elsewhere))
+    found = follow(session(), [given(0, 1, 5), *FRAMES[1:4]])
+    assert {0, 5} <= {*np.unique(found[3])}
+    for number, ids in expected.items():
+        assert found[number].dtype == ids.dtype
+        np.testing.assert_array_equal(found[number], ids)
 
 
 @torch.no_grad()

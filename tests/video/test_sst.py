@@ -278,7 +278,7 @@ def test_the_losses_are_the_means_over_objects(root):
     assert len({*map(float, ious)} - {0}) == 2
     for name, values, weight in (('loss_mask', expected, 1), ('loss_dice', dices, 2), ('acc_iou', ious, 1)):
         torch.testing.assert_close(losses[name], weight * torch.stack(values).mean())
-    model.dice_weight = 0
+    model.dice_weight = build().dice_weight
     assert 'loss_dice' not in model(**data, mode='loss')
     only = model(**model.data_preprocessor(pseudo_collate([in_training(root, 1)])), mode='loss')
     assert float(only['loss_mask']) > 0  # of its reference
