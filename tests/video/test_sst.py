@@ -208,6 +208,17 @@ def test_training_and_prediction_agree(options, root):
     assert len(np.unique(expected)) > 1
 
 
+@torch.no_grad()
+def test_queries_are_of_the_video_unless_they_are_of_the_object(root):
+    logits = {}
+    for name, options in (('default', {}), ('video', dict(query='video')), ('object', dict(query='object'))):
+        model = build(**options)
+        (logits[name],) = model(**model.data_preprocessor(pseudo_collate([in_training(root)])))
+        assert [layer.query for layer in model.decoder] == ['x' if name == 'object' else 'memory'] * 2
+    assert torch.equal(logits['default'], logits['video'])
+    assert not torch.allclose(logits['object'], logits['video'])
+
+
 @pytest.mark.one_case
 @pytest.mark.parametrize('options', SWITCHES, ids=lambda o: '-'.join(map(str, o)) or 'default')
 def test_every_parameter_learns(options, root):
