@@ -72,6 +72,15 @@ def inferencer(loaded, monkeypatch):
     return loaded
 
 
+@pytest.fixture(scope='module', autouse=True)
+def repeatable_videos():
+    """Turn off x264's assembly, with which videos of the same frames differ now and then."""
+    codec, options = video_writers.H264
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(video_writers, 'H264', (codec, {**options, 'x264-params': 'no-asm=1'}))
+        yield
+
+
 @pytest.fixture(scope='module')
 def whole(loaded, folder, masks, tmp_path_factory):
     """The results of an uninterrupted run with both masks in parts of at most 8 frames."""
