@@ -196,8 +196,8 @@ def _tiff_fault(image: Image.Image) -> str:
     if image.mode in ('F', 'LAB'):
         name = {'F': '32-bit floating point', 'LAB': 'CIE L*a*b*'}[image.mode]
         return f'a TIFF of {name}, which loading does not convert correctly; save it as RGB with 8 bits'
-    if getattr(image, 'n_frames', 1) > 1:
-        return f'a TIFF of {image.n_frames} pages, of which only the first one is loaded; save one page per file'  # type: ignore[attr-defined]
+    if (pages := image.n_frames) > 1:  # type: ignore[attr-defined]
+        return f'a TIFF of {pages} pages, of which only the first one is loaded; save one page per file'
     return ''
 
 

@@ -19,7 +19,7 @@ def check_options(owner: type, options: Iterable[str], accepted: Collection[str]
     """Check that a class has all ``options``. The error names it and the nearest option."""
     for name in options:
         if name not in accepted:
-            nearest = get_close_matches(name, accepted, 1)
+            nearest = get_close_matches(name, accepted)
             hint = f'did you mean {nearest[0]}?' if nearest else f'its options are {", ".join(sorted(accepted))}'
             raise TypeError(f'{owner.__name__} has no option {name!r}; {hint}')
 

@@ -101,8 +101,7 @@ def open_whole(stream: BinaryIO) -> Image.Image:
     """
     stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
     end = stream.read()
-    stream.seek(0)
-    image = open_header(stream)
+    image = open_header(stream)  # PIL begins at the start
     if not end.endswith(ENDS.get(image.format or '', b'')):
         image.load()
         if image.format == 'JPEG' and not any(end):  # decoders accept it
