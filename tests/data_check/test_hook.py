@@ -122,8 +122,9 @@ def test_a_hook_that_is_off_checks_nothing(runner, tmp_path):
 @pytest.mark.parametrize('classes', [['road', 'car'], ['car', 'road'], None])
 def test_a_test_on_other_classes_than_those_of_the_checkpoint_is_a_warning(runner, classes):
     runner.test_dataloader = SimpleNamespace(dataset=SimpleNamespace(metainfo=dict(classes=classes)))
-    checked = Hook(enabled=False)
-    checked._classes = ['road', 'car']  # after_load_checkpoint
+    runner._load_from, runner.cfg.val_evaluator = 'a.pth', None
+    checked = Hook()
+    checked.after_load_checkpoint(runner, dict(meta=dict(dataset_meta=dict(classes=('road', 'car')))))
     with patch('mmattn.data_check.hook.print_log') as said:
         checked.before_test(runner)
     assert said.called == (classes != ['road', 'car'])

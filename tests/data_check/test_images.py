@@ -8,11 +8,12 @@ from functools import partial
 from itertools import count
 from types import SimpleNamespace
 
+import cv2
 import mmcv
 import numpy as np
 import pytest
 from mmcv.transforms import LoadImageFromFile
-from PIL import Image
+from PIL import Image, ImageOps
 
 from mmattn.data_check import images as image_files
 
@@ -112,6 +113,31 @@ def test_images_of_any_kind_pass_whatever_their_suffix(tmp_path, mode, options):
     Image.new(mode, (7, 4)).save(tmp_path / 'image.png', **options)
     file = image_files.ImageFile(str(tmp_path / 'image.png'), 'cv2', 'color')
     assert image_files.look(file)[:3] == ((7, 4), (), '')
+
+
+def test_an_image_that_opencv_alone_reads(tmp_path):
+    path = tmp_path / 'image.hdr'
+    cv2.imwrite(str(path), np.ones((4, 7, 3), np.float32))
+    file = image_files.ImageFile(str(path), 'cv2', 'color')
+    assert image_files.look(file)[:3] == ((7, 4), (), '')
+    path.write_bytes(b'no image')
+    assert 'cv2' in image_files.look(file).fault
+
+
+@pytest.mark.parametrize('orientation', [2, 6, 8])
+def test_decoders_that_turn_an_image_of_another_format(tmp_path, monkeypatch, orientation):
+    """Whether they do differs between versions of OpenCV: the pixels tell."""
+    exif, path = Image.Exif(), tmp_path / 'image.tif'
+    exif[image_files.ORIENTATION] = orientation
+    pixels = np.arange(4 * 7, dtype=np.uint8).reshape(4, 7, 1).repeat(3, 2) * 9
+    write(path, pixels, exif=exif)
+    with Image.open(path) as image:
+        turned = np.asarray(ImageOps.exif_transpose(image))
+    for shown, is_turned in ((pixels, False), (turned, True), (turned[..., 0], True)):
+        monkeypatch.setattr(mmcv, 'imread', lambda *_, shown=shown, **options: shown)
+        facts = image_files.look(image_files.ImageFile(str(path), 'cv2', 'color'))
+        assert (facts.size, facts.fault) == ((shown.shape[1], shown.shape[0]), '')
+        assert facts.doubts == (image_files.TURNED[is_turned],)
 
 
 def black_png(path, width, height):
