@@ -139,6 +139,7 @@ def test_a_picture_is_stretched_by_channel_between_percentiles():
     pixels = np.stack([ramp, 10 * ramp, 100 * ramp[::-1], 0 * ramp], -1)[None]
     grey = np.clip(np.rint((np.arange(101) - 2) / 96 * 255), 0, 255)
     np.testing.assert_array_equal(as_picture(pixels)[0], np.stack([grey, grey, grey[::-1]], -1))
+    np.testing.assert_array_equal(as_picture(pixels[..., :3]), as_picture(pixels))
     np.testing.assert_array_equal(as_picture(pixels[..., :2])[0], np.stack([grey] * 3, -1))
     assert not as_picture(pixels[..., 3:]).any()  # one value
     bytes_ = np.arange(8, dtype=np.uint8).reshape(1, 2, 4)

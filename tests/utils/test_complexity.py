@@ -215,6 +215,13 @@ def test_a_table_has_modules_down_to_a_depth():
     assert count(cfg, (3, 2500, 4000), module='first.0') == (200, 1.5e9)
 
 
+def test_a_table_is_of_a_clip_of_eight_frames_unless_told():
+    for options, frames in (({}, 8), (dict(frames=3), 3)):
+        GIVEN.clear()
+        table_by_module(Config(dict(default_scope='mmengine', model=dict(type=Follows))), (3, 7, 9), **options)
+        assert GIVEN[0] == ((frames, 3, 7, 9),)
+
+
 def test_figures_of_a_paper_beside_ours(tmp_path):
     """With a base, ours is the paper's figure of the base and what is added; with options, a row of its own.
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mmattn.utils.resumable import Resumable, ResumableFiles, progress_path
+from mmattn.utils.resumable import OtherRunError, Resumable, ResumableFiles, progress_path
 
 from ..full_disk import full_disk
 
@@ -48,6 +48,7 @@ INDICES = '', '"index": "1"', '"index": null', '"index": true'
         (None, r'out.part .*beam, more\b'),
         ('{"beam": 2, "input": "a", "more": 1}\n[1]\nno line break', 'out.part, line 2'),
         ('[{"image_id": 1}]', 'out.part, line 1'),
+        ('[{"image_id": 1}]\n', 'out.part, line 1'),
         *((f'{{"beam": 2, "input": "a", "more": 1}}\n{{{index}}}\n', 'out.part, line 2') for index in INDICES),
     ],
 )
@@ -58,6 +59,24 @@ def test_another_file_is_refused_and_kept(path, content, names):
     with pytest.raises(ValueError, match=names):
         reopened(path, dict(SETTINGS, beam=2, more=1))
     assert path.read_bytes() == before
+
+
+def test_the_settings_that_differ_are_told(path):
+    other = Resumable(path, dict(SETTINGS, beam=2, more=1))
+    with pytest.raises(OtherRunError) as caught:
+        other.__enter__()
+    assert caught.value.differing == ['beam', 'more']
+    assert len(reopened(path)) == 2  # it is not held
+
+
+def test_the_file_is_cut_at_the_first_result_that_is_not_there(path):
+    with Resumable(path, SETTINGS) as run:
+        run.add({2: PREDICTIONS[2]})
+    seen = []
+    with Resumable(path, SETTINGS, is_intact=lambda key, values: seen.append((key, values)) or key != 1) as run:
+        assert run.done == {0: PREDICTIONS[0]}
+    assert seen == [(0, PREDICTIONS[0]), (1, PREDICTIONS[1])]
+    assert reopened(path) == {0: PREDICTIONS[0]}
 
 
 def test_a_file_in_use_is_refused_and_kept(path):
@@ -98,8 +117,9 @@ def test_outputs_that_exist(tmp_path):
         file.unlink()
     (tmp_path / 'folder').mkdir()
     os.mkfifo(tmp_path / 'pipe')  # as /dev/null, it would be replaced
-    for name in ('folder', 'pipe'):
-        with pytest.raises(OSError, match=name):
+    (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
+    for name in ('folder', 'pipe', 'link/out'):
+        with pytest.raises(OSError, match=name.removesuffix('/out')):
             progress_path(tmp_path / name, False, True)
 
 
