@@ -52,6 +52,10 @@ def test_the_frame_of_a_folder_is_found_by_its_number(tmp_path):
     for entry, shade in (('a.png', 10), ('b.png@6', 20)):
         path = write_frame(tmp_path / 'frames', tmp_path / entry)
         assert np.array(Image.open(path))[0, 0].tolist() == [shade, 0, 0]
+    with pytest.raises(ValueError, match=r'no frame 9 .*img_5\.png .*img_6\.png'):
+        write_frame(tmp_path / 'frames', tmp_path / 'c.png@9')
+    with pytest.raises(FileNotFoundError, match='none'):
+        open_clip(tmp_path / 'none')
 
 
 def test_frames_that_are_turned_in_a_viewer_are_named(tmp_path, monkeypatch):
@@ -120,6 +124,8 @@ def test_standard_input_is_a_stream_that_is_read_once(phone):
 def test_an_interrupt_ends_a_stream_and_a_second_one_is_an_error(phone):
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run under nohup
     usual = signal.getsignal(signal.SIGINT)
+    assert len([*VideoStream(str(phone)).read()]) == len(IMAGES)
+    assert signal.getsignal(signal.SIGINT) is usual
     found = []
     for number, _ in VideoStream(str(phone)).read():
         found.append(number)

@@ -88,6 +88,21 @@ def test_an_option_chooses_where_names_can_be_read_in_two_ways(folder, monkeypat
     assert '1.25.png, 1.5.png, 1.75.png, 2.5.png. They could also be read as numbers' in text
 
 
+@pytest.mark.parametrize(
+    ('names', 'numbers', 'are_numbered'),
+    [
+        (['8', '9', '11'], [8, 9, 11], True),
+        (['t1.04', 't1.08', 't1.16'], [0, 1, 3], False),  # steps of 0.04
+        (['t0.04', 't0.15', 't0.29'], [0, 1, 2], False),
+        (['20240131_235959', '20240201_000000', '20240201_000001'], [0, 1, 2], False),
+    ],
+)
+def test_names_have_numbers_or_places(folder, names, numbers, are_numbered):
+    paths, *found = frame_names.sort_frames([*folder(names).iterdir()])
+    assert [path.stem for path in paths] == names
+    assert found == [numbers, are_numbered]
+
+
 def test_no_frames_are_no_names():
     assert frame_names.sort_frames([]) == ([], [], False)
 

@@ -144,6 +144,13 @@ def test_no_more_frames_are_held_than_those_of_a_part(sampling):
     assert max(most) == 4
 
 
+@pytest.mark.parametrize(('options', 'said'), [(dict(max_frames=1), 'max_frames .*1'), (dict(references='a'), "'a'")])
+def test_options_of_a_session(options, said):
+    with pytest.raises(ValueError, match=said):
+        ClipSession(build(), **options)
+    assert ClipSession(build(), max_frames=2, references='all').max_frames == 2
+
+
 def test_frames_come_once_and_in_order():
     for numbers in ((0, 2, 1), (0, 1, 1)):
         with pytest.raises(ValueError, match=f'got 1 after {max(numbers)}'):
