@@ -158,6 +158,31 @@ def test_what_works_passes(said, options):
     assert said(**options) == []
 
 
+class Pooled(torch.nn.Module):
+    """A pooling and a batch norm, one after the other or beside each other."""
+
+    def __init__(self, size, kind=torch.nn.Sequential):
+        super().__init__()
+        parts = torch.nn.AdaptiveMaxPool2d(size), torch.nn.BatchNorm2d(4)
+        self.part = kind(*parts) if kind is torch.nn.Sequential else kind(parts)
+
+
+@pytest.mark.parametrize(
+    ('options', 'faulty'),
+    [
+        (dict(size=1), True),
+        (dict(size=(1, 1)), True),
+        *((dict(size=size), False) for size in (2, (1, 2), (2, 1))),
+        (dict(size=1, kind=torch.nn.ModuleList), False),
+    ],
+)
+def test_a_batch_norm_of_one_value_is_behind_a_global_pooling(said, options, faulty):
+    lines = said(network=dict(type=Pooled, **options), **ONE)
+    assert [line.startswith('train_dataloader.batch_size') and 'model.part.1' in line for line in lines] == [
+        True
+    ] * faulty
+
+
 @pytest.mark.parametrize(
     ('options', 'faulty'),
     [

@@ -220,11 +220,12 @@ def test_annotations_that_are_missing_or_broken(check, tmp_path):
     )
     for i, text in enumerate(broken, 2):
         (tmp_path / f'Annotations/{i}.xml').write_text(text)
-    for count, named in (
-        (8, ['7.xml']),
-        (7, ['2.xml', '3.xml: .*xmin', '4.xml: .*ymax', '5.xml: .*difficult', '6.xml: .*width']),
+    for numbers, named in (
+        (range(8), ['7.xml']),
+        (range(7), ['2.xml', '3.xml: .*xmin', '4.xml: .*ymax', '5.xml: .*difficult', '6.xml: .*width']),
+        (range(2, 4), ['2.xml', '3.xml: .*xmin']),
     ):
-        (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in range(count)))
+        (tmp_path / 'list.txt').write_text(''.join(f'{i}\n' for i in numbers))
         with pytest.raises(ValueError, match=''.join(f'(?s:.*){name}' for name in named)):
             check(data_set)
     with pytest.raises(ValueError, match=r'no\.json'):
@@ -256,6 +257,14 @@ def edited(root):
         (dict(bbox=lambda box: [2, 9, 9] if box['id'] == 1 else box['bbox']), ''),
         (dict(bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox']), None),  # one pixel
         (dict(bbox=lambda box: [40, 30, 20, 20]), None),  # clipped, and no corners
+        (dict(bbox=lambda box: [2, 3, SIZE[0], 9]), '4 of 4 boxes .* corners'),  # by two pixels
+        (dict(bbox=lambda box: [3, 2, 9, SIZE[1]]), '4 of 4 boxes .* corners'),
+        (dict(bbox=lambda box: [1, 3, SIZE[0], 9]), None),  # by one, which may be rounded
+        (dict(bbox=lambda box: [3, 1, 9, SIZE[1]]), None),
+        (dict(bbox=lambda box: [0, 20, 1, SIZE[1] + 1]), '4 of 4 boxes .* corners'),  # one pixel wide
+        (dict(bbox=lambda box: [20, 0, SIZE[0] + 1, 1]), '4 of 4 boxes .* corners'),
+        (dict(bbox=lambda box: [30, 20, SIZE[0] + 2, SIZE[1] + 1]), None),  # by one pixel more
+        (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 2]), None),
     ],
 )
 def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, changes, names):

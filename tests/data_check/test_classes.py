@@ -80,6 +80,9 @@ def test_one_data_set_of_0_and_255_among_others(check, root):
         assert 'contain only 0 and 255' in reason
     assert set(check(train, None, val, stage='before_test')) == {'test_dataloader.dataset'}
     assert check(train, val, allow_absent=['class 1']) == {}
+    three = data_set(root, 'val', metainfo=dict(classes=['ground', 'roof', 'tree']))
+    (reason,) = check(three, allow_absent=['tree']).values()
+    assert 'ground:0,0,0 roof:255,255,255' in reason  # the first two are meant
 
 
 PAIR = dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'car']), reduce_zero_label=False)

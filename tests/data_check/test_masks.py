@@ -15,6 +15,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmattn.data_check.images import DEEP
+from mmattn.data_check.masks import class_weights
 from mmattn.segmentation import SegDataCheckHook
 from mmattn.segmentation.conversion import find_pairs
 from mmattn.utils import files
@@ -209,13 +210,15 @@ def test_the_hook_checks_once(check, root, looked):
     assert len(looked) == 6
 
 
-def test_other_readers_and_remote_files_are_left_out(check, root, looked):
+def test_other_readers_and_remote_files_are_left_out(check, root, looked, warned):
     spoil(root)
     other = [dict(type='LoadBiomedicalImageFromFile'), dict(type='LoadBiomedicalAnnotation')]
     assert check(data_set(root, pipeline=other)) == {}
     assert check(data_set(root, data_prefix=dict(img_path='s3://bucket/i', seg_map_path='s3://bucket/m'))) == {}
     assert check(data_set(root, backend_args=dict(backend='petrel'))) == {}
     assert looked == []
+    skipped = [text for _, text in warned if 'train_dataloader.dataset is skipped' in text]
+    assert [('transforms' in text, 'local disk' in text) for text in skipped] == [(True, False), *[(False, True)] * 2]
     images_only = check(data_set(root, pipeline=[dict(type='LoadImageFromFile')]))
     assert {os.path.relpath(path, root) for path in images_only} == {
         'img_dir/train/cut_image.png',
@@ -496,3 +499,4 @@ def test_unequal_classes_are_logged_with_weights_to_copy(check, root, warned):
     check(data_set(root))
     assert 'class 0 95.65%, class 1 4.35%' in str(warned)
     assert 'class_weight=[0.723, 3.391]' in str(warned)  # (median share / share) ** 0.5, of 22/23 and 1/23
+    assert class_weights([0.5, 0, 0.125, 0.125]) == [0.5, 1, 1, 1]  # a class without pixels has no share

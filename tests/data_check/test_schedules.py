@@ -90,7 +90,7 @@ def test_a_learning_rate_that_is_0_or_never_changes_is_an_error(train_cfg, sched
             ITERATIONS,
             [poly(end=100), dict(type='ExponentialLR', gamma=0.99, by_epoch=False)],
             [],
-            'param.*0 and .*1: both',
+            'param.*0 and .*1: both .* after iteration 1,',
         ),
         (EPOCHS, [dict(type='MultiStepLR', milestones=[3, 8, 11])], [], '0.milestones: 8, 11'),
         (EPOCHS, [dict(type='StepLR', step_size=5)], [], '0.step_size: 5'),
