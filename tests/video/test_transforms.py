@@ -156,6 +156,28 @@ def test_affine_maps_by_its_matrix(monkeypatch):
     matrix = ClipRandomAffine(90, (0.5, 2), 45, 0.1)._draw(31, 41)
     np.testing.assert_allclose(matrix[:, :2], [[0, -2], [2, 2]], atol=1e-12)  # sheared, turned, twice as large
     np.testing.assert_allclose(matrix @ [20, 15, 1], [20 + 4.1, 15 + 3.1])  # where the middle goes
+    monkeypatch.setattr(np.random, 'uniform', lambda low, high, size=(): np.full(size, low)[()])
+    matrix = ClipRandomAffine(90, (0.5, 2), 45, 0.1)._draw(31, 41)
+    np.testing.assert_allclose(matrix[:, :2], [[0, 0.5], [-0.5, 0.5]], atol=1e-12)  # the other way, half as large
+    np.testing.assert_allclose(matrix @ [20, 15, 1], [20 - 4.1, 15 - 3.1])
+
+
+@pytest.mark.parametrize(
+    ('kind', 'given', 'documented'),
+    [
+        (ClipRandomAffine, {}, dict(max_rotate=15, scale_range=(0.9, 1.1), max_shear=10, max_shift=0.1, drift=0)),
+        (ClipColorJitter, {}, dict(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.05)),
+        (ClipResize, dict(scale=(35, 24)), dict(ratio_range=(1, 1), keep_ratio=True)),
+    ],
+)
+def test_defaults_are_those_that_are_documented(kind, given, documented):
+    found = []
+    for options in (given, given | documented):
+        np.random.seed(297)  # all of what is drawn is large
+        faint = [frame // 2 + 40 for frame in clip()['frames']]  # so that nothing is cut off at 0 or 255
+        found.append(kind(**options)(clip() | dict(frames=faint)))
+    np.testing.assert_array_equal(found[0]['frames'], found[1]['frames'])
+    np.testing.assert_array_equal(found[0]['masks'], found[1]['masks'])
 
 
 def test_affine_leaves_out_what_it_does_not_know():
@@ -225,6 +247,22 @@ def test_drift_moves_the_map_evenly_from_frame_to_frame():
         assert min(travelled) < 3  # cameras that hardly move are among them
 
 
+@pytest.mark.parametrize(('length', 'shifts'), [(1, [-6]), (2, [-6, 6]), (4, [-6, -2, 2, 6])])
+def test_drift_ends_at_the_last_frame(monkeypatch, length, shifts):
+    """From the lowest to the highest shift that is drawn."""
+    drawn = []
+
+    def uniform(low, high, size=()):
+        drawn.append(high)
+        return np.full(size, low if len(drawn) <= 3 else high)[()]
+
+    monkeypatch.setattr(np.random, 'uniform', uniform)
+    mask = np.zeros((60, 60), np.uint8)
+    mask[20:31, 20:31] = 1
+    moved = ClipRandomAffine(0, (1, 1), 0, 0.1, drift=1)(dict(frames=[COLOURS[mask]] * length, masks=[mask] * length))
+    assert [np.argwhere(x == 1).mean(0).tolist() for x in moved['masks']] == [[25 + x, 25 + x] for x in shifts]
+
+
 @pytest.fixture
 def paste(monkeypatch):
     """``paste(clips, **options)`` returns a transform that pastes from them."""
@@ -267,11 +305,26 @@ def test_pasted_objects_share_no_id_with_one_that_comes_later(paste):
     assert later[1].any()
 
 
+def test_objects_of_the_first_frame_are_pasted_with_the_lowest_free_ids(paste):
+    before, other = clip(), clip(seed=1)
+    for mask in before['masks']:
+        mask[mask == 1] = 0
+    other['masks'][0][other['masks'][0] == 2] = 0  # it comes later
+    kept = [mask.copy() for mask in before['masks']]
+    table = np.zeros(256, np.uint8)
+    table[[1, 3]] = 1, 4
+    for mask, here, new in zip(paste([other], prob=1)(before)['masks'], kept, other['masks'], strict=True):
+        np.testing.assert_array_equal(mask, np.where(table[new], table[new], here))
+    assert (other['masks'][1] == 2).any()
+
+
 def test_objects_are_pasted_as_often_as_asked(paste):
     np.random.seed(0)
     transform = paste([clip(seed=1)], prob=0.3)
     pasted = [len(object_ids(transform(clip())['masks'][0])) > 3 for _ in range(200)]
     assert 40 < sum(pasted) < 80
+    half = paste([clip(seed=1)])
+    assert 20 < sum(len(object_ids(half(clip())['masks'][0])) > 3 for _ in range(60)) < 40
     assert not any(len(object_ids(paste([clip(seed=1)], prob=0)(clip())['masks'][0])) > 3 for _ in range(9))
 
 
