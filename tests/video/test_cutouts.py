@@ -185,15 +185,17 @@ def test_frames_keep_their_times(follow, root, tmp_path):
     assert np.cumsum(seconds[:-1]) == pytest.approx(np.array(ticks[1:]) / 1000, abs=0.006)
 
 
-@pytest.mark.parametrize(('step', 'warns'), [(0.04, False), (0.1, True)])
+@pytest.mark.parametrize(('step', 'warns'), [(0.04, False), (0.065, False), (0.075, True)])
 def test_without_pyav_the_overlay_says_that_times_are_lost(tmp_path, monkeypatch, step, warns):
     monkeypatch.setattr(video_writers, 'has_pyav', lambda: False)
     said = []
     monkeypatch.setattr(video_writers, 'print_log', lambda text, logger, level: said.append((text, level)))
-    with open_writer(tmp_path / 'overlay.mp4', SIZE, 25) as writer:
+    height, width = SIZE[0] + 1, SIZE[1] + 1  # odd sides are made even
+    with open_writer(tmp_path / 'overlay.mp4', (height, width), 25) as writer:
         for time in (0, step, 2 * step):
-            writer.write(np.zeros((*SIZE, 3), np.uint8), time)
-    assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == 3
+            writer.write(np.zeros((height, width, 3), np.uint8), time)
+    frames = video_frames(tmp_path / 'overlay.mp4')[0]
+    assert [frame.shape for frame in frames] == [(height + height % 2, width + width % 2, 3)] * 3
     assert [level for _, level in said] == [logging.WARNING] * warns
     assert all('mmattn[cutouts]' in text for text, _ in said)
 

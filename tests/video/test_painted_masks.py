@@ -87,6 +87,12 @@ def test_colours_are_ids_in_their_order(tmp_path, image, colours):
     np.testing.assert_array_equal(swapped, np.array([0, 2, 1])[found])
 
 
+@pytest.mark.parametrize(('names', 'said'), [('red ff0000', 'red, ff0000'), ('red none', "'none'")])
+def test_colours_that_are_repeated_or_unknown(names, said):
+    with pytest.raises(ValueError, match=f'^colours .*{said}'):
+        parse_colours(names.split())
+
+
 @pytest.fixture
 def clip(tmp_path):
     """A clip of one frame, in the layout of a data set."""
@@ -94,6 +100,12 @@ def clip(tmp_path):
     path.parent.mkdir(parents=True)
     Image.new('RGB', SIZE[::-1]).save(path)
     return FrameFolder(path.parent)
+
+
+def test_a_folder_without_masks(tmp_path, clip):
+    (tmp_path / 'none').mkdir()
+    with pytest.raises(ValueError, match=f'^masks: .*{tmp_path}/none'):
+        given_masks.find_masks(clip, tmp_path / 'none')
 
 
 @pytest.fixture
@@ -123,8 +135,10 @@ def read(tmp_path, clip, warned):
         (NOISE, dict(single_object=True), 'photograph'),
         (with_alpha(NOISE, np.full(SIZE, 255, np.uint8)), dict(single_object=True), 'photograph'),
         (paint(255 * BOTH, (255, 0, 0)), dict(colours=['blue']), 'ff0000'),
-        (0 * NOISE, dict(single_object=True), 'shows no object'),
-        (0 * NOISE, dict(colours=['blue']), 'shows no object'),
+        (0 * NOISE, dict(single_object=True), 'shows no object$'),
+        (0 * NOISE, dict(colours=['blue']), 'shows no object$'),
+        (0 * DISK, {}, 'shows no object$'),
+        (255 * DISK, {}, 'shows no object; 255 is void.*single_object=True'),
         (paint(255 * DISK, (255, 0, 0)), dict(single_object=True, name='m.jpg'), 'JPEG'),
         (paint(255 * DISK, (255, 0, 0)), dict(colours=['red'], name='m.jpg'), 'JPEG'),
     ],
@@ -218,8 +232,11 @@ def test_values_that_are_no_ids(tmp_path, clip, warned, mask, kind, said):
 
 
 def test_pixels_of_an_area_are_those_whose_neighbours_have_its_colour(tmp_path):
-    """Of 6×5 pixels, 4×3 are not on the edge."""
+    """Of 6×5 pixels, 4×3 are not on the edge, and of 5×4, 3×2."""
     image = Image.new('RGB', (20, 14))
     image.paste('red', (4, 5, 10, 10))
+    image.paste('#123456', (12, 5, 17, 9))
     image.save(tmp_path / 'a.png')
-    assert describe_colours(tmp_path / 'a.png') == 'ff0000 (12 pixels)'
+    assert describe_colours(tmp_path / 'a.png') == 'ff0000 (12 pixels), 123456 (6 pixels)'
+    Image.new('L', (5, 4), 7).save(tmp_path / 'a.png')
+    assert describe_colours(tmp_path / 'a.png') == ''
