@@ -54,8 +54,6 @@ def load_backbone(backbone: nn.Module, cfg: Mapping, source: str | Path | None =
 
 def _read(address: str) -> dict[str, torch.Tensor]:
     is_url = urlparse(address).scheme in ('http', 'https')
-    if '://' not in address and not Path(address).is_file():
-        raise FileNotFoundError(f'no such file of weights: {address}')
     try:
         checkpoint = read_checkpoint(address)
     except URLError as error:
