@@ -107,6 +107,18 @@ def test_a_sheet_shows_what_the_models_wrote(inferencers, folder, truth, sheets,
             assert alone.read_bytes() == (tmp_path / 'out' / name / 'pred' / alone.name).read_bytes()
 
 
+def test_a_sheet_has_eight_images_by_default(inferencers, sheets, tmp_path):
+    (tmp_path / 'images').mkdir()
+    for i in range(9):
+        Image.fromarray(blocks(16, 24, seed=i)).save(tmp_path / f'images/{i}.png')
+    paths = [
+        compare_segmentations(dict(net=inferencers['U-Net']), tmp_path / 'images', tmp_path / name, **options)
+        for name, options in (('a', {}), ('b', dict(batch_size=1, opacity=0.5, max_images=8)))
+    ]
+    assert [len(rows) for rows, *_ in sheets] == [8, 8]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
 def test_what_does_not_fit_is_an_error_before_a_model_runs(inferencers, folder, truth, tmp_path, monkeypatch):  # noqa: F811
     def fail(*args):
         raise AssertionError('a model ran')

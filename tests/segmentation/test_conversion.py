@@ -123,16 +123,16 @@ def test_a_crop_has_a_side(crop):
 
 @pytest.mark.parametrize('suffix', ['.png', '.npy'])
 def test_pieces_are_the_image_and_its_labels(tmp_path, suffix, capsys):
-    """Of 5×9 pixels at crops of 2: pieces of 4×4 that end at the edges, below the folder of their image."""
-    pixels, labels = np.arange(5 * 9 * 3).reshape(5, 9, 3).astype(np.uint8), np.arange(45, dtype=np.uint8).reshape(5, 9)
+    """Of 9×9 pixels at crops of 2: pieces of 4×4 that end at the edges, below the folder of their image."""
+    pixels, labels = np.arange(9 * 9 * 3).reshape(9, 9, 3).astype(np.uint8), np.arange(81, dtype=np.uint8).reshape(9, 9)
     for kind in ('img_dir', 'ann_dir'):
         (tmp_path / kind / 'train/sub').mkdir(parents=True)
     image = tmp_path / f'img_dir/train/sub/a{suffix}'
     Image.fromarray(pixels).save(image) if suffix == '.png' else np.save(image, pixels)
-    save_labels(tmp_path / 'ann_dir/train/sub/a.png', labels, [[i, i, 0] for i in range(45)])
+    save_labels(tmp_path / 'ann_dir/train/sub/a.png', labels, [[i, i, 0] for i in range(81)])
     cut_images(tmp_path, 2)
-    assert '1 training images are cut into 6 pieces of at most 4×4' in capsys.readouterr().out
-    corners = {f'sub/a_{y}_{x}': (y, x) for y in (0, 1) for x in (0, 4, 5)}
+    assert '1 training images are cut into 9 pieces of at most 4×4' in capsys.readouterr().out
+    corners = {f'sub/a_{y}_{x}': (y, x) for y in (0, 4, 5) for x in (0, 4, 5)}
     for kind in ('img_dir', 'ann_dir'):
         assert [path.name for path in (tmp_path / kind).iterdir()] == ['train']
         files = [path for path in (tmp_path / kind / 'train').rglob('*') if path.is_file()]
