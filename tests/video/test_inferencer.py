@@ -133,6 +133,19 @@ def test_a_later_mask_corrects_and_with_nearest_and_all_also_earlier_frames(
     assert any((ids == 9).any() for ids in found[:LATE]) == early
 
 
+def test_defaults_are_those_that_are_documented(loaded, tmp_path):
+    clips.clip(tmp_path, '', [squares(p, 1, 5) for p in range(2)], masked=(0,))
+    documented = dict(max_frames=16, overlay=True, opacity=0.5, single_object=False, references='last')
+    for name, options in (('a', {}), ('b', documented)):
+        path, _ = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / name, **options)
+    a, b = tmp_path / 'a', tmp_path / 'b'
+    assert contents(a) == contents(b)
+    assert (a / 'run.json').read_bytes() == (b / 'run.json').read_bytes()
+    frame, image = video_frames(a / 'overlay.mp4')[0][0].astype(int), read_frame(tmp_path / 'JPEGImages/00000.jpg')
+    half, whole = (abs(frame - draw_overlay(image, read_mask(path), opacity)).mean() for opacity in (0.5, 1))
+    assert half < whole
+
+
 def test_a_video_file_is_the_folder_of_its_frames(loaded, folder, masks, tmp_path):
     video = write_video(tmp_path / 'clip.mp4', [read_frame(path) for path in sorted(folder.iterdir())])
     frames, _ = video_frames(video)
