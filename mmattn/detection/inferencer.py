@@ -68,6 +68,7 @@ class DetectionInferencer(DetInferencer):
         check_model(cfg, BaseDetector, 'a detector')
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
+        self._digest = weights_digest(self.model)  # before norms are folded
         prepare_for_inference(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
 
@@ -110,15 +111,13 @@ class DetectionInferencer(DetInferencer):
         check_writable(vis_dir)
         paths = list_images(inputs)
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], vis_dir)
-        settings: dict[str, Any] = {}
-        if progress_file is not None:  # a digest of the weights takes time
-            settings = dict(
-                model=self.cfg.model.to_dict(),
-                weights=weights_digest(self.model),
-                meta=self.model.dataset_meta,
-                pipeline=self.cfg.test_dataloader.dataset.pipeline,
-                score_threshold=score_threshold,
-            )
+        settings = dict(
+            model=self.cfg.model.to_dict(),
+            weights=self._digest,
+            meta=self.model.dataset_meta,
+            pipeline=self.cfg.test_dataloader.dataset.pipeline,
+            score_threshold=score_threshold,
+        )
         written, faults = [], []
         with ResumableFiles(progress_file, settings, resume) as run:
             for path in track(paths, 'Inference', disable=not self.show_progress):

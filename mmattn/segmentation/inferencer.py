@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
@@ -98,6 +97,7 @@ class SegmentationInferencer(MMSegInferencer):
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
+        self._digest = weights_digest(self.model)  # before norms are folded
         prepare_for_inference(self.model)
         self._amp = amp
         self._precision = inference_precision(device, amp=amp)
@@ -174,21 +174,19 @@ class SegmentationInferencer(MMSegInferencer):
         files = ResultFiles(out_dir, meta, self.read_image, opacity, **kinds)
         paths = self.list_inputs(inputs)
         files.check(paths)
-        settings: dict[str, Any] = {}
-        if progress_file is not None:  # a digest of the weights takes time
-            settings = dict(
-                model=self.cfg.model.to_dict(),
-                weights=weights_digest(self.model),
-                amp=self._amp,
-                meta=meta,
-                pipeline=self.cfg.test_dataloader.dataset.pipeline,
-                scale=scale,
-                opacity=opacity,
-                probabilities=probabilities,
-                tile=windows and windows[0],
-                stride=windows and windows[1],
-                legend=legend,
-            )
+        settings = dict(
+            model=self.cfg.model.to_dict(),
+            weights=self._digest,
+            amp=self._amp,
+            meta=meta,
+            pipeline=self.cfg.test_dataloader.dataset.pipeline,
+            scale=scale,
+            opacity=opacity,
+            probabilities=probabilities,
+            tile=windows and windows[0],
+            stride=windows and windows[1],
+            legend=legend,
+        )
         faults: dict[str, str] = {}
         with ResumableFiles(progress_file, settings, resume) as run:
             rest = [path for path in paths if not run.is_finished(path, files.of(path))]

@@ -309,6 +309,31 @@ def test_a_pipeline_that_pads_leaves_the_windows_of_the_config_to_the_model(chec
         inferencer(images, tmp_path / 'out', tile=32)
 
 
+def test_defaults_are_those_that_are_documented(inferencer, tmp_path):
+    Image.fromarray(blocks(40, 56)).save(tmp_path / 'a.png')
+    files = dict(probabilities=False, coco=False, geojson=False, legend=False)
+    for name, options in (('a', {}), ('b', dict(files, batch_size=1, opacity=0.5))):
+        inferencer(tmp_path / 'a.png', tmp_path / name, **options)
+    a, b = ({path.parent.name: path.read_bytes() for path in (tmp_path / name).glob('*/*')} for name in ('a', 'b'))
+    assert a == b
+    assert {*a} == {path.name for path in (tmp_path / 'a').iterdir()} == {'pred', 'vis'}
+
+
+def test_a_run_with_other_tiles_is_another_run(inferencer, tmp_path):
+    Image.fromarray(blocks(40, 56)).save(tmp_path / 'a.png')
+
+    def run(**options):
+        return inferencer(tmp_path / 'a.png', tmp_path / 'out', progress_file=tmp_path / 'part', **options)
+
+    (path,) = run(tile=32, stride=16)
+    before = path.stat()
+    assert run(tile=32, stride=16) == [path]
+    assert path.stat() == before
+    for options, named in ((dict(tile=24, stride=16), 'tile'), (dict(tile=32, stride=24), 'stride'), ({}, 'tile, st')):
+        with pytest.raises(ValueError, match=f'part is of another run, which differs in {named}'):
+            run(**options)
+
+
 def test_windows_with_gaps_are_an_error(model):
     with pytest.raises(ValueError, match=r'stride.*\(4, 4\).*\(4, 6\)'):
         next(join_tiles(None, torch.zeros(3, 20, 20), 1, torch.device('cpu'), (4, 4), (4, 6)))
