@@ -259,6 +259,8 @@ def test_predictions_are_written_for_the_server(tmp_path):
         assert archive.read('Annotations/a/00005.png') == (out / 'a/00005.png').read_bytes()
     assert score(data_samples, **options) != {}  # what is there is replaced, and scored
     assert len(table_of(out / 'results.csv')) == 1 + 1 + 2 + 3
+    score(data_samples, output_dir=str(tmp_path / 'other'))
+    assert sorted(path.name for path in (tmp_path / 'other').iterdir()) == ['a', 'b', 'results.csv']  # no archive
 
 
 @pytest.fixture(scope='session')
