@@ -262,6 +262,14 @@ def test_gaps_may_be_allowed_and_steps_be_of_any_size(tmp_path):
     assert len(VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True)) == 2
 
 
+def test_clips_of_youtube_vos_may_have_gaps(tmp_path):
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 2)}), dict(a=5), masked=(2,))
+    (tmp_path / 'JPEGImages/a/00005.jpg').unlink()
+    assert YouTubeVOSDataset(data_root=str(tmp_path)).get_data_info(0)['frame_numbers'] == [0, 10, 15, 20]
+    with pytest.raises(ValueError, match=r'00010\.jpg: follows 00000\.jpg'):
+        YouTubeVOSDataset(data_root=str(tmp_path), allow_gaps=False)
+
+
 def positions(item):
     """Which frames of :func:`clips.clip` an item's inputs show."""
     return ((item['inputs'][:, 2, 0, 0].float() - 10) / 9).round().int().tolist()

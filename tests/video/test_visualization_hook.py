@@ -77,3 +77,20 @@ def test_windows_are_shown_as_long_as_asked(runner, sample, monkeypatch):
     hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=5, show=True, wait_time=0.5))
     hook.after_test_iter(runner, 0, {}, [sample])
     assert shown == [('a_00000', 0.5), ('a_00005', 0.5)]
+
+
+def test_nothing_is_drawn_by_default_and_every_tenth_frame_if_asked(runner, tmp_path, monkeypatch):
+    """A window opens only if it is asked for, too, and then for two seconds."""
+    masks = [squares(p % 5, 1) for p in range(11)]
+    clips.clip(tmp_path, 'a', masks, masked=(0,))
+    sample, shown = packed(tmp_path), []
+    sample.pred_masks = PixelData(data=torch.from_numpy(np.stack(masks)))
+    monkeypatch.setattr(runner.visualizer, 'show', lambda picture, *args: shown.append(args))
+    for options, drawn, windows in (
+        ({}, [], []),
+        (dict(draw=True), ['a_00000_0.png', 'a_00010_0.png'], []),
+        (dict(draw=True, show=True), ['a_00000_0.png', 'a_00010_0.png'], [('a_00000', 2.0), ('a_00010', 2.0)]),
+    ):
+        HOOKS.build(dict(type='mmattn.VOSVisualizationHook', **options)).after_test_iter(runner, 0, {}, [sample])
+        assert list(pictures(tmp_path / 'shown')) == drawn
+        assert shown == windows
