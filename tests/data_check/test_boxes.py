@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shutil
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from zlib import crc32
@@ -329,6 +330,16 @@ def test_an_image_that_is_read_twice_is_a_warning(check, tmp_path, split):
             content['annotations'].append(dict(content['annotations'][0], id=99, image_id=9))
     (message,) = check(data_set, *([data_set] if split else []))
     assert ('are training images' if split else 'lists 1 images more than once') in message
+
+
+def test_a_copy_of_a_training_image_may_not_be_validated(check, tmp_path):
+    train, val = coco(tmp_path / 'a'), coco(tmp_path / 'b')
+    shutil.copy(tmp_path / 'a/JPEGImages/0.jpg', tmp_path / 'b/JPEGImages/1.jpg')
+    with pytest.raises(
+        ValueError, match=r'b/JPEGImages/1\.jpg: has the bytes of the training image .*a/JPEGImages/0\.jpg'
+    ):
+        check(train, val)
+    check(train, val, allow_copies=True)
 
 
 @pytest.mark.parametrize(
