@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.annotations import coco, cvat, label_studio, labelme, yolo
+from mmattn.annotations import coco, cvat, label_studio, labelme, voc, yolo
 
 WIDTH, HEIGHT = 40, 20
 BOX = dict(bbox=[10, 5, 20, 8])
@@ -40,6 +40,7 @@ def test_coco():
         dict(category_id=9, segmentation=triangle, **BOX),
         dict(category_id=2, segmentation=[[0, 0, 6, 0]], iscrowd=1, **BOX),  # no area: the box stays
         dict(category_id=2, segmentation=lengths, iscrowd=1),
+        dict(category_id=9, bbox=[10, 5, 0.5, 1]),  # less than a pixel
         dict(category_id=9, bbox=[10, 5, 0, 8]),
         dict(category_id=2, bbox=[10, 5, 20, 0]),
         dict(category_id=2),
@@ -57,6 +58,7 @@ def test_coco():
         ('roof', False, None),
         ('tree', True, (10, 5, 30, 13)),
         ('tree', True, None),
+        ('roof', False, (10, 5, 10.5, 6)),
     ]
     np.testing.assert_array_equal(first.shapes[0].polygons, [[(0, 0), (6, 0), (6, 7)]])
     assert first.shapes[2].run_lengths == lengths
@@ -98,14 +100,15 @@ def test_cvat():
             '<ellipse label="turned" cx="20" cy="10" rx="8" ry="3" rotation="90" z_order="1"/>',
             '<mask label="mask" left="4" top="1" width="3" height="2" rle="1,3,2" z_order="4"/>',
             '<polygon label="tent" points="1,2;3,4;5,6" z_order="5"/>',
+            '<polygon label="deeper" points="1,2;3,4;5,6"/>',  # 0
         ),
         'here.xml',
     )
     assert (first.name, first.size, first.split, first.source) == ('a.png', (WIDTH, HEIGHT), 'val', 'here.xml')
     assert first.skipped == ['dot', 'thin']
     assert (second.name, second.size, second.split, second.shapes) == ('b.png', None, '', [])
-    round_, turned, upright_box, box, mask, tent = first.shapes
-    assert [shape.label for shape in first.shapes] == ['round', 'turned', 'box', 'box', 'mask', 'tent']
+    _, round_, turned, upright_box, box, mask, tent = first.shapes
+    assert [shape.label for shape in first.shapes] == ['deeper', 'round', 'turned', 'box', 'box', 'mask', 'tent']
     assert is_ellipse(round_, 20, 10, 8, 3)
     assert is_ellipse(turned, 20, 10, 3, 8)
     np.testing.assert_allclose(upright_box.polygons[0], [(23, -2), (23, 18), (17, 18), (17, -2)])  # clockwise
@@ -120,6 +123,19 @@ def test_cvat():
 def test_cvat_of_run_lengths_that_do_not_fit(lengths):
     with pytest.raises(ValueError, match=r'mask .*3×2'):
         cvat.pictures(cvat_file(f'<mask label="mask" left="4" top="1" width="3" height="2" rle="{lengths}"/>'), '')
+
+
+@pytest.mark.parametrize(('width', 'height'), [(21, 20), (20, 21), (0, 20), (20, 0)])
+def test_cvat_masks_require_an_image_that_can_be_drawn(monkeypatch, width, height):
+    """Of at most 400 pixels here."""
+    monkeypatch.setattr(cvat, 'MAX_PIXELS', 400)
+    mask = '<mask label="roof" left="0" top="0" width="2" height="1" rle="0,2"/>'
+    image = f'<annotations><image name="a.png" width="{width}" height="{height}">{mask}</image></annotations>'
+    with pytest.raises(ValueError, match=r'roof .*2×1'):
+        cvat.pictures(ElementTree.fromstring(image), '')
+    largest = image.replace(f'"{width}" height="{height}"', '"20" height="20"')
+    (picture,) = cvat.pictures(ElementTree.fromstring(largest), '')
+    assert picture.shapes[0].mask((20, 20)).sum() == 2
 
 
 def test_cvat_for_video_is_refused():
@@ -207,7 +223,7 @@ def test_label_studio_brushes():
     """Three pixels by two: three not painted, one of single words, two painted; 24 numbers of 8 bits."""
     header = [(24, 32), (7, 5), (2, 4), (6, 4), (7, 4), (15, 4)]  # all numbers fill whole bytes
     runs = [(1, 1), (1, 2), (11, 7), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 3, 255))]
-    runs += [(1, 1), (2, 2), (7, 8), (9, 8)]
+    runs += [(1, 1), (2, 2), (7, 8), (1, 8)]  # 1: painted, as any number above 0
     brush = dict(region('brushlabels', 'area', rle=bits(*header, *runs)), original_width=3, original_height=2)
     (picture,) = label_studio.pictures([task([brush])], '')
     np.testing.assert_array_equal(picture.shapes[0].mask((3, 2)), [[0, 0, 0], [1, 1, 1]])
@@ -273,6 +289,42 @@ def test_labelme_masks_require_the_size_of_the_image(side):
             labelme.pictures(labelme_file(mask, **{side: size}), '')
 
 
+# Pascal VOC.
+
+
+def voc_file(*objects, size='<width>40.0</width><height>20</height>'):
+    inside = f'<filename>a.png</filename><size>{size}</size>{"".join(objects)}'
+    return ElementTree.fromstring(f'<annotation>{inside}</annotation>')
+
+
+def voc_object(name, left, top, right, bottom):
+    box = f'<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>'
+    return f'<object><name> {name} </name><bndbox>{box}</bndbox></object>'
+
+
+def test_voc():
+    content = voc_file(voc_object('roof', 10, 5, 30.5, 13), voc_object('tree', 0, 0, 1, 1))
+    (picture,) = voc.pictures(content, 'here.xml')
+    assert (picture.name, picture.size, picture.source) == ('a.png', (WIDTH, HEIGHT), 'here.xml')
+    assert [(shape.label, shape.crowd, shape.box) for shape in picture.shapes] == [
+        ('roof', False, (10, 5, 30.5, 13)),
+        ('tree', False, (0, 0, 1, 1)),
+    ]
+
+
+@pytest.mark.parametrize(
+    'size', ['', '<width>40</width>', '<height>20</height>', '<width>40</width><height>0</height>']
+)
+def test_voc_files_may_have_no_size(size):
+    assert voc.pictures(voc_file(size=size), '')[0].size is None
+
+
+@pytest.mark.parametrize('box', [(10, 5, 10, 13), (10, 5, 30, 5), (30, 5, 10, 13), (10, 13, 30, 5)])
+def test_empty_boxes_of_voc_are_named(box):
+    with pytest.raises(ValueError, match=r'roof .*{}, {}, {}, {}$'.format(*box)):
+        voc.pictures(voc_file(voc_object('tree', 0, 0, 1, 1), voc_object('roof', *box)), '')
+
+
 # YOLO.
 
 
@@ -298,7 +350,7 @@ def test_yolo_names_have_numbers_from_0(tmp_path):
 
 def test_yolo(tmp_path):
     path = tmp_path / 'a.txt'
-    path.write_text('1 0.5 0.25 0.5 0.1\n\n0 0.5 0.25 0.5 0.1 0.9\n1.0 0 0 1 0 1 0.5\n0 1.5 -0.5 1 1\n')
+    path.write_text('1 0.5 0.25 0.5 0.1\n\n0 0.5 0.25 0.5 0.1 97\n1.0 0 0 1 0 1 0.5\n0 1.5 -0.5 1 1\n')
     box, sure, outline, _ = yolo.shapes(path, ['roof', 'tree'], (WIDTH, HEIGHT))
     assert (box.label, sure.label, outline.label) == ('tree', 'roof', 'tree')
     assert box.box == sure.box == (10, 4, 30, 6)

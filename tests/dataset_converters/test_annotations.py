@@ -15,8 +15,8 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmattn.annotations import label_studio, read, voc, yolo
-from mmattn.annotations.layout import groups
-from mmattn.annotations.shapes import Shape, run_lengths
+from mmattn.annotations.layout import groups, parted_groups
+from mmattn.annotations.shapes import Picture, Shape, run_lengths
 from mmattn.utils.faults import FaultsError
 
 from ..requirements import requires
@@ -250,7 +250,7 @@ def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
     assert {*caught.value.by_path} == {str(folder / 'labels/b.txt')}
 
 
-@pytest.mark.parametrize('orientation', [1, 3, 6, 8])
+@pytest.mark.parametrize('orientation', range(1, 9))
 def test_a_tiff_is_as_large_as_it_is_shown(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -349,6 +349,21 @@ def test_groups_are_clips_or_single_images():
     assert len({*groups(photographs).values()}) == 9
     altered = [Path(f'IMG_{i:04}_jpg.rf.{h * 8}.jpg') for i in range(9) for h in 'ab']
     assert len({*groups(altered).values()}) == 9
+
+
+@pytest.mark.parametrize(('first', 'together'), [(3, True), (4, False)])
+def test_a_group_has_at_most_half_of_the_images(first, together):
+    """Of those of four groups, of which three have one image."""
+    frames = [Path(f'a_{i}.png') for i in range(first)] + [Path(f'{clip}_0.png') for clip in 'bcd']
+    assert len({*groups(frames).values()}) == (4 if together else first + 3)
+
+
+def test_clips_are_parted_by_their_frames_and_not_by_frames_of_one_name():
+    """The folders are clips, but for those that are named after splits."""
+    splits = {f'train/{clip}/f_{i}.png': 'train' for clip in 'abcd' for i in range(3)}
+    splits |= {'val/b/f_3.png': 'val', 'val/c/f_0.png': 'val'}
+    pictures = {Path(name): Picture(name, [], '', split=split) for name, split in splits.items()}
+    assert parted_groups(pictures) == ['b/f']
 
 
 def roboflow(folder, form, splits, copies=1):
