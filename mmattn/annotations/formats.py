@@ -88,6 +88,7 @@ def read(folder: Path, images: Path | None = None) -> Export:
     faults = Faults()
     by_format = _recognised(files, faults)
     listed = [path for path in files if path.name in yolo.NAMES]
+    name = ''
     pictures: list[Picture] = []
     classes: list[str] = []
     if listed and not by_format:
@@ -104,9 +105,8 @@ def read(folder: Path, images: Path | None = None) -> Export:
         raise FaultsError(folder, f'annotations of several formats ({kinds}); give the folder or the file of one')
     else:
         faults.add(folder, 'no annotations of labelme, CVAT, Label Studio, Roboflow, COCO, YOLO or Pascal VOC in it')
-        faults.check()
     found = index.assign(pictures, faults)
-    _set_splits(found, splits_of_lists(files), (folder, index.folder), faults)
+    _set_splits(found, splits_of_lists(files, faults), (folder, index.folder), faults)
     if not faults and not any(picture.shapes for picture in pictures):
         faults.add(folder, f'{name}, {len(pictures)} images, but no shape with an area or a box')
     faults.check()

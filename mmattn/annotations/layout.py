@@ -135,16 +135,19 @@ def split_named(text: str) -> str:
     return named.pop() if len(named) == 1 else ''
 
 
-def splits_of_lists(files: Iterable[Path]) -> dict[str, str]:
+def splits_of_lists(files: Iterable[Path], faults: Faults) -> dict[str, str]:
     """Read lists of images, one per line: Pascal VOC's ``ImageSets/Main/val.txt``, and ``val.txt`` of CVAT's YOLO.
 
     Their paths begin in other folders than the images, so that the keys are all ends of the paths, without suffix. An
-    end that two splits have says nothing.
+    end that two splits have says nothing. A file that is no text is added to ``faults``.
     """
     splits: dict[str, str] = {}
     for path in files:
         if path.suffix == '.txt' and path.stem in SPLITS and 'labels' not in path.parts:
-            for line in path.read_text(encoding='utf-8-sig').splitlines():
+            lines: list[str] = []
+            with faults.catch(path), reading(path, 'not a list of images'):
+                lines = path.read_text(encoding='utf-8-sig').splitlines()
+            for line in lines:
                 for end in ends(PurePosixPath(line.strip())):
                     splits[end] = SPLITS[path.stem] if splits.get(end, SPLITS[path.stem]) == SPLITS[path.stem] else ''
     return splits

@@ -220,6 +220,18 @@ def test_an_export_without_a_shape_is_a_fault_unless_it_has_others(tmp_path):
     assert 'no shape' not in str(caught.value)
 
 
+@pytest.mark.parametrize('annotated', [True, False])
+def test_a_list_of_images_that_is_no_text_is_a_fault_beside_the_others(tmp_path, annotated):
+    """Such as one of an old editor, whose names have umlauts."""
+    if annotated:
+        labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
+        noise(tmp_path / 'one.png')
+    (tmp_path / 'val.txt').write_bytes('öl.png\n'.encode('latin-1'))
+    with pytest.raises(FaultsError) as caught:
+        read(tmp_path)
+    assert {*caught.value.by_path} == {str(tmp_path / 'val.txt')} | ({str(tmp_path)} if not annotated else set())
+
+
 def test_annotations_of_several_formats_are_a_fault(tmp_path):
     labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
     labelme(tmp_path, 'two', [polygon('a', *SQUARE)])
