@@ -189,19 +189,21 @@ def test_the_metadata_is_that_of_the_config():
         not_described=[],
     )
     cfg.model.decode_head.update(out_channels=1, num_classes=2, threshold=0.3)
-    cfg.model.data_preprocessor = dict(type='SegDataPreProcessor')
-    cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 64), stride=(32, 32))
+    cfg.model.data_preprocessor = dict(type='SegDataPreProcessor', test_cfg=dict(size=(90, 80)))
+    cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 48), stride=(32, 16))
     cfg.test_dataloader.dataset.pipeline[1:2] = [
         dict(type='mmseg.RGB2Gray'),
         dict(type='Resize', scale_factor=0.5, interpolation='nearest'),
+        dict(type='Resize', scale=(64, 32)),
     ]
     cfg.test_dataloader.dataset.pipeline[0].color_type = 'grayscale'
     about = describe_network(cfg, segmentor(cfg))
     assert {key: about[key] for key in ('threshold', 'channel_order', 'mean', 'std', 'size_divisor', 'mode')} == dict(
         threshold=0.3, channel_order='BGR', mean=[0, 0, 0], std=[1, 1, 1], size_divisor=1, mode='slide'
     )
+    assert (about['crop_size'], about['stride']) == ([64, 48], [32, 16])
     assert about['resize'] == dict(scale=None, scale_factor=[0.5, 0.5], keep_ratio=False)
-    assert about['not_described'] == ['RGB2Gray', 'color_type', 'interpolation']
+    assert about['not_described'] == ['RGB2Gray', 'color_type', 'Resize', 'interpolation', 'padding to test_cfg.size']
 
 
 @pytest.fixture

@@ -131,6 +131,46 @@ def test_the_size_is_bounded(max_bytes):
     assert 1 < data_of(page)['columns'] < 20
 
 
+@pytest.mark.parametrize(
+    ('height', 'width', 'grid', 'shape'), [(40, 48, 1, (1, 1)), (3, 60, 4, (4, 1)), (60, 3, 4, (1, 4))]
+)
+def test_a_page_has_at_least_one_query_along_each_side(height, width, grid, shape):
+    image = np.zeros((height, width, 3), np.uint8)
+    run = layer_run(BilateralNonLocal2d(8))
+    data = data_of(attention_explorer(image, image[..., 0], CLASSES, PALETTE, [run], grid=grid))
+    assert (data['columns'], data['rows']) == shape
+
+
+class Noise(AttentionRun):
+    """Weights that cannot be compressed, of one head and one kind."""
+
+    kinds = ('content',)
+
+    def weights(self, points, kind):
+        return torch.rand(1, len(points), *self.feature.shape[-2:])
+
+
+def noisy(side):
+    return Noise('layer', 1, None, torch.zeros(1, 1, side, side))
+
+
+def test_by_default_a_page_has_24_queries_along_the_longer_side_in_4_mib(capsys):
+    data = data_of(page_of([noisy(2)]))
+    assert (data['columns'], data['rows'], data['title']) == (24, 20, '')
+    page = page_of([noisy(200)])  # 52 KiB a query
+    assert 3.5 * 2**20 < len(page.encode()) <= 4 * 2**20
+    assert capsys.readouterr().out == ''
+
+
+def test_the_progress_of_each_page_is_shown(capsys):
+    """Of a trial page, and of the page itself."""
+    page_of([noisy(2), noisy(3)], grid=6, show_progress=True)
+    trial, page = capsys.readouterr().out.splitlines()
+    for line, queries in ((trial, '4×3'), (page, '6×5')):
+        assert line.startswith(f'{queries} queries')
+        assert '100%' in line
+
+
 def test_a_large_image_is_made_smaller():
     image = np.zeros((1500, 3000, 3), np.uint8)
     run = layer_run(BilateralNonLocal2d(8))

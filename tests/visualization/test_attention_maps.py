@@ -72,6 +72,7 @@ def test_each_run_of_a_layer_is_captured(data_root, name, runs):
         model(inputs, mode='tensor')  # no longer looked at
     assert [(entry.layer, entry.run) for entry in maps] == [(LAYERS[name], run + 1) for run in range(runs)]
     for entry in maps:
+        assert entry.extent == (1, 1)
         assert list(entry.weights) == ['content', 'position', 'bilateral']
         for weights in entry.weights.values():
             assert weights.shape == (2, 5, 6)
@@ -193,12 +194,13 @@ def colourful(picture):
     return np.ptp(picture.astype(int), axis=-1) > 20
 
 
-@pytest.mark.parametrize('threshold', [0.02, 0.6])
-def test_rows_are_queries_and_columns_are_kinds(drawn_panels, threshold):
+@pytest.mark.parametrize('options', [{}, dict(threshold=0.6)], ids=str)
+def test_rows_are_queries_and_columns_are_kinds(drawn_panels, options):
     """With the largest weight of each map, the query as a dot and in pixels, the layer and the pass."""
     weights = torch.rand(2, 2, 3, 4, generator=torch.Generator().manual_seed(0))  # of two kinds, for two queries
     maps = AttentionMaps('neck.1', 2, dict(zip(('content', 'position'), weights)), (2.0, 1.0))
-    draw_attention_maps(np.zeros((60, 80, 3), np.uint8), POINTS, maps, threshold)
+    draw_attention_maps(np.zeros((60, 80, 3), np.uint8), POINTS, maps, **options)
+    threshold = options.get('threshold', 0.02)
     rows, bar = np.reshape(drawn_panels[1:7], (2, 3)), drawn_panels[-1]  # after the title
     assert [panel.title for panel in rows[0]] == ['query', 'content', 'position']
     assert [row[0].caption for row in rows] == ['(8, 18)', '(48, 54)']

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import ImageDraw
 
 from mmattn.visualization.panels import (
     BOX_COLOURS,
@@ -100,6 +101,8 @@ def test_an_overlay_hides_what_is_below_the_threshold():
         expected = 0.35 * grey + 0.65 * coloured(shares)[at] if share > 0.3 else [grey] * 3
         np.testing.assert_allclose(drawn[at], expected, atol=0.51)
     assert tuple(coloured(shares)[1, 0]) == (204, 204, 204)
+    drawn = overlay(plain((100, 50, 0), 4, 4), np.nan_to_num(shares))[::2, ::2]  # by default, nothing is hidden
+    np.testing.assert_allclose(drawn, 0.35 * grey + 0.65 * coloured(np.nan_to_num(shares)), atol=0.51)
 
 
 def test_ticks_of_the_colours():
@@ -107,6 +110,9 @@ def test_ticks_of_the_colours():
     assert {row: label for row, label in enumerate(bar.rows) if label} == {0: 'b', 75: 'a'}
     np.testing.assert_array_equal(bar.picture[75, 5], coloured(np.array([0.25]))[0])
     assert bar.side == 'weights'
+    bar = colour_bar('weights')
+    ticks = {row: label for row, label in enumerate(bar.rows) if label}
+    assert ticks == {100: '0', 80: '0.2', 60: '0.4', 40: '0.6', 20: '0.8', 0: '1'}
 
 
 @pytest.mark.parametrize('filled', [True, False])
@@ -129,6 +135,23 @@ def test_boxes_have_their_colours_and_the_first_is_on_top():
     dashed = draw_boxes(plain((128, 128, 128), 500, 300), boxes[:1], (500, 300), ['yellow'], dashed=True)
     side = (dashed[100, 50:150] == (255, 255, 0)).all(-1)
     assert 0.3 < side.mean() < 0.7
+
+
+def test_boxes_have_numbers_from_1_beside_them(monkeypatch):
+    written, write = {}, ImageDraw.ImageDraw.text
+    monkeypatch.setattr(
+        ImageDraw.ImageDraw,
+        'text',
+        lambda self, place, number, *more: written.update({number: place}) or write(self, place, number, *more),
+    )
+    boxes = [(50, 100, 150, 200), (300, 40, 400, 90)]
+    draw_boxes(plain(BLUE, 500, 300), boxes, (500, 300))
+    assert sorted(written) == ['1', '2']
+    for (left, top, *_), place in zip(boxes, (written['1'], written['2'])):
+        np.testing.assert_allclose(place, (left + 10, top - 13), atol=3)  # the middle of a square of 19 pixels
+    written.clear()
+    draw_boxes(plain(BLUE, 500, 300), boxes, (500, 300), dashed=True)
+    assert not written
 
 
 def test_numbers_of_equal_boxes_do_not_cover_each_other():
@@ -201,3 +224,4 @@ def test_line_breaks_of_every_kind_and_small_pictures():
 def test_a_strip_of_an_image_is_drawn_shorter():
     assert resized(plain(RED, 1, 900), 20).shape == (160, 20, 3)
     assert resized(plain(RED, 40, 100), 20).shape == (50, 20, 3)
+    assert resized(plain(RED, 900, 1), 20).shape == (1, 20, 3)
