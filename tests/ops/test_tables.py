@@ -60,6 +60,27 @@ def test_tables_do_not_outgrow_their_memory(monkeypatch):
     assert kept(positions, x, 100) is not kept(positions, x, 100)  # 800 bytes
 
 
+def blank(length, device):
+    return torch.empty(length, dtype=torch.uint8, device=device)
+
+
+def test_the_oldest_tables_go_first():
+    """At most 512, of 4 MiB each, and of 32 MiB together."""
+    x = torch.ones(2)
+    for length in range(514):
+        kept(positions, x, length)
+    assert [arguments for _, _, arguments in tables._kept] == [(length,) for length in range(2, 514)]
+    tables._kept.clear()
+    kept(blank, x, 2**22 + 1)
+    assert not tables._kept
+    lengths = [2**22 - number for number in range(8)] + [28]
+    for length in lengths:
+        kept(blank, x, length)
+    assert [arguments for _, _, arguments in tables._kept] == [(length,) for length in lengths]
+    kept(blank, x, 1)
+    assert [arguments for _, _, arguments in tables._kept] == [(length,) for length in [*lengths[1:], 1]]
+
+
 def test_a_table_of_inference_serves_a_training():
     vectors = torch.randn(9, requires_grad=True)
     with torch.inference_mode():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mmattn.ops import dispatch, testing
+from mmattn.ops.operator_calls import make, operator
 
 
 def test_errors_are_in_units_of_their_tolerance():
@@ -20,6 +21,46 @@ def test_differences_are_relative_to_the_norm_or_to_a_hundredth_of_the_largest()
     expected = dict(large=torch.tensor([30.0, 40.0]), small=torch.tensor([0.0, 0.25]), nan=torch.ones(1))
     actual = dict(large=torch.tensor([30.0, 45.0]), small=torch.tensor([0.0, 0.5]), nan=torch.full((1,), math.nan))
     assert testing.differences(actual, expected) == dict(large=0.1, small=0.5, nan=math.inf)
+
+
+def test_inputs_and_gradients_are_moved_up_or_down():
+    """Each by its own sign, which the seed draws; by default, not at all."""
+    x = torch.ones(40, dtype=torch.float64)
+
+    def run(**options):
+        found = testing.evaluate(lambda value: 3 * value, dict(value=x), **options)
+        return found['output'] / 3, found['d_value'] / 3 / testing.cotangent(x)
+
+    assert all(torch.equal(y[y.isfinite()], x[y.isfinite()]) for y in run())
+    moves = []
+    for seed in range(2):
+        for y in run(shift=0.25, seed=seed):
+            y = y[y.isfinite()]
+            assert {*y.tolist()} == {0.75, 1.25}
+            moves.append(y)
+    assert not any(torch.equal(a, b) for i, a in enumerate(moves) for b in moves[:i] if len(a) == len(b))
+    again = run(shift=0.25)
+    assert torch.equal(again[0], moves[0])
+
+
+@pytest.mark.parametrize(('dtype', 'roundings'), [(torch.float32, 64), (torch.bfloat16, 2)])
+@pytest.mark.parametrize(('size', 'seeds'), [((2, 3), 4), ((25, 20), 1)])
+def test_a_tolerance_is_what_half_a_unit_in_the_last_place_changes_and_one_rounding(dtype, roundings, size, seeds):
+    """By the largest change of a tensor, among four moves if it has few numbers."""
+    call = make('dynamic_conv', size, kernel_size=3)
+    expected, tolerances = testing.reference(call, dtype)
+    tensors = {name: x.to(dtype) for name, x in call.tensors.items()}
+    eps = torch.finfo(dtype).eps
+
+    def run(**options):
+        with dispatch.backend('reference'):
+            return testing.evaluate(operator(call.operator), tensors, torch.float64, kernel_size=3, **options)
+
+    moved = [run(shift=eps / 2, seed=seed) for seed in range(seeds)]
+    for name, x in run().items():
+        assert torch.equal(expected[name], x)
+        change = max((y[name] - x).abs().max() for y in moved)
+        torch.testing.assert_close(tolerances[name], eps * x.abs() + roundings * change)
 
 
 @pytest.mark.parametrize('has_backward', [True, False])
