@@ -153,10 +153,10 @@ class TemporalEncoding(nn.Module):
         kind (str): 'sinusoidal' (*T Sinusoidal*) or 'absolute' (*T Embedding*).
         channels (int): C, even for 'sinusoidal'.
         max_frames (int): number of learned embeddings. Higher frame numbers use the last one.
-        wavelength (float): base b of the angles n · b^(−2i/C), above 0. Defaults to 10000.
+        wavelength (float): base b of the angles n · b^(−2i/C), above 0.
     """
 
-    def __init__(self, kind: str, channels: int, max_frames: int, wavelength: float = 10000.0) -> None:
+    def __init__(self, kind: str, channels: int, max_frames: int, wavelength: float) -> None:
         super().__init__()
         check_positive('wavelength', wavelength)
         self.wavelength = wavelength

@@ -79,6 +79,74 @@ def fresh(cfg):
     return module
 
 
+# A layer, the options that it requires or that bring others into effect, and the defaults that its docstring names.
+WINDOWS = dict(window_size=31, padding='learned', smoothing='zscore')
+LOCAL = dict(kernel_size=3, num_heads=8, content=True, geometric=True, iterations=1, share=False, dilation=1, scale=1.0)
+LOCAL |= dict(norm_cfg=dict(type='BN'), factorised=False, late_fusion=False)
+OF_CLIPS = dict(num_heads=8, scale=1.0, spatial_position='relative', temporal_position='sinusoidal', max_offset=96)
+OF_CLIPS |= dict(clip_offset=None, wavelength=10000.0)
+DEFAULTS = [
+    ('BilateralNonLocal2d', dict(in_channels=16), dict(WINDOWS, reduction=2, position='bilateral', zero_init=False)),
+    ('BilateralNonLocal2d', dict(in_channels=16, position='relative'), dict(max_offset=96, zero_init=False)),
+    (
+        'BilateralNonLocal2d',
+        dict(in_channels=16, position='none'),
+        dict(mode='embedded_gaussian', use_scale=True, sub_sample=False, zeros_init=True, norm_cfg=None),
+    ),
+    (
+        'BilateralCrissCrossAttention',
+        dict(in_channels=32),
+        dict(WINDOWS, reduction=8, position='bilateral', zero_init=False),
+    ),
+    ('BilateralCrissCrossAttention', dict(in_channels=32, position='relative'), dict(max_offset=96, zero_init=False)),
+    ('LocalBilateralAttention', dict(in_channels=16), dict(LOCAL, out_channels=16, act_cfg=dict(type='ReLU'))),
+    (
+        'BAConv2d',
+        dict(in_channels=16, out_channels=8, kernel_size=3, padding=1),
+        dict(LOCAL, stride=1, groups=1, bias=True),
+    ),
+    (
+        'BAConv2d',
+        dict(in_channels=16, out_channels=8, kernel_size=1),
+        dict(stride=1, padding=0, dilation=1, groups=1, bias=True),
+    ),
+    ('DynamicConv2d', dict(in_channels=16, kernel_size=3), dict(groups=16, norm_cfg=None)),
+    (
+        'TransformerAttention2d',
+        dict(in_channels=16),
+        dict(num_heads=8, terms='1111', spatial_range=None, position_dim=8, wavelength=1000, norm_cfg=None)
+        | dict(q_stride=1, kv_stride=1),
+    ),
+    *((name, dict(embed_dims=16), OF_CLIPS) for name in ('GridAttention3d', 'DenseAttention3d')),
+    ('GridAttention3d', dict(embed_dims=16, temporal_position='absolute'), dict(max_frames=256)),
+    ('StridedAttention3d', dict(embed_dims=16), dict(OF_CLIPS, step=None, local_pattern='block')),
+    (
+        'VideoTransformerLayer',
+        dict(embed_dims=16, attention=dict(type='mmattn.GridAttention3d')),
+        dict(feedforward_channels=64, dropout=0.0, query='memory'),
+    ),
+]
+
+
+@pytest.mark.parametrize(('name', 'required', 'defaults'), DEFAULTS)
+def test_defaults_are_those_of_the_documentation(name, required, defaults):
+    """By the parameters at the start, and by outputs, of which those of clips depend on far frames."""
+    assert {*defaults} <= {*signature(getattr(layers, name)).parameters}
+    clip = 'embed_dims' in required
+    x = torch.randn((1, 3, 3, 4, 16) if clip else (2, required.get('in_channels'), 5, 6))
+    more = dict(frame_numbers=torch.tensor([[0, 90, 255]])) if clip else {}
+    more |= dict(memory=x.flip(1)) if name == 'VideoTransformerLayer' else {}
+    outs = []
+    for options in (required, defaults | required):
+        torch.manual_seed(0)
+        new = MODELS.build(dict(options, type=f'mmattn.{name}'))
+        layer = fresh(dict(options, type=f'mmattn.{name}'))
+        outs.append({**new.state_dict(), 'output': layer(x, **more)})
+    assert outs[0].keys() == outs[1].keys()
+    for key, expected in outs[1].items():
+        assert torch.equal(outs[0][key], expected), key
+
+
 def gradients(cfg, run, inputs):
     module = fresh(cfg)
     inputs = [x.clone().requires_grad_() for x in inputs]

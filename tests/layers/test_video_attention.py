@@ -266,6 +266,19 @@ def test_frames_after_the_last_embedding_have_the_last():
     assert torch.equal(layer.temporal_encoding(torch.tensor([[0, 1, 2, 3, 9]]))[0], rows[[0, 1, 2, 2, 2]])
 
 
+@pytest.mark.parametrize('options', [dict(max_offset=0), dict(max_offset=3, clip_offset=0)], ids=str)
+@pytest.mark.parametrize('kind', [GridAttention3d, StridedAttention3d])
+def test_offsets_may_all_have_one_vector(kind, options):
+    """Which is that of offset 0: the others of the table change nothing."""
+    layer = randomised(kind(C, HEADS, temporal_position='none', **options), 0.4)
+    x = literal.randn(1, *SIZE, C)
+    expected = layer(x)
+    for encoding in [module for module in layer.modules() if hasattr(module, 'tables')]:
+        for vectors in encoding.tables:
+            vectors.data[torch.arange(len(vectors)) != options['max_offset']] = 0
+    torch.testing.assert_close(layer(x), expected)
+
+
 def test_offsets_of_space_are_clipped_without_those_of_time():
     for kind in (GridAttention3d, StridedAttention3d):
         layer = kind(C, HEADS, temporal_position='relative', max_offset=9, clip_offset=(2, 3))
