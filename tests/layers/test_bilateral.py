@@ -165,6 +165,24 @@ def test_zero_init_survives_the_initialisation_of_a_backbone(kind):
         assert layer.window_position.embedding.weight.any()
 
 
+def test_new_layers_start_small():
+    """With mmcv's standard deviation of 0.01, and a relative encoding of the size of a query of ones."""
+    layer = LAYERS['nl'](64, position='relative', zeros_init=False)
+    for part in (layer.theta, layer.phi, layer.g, layer.conv_out):
+        assert part.conv.weight.std().item() == pytest.approx(0.01, rel=0.15)
+    for table in layer.relative_position.tables:
+        assert table.std().item() == pytest.approx(32**-0.5, rel=0.15)
+    layer.init_weights(std=0.5)
+    assert layer.g.conv.weight.std().item() == pytest.approx(0.5, rel=0.15)
+
+
+def test_queries_have_at_least_one_channel():
+    layer = LAYERS['cc'](4, window_size=3)
+    assert layer.query_conv.out_channels == layer.key_conv.out_channels == 1
+    assert LAYERS['cc'](23, window_size=3).query_conv.out_channels == 2
+    assert layer(torch.randn(1, 4, 3, 5)).shape == (1, 4, 3, 5)
+
+
 def test_default_windows_are_those_of_the_thesis():
     assert LAYERS['nl'](8).window_position.logits.out_channels == 31 * 31 + 1
     assert LAYERS['cc'](8).window_position.logits.out_channels == 31 + 30 + 1

@@ -169,6 +169,14 @@ def test_weights_by_content_and_by_position():
     torch.testing.assert_close(position[:, :, 0, 0:3, 1:4], expected, atol=1e-12, rtol=1e-12)
 
 
+def test_vectors_of_rows_and_columns_start_with_the_size_of_a_projected_query():
+    """That is, with the variance 1/d, of d channels per head."""
+    gamma = LocalBilateralAttention(64, num_heads=2, kernel_size=31, factorised=True).gamma
+    for vectors in (gamma.rows, gamma.columns):
+        assert vectors.numel() == 2 * 31 * 16
+        assert vectors.std().item() == pytest.approx(32**-0.5, rel=0.15)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [OPTIONS['e'], OPTIONS['i'], OPTIONS['b']], ids=['e', 'i', 'b'])
 def test_exported_for_any_size_and_in_half(options):

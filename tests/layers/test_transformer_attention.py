@@ -282,6 +282,16 @@ def test_a_new_block_is_the_identity(terms, spatial_range):
     assert [name for name, _ in layer.named_parameters() if name == 'gamma'] == ['gamma'] * (terms != '0000')
 
 
+def test_a_new_block_has_the_distributions_of_mmcv():
+    """Uniform ones, whose largest of many numbers is near their bound."""
+    ours, stock = TransformerAttention2d(256, 4), GeneralizedAttention(256, num_heads=4, attention_type='1111')
+    expected = stock.state_dict()
+    for name, x in ours.state_dict().items():
+        assert x.abs().max().item() == pytest.approx(expected[name].abs().max().item(), rel=0.05), name
+        if x.any():
+            assert x.std().item() == pytest.approx(x.abs().max().item() / math.sqrt(3), rel=0.15), name
+
+
 @requires('mmcv operators')
 def test_a_backbones_checkpoint_with_mmcvs_block_loads():
     from mmdet.models.backbones import ResNet

@@ -260,6 +260,17 @@ def test_a_clip_in_a_batch_is_as_alone(layer):
     assert not torch.allclose(layer(x, frame_numbers=numbers.flip(0)), alone)
 
 
+@pytest.mark.parametrize('kind', [GridAttention3d, DenseAttention3d, StridedAttention3d])
+def test_attention_starts_as_a_search_for_similar_voxels(kind):
+    """Keys are projected as queries are, and values otherwise."""
+    layer = kind(C, HEADS)
+    for part in [layer] if kind is not StridedAttention3d else [layer.local_attention, layer.strided_attention]:
+        assert torch.equal(part.key_proj.weight, part.query_proj.weight)
+        assert torch.equal(part.key_proj.bias, part.query_proj.bias)
+        assert part.key_proj.weight is not part.query_proj.weight
+        assert not torch.equal(part.value_proj.weight, part.query_proj.weight)
+
+
 def test_frames_after_the_last_embedding_have_the_last():
     layer = GridAttention3d(C, HEADS, temporal_position='absolute', max_frames=3)
     rows = layer.temporal_encoding.embedding.weight
