@@ -15,6 +15,7 @@ from torch import nn
 from mmattn.deployment import exporter
 from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
+from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import load_pt2, quiet, write_pt2
 from mmattn.ops import dynamic_conv
 
@@ -128,6 +129,22 @@ def test_a_file_of_torch_export_has_the_network_and_its_metadata(tmp_path):
     torch.export.save(program, tmp_path / 'b.pt2')
     with pytest.raises(ValueError, match=r'b\.pt2 has no mmattn\.json'):
         load_pt2(tmp_path / 'b.pt2')
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+def test_logits_are_resized_to_the_image_as_the_segmentor_aligns_them(align_corners):
+    logits = torch.arange(12.0).view(1, 2, 2, 3) ** 2
+
+    class Segmentor(nn.Module):
+        def forward(self, image, mode):
+            assert mode == 'tensor'
+            return logits
+
+    segmentor = Segmentor()
+    segmentor.align_corners = align_corners
+    found = LogitsNetwork(segmentor)(torch.zeros(1, 3, 5, 9))
+    expected = nn.functional.interpolate(logits, (5, 9), mode='bilinear', align_corners=align_corners)
+    assert torch.equal(found, expected)
 
 
 def test_messages_of_the_exporters_are_silent_for_a_while(recwarn):
