@@ -147,6 +147,30 @@ def test_defaults_are_those_of_the_documentation(name, required, defaults):
         assert torch.equal(outs[0][key], expected), key
 
 
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(type='mmattn.LocalBilateralAttention'),
+        dict(type='mmattn.LocalBilateralAttention', factorised=True, norm_cfg=None, scale=None),
+        dict(type='mmattn.TransformerAttention2d', norm_cfg=dict(type='BN')),
+        dict(type='mmattn.AttendedResidual', attention=dict(type='mmattn.LocalBilateralAttention')),
+    ],
+    ids=str,
+)
+def test_initialising_again_resets_every_parameter(options):
+    """To the constants of a new layer, such as those of norms and γ, and to its distributions."""
+    cfg = dict(options, in_channels=32)
+    layer, new = fresh(cfg), dict(MODELS.build(cfg).named_parameters())
+    before = {name: x.clone() for name, x in layer.named_parameters()}
+    layer.init_weights()
+    for name, x in layer.named_parameters():
+        if len(new[name].unique()) == 1:
+            assert torch.equal(x, new[name]), name
+        else:
+            assert not (x == before[name]).any(), name
+            assert x.std().item() == pytest.approx(new[name].std().item(), rel=0.6), name
+
+
 def gradients(cfg, run, inputs):
     module = fresh(cfg)
     inputs = [x.clone().requires_grad_() for x in inputs]
