@@ -438,15 +438,17 @@ def test_autocast_casts_query_key_and_value(name, query):
     assert double.dtype == torch.float64
 
 
+@pytest.mark.parametrize('key_heads', [1, 2])
 @pytest.mark.parametrize('name', GROUPED)
-def test_fewer_key_heads_are_shared_by_groups_of_query_heads(name):
+def test_fewer_key_heads_are_shared_by_groups_of_query_heads(name, key_heads):
     size = (3, 4)
-    query, key, value = randn(2, 4, *size, 3, seed=1), randn(2, 2, *size, 3, seed=2), randn(2, 2, *size, 2, seed=3)
+    query = randn(2, 4, *size, 3, seed=1)
+    key, value = (randn(2, key_heads, *size, channels, seed=channels) for channels in (3, 2))
     settings = {'pattern': 'centred', 'step': 2} if name == 'strided_attention' else {}
     operator = getattr(ops, name)
 
     def repeated(query, key, value, **settings):
-        key, value = (x[:, [0, 0, 1, 1]] for x in (key, value))
+        key, value = (x[:, [0, 0, 1, 1] if key_heads == 2 else [0] * 4] for x in (key, value))
         return getattr(literal, name)(query, key, value, **settings)
 
     tensors = {'query': query, 'key': key, 'value': value}

@@ -257,6 +257,16 @@ def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu
         dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
 
 
+def test_kernels_that_run_after_a_block_are_not_listed(gpu, calls):
+    call = (*[on_gpu(2)] * 12, False)
+    with dispatch.kernels_run() as names:
+        dispatch.run('global_attention', call)
+        assert names == ['global_attention']
+    dispatch.run('global_attention', call)
+    assert names == ['global_attention']
+    assert len(calls) == 2
+
+
 def test_a_triton_kernel_that_fails_is_replaced_and_reported_once(gpu, calls, monkeypatch):
     """As one that the compiler refuses, or for which the cache's disk is full. The training goes on, and calls of other
     sizes try the kernel."""
@@ -327,6 +337,10 @@ def test_why_triton_does_not_run_local_attention(gpu):
         text = ops.explain(local_attention, x, x, x, iterations=2)
         assert 'forward: composition\n    not triton: no iterations above 1\nbackward: composition' in text
     assert reports.describe('local_attention', GPU) == 'native'
+    with dispatch.backend('strided_attention=triton'), fake_tensor.FakeTensorMode():  # it has no iterations
+        x = torch.empty(1, 1, 4, 4, 8, device='cuda', dtype=torch.bfloat16)
+        text = ops.explain(ops.strided_attention, x, x, x, pattern='block', step=2)
+    assert 'forward: triton, not verified or timed on any GPU\nbackward: triton' in text
 
 
 def test_why_the_cuda_kernel_does_not_run_local_attention(gpu):

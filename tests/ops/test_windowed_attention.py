@@ -52,6 +52,16 @@ def test_zscore_of_logits_around_1e4(operator, dtype, outside_bias, window_size)
     assert_same(actual, evaluate(reference, tensors, torch.float64, **settings), **low_precision(dtype))
 
 
+@pytest.mark.parametrize(('of_heads', 'of_entries'), [(False, True), (True, False), (False, False)])
+def test_a_table_may_have_one_row_for_all_heads_or_one_number_for_all_entries(operator, of_heads, of_entries):
+    op, _, with_window = operator
+    tensors, settings = with_window((3, 4), 3, 0.0, 2, 2)
+    entries = tensors['window_bias'].shape[-1]
+    tensors['window_bias'] = literal.randn(2 if of_heads else 1, entries if of_entries else 1, seed=9)
+    expected = op(**{**tensors, 'window_bias': tensors['window_bias'].expand(2, entries).contiguous()}, **settings)
+    torch.testing.assert_close(op(**tensors, **settings), expected)
+
+
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 @pytest.mark.parametrize('outside_bias', [1e3, -1e5, -1e9])
 @zscore
