@@ -358,7 +358,8 @@ def test_low_numbers_of_a_mask_are_padding(options, dtype, low):
 def test_maxima_of_the_keys_are_those_of_mmcv(mode):
     options = dict(sub_sample=True, zeros_init=False, mode=mode)
     ours, stock = build('nl', position='none', **options), NonLocal2d(8, **options).double()
-    stock.load_state_dict(ours.state_dict())
+    ours.init_weights()  # as a backbone does
+    stock.load_state_dict(randomised(ours).state_dict())
     x = literal.randn(2, 8, 5, 6).requires_grad_()
     torch.testing.assert_close(ours(x), stock(x), atol=1e-12, rtol=1e-12)
     cotangent = literal.randn(2, 8, 5, 6, seed=7)

@@ -187,6 +187,21 @@ TOGETHER = [
     ('TransformerAttention1d', dict(embed_dim=8, num_heads=2, terms='0000'), 'terms'),
     *(('TransformerAttention1d', dict(embed_dim=9, num_heads=3, terms=terms), 'even') for terms in ('0100', '0001')),
     ('AttendedResidual', dict(PLAIN, attention=nn.Conv2d(8, 8, 1)), 'attention'),
+    *(
+        (layer, {**arguments, **wrong}, name)
+        for layer, arguments in (
+            ('BilateralNonLocal2d', PLAIN),
+            ('BilateralCrissCrossAttention', PLAIN),
+            ('BilateralMultiheadAttention', dict(embed_dim=8, num_heads=2)),
+        )
+        for wrong, name in (
+            (dict(position=dict(window_size=5), window_size=3), 'window_size'),
+            (dict(position=dict(type='relative', max_offset=5), window_size=3, max_offset=5), 'max_offset'),
+            (dict(position=dict(type='none', window=5)), 'window'),
+            (dict(position='none', window=5), 'window'),  # not even if nothing reads it
+            (dict(position=dict(type='absolute')), 'absolute'),
+        )
+    ),
 ]
 
 
