@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import os
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,23 @@ def test_without_a_size_batch_height_and_width_are_dynamic():
     for shape in ((1, 3, 63, 64), (1, 3, 64, 63), (1, 4, 64, 64)):
         with pytest.raises(AssertionError):
             exported(torch.randn(shape))
+
+
+@can_export
+def test_a_network_may_accept_some_sizes_alone_and_read_files():
+    """Here odd widths; others are an error when the file runs."""
+
+    class OddWidths(nn.Module):
+        def forward(self, image):
+            Path(os.devnull).read_bytes()
+            image = image[..., 1:]
+            return image + image[..., ::2].repeat_interleave(2, -1)
+
+    network = OddWidths()
+    exported, image = export_network(network).module(), torch.randn(1, 3, 64, 65)
+    assert torch.equal(exported(image), network(image))
+    with pytest.raises(RuntimeError):
+        exported(torch.randn(1, 3, 64, 66))
 
 
 @can_export
