@@ -164,6 +164,7 @@ TOGETHER = [
         )
     ),
     ('BAConv2d', dict(in_channels=4, out_channels=6, kernel_size=2, padding=1), 'kernel_size'),
+    *(('BAConv2d', dict(CONV, dilation=dilation), '^dilation') for dilation in (0, 2.0, (1, 0))),
     *(
         (layer, {**VIDEO, 'num_heads': 2, **wrong}, next(reversed(wrong)))
         for layer in ('GridAttention3d', 'StridedAttention3d')
@@ -179,6 +180,7 @@ TOGETHER = [
     *(('StridedAttention3d', dict(VIDEO, local_pattern=pattern), 'pattern') for pattern in ('strided', 'cube')),
     ('VideoTransformerLayer', dict(VIDEO, attention=GRID, query='video'), 'query'),
     ('TransformerAttention2d', dict(PLAIN, position_dim=3), 'position_dim'),
+    *(('TransformerAttention2d', dict(PLAIN, wavelength=number), 'wavelength') for number in NUMBERS),
     *(
         ('TransformerAttention2d', {**PLAIN, 'spatial_range': 3, name: 2}, 'spatial_range')
         for name in ('q_stride', 'kv_stride')

@@ -136,6 +136,10 @@ def faults():
     yield name, r'offset_bias\[0\]', ValueError, {'offset_bias': [randn(1, 2, 4, 3, 3)] * 2}
     yield name, r'offset_bias\[0\]', TypeError, {'offset_bias': [torch.ones(3, dtype=torch.long)] * 2}
     yield name, 'offset_bias', ValueError, {'offset_bias': MAP[0, 0]}
+    yield name, 'pattern', ValueError, {'offset_bias': (), 'pattern': 'cube'}
+    nowhere = randn(1, 2, 0, 4, 3)
+    yield name, 'query', ValueError, attention('query', like=nowhere) | {'offset_bias': ()}
+    yield 'grid_attention', 'query', ValueError, attention(like=nowhere) | plain
     name = 'dynamic_conv'
     yield name, 'value', ValueError, {'value': randn(1, 3, 4, 6)}
     yield name, 'value', ValueError, {'value': VOLUME}
@@ -152,6 +156,13 @@ def faults():
     for bias in (randn(1, 1, 1), randn(1, 1, 2, 2, 2, 2, 81)):
         yield name, 'window_bias', ValueError, {'window_bias': bias}
     yield name, 'key_mask', ValueError, {'key_mask': MASK}
+
+
+@pytest.mark.parametrize('size', [(0, 3), (), (2, 2, 2, 2), 3, (2.0, 2)], ids=str)
+def test_the_size_of_a_map_is_checked(size):
+    for call in (ops.grid_support, lambda x: ops.strided_support(x, 2, 'block')):
+        with pytest.raises(ValueError, match=r'^size'):
+            call(size)
 
 
 @pytest.mark.parametrize('operator', FITS)
