@@ -82,8 +82,9 @@ def contrasts() -> dict[str, list[Contrast]]:
         return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, turn))
 
     def on_clothes(name: str, ours: str, baseline: str, paper: float | None = None) -> Contrast:
-        pairs = score_clothes.pairs(clothes, ours, baseline)
-        return Contrast(name, f'{len(pairs)} seeds', pairs, score_clothes.compare(clothes, ours, baseline), paper)
+        rows = score_clothes.read(FOLDER / f'evidence_j_{"nl" if "NL" in name else "cc"}.json')
+        pairs = score_clothes.pairs(rows, ours, baseline)
+        return Contrast(name, f'{len(pairs)} seeds', pairs, score_clothes.compare(rows, ours, baseline), paper)
 
     def translations(
         name: str, names: Sequence[str], chosen: Callable[[int], bool], baseline: str, paper: float | None = None
@@ -96,7 +97,6 @@ def contrasts() -> dict[str, list[Contrast]]:
         interval = score_translations.compare(tests, names, 'Bi-SA', baseline, chosen)
         return Contrast(f'{name}: Bi-SA − {baseline}', f'{len(pairs)} pairs', pairs, interval, paper)
 
-    clothes = score_clothes.read(FOLDER / 'evidence_j_cc.json')
     faces = ('upright', 'curve', 0.6), ('turned', 'overall', None)
     return {
         'Faces, overall F1': [
@@ -122,6 +122,7 @@ def contrasts() -> dict[str, list[Contrast]]:
         'Clothes, mIoU': [
             on_clothes('Bi-CC − CC', *score_clothes.CONTRASTS[0], 1.07),
             on_clothes('Bi-CC − stock CC, 1/√d', *score_clothes.CONTRASTS[1]),
+            on_clothes('Bi-NL − NL', *score_clothes.CONTRASTS[2], 0.82),
         ],
         'Translation, BLEU': [
             translations('German, French', score_translations.BOTH, bool, 'SA', 0.84),
