@@ -75,7 +75,7 @@ def test_without_a_size_batch_height_and_width_are_dynamic():
         image = torch.randn(shape)
         assert torch.equal(exported(image), 2 * image)
     for shape in ((1, 3, 63, 64), (1, 3, 64, 63), (1, 4, 64, 64)):
-        with pytest.raises(AssertionError):
+        with pytest.raises((AssertionError, RuntimeError)):  # by the version of torch
             exported(torch.randn(shape))
 
 
