@@ -81,8 +81,9 @@ def contrasts() -> dict[str, list[Contrast]]:
         name = f'eight new people, {"turned" if turn else "upright"}: {OURS} − {baseline}'
         return Contrast(name, f'{len(pairs)} seeds', pairs, compare(scores, OURS, baseline, turn))
 
-    def on_clothes(name: str, ours: str, baseline: str, paper: float | None = None) -> Contrast:
-        rows = score_clothes.read(FOLDER / f'evidence_j_{"nl" if "NL" in name else "cc"}.json')
+    def on_clothes(
+        name: str, rows: score_clothes.Rows, ours: str, baseline: str, paper: float | None = None
+    ) -> Contrast:
         pairs = score_clothes.pairs(rows, ours, baseline)
         return Contrast(name, f'{len(pairs)} seeds', pairs, score_clothes.compare(rows, ours, baseline), paper)
 
@@ -97,6 +98,7 @@ def contrasts() -> dict[str, list[Contrast]]:
         interval = score_translations.compare(tests, names, 'Bi-SA', baseline, chosen)
         return Contrast(f'{name}: Bi-SA − {baseline}', f'{len(pairs)} pairs', pairs, interval, paper)
 
+    of_cc, of_nl = (score_clothes.read(FOLDER / f'evidence_j_{kind}.json') for kind in ('cc', 'nl'))
     faces = ('upright', 'curve', 0.6), ('turned', 'overall', None)
     return {
         'Faces, overall F1': [
@@ -120,9 +122,9 @@ def contrasts() -> dict[str, list[Contrast]]:
             paired('small receptive field: NL − no attention', by_seed('evidence_f', 'NL', 'no attention', 'mIoU'), 1),
         ],
         'Clothes, mIoU': [
-            on_clothes('Bi-CC − CC', *score_clothes.CONTRASTS[0], 1.07),
-            on_clothes('Bi-CC − stock CC, 1/√d', *score_clothes.CONTRASTS[1]),
-            on_clothes('Bi-NL − NL', *score_clothes.CONTRASTS[2], 0.82),
+            on_clothes('Bi-CC − CC', of_cc, *score_clothes.CONTRASTS[0], 1.07),
+            on_clothes('Bi-CC − stock CC, 1/√d', of_cc, *score_clothes.CONTRASTS[1]),
+            on_clothes('Bi-NL − NL', of_nl, *score_clothes.CONTRASTS[2], 0.82),
         ],
         'Translation, BLEU': [
             translations('German, French', score_translations.BOTH, bool, 'SA', 0.84),

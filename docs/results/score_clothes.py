@@ -9,23 +9,20 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from reproduction.results import Difference, Result
+from reproduction.results import Difference, Result, mean_iou, sampled_difference
+from reproduction.store import Store
 
 LEVEL = 1 - 0.05 / 3
 CONTRASTS = ('Bi-CC, 15', 'stock CC'), ('Bi-CC, 15', 'stock CC, 1/√d'), ('Bi-NL, 15', 'stock NL')
 CLASSES = 'background', 'hair', 'skin', 'upper', 'outer', 'dress', 'skirt', 'trousers', 'legwear', 'shoes', 'bag'
-Rows = dict[str, dict[str, 'Result']]  # by name and seed
+Rows = dict[str, dict[str, Result]]  # by name and seed
 
 
 def read(path: Path) -> Rows:
     """Read the rows of a file of tools/reproduce.py: results by name and seed."""
-    from reproduction.store import Store
-
     runs, store = json.loads(path.read_text(encoding='utf-8'))['runs'], Store(path)
     return {
         row['name']: {
@@ -36,7 +33,7 @@ def read(path: Path) -> Rows:
     }
 
 
-def of_class(result: 'Result', name: str) -> 'Result':
+def of_class(result: Result, name: str) -> Result:
     """Keep the intersections and unions of one class: their mean IoU is its IoU."""
     column = CLASSES.index(name)
     samples = {key: [x[column], x[column + len(CLASSES)]] for key, x in result.samples.items()}
@@ -45,7 +42,7 @@ def of_class(result: 'Result', name: str) -> 'Result':
 
 def compare(
     rows: Rows, ours: str, baseline: str, name: str = '', seeds: int | None = None, level: float = LEVEL
-) -> 'Difference':
+) -> Difference:
     """Return the ``Difference`` of two rows in mIoU, and its interval.
 
     Args:
@@ -55,8 +52,6 @@ def compare(
         seeds (int, optional): the first seeds alone. Defaults to None, all that both rows have.
         level (float): level of the interval. Defaults to that of three primary contrasts.
     """
-    from reproduction.results import sampled_difference
-
     common = [seed for seed in rows[ours] if seed in rows[baseline]][:seeds]
     runs = [[rows[row][seed] for seed in common] for row in (ours, baseline)]
     if name:
@@ -66,9 +61,8 @@ def compare(
 
 def pairs(rows: Rows, ours: str, baseline: str) -> list[float]:
     """Return the differences of two rows in mIoU, one per seed that both have."""
-    from reproduction.results import mean_iou
 
-    def points(run: 'Result') -> float:
+    def points(run: Result) -> float:
         return float(mean_iou(np.sum([*run.samples.values()], 0, dtype=float)))
 
     return [points(run) - points(rows[baseline][seed]) for seed, run in rows[ours].items() if seed in rows[baseline]]
@@ -76,8 +70,6 @@ def pairs(rows: Rows, ours: str, baseline: str) -> list[float]:
 
 def gains(rows: Rows, ours: str, baseline: str) -> list[tuple[float, str]]:
     """Return the gain of each photograph in points of its own mIoU, the mean over seeds, from the least to the most."""
-    from reproduction.results import mean_iou
-
     common = [seed for seed in rows[ours] if seed in rows[baseline]]
     found = []
     for photograph in rows[ours][common[0]].samples:
