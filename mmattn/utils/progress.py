@@ -26,7 +26,7 @@ class SlowLines(io.TextIOBase):
         """Write the text as a line, or skip it."""
         line = text.strip()
         if line and monotonic() >= self.next:
-            print(f'{self.title}{line}', file=self.stream)
+            print(f'{self.title}{line}', file=self.stream, flush=True)
             self.next = monotonic() + SECONDS
         return len(text)
 

@@ -218,7 +218,7 @@ class VideoFile(VideoStream):
         if not path.exists():
             raise FileNotFoundError(f'no video or folder {path}')
         with suppress(OSError), Image.open(path) as picture:  # PIL raises an OSError for files other than images
-            if picture.format not in ANIMATIONS or not picture.is_animated:  # type: ignore[attr-defined]
+            if picture.format not in ANIMATIONS or not getattr(picture, 'is_animated', False):
                 raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
         self.path = path
         self.files = [path]
