@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mmattn.utils.files import write_text
 from reproduction.results import Difference, Result, mean_iou, sampled_difference
 from reproduction.store import Store
 
@@ -134,12 +135,27 @@ def smaller(picture: np.ndarray) -> np.ndarray:
     return picture[::2, ::2]
 
 
+def add_runs(found: Path, primary: Path, target: Path) -> None:
+    """Add the rows and runs of a file of tools/reproduce.py that another one does not have to a third."""
+    contents = [json.loads(path.read_text(encoding='utf-8')) if path.exists() else {} for path in (found, target)]
+    known = json.loads(primary.read_text(encoding='utf-8'))['runs']
+    runs = {config: runs for config, runs in contents[0]['runs'].items() if config not in known}
+    rows = {row['name']: row for content in reversed(contents) for row in content.get('rows', ())}
+    new = [row for row in rows.values() if row['configs'][0] in runs]
+    write_text(target, json.dumps({**contents[0], 'rows': new, 'runs': runs}, ensure_ascii=False, separators=(',', ':')))
+
+
 def main() -> None:
-    """Print the primary contrasts, with all seeds and with five, and the classes; draw."""
+    """Print the primary contrasts, with all seeds and with five, and the classes; draw; or write a further file."""
     parser = argparse.ArgumentParser(description='Compare the heads on clothes')
     parser.add_argument('results', type=Path, help='file of tools/reproduce.py; for --draw, in the folder of the runs')
     parser.add_argument('--draw', type=Path, metavar='PNG', help='label maps of three photographs')
+    parser.add_argument('--beside', type=Path, metavar='JSON', help='with --add-to: a file whose runs are left out')
+    parser.add_argument('--add-to', type=Path, metavar='JSON', help='the file that gets the other runs')
     args = parser.parse_args()
+    if args.add_to:
+        add_runs(args.results, args.beside, args.add_to)
+        return
     rows = read(args.results)
     for ours, baseline in CONTRASTS:
         if rows.get(ours) and rows.get(baseline):

@@ -412,7 +412,7 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
         assert all(reduce(getitem, key.split('.'), cfg) == value for key, value in settings.items())
 
 
-@pytest.mark.parametrize('question', ['j_cc', 'j_nl'])
+@pytest.mark.parametrize('question', ['j_cc', 'j_nl', 'j_secondary', 'j_trained'])
 def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
     """Tables, rows, settings and contrasts of docs/results/evidence.sh exist; the commands are recorded, not run."""
     (tmp_path / 'python').write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" END >> {tmp_path}/recorded\n')
