@@ -142,7 +142,9 @@ def add_runs(found: Path, primary: Path, target: Path) -> None:
     runs = {config: runs for config, runs in contents[0]['runs'].items() if config not in known}
     rows = {row['name']: row for content in reversed(contents) for row in content.get('rows', ())}
     new = [row for row in rows.values() if row['configs'][0] in runs]
-    write_text(target, json.dumps({**contents[0], 'rows': new, 'runs': runs}, ensure_ascii=False, separators=(',', ':')))
+    write_text(
+        target, json.dumps({**contents[0], 'rows': new, 'runs': runs}, ensure_ascii=False, separators=(',', ':'))
+    )
 
 
 def main() -> None:

@@ -27,7 +27,6 @@ from mmattn.data_check.load_channels import LoadChannels
 from mmattn.data_check.masks import image_file
 from mmattn.engine import (  # registers 'mmattn::…'
     check_checkpoint,
-    guard_checkpoints,
     inference_precision,
     prepare_for_inference,
 )
@@ -87,9 +86,7 @@ class SegmentationInferencer(MMSegInferencer):
         amp: bool = False,
     ) -> None:
         device = str(check_device(device))
-        guard_checkpoints()
-        if weights is not None:
-            check_checkpoint(weights)
+        check_checkpoint(weights)
         cfg = deepcopy(model) if isinstance(model, Config) else Config.fromfile(model)
         cfg.test_dataloader.dataset = inner_data_sets(cfg.test_dataloader.dataset)[0]  # mmseg reads its pipeline
         check_model(cfg, BaseSegmentor, 'a segmentor')

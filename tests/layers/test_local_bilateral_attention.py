@@ -346,6 +346,17 @@ def test_the_bytes_of_a_map_decide_about_strips(monkeypatch, options, dtype, sha
     assert layer._rows_of_a_strip(x) is None  # with gradients
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(('dtype', 'share'), [(torch.float32, 1), (torch.bfloat16, 8)], ids=str)
+def test_what_projects_to_more_than_32_mib_is_computed_in_strips_of_4_mib(dtype, share):
+    layer = LocalBilateralAttention(8, num_heads=2).to('meta', dtype).eval()
+    x = torch.empty(1, 8, 1, 500, dtype=dtype, device='meta')
+    row = layer.projection(x).numel() * x.element_size()
+    height = 2**25 // share // row
+    assert layer._rows_of_a_strip(x.expand(-1, -1, height, -1)) is None
+    assert layer._rows_of_a_strip(x.expand(-1, -1, height + 1, -1)) == 2**22 // row
+
+
 def test_in_evaluation_the_height_costs_no_memory(monkeypatch):
     monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 2**18)
     monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 2**20)

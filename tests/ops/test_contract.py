@@ -1,5 +1,7 @@
 """What every operator promises, over all small calls of ``mmattn/ops/operator_calls.py``."""
 
+import inspect
+import itertools
 import math
 
 import pytest
@@ -51,6 +53,24 @@ def plain(name, dtype=torch.float64):
     """A call with every kind of operand, without z-score and log-sum-exp."""
     tensors, settings = given(RICH[name], dtype)
     return tensors, {key: x for key, x in settings.items() if key not in ('normalize', 'return_lse')}
+
+
+def test_the_calls_have_every_option():
+    """With several values each, operands that may be absent both ways, and every pattern on 1 to 3 axes."""
+    found = {}
+    for call in ALL.values():
+        if call.operator in OPERATORS:
+            for name, option in inspect.signature(getattr(ops, call.operator)).parameters.items():
+                value = call.settings.get(name, name in call.tensors or option.default)
+                found.setdefault((call.operator, name), set()).add(value)
+    operands = {'query', 'key', 'value', 'logits'}
+    few = {(name, option) for (name, option), values in found.items() if len(values) < 2 and option not in operands}
+    assert not few
+    softmaxes = [x.settings for x in ALL.values() if x.operator == 'global_attention']
+    switches = {(x.get('is_causal', False), x.get('normalize', False)) for x in softmaxes}
+    assert switches == {*itertools.product((False, True), repeat=2)}
+    axes = [(len(x.tensors['query'].shape) - 3, x.settings['pattern']) for x in ALL.values() if 'pattern' in x.settings]
+    assert {*axes} == {(count, pattern) for count in (1, 2, 3) for pattern in PATTERNS}
 
 
 @pytest.mark.parametrize('name', ALL)

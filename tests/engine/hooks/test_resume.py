@@ -575,6 +575,23 @@ def test_checkpoints_of_an_earlier_run_are_a_warning_unless_it_goes_on(tmp_path,
     assert all('2 more' in text and 'x.pth' not in text for text in said)
 
 
+def test_training_steps_share_one_sequence_of_random_numbers(tmp_path):
+    """What a validation draws between two steps does not change it."""
+    runner = fake_runner(tmp_path, 'steps')
+    hook = CheckpointHook(by_epoch=False, interval=9)
+    torch.manual_seed(3)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(3)
+    hook.before_train(runner)
+    found = []
+    for step in range(3):
+        torch.rand(5)
+        hook.before_train_iter(runner, step)
+        found.append(torch.rand(()).item())
+        hook.after_train_iter(runner, step)
+    assert found == expected
+
+
 @pytest.mark.parametrize('processes', [1, 2])
 def test_a_checkpoint_of_another_number_of_processes_is_a_warning(tmp_path, processes):
     """The random numbers of the checkpoint then go on in no process."""

@@ -114,6 +114,19 @@ def test_the_encoder_and_decoder_of_torch_with_masks(kind):
     torch.testing.assert_close(stock(source, target, **settings), expected, atol=1e-11, rtol=1e-11)
 
 
+def test_an_encoder_of_torch_notices_a_causal_mask():
+    """It counts the positions by ``batch_first``, and passes the hint on."""
+    hints = []
+    stock = nn.TransformerEncoderLayer(CHANNELS, HEADS, 16, batch_first=True)
+    stock.self_attn = BilateralMultiheadAttention(CHANNELS, HEADS, is_causal=True)
+    stock.self_attn.register_forward_pre_hook(lambda _, args, given: hints.append(given['is_causal']), with_kwargs=True)
+    encoder = nn.TransformerEncoder(stock, 2, enable_nested_tensor=False)
+    for size in (5, 6):
+        encoder(torch.randn(3, size, CHANNELS), nn.Transformer.generate_square_subsequent_mask(size))
+        encoder(torch.randn(3, size, CHANNELS), torch.zeros(size, size))
+    assert hints == [True, True, False, False] * 2
+
+
 def masked(mask, *args, **options):
     return BilateralMultiheadAttention(CHANNELS, HEADS, *args, **options)(torch.randn(2, 4, CHANNELS), attn_mask=mask)
 

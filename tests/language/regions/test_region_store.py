@@ -310,6 +310,14 @@ def test_other_arguments_and_processes_do_not_continue_a_store(tmp_path):
         RegionWriter(tmp_path / 'b', 'x')
 
 
+def test_a_store_of_another_input_begins_anew(tmp_path):
+    """Its images may have other arrays, and other numbers of features."""
+    plain = {'1': regions(1, width=4, extra=False)}
+    expected = content(write(tmp_path / 'expected', plain, stamp='after'))
+    end(begin(tmp_path / 'a', 2, stamp='before'))
+    assert content(write(tmp_path / 'a', plain, stamp='after')) == expected
+
+
 def test_a_store_is_never_overwritten(tmp_path):
     path = write(tmp_path / 'a')
     before = content(path)

@@ -61,6 +61,7 @@ def build(name, **options):
     head = cls(N, M, A, **{**own, **options}).double().eval()
     for i, parameter in enumerate(head.parameters()):
         parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    head.options = own
     return head
 
 
@@ -104,7 +105,7 @@ def expected_fusion(head, words, state, regions, region_mask):
         if isinstance(layer, nn.Identity):
             return x
         linear = layer[1].weight @ x + layer[1].bias
-        return torch.tanh(linear) if len(layer) == 3 else linear
+        return linear if head.options.get('activation') == 'identity' else torch.tanh(linear)
 
     logits = []
     for q, v, mask in zip(state, regions, region_mask):
