@@ -83,7 +83,7 @@ secondary() { # cc or nl, names of rows, options of these; what the primary file
     done
     clothes_in "$primary" --iters 1200 --seeds 0 1 2 3 4 --rows "${rows[@]}" "${heads[@]}" "$@" --contrasts "${contrasts[@]}" \
         --family 1 --cfg-options $rate
-    python docs/results/score_clothes.py "work_dirs/$primary/results.json" --beside "docs/results/$primary.json" \
+    PYTHONPATH=tools${PYTHONPATH:+:$PYTHONPATH} python docs/results/score_clothes.py "work_dirs/$primary/results.json" --beside "docs/results/$primary.json" \
         --add-to "docs/results/${primary}_secondary.json"
 }
 
