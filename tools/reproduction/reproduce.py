@@ -204,7 +204,7 @@ def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs
         folder = test_folder(run, *arguments, 'units')
         scoring = Config.fromfile(run.config)
         statistic = score_by_unit(scoring, scope.sealed)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)  # another row may have the training
         scoring.dump(folder / 'config.py')
         results = test(run._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
         samples = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))
