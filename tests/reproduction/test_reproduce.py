@@ -202,34 +202,39 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
     assert sorted(trained) == sorted([*((f'{name}_1xb10-10e_flickr8k_seed-3', []) for name in names), second])
 
 
-def test_rows_that_differ_in_their_test_alone_are_trained_once(data, tmp_path, monkeypatch):
-    """Sparse and dense evaluation of one network, in both stages; each has its own test."""
+@pytest.mark.parametrize(('units', 'tests'), [(None, 2), ('', 6)])
+def test_rows_that_differ_in_their_test_alone_are_trained_once(units, tests, data, tmp_path, monkeypatch):
+    """Sparse and dense evaluation of one network, in both stages; each has its own test, and scores by clip."""
     protocol, source = Protocol('davis_2017', 2, small=True), read_data('davis_2017', data['davis_2017'])
     methods = plan(read_tables()['5.4'], protocol, source)
     write_configs(methods, tmp_path / 'configs', [])
     trained, tested = [], []
 
     def tool(run, jobs, name, config, *arguments):
-        (trained if name == 'train.py' else tested).append((Path(config).stem, run.folder.name))
         if name == 'train.py':
+            trained.append(run.folder.name)
             run.folder.mkdir(exist_ok=True)
             (run.folder / 'iter_2.pth').touch()
             log = run.folder / 'time/vis_data/scalars.json'
         else:
-            assert str(arguments[0]).endswith('_seed-0/iter_2.pth')
+            tested.append((run.folder.name, arguments[0].parent.name))
+            assert arguments[0].name == 'iter_2.pth'
             log = Path(arguments[2], 'time/metrics.json')
+            if '--out' in arguments:
+                Path(arguments[2], 'scores.json').write_text('{"clip": [1, 2]}')
         log.parent.mkdir(parents=True)
         log.write_text('{"loss": 1, "time": 1, "step": 2, "JF": 0.5}\n')
 
     monkeypatch.setattr(runs, 'call', tool)
     store = Store(tmp_path / 'results.json')
-    results = reproduce.train_all(methods, Scope(seeds=[0]), Machine(jobs=2), store)
+    results = reproduce.train_all(methods, Scope(seeds=[0], units=units), Machine(jobs=2), store)
     assert {name for name, _ in results} == {method.name for method in methods}
+    assert all(dict(result.samples) == (dict(clip=[1, 2]) if units == '' else {}) for result in results.values())
     assert len(methods) == 6
     assert len(trained) == len({*trained}) == 4
-    suffix = '_max_frames-8_sampling-sparse'
-    assert {f'{name.removesuffix(suffix)}_seed-0' for name, _ in tested} < {folder for _, folder in trained}
-    assert len(tested) == 2  # of the trained rows, the log has the test
+    own = {(method.paths[-1].stem, method.trainings[-1].stem) for method in methods}
+    assert {*tested} <= {(f'{name}_seed-0', f'{training}_seed-0') for name, training in own}
+    assert len(tested) == tests  # without scores of clips, the log of the trained rows has the test
 
 
 @pytest.mark.parametrize(('table', 'pairs', 'trainings'), [('2.2', {'ETA, oracle': 'ETA'}, 3), ('5.4', {}, 8)])
