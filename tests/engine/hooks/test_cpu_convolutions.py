@@ -208,6 +208,16 @@ def test_norms_that_can_be_folded(build, left, last_hook):
     assert norms(model) > 0
 
 
+def assert_two_norms_stay(model, x):
+    """Folding keeps the results, in every call, and two norms."""
+    with torch.no_grad():
+        expected = model(x)
+        fold_norms(model)
+        for _ in range(2):
+            torch.testing.assert_close(model(x), expected)
+    assert norms(model) == 2
+
+
 @pytest.mark.parametrize(
     'forward',
     [
@@ -226,13 +236,7 @@ def test_a_module_that_uses_a_convolution_otherwise_is_named(monkeypatch, forwar
     told = []
     monkeypatch.setattr(cpu_convolutions, 'print_log', lambda text, *_: told.append(text))
     model = with_random_norms(nn.Sequential(pair(), nn.ReLU(), Block(forward))).to(dtype)
-    x = torch.randn(2, 4, 6, 5, dtype=dtype)
-    with torch.no_grad():
-        expected = model(x)
-        fold_norms(model)
-        for _ in range(2):
-            torch.testing.assert_close(model(x), expected)
-    assert norms(model) == 2
+    assert_two_norms_stay(model, torch.randn(2, 4, 6, 5, dtype=dtype))
     assert len(told) == 1
     assert told[0].startswith('2 (Block)')
 
@@ -317,14 +321,7 @@ def test_a_module_that_is_not_called_again_is_not_folded(monkeypatch):
 
     block = Block(forward)
     block.inner = pair()
-    model = with_random_norms(block)
-    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
-    with torch.no_grad():
-        expected = model(x)
-        fold_norms(model)
-        for _ in range(2):
-            torch.testing.assert_close(model(x), expected)
-    assert norms(model) == 2
+    assert_two_norms_stay(with_random_norms(block), torch.randn(2, 4, 6, 5, dtype=torch.float64))
     assert len(told) == 1
 
 
