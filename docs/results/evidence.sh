@@ -72,7 +72,7 @@ evidence_j_secondary() {
     secondary nl 'Bi-NL, padding −∞' --variant 'Bi-NL, padding −∞' Bi-NL "${bi_nl[@]:3}" model.decode_head.padding=neg_inf
 }
 
-secondary() { # cc or nl, names of rows, options of these; what the primary file has is not added to the secondary one
+secondary() { # cc or nl, names of rows, options of these; their runs are added to the secondary file
     local primary=evidence_j_$1 ours="Bi-${1^^}, 15" rows=("stock ${1^^}" "Bi-${1^^}, 15") contrasts=() heads=()
     if [ "$1" = cc ]; then heads=("${stock_cc[@]}" "${bi_cc[@]}"); else heads=("${stock_nl[@]}" "${bi_nl[@]}"); fi
     shift
@@ -83,8 +83,8 @@ secondary() { # cc or nl, names of rows, options of these; what the primary file
     done
     clothes_in "$primary" --iters 1200 --seeds 0 1 2 3 4 --rows "${rows[@]}" "${heads[@]}" "$@" --contrasts "${contrasts[@]}" \
         --family 1 --cfg-options $rate
-    PYTHONPATH=tools${PYTHONPATH:+:$PYTHONPATH} python docs/results/score_clothes.py "work_dirs/$primary/results.json" --beside "docs/results/$primary.json" \
-        --add-to "docs/results/${primary}_secondary.json"
+    PYTHONPATH=tools${PYTHONPATH:+:$PYTHONPATH} python docs/results/score_clothes.py "work_dirs/$primary/results.json" \
+        --beside "docs/results/$primary.json" --add-to docs/results/evidence_j_secondary.json
 }
 
 # CC of two seeds, trained further: as it is, with content logits divided by √d, and with positions.

@@ -18,6 +18,20 @@ from reproduction.store import Store
 
 LEVEL = 1 - 0.05 / 3
 CONTRASTS = ('Bi-CC, 15', 'stock CC'), ('Bi-CC, 15', 'stock CC, 1/√d'), ('Bi-NL, 15', 'stock NL')
+SECONDARY = (
+    ('stock CC', 'no attention'),
+    ('Bi-CC, 15', 'no attention'),
+    ('stock NL', 'no attention'),
+    ('Bi-NL, 15', 'no attention'),
+    ('Bi-CC, upside down', 'CC, upside down'),
+    ('Bi-NL, upside down', 'NL, upside down'),
+    ('CC + RPE', 'stock CC'),
+    ('Bi-CC, 15', 'CC + RPE'),
+    ('NL + RPE', 'stock NL'),
+    ('Bi-NL, 15', 'NL + RPE'),
+    ('Bi-CC', 'Bi-CC, 15'),
+    ('Bi-NL', 'Bi-NL, 15'),
+)
 CLASSES = 'background', 'hair', 'skin', 'upper', 'outer', 'dress', 'skirt', 'trousers', 'legwear', 'shoes', 'bag'
 Rows = dict[str, dict[str, Result]]  # by name and seed
 
@@ -32,6 +46,13 @@ def read(path: Path) -> Rows:
         for row in store.rows
         for config in row['configs']
     }
+
+
+def read_all(folder: Path) -> Rows:
+    """Read the secondary rows, and the primary ones of the same seeds."""
+    primary = read(folder / 'evidence_j_cc.json') | read(folder / 'evidence_j_nl.json')
+    same = {name: {seed: run for seed, run in runs.items() if int(seed) < 5} for name, runs in primary.items()}
+    return same | read(folder / 'evidence_j_secondary.json')
 
 
 def of_class(result: Result, name: str) -> Result:
@@ -136,19 +157,19 @@ def smaller(picture: np.ndarray) -> np.ndarray:
 
 
 def add_runs(found: Path, primary: Path, target: Path) -> None:
-    """Add the rows and runs of a file of tools/reproduce.py that another one does not have to a third."""
-    contents = [json.loads(path.read_text(encoding='utf-8')) if path.exists() else {} for path in (found, target)]
-    known = json.loads(primary.read_text(encoding='utf-8'))['runs']
-    runs = {config: runs for config, runs in contents[0]['runs'].items() if config not in known}
-    rows = {row['name']: row for content in reversed(contents) for row in content.get('rows', ())}
-    new = [row for row in rows.values() if row['configs'][0] in runs]
-    write_text(
-        target, json.dumps({**contents[0], 'rows': new, 'runs': runs}, ensure_ascii=False, separators=(',', ':'))
-    )
+    """Add the rows and runs of a file of tools/reproduce.py that a second file does not have to a third."""
+    new, known = (json.loads(path.read_text(encoding='utf-8')) for path in (found, primary))
+    before = json.loads(target.read_text(encoding='utf-8')) if target.exists() else {**new, 'rows': [], 'runs': {}}
+    if before['samples'] != new['samples']:
+        raise ValueError(f'{found} has other photographs than {target}, or another order of them')
+    added = {config: runs for config, runs in new['runs'].items() if config not in known['runs']}
+    rows = {row['name']: row for row in before['rows'] + new['rows'] if row['configs'][0] not in known['runs']}
+    content = {**before, 'rows': [*rows.values()], 'runs': before['runs'] | added}
+    write_text(target, json.dumps(content, ensure_ascii=False, separators=(',', ':')))
 
 
 def main() -> None:
-    """Print the primary contrasts, with all seeds and with five, and the classes; draw; or write a further file."""
+    """Print contrasts, the primary ones with all seeds and with five, and by class; draw; or write a further file."""
     parser = argparse.ArgumentParser(description='Compare the heads on clothes')
     parser.add_argument('results', type=Path, help='file of tools/reproduce.py; for --draw, in the folder of the runs')
     parser.add_argument('--draw', type=Path, metavar='PNG', help='label maps of three photographs')
@@ -157,6 +178,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.add_to:
         add_runs(args.results, args.beside, args.add_to)
+        return
+    if args.results.stem == 'evidence_j_secondary':
+        rows = read_all(args.results.parent)
+        for ours, baseline in SECONDARY:
+            if ours in rows and baseline in rows:
+                print(f'{ours} − {baseline}: {compare(rows, ours, baseline, level=0.95)}')
         return
     rows = read(args.results)
     for ours, baseline in CONTRASTS:
