@@ -9,7 +9,8 @@ has its share, by lines. A fault is applied to a copy of the checkout. The tests
 in a fork up to the first failure, the fastest first: those of its room (tests/ops for mmattn/ops), then, if all pass,
 those of other rooms, for about a minute; where no test runs the line, that is the verdict. Which tests run which lines
 is recorded once for each file of tests, without faults. Each verdict is written at once; the same command continues.
---native: faults of the kernels for the CPU, compiled for AVX2 alone; all tests of operators run.
+--native: faults of the kernels for the CPU, compiled for AVX2 alone, which then computes. The tests of kernels run,
+which the default suite does not have, then the default tests of operators.
 """
 
 import argparse
@@ -38,6 +39,7 @@ LONGEST, IMPORTS = 60, 3  # seconds of the tests of other rooms, as recorded, an
 READ_SOURCES = 'tests/test_architecture.py'  # and run nothing of the package
 NOT_HERE = r'mmattn/ops/((csrc/cuda|triton|gpu)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
 NATIVE, BUILT = 'mmattn/ops/csrc/', ('unit_cpu', 'unit_library', 'cpu/capability', 'cpu/isa_avx2')
+KERNEL_TESTS = 'tests/ops/test_native.py', 'tests/ops/test_native_global.py'
 COMPARISONS = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -230,19 +232,31 @@ class Recorder:
         self.failed |= report.failed
 
 
-class Chosen:
-    """Runs some tests, first to last as they are given."""
+class FirstFailure:
+    """Keeps the name of the first test that fails, and runs those first that name an operator."""
 
-    def __init__(self, order):
-        self.order, self.by = {name: i for i, name in enumerate(order)}, ''
+    def __init__(self, stem=''):
+        self.by, self.stem = '', stem
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items):
-        items[:] = sorted((x for x in items if x.nodeid in self.order), key=lambda item: self.order[item.nodeid])
+        items.sort(key=lambda item: self.stem not in item.nodeid)
 
     def pytest_runtest_logreport(self, report):
         if report.failed and not self.by:
             self.by = report.nodeid
+
+
+class Chosen(FirstFailure):
+    """Runs some tests, first to last as they are given."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = {name: i for i, name in enumerate(order)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        items[:] = sorted((x for x in items if x.nodeid in self.order), key=lambda item: self.order[item.nodeid])
 
 
 def few_files(tests):
@@ -422,14 +436,25 @@ class Sample:
         )
 
     def run_tests(self, fault, tests):
-        stem = Path(fault['file']).stem if fault['kind'] == 'native' else ''  # first those that name the operator
-        order = sorted(tests, key=lambda test: (stem not in test, tests[test]))
         files = sorted({test.partition('::')[0] for test in tests})
+        with self.applied(fault):
+            chosen = Chosen(sorted(tests, key=tests.get))
+            code, by = self.forked(files, chosen, 120 + 4 * sum(tests.values()), '-x')
+        return CAUGHT if code not in (0, 5) else SURVIVED, by
+
+    def native_verdict(self, fault):
+        start, plugin = time.monotonic(), FirstFailure(Path(fault['file']).stem)
+        suites = {False: (*KERNEL_TESTS, '-m', 'kernels', '-k', 'avx2'), True: ('tests/ops',)}
         with self.applied(fault) as compiles:
             if not compiles:
-                return 'invalid', 'does not compile'
-            code, by = self.forked(files, Chosen(order), 120 + 4 * sum(tests.values()), '-x')
-        return CAUGHT if code not in (0, 5) else SURVIVED, by
+                return dict(verdict='invalid', by='does not compile', seconds=0)
+            found = dict(verdict=SURVIVED, by='')
+            for elsewhere, tests in suites.items():
+                code, by = self.forked(tests, plugin, 1200, '-x', MMATTN_CPU_CAPABILITY='avx2')
+                if code not in (0, 5):
+                    found = dict(verdict=CAUGHT, by=by, elsewhere=elsewhere)
+                    break
+        return dict(found, seconds=round(time.monotonic() - start, 1))
 
     def read(self):
         """The last verdict of each fault."""
@@ -439,7 +464,8 @@ class Sample:
     def run(self, faults):
         import_large_packages()
         for number, fault in enumerate(faults, 1):
-            result = {**fault, 'room': room(fault['file']), **self.verdict(fault)}
+            verdict = self.native_verdict(fault) if fault['kind'] == 'native' else self.verdict(fault)
+            result = {**fault, 'room': room(fault['file']), **verdict}
             with self.results.open('a', encoding='utf-8') as file:
                 file.write(json.dumps(result) + '\n')
             print(f'[{number}/{len(faults)}] {line(result)}', flush=True)
