@@ -32,6 +32,12 @@ SECONDARY = (
     ('Bi-CC', 'Bi-CC, 15'),
     ('Bi-NL', 'Bi-NL, 15'),
 )
+TRAINED = (
+    ('Bi-CC, default', 'stock CC'),
+    ('Bi-CC, zero_init', 'stock CC'),
+    ('Bi-CC, zero_init', 'Bi-CC, default'),
+    ('Bi-CC, default', 'stock CC, 1/√d'),
+)
 CLASSES = 'background', 'hair', 'skin', 'upper', 'outer', 'dress', 'skirt', 'trousers', 'legwear', 'shoes', 'bag'
 Rows = dict[str, dict[str, Result]]  # by name and seed
 
@@ -179,13 +185,10 @@ def main() -> None:
     if args.add_to:
         add_runs(args.results, args.beside, args.add_to)
         return
-    if args.results.stem == 'evidence_j_secondary':
-        rows = read_all(args.results.parent)
-        for ours, baseline in SECONDARY:
-            if ours in rows and baseline in rows:
-                print(f'{ours} − {baseline}: {compare(rows, ours, baseline, level=0.95)}')
-        return
-    rows = read(args.results)
+    rows = read_all(args.results.parent) if args.results.stem == 'evidence_j_secondary' else read(args.results)
+    for ours, baseline in SECONDARY + TRAINED:
+        if rows.get(ours) and rows.get(baseline):
+            print(f'{ours} − {baseline}: {compare(rows, ours, baseline, level=0.95)}')
     for ours, baseline in CONTRASTS:
         if rows.get(ours) and rows.get(baseline):
             print(f'{ours} − {baseline}: {compare(rows, ours, baseline)}')

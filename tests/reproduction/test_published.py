@@ -307,10 +307,14 @@ class Clothes(Runs):
         return [score_clothes.pairs(self.rows, ours, baseline)]
 
 
-class SecondaryClothes(Clothes):
-    """Its secondary rows, with the primary runs of the same seeds."""
+class TrainedClothes(Clothes):
+    """The rows that continue from one checkpoint."""
 
     level = 0.95
+
+
+class SecondaryClothes(TrainedClothes):
+    """The secondary rows, with the primary runs of the same seeds."""
 
     def __init__(self, file):
         super().__init__(file)
@@ -329,6 +333,7 @@ SOURCES = {
     'evidence_j_cc': cache(Clothes),
     'evidence_j_nl': cache(Clothes),
     'evidence_j_secondary': cache(SecondaryClothes),
+    'evidence_j_trained': cache(TrainedClothes),
     '': cache(Runs),
 }
 ANGLES = 0, 15, 30, 45
