@@ -96,8 +96,8 @@ evidence_j_trained() {
         start=$(echo work_dirs/evidence_j_cc/cc_*_position-none_seed-$seed/iter_1200.pth)
         clothes_in evidence_j_trained_$seed --iters 200 --seeds 0 1 2 3 --rows 'stock CC' "${stock_cc[@]}" \
             --variant 'stock CC, 1/√d' CC "${stock_cc[@]:3}" $divided \
-            --variant 'Bi-CC, default' CC "${bilateral[@]}" \
-            --variant 'Bi-CC, zero_init' CC "${bilateral[@]}" model.decode_head.zero_init=True \
+            --variant 'Bi-CC, default' Bi-CC "${bilateral[@]}" \
+            --variant 'Bi-CC, zero_init' Bi-CC "${bilateral[@]}" model.decode_head.zero_init=True \
             --contrasts 'Bi-CC, default - stock CC' 'Bi-CC, zero_init - stock CC' 'Bi-CC, zero_init - Bi-CC, default' \
             'Bi-CC, default - stock CC, 1/√d' --family 1 \
             --cfg-options "load_from=$start" optim_wrapper.optimizer.lr=0.0003

@@ -97,6 +97,7 @@ CALLS = {
         [
             *OPERANDS,
             *NEIGHBOURHOOD,
+            *(dict.fromkeys(('query', 'key', 'value'), x) | dict(window_bias=None) for x in (LINE, of(2, 4, 5, 8))),
             dict(query=None),
             dict(key=None),
             dict(query=None, key=None, window_bias=None),
@@ -112,7 +113,8 @@ CALLS = {
     'dynamic_conv': (
         dict(value=X, logits=BIAS, kernel_size=[3, 3], dilation=1),
         {},
-        [*NEIGHBOURHOOD, dict(value=SMALL), dict(value=FLAT), dict(logits=BIAS[0]), dict(value=LINE, logits=LINE)],
+        [*NEIGHBOURHOOD, dict(value=SMALL), dict(value=FLAT), dict(logits=BIAS[0])]
+        + [dict(value=LINE, logits=LINE), dict(value=of(2, 4, 5, 8), logits=of(2, 4, 5, 9))],
     ),
     'strided_attention': (
         dict(query=X, key=X, value=X, offset_bias=[], step=[2, 2], pattern='block', scale=1.0),
