@@ -164,6 +164,24 @@ def defaults(node, classes):
     return found
 
 
+def said_defaults(docstring):
+    """Yield each argument of which a docstring says the default, and what it says."""
+    pattern = r'^    (\w+(?:, \w+)*) \((?:(?!^    \w).)*? Defaults? to (.*?)(?=^    \w|^\w|\Z)'
+    for names, said in re.findall(pattern, docstring, re.MULTILINE | re.DOTALL):
+        names = names.split(', ')
+        if len(names) == 1:
+            yield names[0], said
+        else:  # one default for all, or one for each
+            values = re.split(r', | and ', re.split(r'\.(?=\s|$)', said)[0])
+            pairs = zip(names, values if len(values) == len(names) else values * len(names))
+            yield from (pair for pair in pairs if literal(pair[1]) is not None)
+    if ' defaults to ' in docstring:  # ``a`` defaults to 1, ``b`` and ``c`` to 0.5
+        for *names, value in re.findall(
+            r"(?<!['t]s )``(\w+)``(?: and ``(\w+)``)?\s(?:defaults )?to (\d\S*)", docstring
+        ):
+            yield from zip(names, [value] * 2)
+
+
 def test_defaults_are_as_the_docstrings_say():
     """Where both are literals: some say in words what None means."""
     named = [node for path in sources() for node in tree(path).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
@@ -171,8 +189,7 @@ def test_defaults_are_as_the_docstrings_say():
     named += [part for node in classes.values() for part in node.body if isinstance(part, ast.FunctionDef)]
     compared, wrong = 0, []
     for node in named:
-        pattern = r'^    (\w+) \((?:(?!^    \w).)*? Defaults to (.*?)(?=^    \w|^\w|\Z)'
-        entries = re.findall(pattern, ast.get_docstring(node) or '', re.MULTILINE | re.DOTALL)
+        entries = [*said_defaults(ast.get_docstring(node) or '')]
         values = defaults(node, classes) if entries else {}
         for name, said in entries:
             value = values.get(name)
@@ -183,23 +200,41 @@ def test_defaults_are_as_the_docstrings_say():
                 if documented != value or isinstance(documented, bool) != isinstance(value, bool):
                     wrong.append(f'{node.name}: {name}={value!r}, {said!r}')
     assert not wrong
-    assert compared > 250
+    assert compared > 330
+
+
+def call_defaults(node, classes):
+    """Return the default of each argument that the docstring of a class, or of its bases, lists for every call."""
+    found = {}
+    for base in map(ast.unparse, getattr(node, 'bases', ())):
+        found |= call_defaults(classes[base], classes) if base in classes else {}
+    pattern = r'^\* (\w+) \((?:(?!^\* ).)*? Defaults to (\w+)\.$'
+    entries = re.findall(pattern, ast.get_docstring(node) or '', re.MULTILINE | re.DOTALL)
+    return found | {name: ast.Constant(literal(said)) for name, said in entries}
 
 
 def test_defaults_are_those_of_the_class_that_a_docstring_refers_to():
-    """Where it says of arguments 'as in' another class, and both have a literal."""
+    """Where it says of some or all arguments 'as in' another class, and both have a literal."""
     named = [node for path in sources() for node in tree(path).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     owners = {node.name: node for node in named}
     classes = {name: node for name, node in owners.items() if isinstance(node, ast.ClassDef)}
+    named += [part for node in classes.values() for part in node.body if isinstance(part, ast.FunctionDef)]
     compared, wrong = 0, []
     for node in named:
-        pattern = r'^    ([\w, ]+): (?:as in|see) :(?:class|func):`~?\.?(?:\w+\.)*(\w+)`'
-        for names, other in re.findall(pattern, ast.get_docstring(node) or '', re.MULTILINE):
-            pair = [defaults(each, classes) for each in (node, owners[other])]
-            for name in set(names.split(', ')).intersection(*pair):
-                found, expected = (ast.unparse(values[name]) for values in pair)
+        docstring, own = ast.get_docstring(node) or '', defaults(node, classes)
+        pattern = r'(?:as in|see)\s+:(?:class|func):`~?\.?(?:\w+\.)*(\w+)`'
+        references = [(names.split(', '), x) for names, x in re.findall(rf'^    ([\w, ]+): {pattern}', docstring, re.M)]
+        described = {
+            name for names in re.findall(r'^    (\w+(?:, \w+)*) \(', docstring, re.M) for name in names.split(', ')
+        }
+        literals = [name for name, value in own.items() if isinstance(value, ast.Constant) and name not in described]
+        references += [(literals, x) for x in re.findall(rf'\b[Aa]rguments(?::| are)\s+{pattern}', docstring)]
+        for names, other in references:
+            others = call_defaults(owners[other], classes) | defaults(owners[other], classes)
+            for name in set(names).intersection(own, others):
+                found, expected = (ast.unparse(values[name]) for values in (own, others))
                 compared += 1
                 if found != expected:
                     wrong.append(f'{node.name}: {name}={found}, in {other} {expected}')
     assert not wrong
-    assert compared > 10
+    assert compared > 60
