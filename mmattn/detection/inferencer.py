@@ -22,7 +22,7 @@ from torch import nn
 from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import check_checkpoint, inference_pipeline, prepare_for_inference  # registers 'mmattn::…'
-from mmattn.utils.checks import check_number
+from mmattn.utils.checks import check_fraction
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
@@ -105,7 +105,7 @@ class DetectionInferencer(DetInferencer):
                 be processed.
             OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
         """
-        check_number('score_threshold', score_threshold, 0, 1)
+        check_fraction('score_threshold', score_threshold)
         pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
         check_writable(pred_dir)
         check_writable(vis_dir)

@@ -4,7 +4,7 @@ from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_fraction
 
 from .multihead_attention_3d import check_maps
 
@@ -46,7 +46,7 @@ class VideoTransformerLayer(nn.Module):
         check_count('embed_dims', embed_dims)
         if feedforward_channels is not None:
             check_count('feedforward_channels', feedforward_channels)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         self.embed_dims, self.query = embed_dims, query
         self.attention = MODELS.build(dict(attention, embed_dims=embed_dims))
         self.norms = nn.ModuleList(nn.LayerNorm(embed_dims) for _ in range(2))

@@ -13,7 +13,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from mmattn.utils.checks import check_number
+from mmattn.utils.checks import check_fraction
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, reason
 from mmattn.visualization.panels import add_legend, class_colours
@@ -58,7 +58,7 @@ class ResultFiles:
         geojson: bool,
         legend: bool,
     ) -> None:
-        check_number('opacity', opacity, 0, 1)
+        check_fraction('opacity', opacity)
         self._out, self._meta, self._read_image = check_path('out_dir', out_dir), meta, read_image
         self._opacity, self._probabilities, self._legend = opacity, probabilities, legend
         self._coco, self._geojson = coco, geojson

@@ -57,6 +57,11 @@ def check_number(name: str, number: float, least: float | None = None, most: flo
         raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')
 
 
+def check_fraction(name: str, number: float) -> None:
+    """Check that an argument, such as a probability, is a number from 0 to 1."""
+    check_number(name, number, 0, 1)
+
+
 def check_positive(name: str, number: float) -> None:
     """Check that an argument is a finite number above 0."""
     check_number(name, number)

@@ -16,7 +16,7 @@ from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
-from mmattn.utils.checks import check_number
+from mmattn.utils.checks import check_fraction
 from mmattn.utils.faults import Faults
 from mmattn.utils.options import checked_options
 
@@ -69,7 +69,7 @@ class EntitiesDataset(TextDataset):
         data_root: str = '',
         indices: Indices = None,
     ) -> None:
-        check_number('min_iou', min_iou, 0, 1)
+        check_fraction('min_iou', min_iou)
         if not min_iou:
             raise ValueError('min_iou must be above 0; got 0')
         path, words_path, regions = in_folder(data_root, ann_file, vocab_file or ann_file, regions)

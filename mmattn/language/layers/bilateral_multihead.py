@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from mmattn.layers.positions import PositionOptions, Positions, content_scale
 from mmattn.ops import global_attention
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_divisor, check_number
+from mmattn.utils.checks import check_divisor, check_fraction
 
 from .linear_layers import in_projection, init_xavier
 from .region_attention import normalize_queries
@@ -91,7 +91,7 @@ class BilateralMultiheadAttention(Positions, nn.Module):
                 'normalize_queries requires is_causal=False: statistics over a sequence include the future'
             )
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         positions = self.choose_positions(position, options)
         head_dim = embed_dim // num_heads
         self.embed_dim = embed_dim

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_counts, check_number
+from mmattn.utils.checks import check_choice, check_count, check_counts, check_fraction
 
 from .bilinear_attention import bilinear_logits, bilinear_pooling, bilinear_softmax
 from .linear_layers import PackedPositions, normalized, weight_norm_linear
@@ -54,8 +54,8 @@ class BilinearLogits(nn.Module):
     ) -> None:
         super().__init__()
         check_counts(word_dim=word_dim, region_dim=region_dim, embed_dim=embed_dim, num_glimpses=num_glimpses)
-        check_number('dropout', dropout, 0, 1)
-        check_number('region_dropout', region_dropout, 0, 1)
+        check_fraction('dropout', dropout)
+        check_fraction('region_dropout', region_dropout)
         self.word_dim, self.region_dim = word_dim, region_dim
         self.word_proj = weight_norm_linear(word_dim, embed_dim, dropout)
         self.region_proj = weight_norm_linear(region_dim, embed_dim, dropout)
@@ -265,7 +265,7 @@ class ConcatLogits(nn.Module):
         super().__init__()
         check_counts(word_dim=word_dim, region_dim=region_dim, embed_dim=embed_dim)
         for name, probability in (('dropout', dropout), ('hidden_dropout', hidden_dropout)):
-            check_number(name, probability, 0, 1)
+            check_fraction(name, probability)
         self.word_dim, self.region_dim = word_dim, region_dim
         self.dropout = nn.Dropout(dropout)
         self.word_proj = nn.Linear(word_dim, embed_dim)

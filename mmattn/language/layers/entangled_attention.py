@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_fraction
 
 from .bilateral_multihead import BilateralMultiheadAttention
 from .linear_layers import init_xavier
@@ -139,7 +139,7 @@ class EntangledAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_choice('mode', mode, MODES)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         self.embed_dim = embed_dim
         self.mode = mode
         self.sublayers = nn.ModuleDict({name: GuidedAttention(embed_dim, num_heads, dropout) for name in MODES[mode]})

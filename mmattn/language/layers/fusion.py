@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops.dtypes import accumulator
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_count, check_counts, check_number
+from mmattn.utils.checks import check_choice, check_count, check_counts, check_fraction
 
 from .count_sketch import count_sketch
 
@@ -42,7 +42,7 @@ class PostFusionNetwork(nn.Module):
         super().__init__()
         check_counts(channels=channels, hidden_dim=hidden_dim, num_blocks=num_blocks)
         check_choice('skip', skip, ('add', 'concat'))
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         self.activation, self.skip, self.dropout = activation, skip, dropout
         last = channels if skip == 'add' else hidden_dim
         self.blocks = nn.ModuleList(

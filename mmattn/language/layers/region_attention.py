@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops.dtypes import accumulator
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_divisor, check_number
+from mmattn.utils.checks import check_count, check_divisor, check_fraction
 
 from .linear_layers import in_projection, init_xavier
 from .sequence_checks import check_key_padding_mask, check_same_sequence, check_sequence, key_and_value
@@ -133,7 +133,7 @@ class RegionAttention(nn.Module):
         if any(term not in TERMS for term in terms) or len(set(terms)) < len(terms):
             raise ValueError(f'geometry must be None, or one or more of {TERMS}, each once; got {geometry!r}')
         check_count('geometry_dim', geometry_dim)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         if is_causal:
             raise ValueError('is_causal must be False: regions have no order; got True')
         self.embed_dim = embed_dim

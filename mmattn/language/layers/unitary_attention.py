@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts, check_number
+from mmattn.utils.checks import check_count, check_counts, check_fraction
 
 from .linear_layers import PackedPositions, weight_norm_linear
 from .sequence_checks import check_key_padding_mask, check_sequence
@@ -50,7 +50,7 @@ class UnitaryAttention(nn.Module):
     def __init__(self, query_dim: int, region_dim: int, embed_dim: int = 1280, dropout: float = 0.2) -> None:
         super().__init__()
         check_counts(query_dim=query_dim, region_dim=region_dim, embed_dim=embed_dim)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         self.query_dim, self.region_dim = query_dim, region_dim
         self.query_proj = weight_norm_linear(query_dim, embed_dim, dropout)
         self.region_proj = weight_norm_linear(region_dim, embed_dim, dropout)

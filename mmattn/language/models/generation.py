@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import BOS, EOS, PAD
-from mmattn.utils.checks import check_choice, check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_fraction, check_number
 
 from .embedding import TokenEmbedding
 from .training import SequenceModel, label_smoothed_loss
@@ -203,7 +203,7 @@ class SentenceGenerator(SequenceModel):
         init_cfg: dict | None,
     ) -> None:
         super().__init__(data_preprocessor, init_cfg)
-        check_number('label_smoothing', label_smoothing, 0, 1)
+        check_fraction('label_smoothing', label_smoothing)
         self.label_smoothing = label_smoothing
         unknown = set(test_cfg or {}) - set(defaults)
         if unknown:

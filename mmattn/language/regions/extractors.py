@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from mmattn._compat import load_weights
 from mmattn.engine import read_checkpoint
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_fraction
 
 from .region_store import Regions, clip_boxes, grid_boxes
 
@@ -70,7 +70,7 @@ class RegionExtractor:
     ) -> None:
         check_count('min_regions', min_regions, 0)
         check_count('max_regions', max_regions, max(1, min_regions))
-        check_number('score_thr', score_thr, 0, 1)
+        check_fraction('score_thr', score_thr)
         self.model: Any = model
         self.pipeline = pipeline
         self.min_regions, self.max_regions, self.score_thr = min_regions, max_regions, score_thr

@@ -26,7 +26,7 @@ from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.words import find_rule, question_words, unspaced_fault
 from mmattn.registry import DATASETS
-from mmattn.utils.checks import check_choice, check_count, check_number
+from mmattn.utils.checks import check_choice, check_count, check_fraction
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.images import decoding, deep_picture_fault, open_whole
 from mmattn.utils.options import checked_options
@@ -153,7 +153,7 @@ class VQADataset(TextDataset):
             raise ValueError('exactly one of regions and images must be set')
         if max_regions is not None:
             check_count('max_regions', max_regions)
-        check_number('fraction', fraction, 0, 1)
+        check_fraction('fraction', fraction)
         self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
         regions, images = in_folder(data_root, regions, images)
         ann_files = [ann_file] if isinstance(ann_file, str) else ann_file

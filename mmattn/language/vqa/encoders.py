@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_counts, check_number
+from mmattn.utils.checks import check_count, check_counts, check_fraction, check_number
 from mmattn.utils.faults import reading
 
 GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
@@ -121,7 +121,7 @@ class SkipThoughtEncoder(QuestionGRU):
         frozen: bool = False,
     ) -> None:
         super().__init__(vocab_size, word_dim, embed_dim, word_std)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         self.dropout, self.pretrained = 0.0 if frozen else dropout, pretrained
         self.requires_grad_(not frozen)
 

@@ -10,7 +10,7 @@ from mmattn.language.layers.bilinear_attention_network import BilinearAttentionN
 from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_linear
 from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_choice, check_counts, check_divisor, check_number
+from mmattn.utils.checks import check_choice, check_counts, check_divisor, check_fraction
 
 from .encoders import EncodedQuestion
 
@@ -52,7 +52,7 @@ class AnswerHead(nn.Module):
         return self.classifier(fused), weights
 
 
-def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: float = 0.5) -> nn.Sequential:
+def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: float) -> nn.Sequential:
     """Build Lin(dropout(σLin(x))), with weight norm, as the published code of the bilinear attention network does."""
     return nn.Sequential(
         weight_norm_linear(in_dim, hidden_dim, 0.0), weight_norm_linear(hidden_dim, num_answers, dropout, relu=False)
@@ -324,7 +324,7 @@ class FusionHead(AnswerHead):
         super().__init__()
         check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim)
         check_divisor('num_glimpses', num_glimpses, 'pooled_dim', pooled_dim)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         check_choice('activation', activation, ('tanh', 'identity'))
         self.attention_query: nn.Module
         self.attention_value: nn.Module

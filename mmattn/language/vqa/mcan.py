@@ -11,7 +11,7 @@ from mmattn.language.models.transformer import ATTENTION, SequenceDecoder, Seque
 from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_counts, check_number
+from mmattn.utils.checks import check_counts, check_fraction
 
 from .vqa_model import AnswerModel
 
@@ -127,7 +127,7 @@ class MCAN(AnswerModel):
         super().__init__(data_preprocessor or dict(type='mmattn.RegionDataPreprocessor'), init_cfg)
         check_counts(vocab_size=vocab_size, num_answers=num_answers, num_features=num_features, word_dim=word_dim)
         check_counts(fused_dim=fused_dim)
-        check_number('dropout', dropout, 0, 1)
+        check_fraction('dropout', dropout)
         attention = dict(ATTENTION, dropout=dropout)
         layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
         region_layer = dict(layer, self_attention=region_attention, cross_attention=attention)
