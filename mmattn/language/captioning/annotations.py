@@ -155,7 +155,7 @@ def _with_words(name: str, captions: list[str]) -> Annotation:
 
 
 def read_attributes(
-    path: str | Path, image_ids: Sequence[str], vocabulary: Vocabulary, num_attributes: int = 20
+    path: str | Path, image_ids: Sequence[str], vocabulary: Vocabulary, num_attributes: int
 ) -> dict[str, list[int]]:
     """Read the best attributes of each image as numbers of the vocabulary, the best first.
 

@@ -133,7 +133,7 @@ class GroundingInferencer(LanguageInferencer):
         return [(prediction.pred_scores.cpu(), sample['boxes']) for prediction, sample in zip(predictions, samples)]
 
     def postprocess(  # type: ignore[override]
-        self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int = 5
+        self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int
     ) -> list[dict]:
         """Select the ``top_k`` best regions for each phrase of each caption."""
         return [dict(phrases=[best_regions(scores, boxes, top_k) for scores in logits]) for logits, boxes in preds]

@@ -25,7 +25,7 @@ def normalized(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
-def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
+def weight_norm_linear(in_dim: int, out_dim: int, dropout: float, relu: bool = True) -> nn.Sequential:
     """Stack dropout, a linear layer whose weight is s · v / ‖v‖ with one scalar s, and, with ``relu``, ReLU."""
     return nn.Sequential(nn.Dropout(dropout), normalized(nn.Linear(in_dim, out_dim)), *([nn.ReLU()] if relu else []))
 

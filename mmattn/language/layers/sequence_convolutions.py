@@ -139,7 +139,7 @@ class DynamicConv1d(SequenceConv):
         kernels = logits.to(accumulator(logits)).softmax(-1)[:, 0, :, -inputs.shape[1] :].to(inputs.dtype)
         y = torch.einsum('nhk,nkhd->nhd', kernels, inputs.unflatten(-1, (self.num_heads, -1)))
         kept = inputs[:, max(inputs.shape[1] - self.kernel_size + 1, 0) :]
-        return self.output(y.flatten(1).unsqueeze(1)), {'inputs': kept} if kept.shape[1] else {}
+        return self.output(y.flatten(1).unsqueeze(1)), {'inputs': kept}
 
     def _inputs(self, x: Tensor) -> Tensor:
         return F.glu(self.glu(x)) if self.gated else self.glu(x)

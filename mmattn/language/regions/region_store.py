@@ -55,14 +55,14 @@ class Regions(NamedTuple):
     scores: Tensor | None = None
 
 
-def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tensor:
-    """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than ``least`` pixels.
+def clip_boxes(boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than a pixel.
 
-    Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least ``least``.
+    Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least 1.
     """
     limit = boxes.new_tensor(size)
-    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - least)
-    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + least)
+    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - 1)
+    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + 1)
     return torch.cat([start, end], -1)
 
 

@@ -10,6 +10,7 @@ from .published_text import Pair
 from .subwords import TextProcessor, language_names
 
 LEAST = 3  # lines
+SHOWN = 60  # characters of an example
 # What programs write and people do not: entities, backslashes, and the marks of tokenizers and of subwords.
 MARKS = re.compile(r"""&(?:\#\w+|[A-Za-z]+\d*);|\\["'nrtu]|(?<!\S)@\S@(?!\S)|@@(?!\S)|(?<!\S)[▁￭]|-[LR][RSC]B-""")
 END = re.compile(r'(\s?)(?<![.,?!;:])[.,?!;:)\]}。，、！？；：）।॥](?=\s|$)')
@@ -114,8 +115,8 @@ def _is_title(line: str) -> bool:
     return bool(TITLE.fullmatch(line.strip().strip('"'))) and line.strip().strip('"')[-1:].isalnum()
 
 
-def _cut(line: str, most: int = 60) -> str:
-    return line if len(line) <= most else f'{line[:most]}…'
+def _cut(line: str) -> str:
+    return line if len(line) <= SHOWN else f'{line[:SHOWN]}…'
 
 
 def restoring_warnings(split: str, texts: Sequence[TextProcessor], pairs: Iterable[tuple[Pair, Pair]]) -> list[str]:

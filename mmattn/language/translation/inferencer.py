@@ -126,7 +126,7 @@ class TranslationInferencer(SentenceInferencer):
         )
 
     def preprocess(  # type: ignore[override]
-        self, inputs: Sequence[str], max_source_length: int = 250, name: str = 'inputs'
+        self, inputs: Sequence[str], max_source_length: int, name: str
     ) -> list[Batch]:
         """Divide sentences into batches of subword pieces, without ``</s>``, the longest sentences first.
 

@@ -66,14 +66,14 @@ def draw_answer_attention(
     question: str,
     tokenizer: QuestionTokenizer,
     answers: Sequence[str],
-    picture: np.ndarray | None = None,
-    top_k: int = 5,
+    picture: np.ndarray | None,
+    top_k: int,
 ) -> np.ndarray:
     """Draw the attention with which a model answers a question, and its ``top_k`` best answers, with their scores.
 
     The arguments are as in :func:`question_attention` and :func:`draw_question_attention`. ``tokenizer`` splits the
-    question into words. ``answers`` are all answers of the model. ``picture`` defaults to the picture that the model
-    reads, or to a white one.
+    question into words. ``answers`` are all answers of the model. None for ``picture`` is the picture that the
+    model reads, or a white one.
     """
     scores, weights = question_attention(model, inputs)
     if 'image' in inputs:

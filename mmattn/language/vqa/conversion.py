@@ -66,7 +66,7 @@ def write_set(
     pictures: Iterable[tuple[str, Path]] = (),
     *,
     float16: bool = False,
-    overwrite: bool = False,
+    overwrite: bool,
 ) -> None:
     """Write the prepared files of the data set in ``folder`` atomically, and print the numbers of questions.
 

@@ -124,7 +124,7 @@ class VQAInferencer(LanguageInferencer):
         batch = self._collated([asked_question.inputs(self.tokenizer) for asked_question in inputs.inputs])
         return torch.stack([sample.pred_scores for sample in self.model(batch, mode='predict')])
 
-    def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
+    def postprocess(self, preds: Tensor, top_k: int) -> list[dict]:  # type: ignore[override]
         """Select the best answers by the scores of all answers, as :meth:`__call__` without the questions."""
         predictions = []
         for scores in preds.cpu():

@@ -56,12 +56,13 @@ def test_dynamic_layer_is_the_equation(num_heads, kernel_size, causal, masked, g
     assert_same_with_gradients(out, literal_dynamic(layer, x, mask), [x], layer)
 
 
-def test_the_kernel_limits_the_state():
-    layer, x = build(DynamicConv1d, 8, 2, 3, is_causal=True), literal.randn(3, 1, 8)
+@pytest.mark.parametrize('kernel_size', [1, 3])
+def test_the_kernel_limits_the_state(kernel_size):
+    layer, x = build(DynamicConv1d, 8, 2, kernel_size, is_causal=True), literal.randn(3, 1, 8)
     state = {}
     for t in range(5):
         _, state = layer.step(x, state, t)
-        assert {name: y.shape for name, y in state.items()} == {'inputs': (3, min(t + 1, 2), 8)}
+        assert {name: y.shape for name, y in state.items()} == {'inputs': (3, min(t + 1, kernel_size - 1), 8)}
 
 
 def literal_deformable(layer, x, mask=None):

@@ -122,14 +122,16 @@ def test_attention_of_a_model(config):
     regions = 16 if config is PICTURES else 5
     assert weights.shape == ((1, regions) if config is UNITARY else (2, 7, regions))
     torch.testing.assert_close(weights.flatten(1).sum(1), torch.ones(len(weights)))
-    drawn = draw_answer_attention(model, inputs, 'What is the dog?', tokenizer, ANSWERS)
+    drawn = draw_answer_attention(model, inputs, 'What is the dog?', tokenizer, ANSWERS, None, 5)
     assert drawn.std() > 10
 
 
 def draw_without_regions():
     tokenizer = QuestionTokenizer(WORDS, max_words=7)
     inputs = dict(features=torch.zeros(0, 6), boxes=boxes_of(0), sizes=torch.tensor(SIZE))
-    draw_answer_attention(random_model(BAN), dict(inputs, question=tokenizer('dog')), 'dog', tokenizer, ANSWERS)
+    draw_answer_attention(
+        random_model(BAN), dict(inputs, question=tokenizer('dog')), 'dog', tokenizer, ANSWERS, None, 5
+    )
 
 
 test_failures = failing(
