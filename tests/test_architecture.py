@@ -166,7 +166,7 @@ def defaults(node, classes):
 
 def said_defaults(docstring):
     """Yield each argument of which a docstring says the default, and what it says."""
-    pattern = r'^    (\w+(?:, \w+)*) \((?:(?!^    \w).)*? Defaults? to (.*?)(?=^    \w|^\w|\Z)'
+    pattern = r'^    (\w+(?:, \w+)*) \((?:(?!^    \w).)*?\sDefaults?\s+to\s+(.*?)(?=^    \w|^\w|\Z)'
     for names, said in re.findall(pattern, docstring, re.MULTILINE | re.DOTALL):
         names = names.split(', ')
         if len(names) == 1:
@@ -230,7 +230,9 @@ def test_defaults_are_those_of_the_class_that_a_docstring_refers_to():
         literals = [name for name, value in own.items() if isinstance(value, ast.Constant) and name not in described]
         references += [(literals, x) for x in re.findall(rf'\b[Aa]rguments(?::| are)\s+{pattern}', docstring)]
         for names, other in references:
-            others = call_defaults(owners[other], classes) | defaults(owners[other], classes)
+            said = said_defaults(ast.get_docstring(owners[other]) or '')
+            others = {argument: ast.Constant(literal(text)) for argument, text in said}  # of what its subclasses have
+            others |= call_defaults(owners[other], classes) | defaults(owners[other], classes)
             for name in set(names).intersection(own, others):
                 found, expected = (ast.unparse(values[name]) for values in (own, others))
                 compared += 1
