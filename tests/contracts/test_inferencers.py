@@ -21,10 +21,11 @@ import mmattn.video
 from mmattn.utils import trained_model
 
 from ..full_disk import full_disk
+from ..language.files import edit
 from ..language.interruption import in_double
 from ..requirements import requires
 from ..segmentation.test_inferencer import spoil
-from .inferencers import INFERENCERS, OTHER_MODELS, Images, Sentences
+from .inferencers import INFERENCERS, OTHER_MODELS, Images, Regions, Sentences
 
 CASES = INFERENCERS | OTHER_MODELS
 
@@ -259,6 +260,19 @@ def test_a_batch_that_is_half_finished_is_processed_again(case, inferencer, tmp_
     for kept in (2, 4):  # the settings, and one or three results
         (tmp_path / 'part').write_bytes(b''.join(lines[:kept]) + lines[kept][:9])
         assert case.call(inferencer, tmp_path, **case.parts[1]) == expected
+
+
+@each(Regions)
+def test_features_are_read_with_their_batch(case, inferencer, ran, tmp_path):
+    """So a run starts at once, and one that is not finite loses no result that was finished before it."""
+    store = case.store(tmp_path / 'regions')
+    start = np.load(store / 'offsets.npy')[3]
+    edit(store / 'features.npy', lambda x: x.__setitem__(start, np.nan))
+    items = [case.of(image) for image in ('7', '12', '40')]
+    with pytest.raises(ValueError, match='image 40 '):
+        case.run(inferencer, items, store, progress_file=tmp_path / 'part')
+    assert len(ran) == 2  # the second has the damaged one
+    assert len((tmp_path / 'part').read_text(encoding='utf-8').splitlines()) == 3  # the settings, and two results
 
 
 def contents(folder):
