@@ -72,6 +72,21 @@ def test_an_unreadable_vocabulary_is_a_fault_with_its_line(build, corpus):
         runner.call_hook('before_loops')
 
 
+def test_data_sets_agree_with_the_first(corpus):
+    """The vocabulary of each is compared with that of the training, and both files are named."""
+    roots = corpus('a'), corpus('b', (*SYMBOLS[:4], 'e@@', 'f', 'g')), corpus('c', SYMBOLS[:5])
+    built = [DATASETS.build(dict(type='mmattn.ParallelTextDataset', data_root=str(x), split='train')) for x in roots]
+    loaders = {f'{name}_dataloader': x for name, x in zip(('train', 'val', 'test'), built)}
+    loops = {
+        f'_{name.split("_")[0]}_loop': SimpleNamespace(dataloader=SimpleNamespace(dataset=x))
+        for name, x in loaders.items()
+    }
+    TextDataCheckHook().check_data(SimpleNamespace(**loops), tuple(loaders), faults := Faults())
+    found = {path: ' '.join(reasons) for path, reasons in faults.by_path.items()}
+    assert {*found} == {f'{root}/vocabulary.txt' for root in roots[1:]}
+    assert all(f'{roots[0]}/vocabulary.txt' in reasons for reasons in found.values())
+
+
 @pytest.mark.slow
 def test_validation_with_another_vocabulary_is_a_fault(build, corpus):
     train, val = corpus('a'), corpus('b', (*SYMBOLS[:4], 'e@@', 'f', 'g'))

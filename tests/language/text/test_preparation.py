@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import re
+import signal
 from collections import Counter
 from itertools import product
 
@@ -207,6 +208,20 @@ def test_processes_write_the_same(tmp_path, monkeypatch):
     assert content(tmp_path / '1') == content(tmp_path / '2')
 
 
+def handler_of(name):
+    return signal.getsignal(signal.Signals[name]).name
+
+
+def test_a_process_leaves_ctrl_c_to_its_parent_and_can_be_ended(monkeypatch):
+    """Also where the parent itself, as the converters, takes the signal that ends it for an error."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        ((_, found),) = map_pairs((handler_of, handler_of), [('SIGINT', 'SIGTERM')], workers=2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert found == ('SIG_IGN', 'SIG_DFL')
+
+
 def test_reserved_symbols_are_not_in_the_vocabulary(tmp_path):
     writer = CorpusWriter(tmp_path / 'new', ('en', 'de'))
     writer.write_training([('a <unk> b', '<s> a')])
@@ -225,6 +240,12 @@ def test_exchanged_and_equal_sides_are_warnings(tmp_path):
     assert warnings == ['train: en looks like de, and de like en']
     _, warnings = prepare(tmp_path / 'b', train=[(english, english) for english, _ in PAIRS], merges=20)
     assert warnings == ['train: source and target are equal in 15 of 21 pairs']  # "man 's" and "man's" differ
+
+
+def test_held_out_lines_that_are_not_restored_are_a_warning(tmp_path):
+    train = [('Dogs bark…', 'Hunde bellen.')] * 5 + PAIRS[:2] * 5
+    _, (warning,) = prepare(tmp_path, train=train, val=None, validate_every=5)
+    assert warning.startswith('val.en: 1 of 3 lines are not restored')
 
 
 def test_a_new_test_set_of_other_symbols(tmp_path):

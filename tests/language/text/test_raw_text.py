@@ -75,6 +75,13 @@ def test_headers(header, pairs, expected):
     assert len(said([header, *pairs])) == expected
 
 
+@pytest.mark.parametrize(('length', 'shown'), [(60, 60), (61, 60)])
+def test_only_the_start_of_a_long_example_is_shown(length, shown):
+    line = 'a @-@ '.ljust(length, 'b')
+    (warning,) = said([(line, 'Ja.')] * 9)
+    assert repr(line[:shown] + '…' * (length > shown)) in warning
+
+
 def test_spaces_of_french_are_as_people_write():
     french = 'Vraiment ?', 'Oui !', 'Il dit : « oui » ; voilà.', 'Fin.'
     assert said([(line, 'Ja.') for line in french] * 9, ('fr', 'de')) == []
