@@ -348,6 +348,7 @@ def test_faults_of_all_files_are_reported_at_once(faults, data):
 
 NO_ATTRIBUTES = {f'{part}_dataloader.dataset.attributes': None for part in ('train', 'val', 'test')}
 MISSING = dict.fromkeys(NO_ATTRIBUTES, 'none.json')
+NO_WORDS = {f'{part}_dataloader.dataset.min_count': 10**6 for part in ('train', 'val')}
 ORACLE = {'test_dataloader.dataset.oracle_attributes': True}
 
 
@@ -365,6 +366,7 @@ ORACLE = {'test_dataloader.dataset.oracle_attributes': True}
         (SAN, TRAINING, {'val_dataloader.dataset.split': 'dev'}, {}, 'dataset_coco.json: split'),
         (SAN, TRAINING, {'train_dataloader.dataset.regions': 'nowhere'}, {}, 'nowhere'),
         (SAN, TRAINING, {'train_dataloader.dataset.ann_file': 'none.json'}, {}, 'none.json'),
+        (SAN, TRAINING, NO_WORDS, dict(num_features=None), 'dataset_coco.json'),
     ],
 )
 def test_what_fits_neither_model_nor_files(faults, data, name, loaders, options, model, names):

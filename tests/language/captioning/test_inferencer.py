@@ -12,7 +12,7 @@ from PIL import Image
 from mmattn.language.captioning import CaptionEnsemble, CaptionInferencer
 from mmattn.language.regions.region_store import RegionStore
 
-from ..files import names, read_json
+from ..files import names, read_json, write_json
 from ..interruption import Stop, stop_once
 from .tiny_models import ETA, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
@@ -33,12 +33,15 @@ def test_a_store_may_be_several_folders(tiny, tmp_path):
     assert inferencer(RegionStore(more))['predictions'][0]['caption'] == both[-2]['caption']
 
 
-def test_the_best_attributes_are_used(tiny):
+def test_the_best_attributes_are_used(tiny, tmp_path):
     inferencer = make(tiny.eta)
     images = inferencer.images(tiny.store, IDS, tiny.attributes, num_attributes=2)
     assert [image.attributes for image in images] == [[4 + n + k for k in range(min(n % 4, 2))] for n in range(7)]
     found = inferencer(tiny.store, IDS, tiny.attributes, 1)
     assert found != inferencer(tiny.store, IDS, tiny.attributes)
+    rows = [[SYMBOLS[max(n - 18, 0)], 1 - n / 100] for n in range(22)]  # the first word 19 times, then others
+    path = write_json(tmp_path / 'attributes.json', {IDS[0]: rows})
+    assert inferencer.images(tiny.store, IDS[:1], path)[0].attributes == [4, 5]  # of the best 20
 
 
 def with_sources(folder, sources):

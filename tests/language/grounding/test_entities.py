@@ -118,6 +118,15 @@ def test_faults_of_the_prepared_file(tmp_path):
     data['captions'][1].update(caption_id='42#0', image_id='43')
     data['captions'][0]['phrases'][2]['end'] = 9
     assert [fault.split(': ')[0] for fault in faults(data)] == ['  caption 42#0'] * 3
+    for name, wrong in dict(entity=[7], types=[[3]], start=[-1, True, 0.0], end=[True, 2.0]).items():
+        for value in wrong:
+            data = prepared([('42', [CAPTION], BOXES)])
+            data['captions'][0]['phrases'][0][name] = value
+            faults(data)
+    for size in ([50, 40.0], [0, 40], [True, 40], [50]):
+        data = prepared([('42', [CAPTION], BOXES)])
+        data['images']['42']['size'] = size
+        faults(data)
     data = prepared([('42', [Caption(['é'], []), CAPTION, CAPTION], BOXES)])
     boxes = data['images']['42']['boxes']
     boxes['7'], boxes['8'] = [[0, 0, 9], [0.1, 0.1, 0.5, 0.9], [0, 0, 51, 9], [9, 0, 8, 9]], []

@@ -190,6 +190,7 @@ def test_unitary_attention_is_the_equation(mask):
     out, weights = layer(query, regions, mask, need_weights=True)
     expected, of_regions = unitarily(layer, query, regions, mask)
     torch.testing.assert_close(weights, of_regions, atol=1e-12, rtol=1e-12)
+    assert layer(query, regions, mask)[1] is None
     assert_same_with_gradients(out, expected, [query, regions], layer, 1e-12)
 
 
@@ -205,6 +206,7 @@ def test_baselines_without_valid_positions(empty):
     expected = lin(attention.joint_query_proj, zeros[0]) * lin(attention.joint_region_proj, zeros[1])
     torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
     assert not any(x.any() for x in weights)
+    assert layer(words, regions, *masks)[1] is None
     out.square().sum().backward()
     assert all(x.grad is None or x.grad.isfinite().all() for x in (words, regions, *layer.parameters()))
 
