@@ -250,6 +250,30 @@ def test_the_best_epoch_is_used(monkeypatch):
     assert not any(torch.equal(found, epochs[i]) for i in (0, 1, 3, 4))
 
 
+def test_a_classifier_learns_as_in_a_literal_loop(monkeypatch):
+    """A perceptron with dropout, whose first scores are the frequencies, in batches, by AdamW."""
+    averages = iter([0.1, 0.2, 0.3])  # the last epoch is the best
+    monkeypatch.setattr(attributes, 'average_precision', lambda *_: torch.tensor(next(averages)))
+    for name, value in dict(EPOCHS=3, BATCH=8, HIDDEN=16).items():
+        monkeypatch.setattr(attributes, name, value)
+    inputs, targets = torch.randn(20, 5), torch.rand(20, 3) < 0.4
+    torch.manual_seed(1)
+    found = attributes.predict(attributes.train(inputs, targets, inputs, targets, 'name'), inputs)
+    torch.manual_seed(1)
+    hidden, output = nn.Linear(5, 16), nn.Linear(16, 3)
+    output.weight.data.zero_()
+    output.bias.data = ((targets.sum(0) + 1) / 22).logit()  # as if of two more images, one with the word
+    model = nn.Sequential(nn.Dropout(0.2), hidden, nn.ReLU(), nn.Dropout(0.5), output)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    for _ in range(3):
+        for batch in torch.randperm(20).split(8):
+            optimizer.zero_grad()
+            chances = model(inputs[batch]).sigmoid()
+            chances.where(targets[batch], 1 - chances).log().sum(1).mean().neg().backward()
+            optimizer.step()
+    torch.testing.assert_close(found, model.eval()(inputs).sigmoid(), rtol=0, atol=1e-5)
+
+
 # Attributes: the command.
 
 WORDS = ('dog', 'cat', 'red', 'blue', 'runs', 'sits')
