@@ -1,6 +1,8 @@
 """Attention of words to regions: the weights of the layer for its inputs; the page that shows it."""
 
 import re
+from base64 import b64decode
+from io import BytesIO
 
 import pytest
 import torch
@@ -98,7 +100,9 @@ def test_boxes_and_words_of_a_figure():
     assert '<svg viewBox="0 0 4096 80"' in text
     assert '<li>a &quot;dog&quot;</li><li>x &lt; y</li>' in text
     assert '<small>A&amp;B</small>' in text
-    assert len(text) < 4000  # the picture is reduced
+    (encoded,) = re.findall('<image href="data:image/jpeg;base64,(.*?)"', text)
+    with Image.open(BytesIO(b64decode(encoded))) as shown:
+        assert (shown.size, shown.mode) == ((512, 10), 'RGB')
     assert '<rect' not in caption_figure(picture, regions, [], weights[:0])
 
 
