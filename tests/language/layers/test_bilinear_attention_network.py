@@ -244,7 +244,16 @@ test_failures = failing(
     (lambda: network()(WORDS, REGIONS, num_glimpses=4), 'num_glimpses'),
     (lambda: network(mode='concat')(WORDS, REGIONS, num_glimpses=2), 'num_glimpses'),
     (lambda: build(UnitaryAttention, N, M)(WORDS, REGIONS), 'query'),
-    (lambda: build(ConcatLogits, N, M, embed_dim=5)(REGIONS, REGIONS), 'words'),
+    *(
+        (lambda layer=layer, words=words, regions=regions: layer(words, regions), name)
+        for layer in (network().logits, build(ConcatLogits, N, M, embed_dim=5), build(CoAttention, N, M))
+        for words, regions, name in ((REGIONS, REGIONS, 'words'), (WORDS, WORDS, 'regions'))
+    ),
+    (lambda: network().logits(WORDS, REGIONS, WORD_MASK), 'region_padding_mask'),
+    (lambda: build(UnitaryAttention, N, M)(WORDS[:, 0], WORDS), 'regions'),
+    (lambda: build(UnitaryAttention, N, M)(WORDS[:, 0], REGIONS, WORD_MASK), 'region_padding_mask'),
+    (lambda: build(CoAttention, N, M)(WORDS, REGIONS, REGION_MASK), 'word_padding_mask'),
+    (lambda: build(CoAttention, N, M)(WORDS, REGIONS, None, WORD_MASK), 'region_padding_mask'),
     (lambda: build(ConcatLogits, N, M, embed_dim=5)(WORDS, REGIONS, WORD_MASK), 'region_padding_mask'),
     error=(TypeError, ValueError),
 )

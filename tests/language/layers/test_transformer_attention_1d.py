@@ -125,6 +125,15 @@ def test_other_sizes(terms, channels):
         assert_same_with_gradients(layer(*inputs)[0], literally(layer, *inputs), inputs, layer)
 
 
+def test_a_new_layer_has_xavier_matrices_and_zeros():
+    for name, x in TransformerAttention1d(64, 4).named_parameters():
+        if name.endswith('proj.weight'):
+            bound = (6 / 128 * (0.5 if name[0] in 'qkv' else 1)) ** 0.5
+            assert 0.95 * bound < x.abs().max() <= bound
+        else:
+            assert not x.any()
+
+
 @pytest.mark.parametrize('bias', [True, False])
 @pytest.mark.parametrize('masked', [False, True])
 @pytest.mark.parametrize('case', ['self', 'causal', 'longer'])

@@ -106,6 +106,7 @@ def test_codes_are_those_of_subword_nmt():
     learn_bpe([' '.join(line.split()) for line in text], output, 1000)
     assert output.getvalue().splitlines() == codes
     assert len(codes) < 1000
+    assert learn_codes({'ab': 2}, 5)[1:] == ['a b</w>']  # the shortest words that have a pair
 
 
 # The corpus.
