@@ -13,8 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.language import SequenceEncoder, layers
 from mmattn.language.layers.position_encodings import relative_geometry
+from mmattn.language.models.transformer import FeedForward
+from mmattn.registry import MODELS
 
 from ...ops import literal
+from ..captioning.tiny_models import SAN
 from .sequences import build
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -32,6 +35,27 @@ LAYERS = dict(
     dynamic_steps=partial(build, layers.DynamicConv1d, 8, 2, 5, is_causal=True),
     dynamic_steps_without_glu=partial(build, layers.DynamicConv1d, 8, 2, 5, is_causal=True, gated=False),
 )
+
+
+@pytest.mark.parametrize(
+    'build',
+    [
+        partial(layers.BilateralMultiheadAttention, 64, 4, position='none'),
+        partial(layers.RegionAttention, 64, 4),
+        partial(layers.DynamicConv1d, 64, 4, 3),
+        partial(layers.GatedBilateralController, 64),
+        partial(FeedForward, 64, 128, 0.1),
+        lambda: MODELS.build(dict(SAN, embed_dim=64)).output,
+    ],
+)
+def test_a_new_layer_has_xavier_matrices_and_no_biases(build):
+    """Those of torch differ: with as many outputs as inputs, their matrices are smaller by √3."""
+    for x in build().parameters():
+        if x.dim() > 1:
+            bound = (6 / sum(x.shape)) ** 0.5
+            assert 0.95 * bound < x.abs().max() <= bound
+        else:
+            assert not x.any()
 
 
 @pytest.fixture(params=LAYERS)
