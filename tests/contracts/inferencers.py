@@ -188,6 +188,7 @@ class Captions(Regions):
         (lambda case, ask, _: case.run(ask, '7'), 'image_ids'),
         (lambda case, ask, _: case.run(ask, []), 'image_ids'),
         (lambda case, ask, _: case.run(ask, case.items, n_best=4), 'n_best'),
+        (lambda case, ask, _: case.run(ask, case.items, num_attributes=0), 'num_attributes'),
         (lambda case, ask, _: case.run(ask, case.items, attributes=None), 'attributes'),
     )
     metas = ({}, 'symbols'), (dict(symbols=tiny_models.SYMBOLS[1:]), 'vocabulary')
@@ -217,7 +218,7 @@ class Captions(Regions):
 
 class CaptionsOfRegions(Captions):
     model_config, reads_attributes = tiny_models.SAN, False
-    bad = (*Captions.bad[:-1], (lambda case, ask, _: case.run(ask, case.items, attributes='a.json'), 'attributes'))
+    bad = (*Captions.bad[:-2], (lambda case, ask, _: case.run(ask, case.items, attributes='a.json'), 'attributes'))
 
 
 class Questions(Regions):

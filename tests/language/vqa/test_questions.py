@@ -11,7 +11,7 @@ from ..files import write_json
 
 def test_numbers():
     """Cut, padded on the right; an unknown word is padding, or <unk>; so is a word with a reserved name."""
-    for tokens, unknown, count in (('ban', PAD, 14), ('skip-thought', UNK, 26)):
+    for tokens, unknown, count in (('ban', PAD, 14), ('mcan', UNK, 14), ('skip-thought', UNK, 26)):
         tokenizer = QuestionTokenizer(['a', 'dog'], tokens)
         assert tokenizer('A cat dog?').tolist() == [4, unknown, 5, *[PAD] * (count - 3)]
         assert tokenizer('a ' * 30).tolist() == [4] * count
