@@ -229,6 +229,10 @@ def test_all_faults_are_reported_at_once(tmp_path):
         (dict(images=[dict(id=13)]), dict(vocab_file='words.json', test_mode=False), 'no captions'),
         (karpathy(), dict(split='val', oracle_attributes=True, test_mode=False), 'oracle_attributes'),
         (karpathy(), dict(split='train', max_words=0), 'max_words'),
+        *(
+            (None, {name: least - 1}, name)
+            for name, least in dict(min_count=0, max_words=1, captions_per_image=1).items()
+        ),
     ],
 )
 def test_failures(tmp_path, content, options, names):
