@@ -135,12 +135,9 @@ def run(name: str, arguments: tuple) -> Any:
 
 
 def device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
-    """Return what the implementation is chosen by: device and dtype of the first floating-point tensor."""
-    tensors = list_tensors(arguments)
-    for x in tensors:
-        if x.is_floating_point():
-            return x.device, x.dtype
-    return tensors[0].device, torch.float32
+    """Return what the implementation is chosen by: device and dtype of the first tensor."""
+    x = list_tensors(arguments)[0]
+    return x.device, x.dtype
 
 
 def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
