@@ -32,14 +32,19 @@ def test_the_forward_pass_is_in_low_precision_and_the_weights_are_not(dtype):
     assert model.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize('factor', [0.5, 7.0])
-def test_a_processor_without_fast_products_is_a_warning(monkeypatch, factor):
-    warnings = []
-    monkeypatch.setattr(cpu, 'print_log', lambda text, *_: warnings.append(text))
+@pytest.fixture
+def logged(monkeypatch):
+    lines = []
+    monkeypatch.setattr(cpu, 'print_log', lambda text, *_: lines.append(text))
+    return lines
+
+
+@pytest.mark.parametrize('factor', [1.5, 1.6])
+def test_a_processor_without_fast_products_is_a_warning(monkeypatch, logged, factor):
     monkeypatch.setattr(cpu, '_product_time', lambda dtype: factor if dtype == torch.bfloat16 else 1.0)
     CPUAmpOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
-    expected = 'no fast products in bfloat16, and one takes 7.0 times as long as in float32. Run without --amp'
-    assert [text.endswith(expected) for text in warnings] == ([True] if factor == 7 else [])
+    expected = 'no fast products in bfloat16, and one takes 1.6 times as long as in float32. Run without --amp'
+    assert [text.endswith(expected) for text in logged] == ([True] if factor == 1.6 else [])
 
 
 def test_the_time_of_a_product_is_the_shortest_of_three(monkeypatch):
@@ -73,7 +78,7 @@ def config():
     )
 
 
-def test_a_machine_with_a_gpu_is_left_alone(monkeypatch):
+def test_a_machine_with_a_gpu_is_left_alone(monkeypatch, logged):
     """Without one, a single process keeps its model: mmengine reverts SyncBN by itself there."""
     for available in (True, False):
         monkeypatch.setattr(torch.cuda, 'is_available', lambda available=available: available)
@@ -82,9 +87,10 @@ def test_a_machine_with_a_gpu_is_left_alone(monkeypatch):
         if not available:
             expected.optim_wrapper = dict(type='mmattn.CPUAmpOptimWrapper', dtype='bfloat16')
         assert cfg.to_dict() == expected.to_dict()
+        assert ['bfloat16' in text for text in logged] == [True] * (not available)
 
 
-def test_several_processes_without_a_gpu(monkeypatch):
+def test_several_processes_without_a_gpu(monkeypatch, logged):
     """Types may be classes, as in pure-Python configs."""
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
@@ -99,6 +105,10 @@ def test_several_processes_without_a_gpu(monkeypatch):
     assert cfg.model_wrapper_cfg == dict(
         type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None, find_unused_parameters=True
     )
+    assert any('2 SyncBN' in text for text in logged)
+    logged.clear()
+    prepare_for_cpu(cfg)
+    assert logged == []
 
 
 @pytest.mark.parametrize('states', ['full', 'sharded'])

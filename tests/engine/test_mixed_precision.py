@@ -1,4 +1,4 @@
-"""Optimizer wrappers whose types have a scope, or are classes, as in pure-Python configs."""
+"""Mixed precision of a config, also where types have a scope, or are classes, as in pure-Python configs."""
 
 from contextlib import nullcontext
 
@@ -6,7 +6,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 
-from mmattn.engine import enable_amp, enable_test_amp
+from mmattn.engine import enable_amp, enable_test_amp, inference_precision
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,16 @@ def test_tests_in_mixed_precision(monkeypatch, scope, loop, expected):
 def test_another_optimizer_wrapper_is_refused():
     with pytest.raises(ValueError, match='OtherWrapper'):
         enable_amp(dict(type='OtherWrapper'))
+
+
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
+def test_products_are_timed_before_an_inference_in_mixed_precision_on_a_cpu(monkeypatch, device):
+    """So that a slow processor is told, and mmcv's operators take bfloat16."""
+    timed = []
+    monkeypatch.setattr('mmattn.engine.mixed_precision.get_device', lambda: device)
+    monkeypatch.setattr('mmattn.engine.mixed_precision.prepare_cpu_amp', lambda: timed.append(device))
+    inference_precision(device, amp=False)
+    assert timed == []
+    for count, prepare in enumerate((enable_test_amp, lambda _: inference_precision(device, amp=True)), 1):
+        prepare(Config(dict(test_cfg={})))
+        assert timed == ['cpu'] * count * (device == 'cpu')
