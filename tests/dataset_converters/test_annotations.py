@@ -242,6 +242,18 @@ def test_annotations_of_several_formats_are_a_fault(tmp_path):
     assert '1 of COCO' in str(caught.value)
 
 
+def test_files_of_no_known_format_are_named_and_left_out(tmp_path, capsys):
+    """Five of them."""
+    labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
+    noise(tmp_path / 'one.png')
+    read(tmp_path)
+    assert capsys.readouterr().out == ''
+    for number in range(8):
+        (tmp_path / f'other{number}.json').write_text('[1]')
+    assert len(read(tmp_path).pictures) == 1
+    assert re.findall(r'other\d|3 more', capsys.readouterr().out) == [*(f'other{n}' for n in range(5)), '3 more']
+
+
 def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
     for name in ('one', 'two'):
         labelme(tmp_path, name, [polygon('a', *SQUARE)])

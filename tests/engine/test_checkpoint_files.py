@@ -336,13 +336,16 @@ def test_names_and_schemes_that_nobody_knows(places, tmp_path):
             check_checkpoint(address)
 
 
-def test_a_download_must_have_the_hash_in_its_name(server, tmp_path):
+def test_a_download_must_have_the_hash_in_its_name(server, tmp_path, capsys):
+    """A file is downloaded once, and says so."""
     content = io.BytesIO()
     torch.save(dict(state_dict={}), content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:8]
     for name in (f'net-{digest}.pth', 'net-20200604.pth', 'net-abc.pth'):  # a date; too short
         (tmp_path / name).write_bytes(content.getvalue())
-        check_checkpoint(f'{server}/{name}')
+        for downloads in (True, False):
+            check_checkpoint(f'{server}/{name}')
+            assert (f'{server}/{name}' in capsys.readouterr().err) is downloads
     (tmp_path / 'net-0123abcd.pth').write_bytes(content.getvalue())
     with pytest.raises(ValueError, match=r'net-0123abcd\.pth: .*hash'):
         check_checkpoint(f'{server}/net-0123abcd.pth')

@@ -274,3 +274,22 @@ def test_a_scaled_learning_rate_counts_accumulated_samples(tmp_path):
     optimizers = {name: dict(optimizer=dict(type='SGD'), accumulative_counts=n) for name, n in (('a', 1), ('b', 2))}
     with pytest.raises(ValueError, match='accumulative_counts'):
         rate(optim_wrapper=optimizers)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'count'),
+    [
+        (dict(optim_wrapper=dict(accumulative_counts=4)), 4),
+        (dict(strategy=dict(gradient_accumulation_steps=4)), 4),
+        (dict(), 1),
+    ],
+)
+def test_iterations_that_an_update_accumulates_are_told_where_they_count(monkeypatch, settings, count):
+    """Not where the learning rate is not scaled."""
+    logged = []
+    monkeypatch.setattr('mmattn.engine.command_line.print_log', lambda text, *_: logged.append(text))
+    for enable in (False, True):
+        cfg = Config(dict(auto_scale_lr=dict(enable=enable, base_batch_size=8), **settings))
+        count_accumulated(cfg)
+        assert cfg.auto_scale_lr.base_batch_size == (8 / count if enable else 8)
+        assert [re.findall(r'\d+', text) for text in logged] == ([[str(count)]] if enable and count > 1 else [])

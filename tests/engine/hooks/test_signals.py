@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.hooks import EMAHook
-from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 
 from mmattn.engine import CheckpointHook, PreemptionHook
@@ -16,12 +15,13 @@ from mmattn.engine.hooks import preemption
 
 @pytest.fixture
 def listen(monkeypatch):
-    """``listen(*hooks)``: the Runner of these hooks, which have begun to listen to signals."""
+    """``listen(*hooks)``: the Runner of these hooks, which have begun to listen to signals; ``warned`` is its log."""
     monkeypatch.setattr(preemption, '_kept_from_children', set())
     before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGUSR1)]
 
     def listen(*hooks):
-        runner = SimpleNamespace(hooks=hooks, logger=MMLogger.get_current_instance(), iter=0)
+        runner = SimpleNamespace(hooks=hooks, warned=[], iter=0)
+        runner.logger = SimpleNamespace(warning=runner.warned.append)
         hooks[0].before_loops(runner)
         return runner
 
@@ -38,6 +38,7 @@ def test_earlier_handlers_come_back(listen):
     hook = PreemptionHook(signals=['SIGUSR1'])
     runner = listen(hook, CheckpointHook())
     assert signal.getsignal(signal.SIGUSR1) == hook._note
+    assert runner.warned == []
     hook.before_train(runner)
     hook.after_run(None)
     assert signal.getsignal(signal.SIGUSR1) is earlier
@@ -61,7 +62,10 @@ def test_a_second_signal_is_left_to_the_earlier_handler(listen, monkeypatch, sec
 
 def test_without_our_checkpoints_signals_are_left_alone(listen):
     hook, before = PreemptionHook(), signal.getsignal(signal.SIGTERM)
-    hook.before_train(listen(hook))
+    runner = listen(hook)
+    hook.before_train(runner)
+    (line,) = runner.warned
+    assert 'mmattn.CheckpointHook' in line
     assert signal.getsignal(signal.SIGTERM) == before
     assert not hook._agreed()
 
@@ -146,6 +150,8 @@ def test_a_run_that_is_told_to_stop_saves_and_exits(stopping, validating):
     assert caught.value.code == os.EX_TEMPFAIL
     restored = ['restore weights'] if validating else []
     assert done == [*restored, f'save, validating={validating}', 'after_run']
+    (line,) = runner.warned
+    assert all(word in line for word in ('SIGUSR1', 'here.pth', str(os.EX_TEMPFAIL)))
 
 
 def test_a_run_stops_after_a_step_of_the_optimizer(stopping):
@@ -166,6 +172,9 @@ def test_before_the_first_iteration_there_is_nothing_to_save(stopping):
     with pytest.raises(SystemExit) as caught:
         hook.before_train_iter(runner, 0)
     assert (caught.value.code, done) == (os.EX_TEMPFAIL, ['after_run'])
+    (line,) = runner.warned
+    assert 'SIGUSR1' in line
+    assert 'here.pth' not in line
 
 
 def test_signals_are_known_by_name():

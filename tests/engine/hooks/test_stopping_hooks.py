@@ -104,8 +104,10 @@ def refused(hook, model, state_dict):
 
 
 @pytest.mark.parametrize('wrap', [lambda net: net, Wrapped])
-def test_the_error_names_all_keys_that_do_not_fit_and_allows_them(state_dict, wrap):
-    """Its patterns name whole modules that are new or unknown, and weights of another shape."""
+def test_the_error_names_all_keys_that_do_not_fit_and_allows_them(monkeypatch, state_dict, wrap):
+    """Its patterns name whole modules that are new or unknown, and weights of another shape; so does the log then."""
+    logged = []
+    monkeypatch.setattr('mmattn.engine.hooks.checkpoint_keys.print_log', lambda text, *_: logged.append(text))
     checkpoint, net = faulty(state_dict), Net()
     said, allow = refused(CheckpointKeysHook(), wrap(net), checkpoint)
     assert re.search(r'Missing.*"conv\.weight", "conv\.bias"(?s:.)*Unexpected.*"neck\.weight", "neck\.bias"', said)
@@ -113,7 +115,12 @@ def test_the_error_names_all_keys_that_do_not_fit_and_allows_them(state_dict, wr
     assert not re.search(r'norm|head\.bias', said)
     assert allow == [r'^conv\.', r'^head\.weight', r'^neck\.']
     before = net.conv.weight.clone()
+    assert logged == []
     load(CheckpointKeysHook(allow=allow), net, checkpoint)
+    assert [re.findall(r'some\.pth|conv\.|head\.weight|neck\.', text) for text in logged] == [
+        ['some.pth', 'conv.', 'head.weight'],
+        ['some.pth', 'head.weight', 'neck.'],
+    ]
     torch.testing.assert_close(net.conv.weight, before)
     torch.testing.assert_close(net.head.bias, checkpoint['head.bias'])
 
