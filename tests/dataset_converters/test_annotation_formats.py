@@ -19,8 +19,10 @@ def bounds(shape):
 
 
 def is_ellipse(shape, x, y, radius_x, radius_y):
-    points = shape.polygons[0] - (x, y)
-    return len(points) == 90 and np.allclose(((points / (radius_x, radius_y)) ** 2).sum(1), 1)
+    """90 points of it, and each step from one to the next is small: once around."""
+    points = (shape.polygons[0] - (x, y)) / (radius_x, radius_y)
+    steps = np.hypot(*(points - np.roll(points, 1, axis=0)).T)
+    return len(points) == 90 and np.allclose((points**2).sum(1), 1) and np.allclose(steps, 2 * np.pi / 90, rtol=1e-3)
 
 
 # COCO.
@@ -98,7 +100,7 @@ def test_cvat():
             f'<box {box} rotation="90" z_order="2"/>',
             '<ellipse label="round" cx="20" cy="10" rx="8" ry="3" z_order="1"/>',
             '<ellipse label="turned" cx="20" cy="10" rx="8" ry="3" rotation="90" z_order="1"/>',
-            '<mask label="mask" left="4" top="1" width="3" height="2" rle="1,3,2" z_order="4"/>',
+            '<mask label="mask" left="4" top="1" width="3" height="2" rle="1,1,1,1,2" z_order="4"/>',
             '<polygon label="tent" points="1,2;3,4;5,6" z_order="5"/>',
             '<polygon label="deeper" points="1,2;3,4;5,6"/>',  # 0
         ),
@@ -114,9 +116,12 @@ def test_cvat():
     np.testing.assert_allclose(upright_box.polygons[0], [(23, -2), (23, 18), (17, 18), (17, -2)])  # clockwise
     assert box.box == (10, 5, 30, 11)
     expected = np.zeros((HEIGHT, WIDTH), bool)
-    expected[1:3, 4:7] = [[0, 1, 1], [1, 0, 0]]
+    expected[1:3, 4:7] = [[0, 1, 0], [1, 0, 0]]
     np.testing.assert_array_equal(mask.mask((WIDTH, HEIGHT)), expected)
     np.testing.assert_array_equal(tent.polygons, [[(1, 2), (3, 4), (5, 6)]])
+    for side in ('width', 'height'):
+        image = ElementTree.fromstring(f'<annotations><image name="a.png" {side}="7"/></annotations>')
+        assert cvat.pictures(image, '')[0].size is None
 
 
 @pytest.mark.parametrize('lengths', ['1,3,1', '1,3,3', '-1,5,2', '7,-1'])
