@@ -162,6 +162,23 @@ def test_batches_that_the_kernels_of_pytorch_accept(monkeypatch, batch, window):
         assert_same(actual, evaluate(ops.global_attention, tensors, torch.float64, **settings), atol=1e-10, rtol=1e-8)
 
 
+def test_batches_fit_a_grid_of_blocks(monkeypatch):
+    """Of at most 2¹⁶ − 1 on that axis."""
+    batches = []
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda q, *_, **__: batches.append(len(q)) or q)
+    x = torch.empty(2**16 + 1, 1, 1, 8, device='meta')
+    assert table_attention.sdpa(x, x, x, None, 1.0).shape == x.shape
+    assert len(batches) > 1
+    assert max(batches) < 2**16
+
+
+@pytest.mark.parametrize(
+    ('channels', 'with_table', 'expected'), [(128, True, True), (129, True, False), (129, False, True)]
+)
+def test_gradients_are_those_of_pytorchs_kernels_where_they_keep_the_channels(channels, with_table, expected):
+    assert table_attention.uses_sdpa_backward(torch.device('cuda'), channels, with_table) is expected
+
+
 @pytest.mark.parametrize('dilation', [1, 2])
 @pytest.mark.parametrize('name', ['local_attention', 'dynamic_conv'])
 def test_an_oblong_neighbourhood_in_both_layouts(name, dilation):
