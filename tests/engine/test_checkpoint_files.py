@@ -355,6 +355,18 @@ def test_a_download_must_have_the_hash_in_its_name(server, tmp_path, capsys):
     )
 
 
+def test_of_several_processes_one_downloads(server, tmp_path, monkeypatch):
+    """The others wait for it, and find its file."""
+    folder = tmp_path / 'torch/hub/checkpoints'
+
+    def flock(file, operation):
+        assert (file.name, operation) == (str(folder / '.lock'), checkpoint_files.fcntl.LOCK_EX)
+        torch.save(dict(state_dict={}), folder / 'net.pth')  # as another process has while this one waited
+
+    monkeypatch.setattr(checkpoint_files.fcntl, 'flock', flock)
+    assert read_checkpoint(f'{server}/net.pth') == dict(state_dict={})  # where there is no such file
+
+
 # --- honest files
 
 
@@ -419,6 +431,16 @@ def test_weights_that_no_model_loads_are_named_with_the_file(kind, tmp_path):
     torch.save(dict(state_dict=dict(weight=ODD[kind]())), tmp_path / 'model.pth')
     with pytest.raises(ValueError, match=r'model\.pth .*weight \('):
         check_checkpoint(tmp_path / 'model.pth')
+
+
+@pytest.mark.parametrize('make', [lambda: torch.tensor(torch.nan), lambda: torch.empty((), device='meta')])
+def test_the_first_three_weights_that_are_wrong_are_named(make, tmp_path, monkeypatch):
+    """The file may be in the home folder."""
+    monkeypatch.setenv('HOME', str(tmp_path))
+    torch.save(dict(state_dict={f'w{number}': make() for number in range(5)}), tmp_path / 'model.pth')
+    with pytest.raises(ValueError, match=r'model\.pth') as caught:
+        check_checkpoint('~/model.pth')
+    assert re.findall(r'\bw\d|2 more', str(caught.value)) == ['w0', 'w1', 'w2', '2 more']
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,15 @@ def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, name
         load_config(tmp_path / name, options)
 
 
+def test_a_config_is_a_file(tmp_path):
+    """The errors name what is not."""
+    (tmp_path / 'folder.py').mkdir()
+    for name, error in (('none.py', FileNotFoundError), ('folder.py', IsADirectoryError)):
+        with pytest.raises(error) as caught:
+            load_config(tmp_path / name)
+        assert caught.value.filename == str(tmp_path / name)
+
+
 FCN = "default_scope = 'mmseg'\nmodel = dict(type='FCN')\n"
 LAZY = 'from mmengine.config import read_base\nwith read_base():\n    from .base import *\n'
 
