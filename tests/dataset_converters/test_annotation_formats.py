@@ -225,10 +225,12 @@ def test_label_studio_names_of_images(address, name):
 
 
 def test_label_studio_brushes():
-    """Three pixels by two: three not painted, one of single words, two painted; 24 numbers of 8 bits."""
+    """Three pixels by two: three not painted, one of words, two painted; 24 numbers of 8 bits, the last one alone."""
     header = [(24, 32), (7, 5), (2, 4), (6, 4), (7, 4), (15, 4)]  # all numbers fill whole bytes
-    runs = [(1, 1), (1, 2), (11, 7), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 3, 255))]
-    runs += [(1, 1), (2, 2), (7, 8), (1, 8)]  # 1: painted, as any number above 0
+    # of single words, the last of a pixel counts
+    runs = [(1, 1), (1, 2), (11, 7), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 0, 255))]
+    runs += [(1, 1), (2, 2), (6, 8), (1, 8)]  # 1: painted, as any number above 0
+    runs += [(0, 1), (0, 2), (0, 3), (1, 8)]
     brush = dict(region('brushlabels', 'area', rle=bits(*header, *runs)), original_width=3, original_height=2)
     (picture,) = label_studio.pictures([task([brush])], '')
     np.testing.assert_array_equal(picture.shapes[0].mask((3, 2)), [[0, 0, 0], [1, 1, 1]])

@@ -104,6 +104,14 @@ def test_operands_of_pytorchs_kernels_start_aligned(dtype):
     assert torch.equal(padded, odd)
 
 
+def test_keys_and_channels_are_padded_to_multiples_of_eight():
+    """Of keys, one more counts, which is empty."""
+    assert [table_attention.padded_keys(count) for count in (0, 7, 8)] == [8, 8, 16]
+    shapes = [tuple(table_attention.pad(torch.ones(2, 3, count), 5).shape) for count in (0, 1, 8, 9)]
+    assert shapes == [(2, 5, 8)] * 3 + [(2, 5, 16)]
+    assert table_attention.pad(torch.ones(1, 2, 3), 4).sum() == 6
+
+
 def test_pytorchs_attention_runs_without_cudnn(monkeypatch):
     """Which plans anew for each size; afterwards, it is as the user has set it."""
     enabled = []
