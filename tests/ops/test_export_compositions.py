@@ -75,6 +75,43 @@ def test_global_attention_of_the_last_queries():
     check('global_attention', *literal.arguments('global_attention', *operands(2, 4, keys=(5, 4)), **settings))
 
 
+@pytest.mark.parametrize('outside', [0.3, -math.inf, 'learned'])
+@pytest.mark.parametrize('is_causal', [False, True])
+def test_global_attention_with_windows(outside, is_causal):
+    """What no query attends to may hold anything."""
+    query, key, value = operands(2, 4, keys=(5, 4))
+    mask = torch.rand(2, 5, 4) > 0.4
+    key[~mask[:, None].expand(2, 2, 5, 4)] = math.nan
+    bias = tensor(2, 2, 2, 4, 8 if is_causal else 15)
+    settings = dict(window_bias=bias, window_size=(5, 3), key_mask=mask, is_causal=is_causal)
+    settings['outside_bias'] = tensor(2, 2, 2, 4) if outside == 'learned' else outside
+    check('global_attention', *literal.arguments('global_attention', query, key, value, scale=1.3, **settings))
+
+
+@pytest.mark.parametrize(
+    'settings', [dict(), dict(iterations=3, scale=0.7), dict(kernel_size=(3, 5), dilation=2), dict(kernel_size=(1, 5))]
+)
+@pytest.mark.parametrize('masked', [False, True])
+@pytest.mark.parametrize('parts', ['content', 'both', 'geometric'])
+def test_local_attention(parts, masked, settings):
+    """Masked keys and values may hold anything; an image may have no key."""
+    query, key, value = operands(4, 6)
+    if parts == 'geometric':
+        query = key = None
+        settings = {name: x for name, x in settings.items() if name != 'iterations'}
+    if parts != 'content':
+        entries = math.prod(literal.as_tuple(settings.get('kernel_size', 3), 2))
+        settings = dict(settings, window_bias=tensor(2, 2, 4, 6, entries))
+    if masked:
+        mask = torch.rand(2, 4, 6) > 0.4
+        mask[1] = False
+        settings = dict(settings, key_mask=mask)
+        for x in (value, key):
+            if x is not None:
+                x[~mask[:, None].expand(2, 2, 4, 6)] = math.nan
+    check('local_attention', *literal.arguments('local_attention', query, key, value, **settings))
+
+
 @pytest.mark.parametrize('channels', [0, 3])
 @pytest.mark.parametrize('masked', [False, True])
 def test_global_attention_with_biases_of_keys(channels, masked):
