@@ -1,6 +1,7 @@
 """The comparison of two results, and their time and memory."""
 
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,6 +46,19 @@ def test_a_network_is_run_once_and_then_timed(monkeypatch):
     np.testing.assert_array_equal(found.logits, 2 * image)
     assert found.seconds == 2.0
     assert made == [False] * 4
+
+
+def test_what_loading_says_is_dropped(capsys, recwarn):
+    """The export has said it, too."""
+
+    def prepare(_):
+        print('known')
+        warnings.warn('known', stacklevel=1)
+        return lambda image: image
+
+    verification._measure(prepare, None, np.ones(1), 1)
+    assert capsys.readouterr().out == ''
+    assert not recwarn.list
 
 
 @requires('onnx', 'onnxruntime')

@@ -57,6 +57,8 @@ FILES = {  # name: text, and what the error names, if it is one
     'misspelt.py': ('train_cfgs = dict(max_iters=3)', 'train_cfg'),
     'old.py': ('lr_config = dict(max_iters=3)', 'param_scheduler'),
     'stock.py': (PLUGINS.format('mmseg.ResNetV1c'), 'plugins .* 34'),
+    'small.py': (PLUGINS.format('ResNet').replace('34', '18'), 'plugins .* 18'),
+    'large.py': (PLUGINS.format('ResNet').replace('34', '50'), None),
     'mine.py': (PLUGINS.format('MyResNet'), None),
     'fails.py': ("lr_config = dict(a=3)\nmodel = dict(b=lr_config['a'])\n", None),  # with another value
     'read.py': ('lr_config = dict(a=3)\nparam_scheduler = dict(of_a_helper=[lr_config])\n', None),
@@ -78,6 +80,8 @@ OPTIONS = [  # of a shipped config, and what the error names
     ({'model.test_cfg': SLIDING}, 'stride'),
     ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'stride'),
     ({'model.test_cfg': dict(SLIDING, stride=(16, 8))}, None),
+    ({'model.test_cfg': dict(SLIDING, stride=(1, 16)), f'{CROP}.crop_size': (1, 8)}, None),
+    ({'train_cfg.max_iters': 1, 'train_cfg.val_interval': 1, 'train_dataloader.batch_size': 1}, None),
     ({f'{CROP}.crop_size': (24.0, 24.0)}, r'pipeline\.3\.crop_size'),
     ({f'{CROP}.crop_size': 24.0}, r'pipeline\.3\.crop_size'),
     ({f'{CROP}.crop_size': (8, 8, 8)}, r'crop_size.*8, 8, 8'),
