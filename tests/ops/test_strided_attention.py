@@ -2,6 +2,7 @@
 
 import functools
 import math
+from importlib import import_module
 
 import pytest
 import torch
@@ -145,3 +146,21 @@ def test_sizes_of_no_map(pattern, size, key_size, name):
     for function in (strided_offsets, lambda *x: strided_support(*x[:3], None, x[3])):
         with pytest.raises(ValueError, match=f'^{name} must'):
             function(size, 2, pattern, key_size)
+
+
+@pytest.mark.parametrize(
+    ('pattern', 'step', 'first_queries', 'groups'),
+    [
+        ('block', 3, [0, 1, 2], [(0, 3), (3, 6), (6, 9)]),
+        ('centred', 3, [0, 1, 2], [(-3, 6), (0, 9), (3, 12)]),
+        ('forward', 3, [0, 1, 2], [(0, 6), (3, 9), (6, 12)]),
+        ('backward', 3, [0, 1, 2], [(-3, 3), (0, 6), (3, 9)]),
+        *((pattern, 7, [*range(7)], [(0, 7)]) for pattern in ('block', 'centred', 'forward', 'backward')),
+        *((pattern, 1, [0], [(i, i + 1) for i in range(7)]) for pattern in ('centred', 'forward', 'backward')),
+    ],
+)
+def test_a_group_of_queries_has_the_keys_of_its_block_and_of_adjacent_ones(pattern, step, first_queries, groups):
+    """On an axis of seven queries and five keys. What is beyond the axis is padding."""
+    queries, keys = import_module('mmattn.ops.strided_attention').cut(7, 5, step, pattern)
+    assert queries.positions('cpu')[0].tolist() == first_queries
+    assert keys.positions('cpu').tolist() == [[*range(*group)] for group in groups]
