@@ -141,6 +141,10 @@ def test_cvat_masks_require_an_image_that_can_be_drawn(monkeypatch, width, heigh
     largest = image.replace(f'"{width}" height="{height}"', '"20" height="20"')
     (picture,) = cvat.pictures(ElementTree.fromstring(largest), '')
     assert picture.shapes[0].mask((20, 20)).sum() == 2
+    smallest = '<annotations><image name="a.png" width="1" height="1">{}</image></annotations>'
+    mask = '<mask label="roof" left="0" top="0" width="1" height="1" rle="0,1"/>'
+    (picture,) = cvat.pictures(ElementTree.fromstring(smallest.format(mask)), '')
+    assert picture.shapes[0].mask((1, 1)).all()
 
 
 def test_cvat_for_video_is_refused():
@@ -291,9 +295,11 @@ def test_labelme_masks_require_the_size_of_the_image(side):
     stream = io.BytesIO()
     Image.new('1', (2, 2)).save(stream, format='PNG')
     mask = dict(label='mask', shape_type='mask', points=[(0, 0), (1, 1)], mask=base64.b64encode(stream.getvalue()))
-    for size in (None, 0, 2**31):
+    for size in (None, 0, -1, 2**31):
         with pytest.raises(ValueError, match='imageWidth and imageHeight'):
             labelme.pictures(labelme_file(mask, **{side: size}), '')
+    (picture,) = labelme.pictures(labelme_file(mask, imageWidth=1, imageHeight=1), '')
+    assert picture.shapes[0].mask((1, 1)).tolist() == [[False]]
 
 
 # Pascal VOC.
