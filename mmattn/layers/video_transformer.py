@@ -43,7 +43,6 @@ class VideoTransformerLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_choice('query', query, ('memory', 'x'))
-        check_count('embed_dims', embed_dims)
         if feedforward_channels is not None:
             check_count('feedforward_channels', feedforward_channels)
         check_fraction('dropout', dropout)
