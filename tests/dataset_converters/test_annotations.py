@@ -274,6 +274,14 @@ def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
     assert {*caught.value.by_path} == {str(folder / 'labels/b.txt')}
 
 
+def test_of_images_in_other_folders_that_of_the_same_suffix_is_meant(tmp_path):
+    labelme(tmp_path / 'annotations', 'a', [polygon('a', *SQUARE)])
+    for name in ('x/a.jpg', 'y/a.png', 'z/a.tif'):
+        noise(tmp_path / 'images' / name)
+    found = read(tmp_path / 'annotations', tmp_path / 'images')
+    assert [*found.pictures] == [tmp_path / 'images/y/a.png']
+
+
 @pytest.mark.parametrize('orientation', range(1, 9))
 def test_a_tiff_is_as_large_as_it_is_shown(tmp_path, orientation):
     exif = Image.Exif()
