@@ -56,12 +56,13 @@ def test_values_and_gradients_are_those_of_the_reference(path, name, dtype):
     check_calls(name, check, 100)
 
 
+@pytest.mark.parametrize('channels', [(136, 8), (8, 130)])
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-def test_gradients_of_more_channels_than_pytorchs_kernels_keep(monkeypatch, dtype):
+def test_gradients_of_more_channels_than_pytorchs_kernels_keep(monkeypatch, dtype, channels):
     """On GPUs, PyTorch's attention computes the outputs, and formulas the gradients, without a log-sum-exp."""
     monkeypatch.setattr(table_attention, 'uses_sdpa', lambda device: True)
     monkeypatch.setattr(of_global, 'sdpa_backward', None)  # it is not called
-    shapes = {'query': 136, 'key': 136, 'value': 130, 'window_bias': 9}
+    shapes = {'query': channels[0], 'key': channels[0], 'value': channels[1], 'window_bias': 9}
     tensors = {name: literal.randn(2, 2, 4, 5, c, seed=i).to(dtype) for i, (name, c) in enumerate(shapes.items())}
     mask = torch.ones(2, 4, 5, dtype=torch.bool)
     mask[0, 1:3, 2:], mask[1] = False, False  # the second sample has no keys
