@@ -121,6 +121,7 @@ def faults():
     yield name, 'window_bias', ValueError, alone | {'window_bias': None}
     yield name, 'iterations', ValueError, alone | {'iterations': 2}
     yield name, 'value', ValueError, alone | {'value': SEQUENCE}
+    yield name, 'value', ValueError, alone | {'value': VOLUME}
     yield name, 'value', TypeError, alone | {'value': integers}
     for bias, error in ((randn(1, 2, 3, 4, 9), ValueError), (randn(1, 2, 12, 15), ValueError), (integers, TypeError)):
         yield f'{name}_weights', 'window_bias', error, alone | {'window_bias': bias}
