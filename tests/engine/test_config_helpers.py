@@ -68,6 +68,11 @@ OF_BASE = [  # statements of a base and a change of it, which a setting does not
         *(({'child.py': CHILD + text}, {}, ROOT) for text in sorted(STATEMENTS)),
         *(({'base.py': base, 'child.py': CHILD + change}, {}, 'model.a') for base, change in OF_BASE),
         ({'child.py': CHILD + 'rate = 0.01'}, {}, 'optim_wrapper.clip_grad.max_norm'),
+        (
+            {'child.py': CHILD + "rate = 0.01\nsplit = 'all'"},
+            {},
+            r"'split' .* too: \S+\.img \(of \S+\)\n.*'rate' .* too: \S+\.max_norm \(of \S+\)$",
+        ),
         ({'child.py': CHILD + 'batch_size = 3'}, {}, 'train_dataloader.batch_size'),  # also the number of classes
         ({'child.py': CHILD}, {'split': 'all'}, 'train_dataloader.dataset.img'),
         ({'child.py': CHILD}, {'optimizer.lr': 0.5}, 'optim_wrapper.optimizer.lr'),

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import struct
+from threading import Event, get_ident
 from types import SimpleNamespace
 
 import cv2
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mmattn.video import clip_readers, write_frame
-from mmattn.video.clip_readers import VideoStream, open_clip
+from mmattn.video.clip_readers import VideoStream, open_clip, read_ahead
 
 IMAGES = [cv2.circle(np.full((30, 44, 3), 90, np.uint8), (6 + 2 * i, 8), 4, (0, 0, 255), -1) for i in range(12)]
 MATRIX = struct.pack('>9i', 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
@@ -75,6 +76,24 @@ def test_frames_that_are_turned_in_a_viewer_are_named(tmp_path, monkeypatch):
     assert re.match(rf'{tmp_path}: 2 .* 2\.jpg', text)
     assert clip.size == (4, 8)
     assert {image.shape for _, image in clip.read()} == {(4, 8, 3)}
+
+
+def test_frames_are_read_one_after_the_other():
+    """A video has one position: the second frame waits while the first is read, though both are due."""
+    due, reading = Event(), []
+
+    def items():
+        yield from (0, 1)
+        due.set()
+        yield 2
+
+    def read(item):
+        reading.append((item, get_ident()))
+        return item if due.wait(10) else None
+
+    assert [*read_ahead(read, items())] == [0, 1, 2]
+    assert [item for item, _ in reading] == [0, 1, 2]
+    assert len({thread for _, thread in reading} - {get_ident()}) == 1
 
 
 def test_a_frame_behind_the_end_of_a_stream(phone, tmp_path):

@@ -43,6 +43,9 @@ def test_earlier_handlers_come_back(listen):
     hook.after_run(None)
     assert signal.getsignal(signal.SIGUSR1) is earlier
     assert preemption._kept_from_children == set()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    hook.after_run(None)  # of the test that follows a training
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize(('seconds', 'passed_on'), [(4.9, []), (5.0, [signal.SIGUSR1])])
