@@ -177,6 +177,15 @@ def test_squash_of_tiny_sums(size):
     assert actual['d_key'].abs().max() < 1e2 * size + 1e-6
 
 
+@pytest.mark.parametrize('sizes', [(0, 1, 1e-12), (1e-30, 1e-3, 1), (1, 1e-30, 0)], ids=str)
+def test_squash_of_channels_of_other_sizes(sizes):
+    """The largest decides by what a norm is divided, not the first or the last."""
+    sizes = torch.tensor(sizes, dtype=torch.float64)
+    tensors = {name: x if name == 'value' else x * sizes for name, x in operands((3, 4), 1, 2).items()}
+    actual = evaluate(local_attention, tensors, torch.float32, iterations=3)
+    assert_same(actual, evaluate(literal.local_attention, tensors, iterations=3), 1e-5, 1e-5, check_dtype=False)
+
+
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 def test_no_halo_in_low_precision(dtype):
     tensors, settings = with_kernel((4, 5), 3, dtype=dtype, iterations=2)

@@ -306,6 +306,16 @@ def test_collect_env_tells_what_runs():
     assert env['local_attention'].startswith('kernel')
 
 
+def test_every_instruction_set_is_the_best_up_to_its_own(capability):
+    """A set that the processor lacks is the one below; without a limit, the best runs."""
+    found = []
+    for name in library.CPU_CAPABILITIES:
+        torch.ops.mmattn_native.set_cpu_capability(name)
+        found.append(library.CPU_CAPABILITIES.index(torch.ops.mmattn_native.cpu_capability()))
+    assert found == sorted(found)
+    assert all(place <= most for most, place in enumerate(found))
+
+
 def test_a_capability_that_does_not_exist(monkeypatch):
     monkeypatch.setenv('MMATTN_CPU_CAPABILITY', 'sse')
     with pytest.raises(ValueError, match=r"MMATTN_CPU_CAPABILITY .*avx2.*'sse'$"):
