@@ -61,8 +61,6 @@ class DetectionInferencer(DetInferencer):
     def __init__(
         self, model: str | Path | Config, weights: str, device: str | None = None, show_progress: bool = True
     ) -> None:
-        if not isinstance(weights, str | Path):
-            raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(weights).__name__}')
         check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         check_model(cfg, BaseDetector, 'a detector')

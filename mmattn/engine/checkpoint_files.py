@@ -107,6 +107,7 @@ def check_checkpoint(address: str | Path) -> None:
 
     Raises:
         OSError: the file does not exist (FileNotFoundError), or cannot be read or downloaded.
+        TypeError: the address is neither a string nor a Path.
         ValueError: the file is not a checkpoint, contains objects that may run code, or has weights that are NaN or
             infinite. The message gives the reason.
 
@@ -117,6 +118,8 @@ def check_checkpoint(address: str | Path) -> None:
         ValueError: notes.txt is not a checkpoint (torch.save did not write it)
     """
     guard_checkpoints()
+    if not isinstance(address, str | Path):
+        raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(address).__name__}')
     with _local(str(address)) as path:
         _check(path)
 
