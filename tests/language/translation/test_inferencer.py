@@ -34,7 +34,7 @@ def inferencer(trained):
 
 
 def test_batches_have_at_most_batch_tokens_and_the_longest_come_first(inferencer):
-    batches = inferencer.preprocess(LINES)
+    batches = inferencer.preprocess(LINES, 250, 'inputs')
     lengths = [max(len(pieces) + 1 for pieces in batch.inputs) for batch in batches]
     assert lengths == sorted(lengths, reverse=True)
     assert all(len(batch.indices) * length <= 60 for batch, length in zip(batches, lengths))
