@@ -57,6 +57,7 @@ primary() { # the file of the runs, then the options of their rows
 
 # In the work dirs of the primary rows, whose weights are tested upside down; in the order of the protocol.
 evidence_j_secondary() {
+    after_primary cc nl
     secondary cc 'no attention' --variant 'no attention' CC model.decode_head.type=mmattn.AttentionHead
     secondary cc 'CC, upside down' 'Bi-CC, upside down' --variant 'CC, upside down' CC "${stock_cc[@]:3}" "$upside_down" \
         --variant 'Bi-CC, upside down' Bi-CC "${bi_cc[@]:3}" "$upside_down"
@@ -70,6 +71,16 @@ evidence_j_secondary() {
     secondary cc 'Bi-CC, padding −∞' --variant 'Bi-CC, padding −∞' Bi-CC "${bi_cc[@]:3}" model.decode_head.padding=neg_inf
     secondary nl 'Bi-NL, padding 0' --variant 'Bi-NL, padding 0' Bi-NL "${bi_nl[@]:3}" model.decode_head.padding=zero
     secondary nl 'Bi-NL, padding −∞' --variant 'Bi-NL, padding −∞' Bi-NL "${bi_nl[@]:3}" model.decode_head.padding=neg_inf
+}
+
+after_primary() { # cc, nl
+    local head
+    for head in "$@"; do
+        if ! compgen -G "work_dirs/evidence_j_$head/*_seed-0/iter_1200.pth" > /dev/null; then
+            echo "evidence.sh: train j_$head first: its weights are needed" >&2
+            exit 2
+        fi
+    done
 }
 
 secondary() { # cc or nl, names of rows, options of these; their runs are added to the secondary file
@@ -89,6 +100,7 @@ secondary() { # cc or nl, names of rows, options of these; their runs are added 
 
 # CC of two seeds, trained further: as it is, with content logits divided by √d, and with positions.
 evidence_j_trained() {
+    after_primary cc
     local seed start bilateral=("${bi_cc[@]:3}" model.decode_head.smoothing=sqrt_dim
         "default_hooks.checkpoint_keys.allow=^decode_head\\.cca\\.window_position\\."
         optim_wrapper.paramwise_cfg.custom_keys.window_position.lr_mult=10)

@@ -25,12 +25,19 @@ SECONDARY = (
     ('Bi-NL, 15', 'no attention'),
     ('Bi-CC, upside down', 'CC, upside down'),
     ('Bi-NL, upside down', 'NL, upside down'),
+    ('CC, upside down', 'stock CC'),
+    ('Bi-CC, upside down', 'Bi-CC, 15'),
+    ('NL, upside down', 'stock NL'),
+    ('Bi-NL, upside down', 'Bi-NL, 15'),
     ('CC + RPE', 'stock CC'),
+    ('CC + RPE', 'stock CC, 1/√d'),
     ('Bi-CC, 15', 'CC + RPE'),
     ('NL + RPE', 'stock NL'),
     ('Bi-NL, 15', 'NL + RPE'),
     ('Bi-CC', 'Bi-CC, 15'),
     ('Bi-NL', 'Bi-NL, 15'),
+    ('CC + RPE', 'Bi-CC'),
+    *((f'Bi-{head}, padding {value}', f'Bi-{head}, 15') for head in ('CC', 'NL') for value in ('0', '−∞')),
 )
 TRAINED = (
     ('Bi-CC, default', 'stock CC'),
@@ -162,16 +169,17 @@ def smaller(picture: np.ndarray) -> np.ndarray:
     return picture[::2, ::2]
 
 
-def add_runs(found: Path, primary: Path, target: Path) -> None:
-    """Add the rows and runs of a file of tools/reproduce.py that a second file does not have to a third."""
-    new, known = (json.loads(path.read_text(encoding='utf-8')) for path in (found, primary))
+def add_runs(results: Path, primary: Path, target: Path) -> None:
+    """Copy the rows of ``results`` that ``primary`` does not have into ``target``, with their runs."""
+    new, known = (json.loads(path.read_text(encoding='utf-8')) for path in (results, primary))
     before = json.loads(target.read_text(encoding='utf-8')) if target.exists() else {**new, 'rows': [], 'runs': {}}
     if before['samples'] != new['samples']:
-        raise ValueError(f'{found} has other photographs than {target}, or another order of them')
-    added = {config: runs for config, runs in new['runs'].items() if config not in known['runs']}
-    rows = {row['name']: row for row in before['rows'] + new['rows'] if row['configs'][0] not in known['runs']}
-    content = {**before, 'rows': [*rows.values()], 'runs': before['runs'] | added}
-    write_text(target, json.dumps(content, ensure_ascii=False, separators=(',', ':')))
+        raise ValueError(f'{results} has other photographs than {target}, or another order of them')
+    names = {row['name'] for row in known['rows']}
+    rows = {row['name']: row for row in before['rows'] + new['rows'] if row['name'] not in names}
+    runs = {config: (new['runs'] | before['runs'])[config] for row in rows.values() for config in row['configs']}
+    content = {**before, 'rows': [*rows.values()], 'runs': runs}
+    write_text(target, json.dumps(content, ensure_ascii=False, separators=(',', ':')) + '\n')
 
 
 def main() -> None:
@@ -183,13 +191,15 @@ def main() -> None:
     parser.add_argument('--add-to', type=Path, metavar='JSON', help='the file that gets the other runs')
     args = parser.parse_args()
     if args.add_to:
+        if args.beside is None:
+            parser.error('--add-to requires --beside')
         add_runs(args.results, args.beside, args.add_to)
         return
     rows = read_all(args.results.parent) if args.results.stem == 'evidence_j_secondary' else read(args.results)
-    for ours, baseline in SECONDARY + TRAINED:
-        if rows.get(ours) and rows.get(baseline):
-            print(f'{ours} − {baseline}: {compare(rows, ours, baseline, level=0.95)}')
-    for ours, baseline in CONTRASTS:
+    secondary = [pair for pair in SECONDARY + TRAINED if {*pair} <= rows.keys()]
+    for ours, baseline in secondary:
+        print(f'{ours} − {baseline}: {compare(rows, ours, baseline, level=0.95)}')
+    for ours, baseline in () if secondary else CONTRASTS:
         if rows.get(ours) and rows.get(baseline):
             print(f'{ours} − {baseline}: {compare(rows, ours, baseline)}')
             print(f'  seeds 0 to 4: {compare(rows, ours, baseline, seeds=5)}')

@@ -43,13 +43,14 @@ class DetectionInferencer(DetInferencer):
 
     Args:
         model (str, Path or Config): the config, or its path.
-        weights (str): path or URL of the checkpoint.
+        weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         show_progress (bool): whether to show a progress bar. Defaults to True.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
+        TypeError: ``weights`` is neither a string nor a Path.
         ValueError: the checkpoint has no names of classes, the model is no detector, or the device does not exist.
 
     Example::
@@ -59,7 +60,7 @@ class DetectionInferencer(DetInferencer):
     """
 
     def __init__(
-        self, model: str | Path | Config, weights: str, device: str | None = None, show_progress: bool = True
+        self, model: str | Path | Config, weights: str | Path, device: str | None = None, show_progress: bool = True
     ) -> None:
         check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)

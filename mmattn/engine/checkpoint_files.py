@@ -119,7 +119,7 @@ def check_checkpoint(address: str | Path) -> None:
     """
     guard_checkpoints()
     if not isinstance(address, str | Path):
-        raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(address).__name__}')
+        raise TypeError(f'the weights must be the path or URL of a checkpoint; got {type(address).__name__}')
     with _local(str(address)) as path:
         _check(path)
 

@@ -141,11 +141,9 @@ class LanguageInferencer(BaseInferencer):
     ) -> None:
         check_count('batch_size', batch_size)
         self.batch_size = batch_size
-        if not isinstance(weights, str | Path):
-            raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(weights).__name__}')
         device = str(check_device(device))
+        check_checkpoint(weights)
         self.weights = str(weights)
-        check_checkpoint(self.weights)
         cfg = read_config(model)
         super().__init__(cfg, self.weights, device, scope='mmattn', show_progress=show_progress)
         self.amp = amp

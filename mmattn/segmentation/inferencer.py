@@ -58,7 +58,7 @@ class SegmentationInferencer(MMSegInferencer):
 
     Args:
         model (str, Path or Config): the config, or its path.
-        weights (str): path or URL of the checkpoint.
+        weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         scope (str): registry scope for names in the config. Defaults to 'mmseg'.
         show_progress (bool): whether to show a progress bar. Defaults to True.
@@ -67,6 +67,7 @@ class SegmentationInferencer(MMSegInferencer):
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
+        TypeError: ``weights`` is neither a string nor a Path.
         ValueError: classes and palette are missing in checkpoint and config, or do not match the model, the model has
             fewer than 2 or more than 256 classes, or the device does not exist.
 
@@ -79,7 +80,7 @@ class SegmentationInferencer(MMSegInferencer):
     def __init__(
         self,
         model: str | Path | Config,
-        weights: str,
+        weights: str | Path,
         device: str | None = None,
         scope: str = 'mmseg',
         show_progress: bool = True,
@@ -91,7 +92,7 @@ class SegmentationInferencer(MMSegInferencer):
         cfg.test_dataloader.dataset = inner_data_sets(cfg.test_dataloader.dataset)[0]  # mmseg reads its pipeline
         check_model(cfg, BaseSegmentor, 'a segmentor')
         self.weights = str(weights)  # read during the construction
-        super().__init__(cfg, weights, device=device, scope=scope)
+        super().__init__(cfg, self.weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
         self._digest = weights_digest(self.model)  # before norms are folded

@@ -218,7 +218,7 @@ class Captions(Regions):
 
 class CaptionsOfRegions(Captions):
     model_config, reads_attributes = tiny_models.SAN, False
-    bad = (*Captions.bad[:-2], (lambda case, ask, _: case.run(ask, case.items, attributes='a.json'), 'attributes'))
+    bad = (*Captions.bad[:-1], (lambda case, ask, _: case.run(ask, case.items, attributes='a.json'), 'attributes'))
 
 
 class Questions(Regions):

@@ -307,14 +307,17 @@ def test_collect_env_tells_what_runs():
 
 
 def test_every_instruction_set_is_the_best_up_to_its_own():
-    """A set that the processor lacks is one below."""
+    """In place of a set that the processor lacks, a lower one is taken, never a higher one."""
     chosen, found = torch.ops.mmattn_native.cpu_capability(), []
-    for name in library.CPU_CAPABILITIES:
-        torch.ops.mmattn_native.set_cpu_capability(name)
-        found.append(library.CPU_CAPABILITIES.index(torch.ops.mmattn_native.cpu_capability()))
-    torch.ops.mmattn_native.set_cpu_capability(chosen)
+    try:
+        for name in library.CPU_CAPABILITIES:
+            torch.ops.mmattn_native.set_cpu_capability(name)
+            found.append(library.CPU_CAPABILITIES.index(torch.ops.mmattn_native.cpu_capability()))
+    finally:
+        torch.ops.mmattn_native.set_cpu_capability(chosen)
     assert found == sorted(found)
     assert all(place <= most for most, place in enumerate(found))
+    assert library.CPU_CAPABILITIES.index(chosen) in found
 
 
 def test_a_capability_that_does_not_exist(monkeypatch):

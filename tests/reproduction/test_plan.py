@@ -419,6 +419,10 @@ def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
     (tmp_path / 'cp').write_text('#!/bin/bash\n')
     for name in ('python', 'cp'):
         (tmp_path / name).chmod(0o755)
+    for head in ('cc', 'nl'):  # what was trained before
+        run = tmp_path / f'work_dirs/evidence_j_{head}/{head}_x_position-none_seed-0'
+        run.mkdir(parents=True)
+        (run / 'iter_1200.pth').touch()
     monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
     script = ROOT / 'docs/results/evidence.sh'
     subprocess.run(['bash', script, question, '--workers', '0'], check=True, cwd=tmp_path)

@@ -15,6 +15,7 @@ from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.generation import Hypothesis
 from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
+from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
 from mmattn.utils.resumable import digest
 
@@ -102,6 +103,7 @@ class CaptionInferencer(SentenceInferencer):
         num_attributes: int = 20,
     ) -> list[StoredImage]:
         """Check the arguments of a call without running the model, and look up the images."""
+        check_count('num_attributes', num_attributes)
         store = region_store(regions)
         names = store.image_ids if image_ids is None else list(image_ids)
         if isinstance(image_ids, str) or not names or not all(isinstance(name, str) for name in names):

@@ -52,7 +52,7 @@ def test_earlier_handlers_come_back(listen):
 def test_a_second_signal_is_left_to_the_earlier_handler(listen, monkeypatch, seconds, passed_on):
     """Unless it comes within five seconds: then it is the first one, passed on by a launcher."""
     seen, now = [], 100.0
-    monkeypatch.setattr(preemption.time, 'monotonic', lambda: now)
+    monkeypatch.setattr(preemption, 'time', SimpleNamespace(monotonic=lambda: now))
     signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     hook = PreemptionHook(signals=['SIGUSR1'])
     listen(hook, CheckpointHook())

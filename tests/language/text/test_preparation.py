@@ -213,7 +213,7 @@ def handler_of(name):
     return signal.getsignal(signal.Signals[name]).name
 
 
-def test_a_process_leaves_ctrl_c_to_its_parent_and_can_be_ended(monkeypatch):
+def test_a_process_leaves_ctrl_c_to_its_parent_and_can_be_ended():
     """Also where the parent itself, as the converters, takes the signal that ends it for an error."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:

@@ -123,7 +123,7 @@ def test_the_other_direction(corpus):
 @pytest.mark.parametrize(
     ('name', 'content', 'options', 'names'),
     [
-        ('corpus.json', b'{"source": "en", "target": "de"}', {}, r'^/\S+/corpus\.json: .*lowercase'),
+        ('corpus.json', b'{"source": "en", "target": "de"}', {}, r'^/.+/corpus\.json: .*lowercase'),
         ('vocabulary.txt', b'a 1\nb 1\na 1\n', {}, 'vocabulary.txt, line 3'),
         ('train.de', b'ein\nhu@@ nd\nein\xff\n', {}, 'train.de, line 3'),
         ('train.de', b'ein\n' * 4, {}, 'train.en and .*train.de .*6 and 4'),
