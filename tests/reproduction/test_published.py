@@ -96,6 +96,8 @@ SECTIONS = [
     ('docs/results/runs.md', '### NL and Bi-NL', 'So for NL, too', 'evidence_j_nl'),
     ('docs/evidence.md', '### Clothes: Bi-NL', 'In each of the 15 pairs', 'evidence_j_nl'),
     ('docs/evidence.md', '**By class**, outer', 'Upper, trousers', 'evidence_j_nl'),
+    ('docs/evidence.md', 'From the CC of seed 0', 'So positions that', 'evidence_j_trained_0'),
+    ('docs/results/runs.md', '### From a trained CC', 'The rows differ', 'evidence_j_trained_0'),
     ('docs/results/runs.md', '### Secondary rows of (j)', 'Upside down,', 'evidence_j_secondary'),
     ('docs/evidence.md', '### Clothes: attention', '* **Keep the', 'evidence_j_secondary'),
 ]
@@ -307,10 +309,14 @@ class Clothes(Runs):
         return [score_clothes.pairs(self.rows, ours, baseline)]
 
 
-class SecondaryClothes(Clothes):
-    """The secondary rows, with the primary runs of the same seeds."""
+class TrainedClothes(Clothes):
+    """The rows that continue from one checkpoint."""
 
     level = 0.95
+
+
+class SecondaryClothes(TrainedClothes):
+    """The secondary rows, with the primary runs of the same seeds."""
 
     def __init__(self, file):
         super().__init__(file)
@@ -329,6 +335,7 @@ SOURCES = {
     'evidence_j_cc': cache(Clothes),
     'evidence_j_nl': cache(Clothes),
     'evidence_j_secondary': cache(SecondaryClothes),
+    'evidence_j_trained': cache(TrainedClothes),
     '': cache(Runs),
 }
 ANGLES = 0, 15, 30, 45
