@@ -96,8 +96,10 @@ SECTIONS = [
     ('docs/results/runs.md', '### NL and Bi-NL', 'So for NL, too', 'evidence_j_nl'),
     ('docs/evidence.md', '### Clothes: Bi-NL', 'In each of the 15 pairs', 'evidence_j_nl'),
     ('docs/evidence.md', '**By class**, outer', 'Upper, trousers', 'evidence_j_nl'),
-    ('docs/evidence.md', 'From the CC of seed 0', 'So positions that', 'evidence_j_trained_0'),
-    ('docs/results/runs.md', '### From a trained CC', 'The rows differ', 'evidence_j_trained_0'),
+    ('docs/evidence.md', 'From the CC of seed 0', 'From the CC of seed 1', 'evidence_j_trained_0'),
+    ('docs/evidence.md', 'From the CC of seed 1', '* **No contrast', 'evidence_j_trained_1'),
+    ('docs/results/runs.md', '### From a trained CC', 'From those of seed 1', 'evidence_j_trained_0'),
+    ('docs/results/runs.md', 'From those of seed 1', 'The first four', 'evidence_j_trained_1'),
     ('docs/results/runs.md', '### Secondary rows of (j)', 'Upside down,', 'evidence_j_secondary'),
     ('docs/evidence.md', '### Clothes: attention', '* **Keep the', 'evidence_j_secondary'),
 ]
