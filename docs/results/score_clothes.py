@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mmattn.utils.files import write_text
 from reproduction.results import Difference, Result, mean_iou, sampled_difference
 from reproduction.store import Store
 
@@ -171,15 +170,16 @@ def smaller(picture: np.ndarray) -> np.ndarray:
 
 def add_runs(results: Path, primary: Path, target: Path) -> None:
     """Copy the rows of ``results`` that ``primary`` does not have into ``target``, with their runs."""
-    new, known = (json.loads(path.read_text(encoding='utf-8')) for path in (results, primary))
-    before = json.loads(target.read_text(encoding='utf-8')) if target.exists() else {**new, 'rows': [], 'runs': {}}
-    if before['samples'] != new['samples']:
-        raise ValueError(f'{results} has other photographs than {target}, or another order of them')
-    names = {row['name'] for row in known['rows']}
-    rows = {row['name']: row for row in before['rows'] + new['rows'] if row['name'] not in names}
-    runs = {config: (new['runs'] | before['runs'])[config] for row in rows.values() for config in row['configs']}
-    content = {**before, 'rows': [*rows.values()], 'runs': runs}
-    write_text(target, json.dumps(content, ensure_ascii=False, separators=(',', ':')) + '\n')
+    new, known, store = map(Store, (results, primary, target))
+    names = {row['name'] for row in known.rows}
+    rows = {row['name']: row for row in store.rows + new.rows if row['name'] not in names}
+    runs = json.loads(results.read_text(encoding='utf-8'))['runs']
+    for config in (config for row in new.rows if row['name'] in rows for config in row['configs']):
+        for seed, run in runs[config].items():
+            result = new.get(config, seed, run['steps'], 'iterations')
+            assert result is not None
+            store.add(config, seed, run['steps'], result)
+    store.report(new.setup, [*rows.values()])
 
 
 def main() -> None:

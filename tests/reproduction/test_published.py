@@ -678,7 +678,8 @@ def test_rows_are_added_to_the_file_of_others(tmp_path):
     """Those of the primary file are left out, also where its work dir has all runs; rows of an earlier call stay."""
     primary, target = RESULTS / 'evidence_j_nl.json', tmp_path / 'secondary.json'
     content = json.loads(primary.read_text(encoding='utf-8'))
-    runs = dict(content['runs'], first={'0': {}}, second={'0': {}})
+    run = {'0': next(iter(content['runs'].values()))['0']}
+    runs = dict(content['runs'], first=run, second=run)
     for name in ('first', 'second'):
         row = dict(content['rows'][0], name=name, configs=[name])
         (tmp_path / 'results.json').write_text(
@@ -687,6 +688,8 @@ def test_rows_are_added_to_the_file_of_others(tmp_path):
         score_clothes.add_runs(tmp_path / 'results.json', primary, target)
     found = json.loads(target.read_text(encoding='utf-8'))
     assert [row['name'] for row in found['rows']] == [*found['runs']] == ['first', 'second']
+    assert found['samples'] == content['samples']
+    assert found['runs']['first'] == found['runs']['second'] == run
 
 
 def test_a_wrong_figure_would_be_seen():
