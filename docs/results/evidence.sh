@@ -23,21 +23,16 @@ bi_cc=(--variant 'Bi-CC, 15' Bi-CC model.decode_head.window_size=15)
 bi_nl=(--variant 'Bi-NL, 15' Bi-NL model.decode_head.window_size=15)
 rate=optim_wrapper.optimizer.lr=0.003
 divided=model.decode_head.content_smoothing=2.449489742783178    # √d
+minus_infinity=(model.decode_head.padding=neg_inf model.decode_head.smoothing=sqrt_dim)    # a z-score would be of −∞
 # The labels are read after the flip, because mmseg turns the prediction back.
 upside_down='test_dataloader.dataset.pipeline=[{"type": "LoadImageFromFile"},
     {"type": "RandomFlip", "prob": 1.0, "direction": "vertical"}, {"type": "LoadAnnotations"}, {"type": "PackSegInputs"}]'
 
-continue_from() { # what ran before is not trained again
-    local file
-    for file in "docs/results/$1.json" "docs/results/unfinished/$1.json"; do
-        if [ -e "$file" ] && [ ! -e "$2/results.json" ]; then cp "$file" "$2/results.json"; fi
-    done
-}
-
 clothes_in() { # the work dir, then options
     mkdir -p work_dirs/j_features "work_dirs/$1"
     ln -sfn ../j_features "work_dirs/$1/features"
-    continue_from "$1" "work_dirs/$1"
+    # What ran before is not trained again.
+    if [ -e "docs/results/$1.json" ]; then cp -n "docs/results/$1.json" "work_dirs/$1/results.json"; fi
     clothes --dataset docs/results/ccp.py --cached-crops 1600 --units --sealed --work-dir "work_dirs/$1" "${@:2}"
 }
 
@@ -68,9 +63,9 @@ evidence_j_secondary() {
     secondary cc Bi-CC # a window of 31
     secondary nl Bi-NL
     secondary cc 'Bi-CC, padding 0' --variant 'Bi-CC, padding 0' Bi-CC "${bi_cc[@]:3}" model.decode_head.padding=zero
-    secondary cc 'Bi-CC, padding −∞' --variant 'Bi-CC, padding −∞' Bi-CC "${bi_cc[@]:3}" model.decode_head.padding=neg_inf
+    secondary cc 'Bi-CC, padding −∞' --variant 'Bi-CC, padding −∞' Bi-CC "${bi_cc[@]:3}" "${minus_infinity[@]}"
     secondary nl 'Bi-NL, padding 0' --variant 'Bi-NL, padding 0' Bi-NL "${bi_nl[@]:3}" model.decode_head.padding=zero
-    secondary nl 'Bi-NL, padding −∞' --variant 'Bi-NL, padding −∞' Bi-NL "${bi_nl[@]:3}" model.decode_head.padding=neg_inf
+    secondary nl 'Bi-NL, padding −∞' --variant 'Bi-NL, padding −∞' Bi-NL "${bi_nl[@]:3}" "${minus_infinity[@]}"
 }
 
 after_primary() { # cc, nl

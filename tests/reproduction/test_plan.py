@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
 
+from mmattn.registry import MODELS
 from mmattn.utils import config_path
 from reproduction.plan import _training, check_data, plan, select, words, write_configs
 from reproduction.protocol import Protocol, data_sets, read_data, shipped
@@ -414,7 +416,7 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
 
 @pytest.mark.parametrize('question', ['j_cc', 'j_nl', 'j_secondary', 'j_trained'])
 def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
-    """Tables, rows, settings and contrasts of docs/results/evidence.sh exist; the commands are recorded, not run."""
+    """Tables, rows, contrasts and options of heads in evidence.sh exist; its commands are recorded, not run."""
     (tmp_path / 'python').write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" END >> {tmp_path}/recorded\n')
     (tmp_path / 'cp').write_text('#!/bin/bash\n')
     for name in ('python', 'cp'):
@@ -430,13 +432,21 @@ def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
     trainings = [command for command in commands if command[0] == 'tools/reproduce.py']
     assert trainings
     parse = runpy.run_path(str(ROOT / 'tools/reproduce.py'))['parse_args']
+    heads = {}
     for command in trainings:
         monkeypatch.setattr(sys, 'argv', command)
         args = parse()
-        names = [row.name for row in select(args.rows_of_table, args.rows, with_baselines=False)]
+        rows = select(args.rows_of_table, args.rows, with_baselines=False)
+        heads |= {(row.configs[-1], repr(row.options)): row.options for row in rows}
+        names = [row.name for row in rows]
         find_contrasts(args.contrasts, [*names, *args.untrained])
         assert args.dataset in data_sets() or (ROOT / args.dataset).is_file()
         assert args.workers == 0
+    init_default_scope('mmseg')
+    for (config, _), options in heads.items():
+        cfg = Config(dict(model=dict(decode_head=shipped(config).model.decode_head.to_dict())))
+        cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith('model.decode_head')})
+        MODELS.build(cfg.model.decode_head)
 
 
 @pytest.mark.parametrize('chooses', [True, False])
