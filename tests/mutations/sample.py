@@ -7,8 +7,9 @@
 A fault is one changed constant, comparison, sign, boolean operator, bound, pair of arguments, or statement. Each folder
 has its share, by lines. A fault is applied to a copy of the checkout. The tests that run its line, in any process, run
 in a fork up to the first failure, the fastest first: those of its room (tests/ops for mmattn/ops), then, if all pass,
-those of other rooms, for about a minute; where no test runs the line, that is the verdict. Which tests run which lines
-is recorded once for each file of tests, without faults. Each verdict is written at once; the same command continues.
+those of other rooms, for about a minute; where no test runs the line, that is the verdict. If importing the package
+runs it, all tests of the room are run. Which tests run which lines is recorded once for each file of tests, without
+faults. Each verdict is written at once; the same command continues.
 --native: faults of the kernels for the CPU, compiled for AVX2 alone, which then computes. The tests of kernels run,
 which the default suite does not have, then the default tests of operators.
 """
@@ -192,10 +193,14 @@ class Recorder:
 
     def __init__(self, path, lines):
         self.path, self.lines, self.failed, self.shared = path, lines, False, defaultdict(set)
+        self.imported = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self):
         self.bytes = note_lines(self.lines)
+
+    def pytest_collection_finish(self):
+        self.imported = sorted(self.take())
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
@@ -207,7 +212,7 @@ class Recorder:
         lines = sorted(self.take().union(*(self.shared[fixture] for fixture in fixtures)))
         self.write(item.path, test=item.nodeid, seconds=seconds, failed=self.failed, lines=lines)
         if nextitem is None or nextitem.path != item.path:
-            self.write(item.path)
+            self.write(item.path, imported=self.imported)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef):
@@ -276,7 +281,7 @@ class Sample:
 
     def __init__(self, folder):
         self.folder, self.checkout, self.results = folder, folder / 'checkout', folder / 'results.jsonl'
-        self.recorded, self.of_line = set(), {}
+        self.recorded, self.of_line, self.imported = set(), {}, set()
         self.tests, self.noted = folder / 'tests.jsonl', folder / 'lines'
         if not self.checkout.is_dir():
             self.copy(self.checkout.with_suffix('.part'))
@@ -335,16 +340,17 @@ class Sample:
         return code, by or f'no test: exit code {code}' if code else ''
 
     def read_tests(self):
-        """The tests that pass, as their files are now, and the files that are recorded."""
+        """The tests that pass, as their files are now; the files that are not recorded; the lines that imports run."""
         now = {path.as_posix(): contents(path) for path in (self.checkout / 'tests').rglob('test_*.py')}
-        tests, complete = {}, set()
+        tests, complete, imported = {}, set(), set()
         for line in self.tests.read_text(encoding='utf-8').splitlines() if self.tests.is_file() else ():
             row = json.loads(line)
             if row['contents'] == now.get(row['file']) and 'test' in row:
                 tests[row['test']] = row
             elif row['contents'] == now.get(row['file']):
                 complete.add(row['file'])
-        return {name: row for name, row in tests.items() if not row['failed']}, {*now} - complete
+                imported.update(row.get('imported', ()))
+        return {name: row for name, row in tests.items() if not row['failed']}, {*now} - complete, imported
 
     def record(self, folder):
         """Record which lines the tests of a folder run, without faults, where their files have changed."""
@@ -392,23 +398,19 @@ class Sample:
         return not subprocess.run(command).returncode
 
     def reaching(self, fault):
-        """The tests that run the line of a fault, with their seconds."""
-        first = self.numbers.get(fault['file'])
-        if fault.get('place'):
-            numbers = [first + fault['place']]
-        else:  # at module level: what runs any line of the file; all, if it has no functions
-            count = 0 if first is None else (self.checkout / fault['file']).read_bytes().count(b'\n') + 1
-            numbers = [number for number in range(first or 0, (first or 0) + count) if number in self.of_line] or [
-                *self.of_line
-            ]
-        return {test: seconds for number in numbers for test, seconds in self.of_line.get(number, {}).items()}
+        """The tests that run the line of a fault, with their seconds; all tests if importing the file runs it."""
+        number = self.numbers.get(fault['file'], 0) + (fault.get('place') or 0)
+        if fault.get('place') and number not in self.imported:
+            return self.of_line.get(number, {})
+        return self.seconds
 
     def record_all(self, folder):
         """Record the tests of a folder, if that is not done, and read what is recorded."""
         if folder not in self.recorded:
             self.record(folder)
             self.recorded.add(folder)
-            self.of_line, tests = {}, self.read_tests()[0]
+            self.of_line = {}
+            tests, _, self.imported = self.read_tests()
             self.seconds = {test: row['seconds'] for test, row in tests.items()}
             for test, row in tests.items():
                 for number in row['lines']:
