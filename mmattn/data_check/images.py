@@ -1,6 +1,7 @@
 """Size and labels of image and mask files, with a cache, and files that a data set does not read."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import cv2
 import mmcv
 import numpy as np
+from mmengine.logging import print_log
 from mmengine.utils import ProgressBar
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -25,6 +27,7 @@ from mmattn.utils.images import (
     open_header,
     open_whole,
     pillow_limit_fault,
+    raw_mode,
     tiff_bands,
     unreadable,
 )
@@ -143,6 +146,23 @@ def look(file: ImageFile) -> Facts:
         return Facts(fault=unreadable(error))
 
 
+class FirstLook:
+    """Looks at images that are read one after the other, and warns of what may not be meant: of each kind once."""
+
+    def __init__(self) -> None:
+        self._told = {TURNED[True]}  # as a person sees it
+
+    def __call__(self, file: ImageFile) -> str:
+        """Return the fault of a file, or ''."""
+        facts = look(file)
+        for doubt in facts.doubts:
+            kind = doubt.partition(': ')[0]
+            if kind not in self._told:
+                self._told.add(kind)
+                print_log(f'{file.path} has {doubt} (other such images are not named)', 'current', logging.WARNING)
+        return facts.fault
+
+
 def _look_at_image(file: ImageFile) -> Facts:
     if file.backend == CHANNELS:
         return Facts(read_channels(file.path, int(file.flag)).shape[1::-1])
@@ -203,10 +223,10 @@ def _tiff_fault(image: Image.Image) -> str:
 
 def _brightest(file: ImageFile, image: Image.Image) -> int:
     """Return the largest value of an image of which loading keeps the upper 8 of 16 bits. 0 for other images."""
-    tiles = getattr(image, 'tile', None)  # PIL's decoder arguments, such as 'RGB;16B'
-    if file.flag == 'unchanged' or not tiles or '16' not in str(tiles[0][3]):
+    if file.flag == 'unchanged' or '16' not in raw_mode(image):
         return 0
-    return int(_decode(ImageFile(file.path, 'cv2', 'unchanged')).max())
+    pixels = _decode(ImageFile(file.path, 'cv2', 'unchanged'))
+    return int(pixels.max()) if pixels.dtype == np.uint16 else 0  # a BMP may have 16 bits for three channels
 
 
 def _darkened(brightest: int) -> str:

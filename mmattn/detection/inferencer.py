@@ -20,7 +20,7 @@ from rich.progress import track
 from torch import nn
 
 from mmattn._compat import load_weights
-from mmattn.data_check.images import ImageFile, look
+from mmattn.data_check.images import FirstLook, ImageFile
 from mmattn.engine import check_checkpoint, inference_pipeline, prepare_for_inference  # registers 'mmattn::…'
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.component_type import check_model
@@ -70,6 +70,7 @@ class DetectionInferencer(DetInferencer):
         self._digest = weights_digest(self.model)  # before norms are folded
         prepare_for_inference(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
+        self._look = FirstLook()
 
     def __call__(  # type: ignore[override]
         self,
@@ -162,7 +163,7 @@ class DetectionInferencer(DetInferencer):
         return visualizer
 
     def _detect(self, path: str, score_threshold: float) -> DetDataSample | str:
-        if fault := look(ImageFile(path, self._load.imdecode_backend, self._load.color_type)).fault:
+        if fault := self._look(ImageFile(path, self._load.imdecode_backend, self._load.color_type)):
             return fault
         try:
             (sample,) = self.forward(self.collate_fn([self.pipeline(dict(img_path=path))]))

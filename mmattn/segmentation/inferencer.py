@@ -22,7 +22,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmattn._compat import load_weights
-from mmattn.data_check.images import look
+from mmattn.data_check.images import FirstLook
 from mmattn.data_check.load_channels import LoadChannels
 from mmattn.data_check.masks import image_file
 from mmattn.engine import (  # registers 'mmattn::…'
@@ -100,6 +100,7 @@ class SegmentationInferencer(MMSegInferencer):
         self._amp = amp
         self._precision = inference_precision(device, amp=amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
+        self._look = FirstLook()
 
     def __call__(  # type: ignore[override]
         self,
@@ -358,7 +359,7 @@ class SegmentationInferencer(MMSegInferencer):
 
     def _read(self, path: str, pipeline: Compose) -> dict | str:
         loader = getattr(self._load, 'from_file', self._load)
-        fault = look(image_file(path, loader)).fault
+        fault = self._look(image_file(path, loader))
         try:
             return fault or pipeline(dict(img_path=path))
         except Exception as error:  # decoders raise many types

@@ -47,6 +47,15 @@ def deep_picture_fault(image: Image.Image) -> str:
     return ''
 
 
+def raw_mode(image: Image.Image) -> str:
+    """Return how the pixels lie in the file, such as 'RGB;16B' of a PNG whose mode is RGB; '' of some formats."""
+    tiles = getattr(image, 'tile', None)
+    if not tiles:
+        return ''
+    arguments = tiles[0][3]  # of PIL's decoder
+    return str(arguments[0] if isinstance(arguments, tuple) else arguments)
+
+
 def open_header(stream: BinaryIO) -> Image.Image:
     """Open an image with PIL, which reads only the header, up to OpenCV's limit of 2^30 pixels."""
     try:
@@ -96,8 +105,8 @@ def pillow_limit_fault(image: Image.Image) -> str:
 def open_whole(stream: BinaryIO) -> Image.Image:
     """Open an image with PIL, and decode it only if the end marker of its format is missing.
 
-    ``stream`` must stay open while the image is used. An unknown format, or a file that is truncated or ends in zeros,
-    is an OSError.
+    ``stream`` must stay open while the image is used. An unknown format, a file that is truncated or ends in zeros, or
+    a PNG with bytes that its checksums do not fit, is an OSError.
     """
     stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
     end = stream.read()
@@ -109,6 +118,12 @@ def open_whole(stream: BinaryIO) -> Image.Image:
             content = stream.read()
             if content.rfind(ENDS['JPEG']) < content.rfind(JPEG_SCAN):
                 raise OSError('it ends in zeros')
+    elif image.format == 'PNG':
+        try:
+            image.verify()  # it has no pixels afterwards
+        except SyntaxError as error:
+            raise OSError(one_line(error)) from error
+        return open_header(stream)
     return image
 
 

@@ -55,6 +55,30 @@ def test_files_that_are_cut_short(tmp_path, suffix, share):
         assert all(image_files.look(file).fault.startswith('unreadable: ') for file in files)
 
 
+def test_a_png_with_a_damaged_byte(tmp_path):
+    """Anywhere, as its chunks have checksums. OpenCV decodes some of these files, with other pixels."""
+    path = tmp_path / 'image.png'
+    write(path, np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8))
+    whole = bytearray(path.read_bytes())
+    file = image_files.ImageFile(str(path), 'cv2', 'color')
+    assert not image_files.look(file).fault
+    for place in (20, 60, len(whole) // 2, len(whole) - 20):
+        damaged = whole.copy()
+        damaged[place] ^= 8
+        path.write_bytes(damaged)
+        assert image_files.look(file).fault.startswith('unreadable: '), place
+
+
+@pytest.mark.parametrize('width', [54, 100, 540, 720])
+@pytest.mark.parametrize('suffix', ['bmp', 'tif'])
+def test_8_bits_in_rows_of_any_length(tmp_path, suffix, width):
+    """A row of a BMP of 720 pixels has 2160 bytes, which PIL's decoder is told beside the depth."""
+    path = tmp_path / f'image.{suffix}'
+    write(path, np.full((width // 6, width, 3), 200, np.uint8))
+    facts = image_files.look(image_files.ImageFile(str(path), 'cv2', 'color'))
+    assert facts[:4] == ((width, width // 6), (), '', ())
+
+
 @pytest.mark.parametrize('backend', ['cv2', 'pillow'])
 def test_labels_of_masks(tmp_path, backend):
     """Grey values, one bit, and indices of a palette."""

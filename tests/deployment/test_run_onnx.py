@@ -1,6 +1,7 @@
 """The tool without PyTorch prepares images, and resizes logits, as mmseg does."""
 
 import importlib.util
+import io
 import math
 import re
 import shutil
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,7 @@ from torch.nn import functional as F
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.verification import _measure, compare
+from mmattn.segmentation.result_files import CLASS_INDICES
 
 from .networks import config, segmentor
 
@@ -191,10 +194,31 @@ def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_
     assert Path(copy).read_bytes() == photograph.read_bytes()
 
 
-def test_16_bits_are_refused(tmp_path):
-    Image.fromarray(np.zeros((4, 5), np.uint16)).save(tmp_path / 'deep.png')
-    with pytest.raises(ValueError, match=r'deep\.png: .*I;16'):
-        runner.read(tmp_path / 'deep.png')
+@pytest.mark.parametrize('channels', [1, 3, 4])
+@pytest.mark.parametrize('suffix', ['png', 'tiff'])
+def test_16_bits_are_refused(tmp_path, suffix, channels):
+    """Pillow says RGB of a picture with 16 bits per channel, too."""
+    path = tmp_path / f'deep.{suffix}'
+    cv2.imwrite(str(path), np.full((4, 5, channels), 1000, np.uint16))
+    with pytest.raises(ValueError, match=r'deep\.\w+: .*8 bits'):
+        runner.read(path)
+
+
+@pytest.mark.parametrize('suffix', ['bmp', 'tiff', 'png', 'webp'])
+def test_8_bits_in_rows_of_any_length_are_read(tmp_path, suffix):
+    pixels = np.full((4, 720, 3), 200, np.uint8)  # a BMP's rows have 2160 bytes
+    Image.fromarray(pixels).save(tmp_path / f'wide.{suffix}', lossless=True)
+    np.testing.assert_array_equal(runner.read(tmp_path / f'wide.{suffix}'), pixels)
+
+
+def test_an_index_map_is_marked_as_that_of_image_demo(tmp_path):
+    """It is not shifted by reduce_zero_label when it is read as the truth."""
+    labels = np.arange(6, dtype=np.uint8).reshape(2, 3) % 3
+    content = runner.to_index_map(labels, dict(palette=[[1, 2, 3], [40, 50, 60], [7, 8, 9]]))
+    with Image.open(io.BytesIO(content)) as image:
+        assert CLASS_INDICES.items() <= image.info.items()
+        np.testing.assert_array_equal(image, labels)
+        assert image.convert('RGB').getpixel((1, 0)) == (40, 50, 60)
 
 
 def test_what_is_no_image_is_named_without_an_object_in_memory(tmp_path):

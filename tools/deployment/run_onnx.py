@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 
 KEY = 'mmattn'  # of the metadata that export.py writes
 FORMATS = 'JPEG', 'PNG', 'WEBP', 'BMP', 'TIFF'  # Pillow would open 40 others
@@ -32,14 +33,21 @@ def read(image, channel_order='RGB', max_pixels=None):
         with Image.open(file, formats=FORMATS) as opened:
             if max_pixels is not None and opened.width * opened.height > max_pixels:
                 raise ValueError(f'{name}: {opened.width} × {opened.height} is more than {max_pixels} pixels')
-            if opened.mode.startswith(('I', 'F')):
-                raise ValueError(f'{name}: images must have 8 bits per channel; this one is of mode {opened.mode}')
+            if has_more_than_8_bits(opened):
+                raise ValueError(f'{name}: images must have 8 bits per channel; this one has more')
             pixels = np.asarray(ImageOps.exif_transpose(opened).convert('RGB'))
     except UnidentifiedImageError as error:  # whose message names an object in memory, not a file
         raise OSError(f'{name}: not an image of the formats {", ".join(FORMATS)} that Pillow can read') from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors of broken or huge files
         raise OSError(f'{name}: {error}') from error
     return pixels if channel_order == 'RGB' else pixels[..., ::-1]
+
+
+def has_more_than_8_bits(image):
+    """Whether a channel of an image that Pillow has opened, and not decoded, has more than 8 bits."""
+    arguments = image.tile[0][3] if image.tile else ''  # of its decoder: 'RGB;16B' is of mode RGB
+    raw = str(arguments[0] if isinstance(arguments, tuple) else arguments)
+    return image.mode.startswith(('I', 'F')) or ('16' in raw and 'BGR' not in raw)  # a BMP's BGR;16 is all channels
 
 
 def resize(x, height, width, align_corners=False):
@@ -205,12 +213,12 @@ def check_metadata(about, fixed):
     to_index_map(to_labels(np.zeros((len(colours), *x.shape[2:]), np.float32), size, 2, 3, about), about)
 
 
-def save(image, path):
-    """Write an image aside and rename it, so that no half of a file remains."""
+def save(content, path):
+    """Write the content of a file aside and rename it, so that no half of a file remains."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.stem}.{os.getpid()}.part{path.suffix}')
     try:
-        image.save(temporary)
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -253,10 +261,18 @@ def segment(session, about, fixed, image):
 
 
 def to_index_map(labels, about):
-    """Make a Pillow image of labels, with the palette of the metadata."""
-    image = Image.fromarray(labels)
+    """Return the PNG file of labels, with the palette of the metadata, as image_demo.py writes it."""
+    image, text = Image.fromarray(labels), PngInfo()
     image.putpalette(np.array(about['palette'], np.uint8).tobytes())
-    return image
+    text.add_text('Labels', 'class indices from 0')  # so that reduce_zero_label does not shift them
+    return to_png(image, pnginfo=text)
+
+
+def to_png(image, **options):
+    """Return the PNG file of a Pillow image."""
+    file = io.BytesIO()
+    image.save(file, 'PNG', **options)
+    return file.getvalue()
 
 
 def add_session_options(parser):
@@ -305,7 +321,7 @@ def main():
             continue
         save(to_index_map(labels, about), args.out_dir / 'pred' / f'{path.stem}.png')
         overlay = pixels * np.float32(1 - args.opacity) + palette[labels] * np.float32(args.opacity)
-        save(Image.fromarray(np.rint(overlay).astype(np.uint8)), args.out_dir / 'vis' / f'{path.stem}.png')
+        save(to_png(Image.fromarray(np.rint(overlay).astype(np.uint8))), args.out_dir / 'vis' / f'{path.stem}.png')
         print(args.out_dir / 'pred' / f'{path.stem}.png')
     if faults:
         raise RuntimeError('\n'.join(faults))

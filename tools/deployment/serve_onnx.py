@@ -138,9 +138,7 @@ def make_server(model, address, max_pixels=2**22, max_bytes=2**25, seconds=10, c
                 _, labels = run_onnx.segment(*model, pixels)
             except Exception as error:
                 return self.send_error(500, explain=str(error))
-            png = io.BytesIO()
-            run_onnx.to_index_map(labels, model[1]).save(png, 'PNG')
-            return self.answer('image/png', png.getvalue())
+            return self.answer('image/png', run_onnx.to_index_map(labels, model[1]))
 
         def answer(self, kind, content):
             self.send_response(200)
