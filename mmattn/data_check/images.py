@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from mmattn.utils.channels import read_channels
 from mmattn.utils.files import read_end, write_text
 from mmattn.utils.images import (
+    CLASS_INDICES,
     ENDS,
     ORIENTATION,
     deep_picture_fault,
@@ -45,6 +46,7 @@ TURNED = (
     'an EXIF orientation, which viewers and loading apply, so that labels must be of the turned picture',
 )
 HIDDEN = 'transparent pixels, of which the network sees the hidden colours'
+PREDICTED = 'the class indices that a model has predicted'
 ALTERED = 'labels that were probably scaled, blurred, compressed or dithered after painting'
 SUFFIXES = {f'.{name}' for name in ('avif', 'bmp', 'gif', 'heic', 'heif', 'jfif', 'jp2', 'jpe', 'jpeg', 'jpg')}
 SUFFIXES |= {f'.{name}' for name in ('npy', 'pbm', 'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp')}
@@ -240,8 +242,10 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
+    is_predicted = False
     with suppress(UnidentifiedImageError), open(file.path, 'rb') as stream:
         image = open_header(stream)
+        is_predicted = CLASS_INDICES.items() <= image.info.items()
         if file.backend == 'pillow' and (fault := pillow_limit_fault(image)):
             return Facts(fault=fault)
         if fault := lossy_mask_fault(image):
@@ -253,6 +257,7 @@ def _look_at_mask(file: ImageFile) -> Facts:
     if mask.ndim != 2:
         return Facts(fault=f'a mask of shape {mask.shape}, not one label per pixel; {CONVERTER} converts it')
     doubts = [f'{ALTERED}: {reason}'] if (reason := altered_labels(mask)) else []
+    doubts += [PREDICTED] if is_predicted else []
     if mask.dtype == np.uint8:
         pixels = cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel().astype(int)  # faster than np.unique
         labels = np.flatnonzero(pixels)

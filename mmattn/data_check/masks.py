@@ -43,7 +43,7 @@ from .data_sets import (
     repeated_images,
 )
 from .hook import DataCheckHook
-from .images import CHANNELS, MISSING, Facts, ImageFile, inspect_files, unread_files
+from .images import CHANNELS, MISSING, PREDICTED, Facts, ImageFile, inspect_files, unread_files
 from .load_channels import LoadChannels
 
 UNEQUAL = 10  # from this ratio of shares on, the log has weights
@@ -68,7 +68,8 @@ class SegDataCheckHook(DataCheckHook):
     ``train_dataloader`` and ``val_dataloader`` before training, and ``test_dataloader`` before testing. Faults are:
 
     * Files: an empty data set, an image without a mask, an unreadable file, an image and a mask of different sizes, a
-      mask in a lossy format or with more than one value per pixel, a 16-bit image with values of 12 bits or fewer, a
+      mask in a lossy format or with more than one value per pixel, a prediction of ``image_demo.py`` or
+      ``run_onnx.py`` as a mask with ``reduce_zero_label``, a 16-bit image with values of 12 bits or fewer, a
       TIFF with bands or pages that loading drops.
     * Labels: a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored, a mask with
       only ignored pixels, masks that contain only 0 and 255, a class without a pixel in the training masks.
@@ -88,10 +89,10 @@ class SegDataCheckHook(DataCheckHook):
     both training and validation, and for images that a person sees otherwise than the network: with an EXIF
     orientation, transparent pixels, several frames, or 16 bits of which only the lower ones are used.
 
-    Masks are decoded. For JPEG and PNG images, only the header and the last bytes are read: this detects truncation,
-    but not damage in the middle. Images of other formats are decoded. Data sets that are not read by
-    ``LoadImageFromFile`` and mmseg's ``LoadAnnotations``, or not from a local disk, are skipped, and the log names
-    them.
+    Masks are decoded. Of a PNG image, the checksums are compared. Of a JPEG, only the header and the last bytes are
+    read: this detects truncation, but not damage in the middle. Images of other formats are decoded. Data sets that are
+    not read by ``LoadImageFromFile`` and mmseg's ``LoadAnnotations``, or not from a local disk, are skipped, and the
+    log names them.
 
     Results for files without faults are cached in ``data_check.json`` in the work dir: later runs check a file again
     only if its size or modification time has changed. :class:`~mmattn.data_check.hook.DataCheckHook` describes the
@@ -309,6 +310,8 @@ def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool)
             yield sample.image.path, f'no mask {sample.mask.path}'
         elif mask.fault:
             yield sample.mask.path, mask.fault
+        elif PREDICTED in mask.doubts and part.dataset.reduce_zero_label:
+            yield sample.mask.path, f'{PREDICTED}, which reduce_zero_label would shift: store class c as c + 1'
         unknown = set(mask.labels) - set(classes)
         if unknown:
             yield sample.mask.path, f'labels {_spans(unknown)} are not among {_spans(classes)}'

@@ -13,11 +13,11 @@ from PIL import Image
 
 from mmattn.utils.component_type import inner_data_sets
 from mmattn.utils.files import atomic_write, check_not_input, check_path, check_writable
-from mmattn.utils.images import open_whole
+from mmattn.utils.images import CLASS_INDICES, open_whole
 from mmattn.visualization.panels import Panel, add_legend, arrange, resized
 
 from .inferencer import SegmentationInferencer
-from .result_files import CLASS_INDICES, draw_labels
+from .result_files import draw_labels
 
 IGNORED = 255
 MANY_CLASSES = 24  # the most that the legend names

@@ -16,13 +16,13 @@ from torch import Tensor
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, reason
+from mmattn.utils.images import CLASS_INDICES
 from mmattn.visualization.panels import add_legend, class_colours
 
 from .coco import coco_annotations
 from .geojson import GeoReference, read_georeference
 from .geojson import geojson as make_geojson
 
-CLASS_INDICES = dict(Labels='class indices from 0')  # in a PNG: it is not shifted by reduce_zero_label when it is read
 PART = 1 << 20  # pixels that are drawn together
 
 

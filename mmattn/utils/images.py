@@ -20,6 +20,7 @@ ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
 JPEG_SCAN = b'\xff\xda'
 # Names as in PIL. WebP and JPEG 2000 can be lossless, but files do not record whether the encoder changed the pixels.
 LOSSY_FORMATS = frozenset(('AVIF', 'BLP', 'DDS', 'FTEX', 'HEIF', 'JPEG', 'JPEG2000', 'MPO', 'WEBP'))
+CLASS_INDICES = dict(Labels='class indices from 0')  # in the PNG of a prediction: reduce_zero_label must not shift it
 MAX_PIXELS = 2**30  # that OpenCV decodes
 ORIENTATION = 0x0112  # EXIF tag; values of 5 and more swap width and height
 ALPHA = {1, 2}  # values of ExtraSamples in a TIFF: transparency

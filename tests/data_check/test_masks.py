@@ -13,6 +13,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from mmattn.data_check.images import DEEP
 from mmattn.data_check.masks import class_weights
@@ -143,6 +144,22 @@ def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings
         f'Data check: train_dataloader.dataset lists 1 images more than once, such as {images}/sound_0.png',
         f'Data check: 2 of the 3 images of val_dataloader.dataset are training images, such as {images}/sound_0.png',
     ]
+
+
+def test_predictions_among_masks_that_are_shifted(check, root, warned):
+    """Pseudo-labels have class indices, which reduce_zero_label would make one less, and 0 to ignored pixels."""
+    text = PngInfo()
+    text.add_text('Labels', 'class indices from 0')
+    path = root / 'ann_dir/train/sound_1.png'
+    Image.fromarray(np.tile(np.uint8([1, 2]), (SIZE[0], SIZE[1] // 2))).save(path, pnginfo=text)
+    for name in ('train/sound_0', 'train/sound_2', 'val/sound'):
+        write(root / f'ann_dir/{name}.png', np.tile(np.uint8([1, 2]), (SIZE[0], SIZE[1] // 2)))
+    found = check(data_set(root, reduce_zero_label=True), data_set(root, 'val', reduce_zero_label=True))
+    assert [*found] == [str(path)]
+    assert 'c + 1' in found[str(path)]
+    three = dict(classes=['a', 'b', 'c'])
+    assert check(data_set(root, metainfo=three), allow_absent=['a']) == {}
+    assert any('1 of 3 masks' in said and 'predicted' in said for _, said in warned)
 
 
 def test_images_of_12_bits_in_16(check, root):

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.verification import _measure, compare
-from mmattn.segmentation.result_files import CLASS_INDICES
+from mmattn.utils.images import CLASS_INDICES
 
 from .networks import config, segmentor
 
