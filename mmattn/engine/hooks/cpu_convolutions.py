@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils.hooks import RemovableHandle
 
 from mmattn._compat import is_last_hook, is_plain
 
@@ -104,7 +106,8 @@ class FoldedNorms:
     A module that has both is folded when it is called for the first time: with the norms, and then without them. If it,
     or a module in it, returns something else, an error names the module, its first result is returned, and all norms of
     the model are restored. Modules that are not called are left alone, and calls that are traced or compiled do not
-    fold.
+    fold. Whatever calls a folded convolution or its norm by itself, outside the module that has both, gets what it
+    returned before.
 
     Args:
         model (nn.Module): with its weights.
@@ -114,6 +117,7 @@ class FoldedNorms:
         self._names = {module: name or 'the model' for name, module in model.named_modules()}
         self._parents = Counter(child for module in model.modules() for child in module.children())
         self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
+        self._calls: list[RemovableHandle] = []  # hooks that tell when a folded module is being called
         self._expected: list[tuple[nn.Module, list[Tensor]]] = []  # what the modules that are compared return
         self._actual: list[tuple[nn.Module, list[Tensor]]] = []
         self._compared: nn.Module | None = None  # the module that is compared, with the modules in it
@@ -130,7 +134,9 @@ class FoldedNorms:
         """Put the norms back."""
         for parent, name, module in self._replaced:
             setattr(parent, name, module)
-        self._replaced = []
+        for handle in self._calls:
+            handle.remove()
+        self._replaced, self._calls = [], []
         self._compared = None
         self._leave([*self._handles])
 
@@ -175,10 +181,15 @@ class FoldedNorms:
         torch.set_rng_state(random)
         self._expected.append((module, _samples(self._result)))
         for parent in {parent: None for parent, _ in self._expected}:
+            calls = _Calls()
             for name, conv, norm_name, norm in [*self._pairs(parent)]:
-                setattr(parent, name, fuse_conv_bn_eval(conv, norm))
-                setattr(parent, norm_name, nn.Identity().eval())
+                setattr(parent, name, _Folded(conv, fuse_conv_bn_eval(conv, norm), calls))
+                setattr(parent, norm_name, _Folded(norm, nn.Identity(), calls))
                 self._replaced += [(parent, name, conv), (parent, norm_name, norm)]
+            self._calls.append(parent.register_forward_pre_hook(calls.begin))
+            self._calls.append(parent.register_forward_hook(calls.end, always_call=True))
+            if parent is module:  # whose hooks before this call are running
+                calls.begin()
         self._is_folded = True
 
     def _after(self, module: nn.Module, args: tuple, output: Any) -> Any:
@@ -203,6 +214,45 @@ class FoldedNorms:
         return None
 
 
+class _Calls(threading.local):
+    """How many calls of a module have begun in this thread, and not ended."""
+
+    count = 0
+
+    def __deepcopy__(self, memo: dict) -> '_Calls':
+        return _Calls()
+
+    def begin(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.count += 1
+
+    def end(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.count = max(0, self.count - 1)  # a hook before ``begin`` may raise an error
+
+
+class _Folded(nn.Module):
+    """A convolution with its norm, or nothing in place of the norm, within calls of the module that has both."""
+
+    def __init__(self, original: nn.Module, folded: nn.Module, calls: _Calls) -> None:
+        super().__init__()
+        self.folded, self._calls = folded, calls
+        self._original = (original,)  # not a child, whose norm would count as one that is left
+        self.eval()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if '_original' not in vars(self):  # while it is copied
+                raise
+            return getattr(self._original[0], name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_within = not torch.compiler.is_compiling() and self._calls.count
+        return (self.folded if is_within else self._original[0])(x)
+
+
 def fold_norms(model: nn.Module) -> FoldedNorms:
     """Fold batch norms into the convolutions before them, in a model in evaluation mode, at its first call.
 
@@ -211,7 +261,7 @@ def fold_norms(model: nn.Module) -> FoldedNorms:
         >>> folded = fold_norms(model)
         >>> with torch.no_grad():
         ...     _ = model(torch.ones(1, 3, 8, 8))
-        >>> model[1]
+        >>> model[1].folded
         Identity()
         >>> folded.restore()
     """

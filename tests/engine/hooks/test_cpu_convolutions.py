@@ -1,5 +1,8 @@
 """Folded norms and channels last against the networks as they are, in float64, where rounding hides nothing."""
 
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -260,7 +263,7 @@ def test_a_call_that_is_traced_does_not_fold(by):
         torch.testing.assert_close(traced(x), expected)
         assert isinstance(model[1], nn.BatchNorm2d)
         torch.testing.assert_close(model(x), expected)
-    assert isinstance(model[1], nn.Identity)
+    assert norms(model) == 0
 
 
 def test_one_forward_pass_more_of_a_network():
@@ -323,6 +326,65 @@ def test_a_module_that_is_not_called_again_is_not_folded(monkeypatch):
     block.inner = pair()
     assert_two_norms_stay(with_random_norms(block), torch.randn(2, 4, 6, 5, dtype=torch.float64))
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    'other',
+    [
+        lambda pair, x: pair[0](x),
+        lambda pair, x: pair[1](x),
+        lambda pair, x: pair[1](pair[0](x).relu()),
+        lambda pair, x: x * pair[0].weight.mean() + pair[1].running_mean[:, None, None],
+        lambda pair, x: pair[0](x) if len(x) > 2 else x,  # not in the first call
+    ],
+)
+@pytest.mark.parametrize('copied', [False, True])
+def test_a_convolution_or_norm_that_is_also_used_by_itself(other, copied):
+    model = with_random_norms(Inner(lambda self, x: self.inner(x) + other(self.inner, x)))
+    small, large = torch.randn(2, 4, 6, 5, dtype=torch.float64), torch.randn(3, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = [model(x) for x in (small, small, large, small)]
+        folded = fold_norms(model)
+        first = model(small)
+        used = copy.deepcopy(model) if copied else model
+        actual = [first, *(used(x) for x in (small, large, small))]
+        torch.testing.assert_close(actual, expected)
+        assert norms(model) == norms(used) == 0
+        compiled = torch.compile(used, backend='eager')
+        torch.testing.assert_close(compiled(small), expected[0])
+        folded.restore()
+        assert torch.equal(model(large), expected[2])
+    assert not (*model.inner._forward_pre_hooks, *model.inner._forward_hooks)
+
+
+def test_threads_share_a_folded_network():
+    """One calls the convolution by itself while the other is within the module."""
+    begun, ended = threading.Event(), threading.Event()
+
+    class Waiting(nn.Module):
+        def forward(self, x):
+            if threading.current_thread() is not threading.main_thread():
+                begun.set()
+                ended.wait(60)
+            return x
+
+    model = with_random_norms(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), Waiting()))
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.inference_mode():
+        expected, alone = model(x), model[0](x)
+        fold_norms(model)
+        model(x)
+        with ThreadPoolExecutor(1) as pool:
+
+            def whole():
+                with torch.inference_mode():
+                    return model(x)
+
+            inside = pool.submit(whole)
+            begun.wait(60)
+            assert torch.equal(model[0](x), alone)
+            ended.set()
+            torch.testing.assert_close(inside.result(), expected)
 
 
 class Network(BaseModel):
