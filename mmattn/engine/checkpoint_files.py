@@ -216,9 +216,13 @@ def _refusing(path: Path) -> Iterator[None]:
 def _check_content(path: Path) -> None:
     with _refusing(path):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
-    weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else {}
-    if not isinstance(weights, dict):
-        raise ValueError(f'{path} is not a checkpoint (its state_dict is of type {type(weights).__name__})')
+    if not isinstance(checkpoint, dict):
+        raise ValueError(f'{path} is not a checkpoint (its content is of type {type(checkpoint).__name__})')
+    weights, meta = checkpoint.get('state_dict', checkpoint), checkpoint.get('meta') or {}
+    data = meta.get('dataset_meta') or {} if isinstance(meta, dict) else {}
+    for name, part in (('state_dict', weights), ('meta', meta), ('dataset_meta', data)):
+        if not isinstance(part, dict):
+            raise ValueError(f'{path} is not a checkpoint (its {name} is of type {type(part).__name__})')
     tensors = {name: x for name, x in weights.items() if type(x) in (torch.Tensor, torch.nn.Parameter)}  # no shards
     if odd := [f'{name} ({kind})' for name, x in tensors.items() if (kind := _odd_kind(x))]:
         raise ValueError(f'{path} has weights that no model here can load: {", ".join(shorten(odd, 3))}')

@@ -39,6 +39,7 @@ from torch import distributed
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.engine.config_helpers import SETTINGS, EvaluatedConfig
+from mmattn.utils.command import describe
 from mmattn.utils.component_type import component_class, type_name
 from mmattn.utils.faults import Faults
 from mmattn.utils.files import check_not_input, check_writable, config_files
@@ -411,7 +412,7 @@ def _fault(path: Path, error: Exception) -> str:
     ran = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() in files]
     line = ran[-1].lineno if ran else getattr(error, 'lineno', None)
     where = ran[-1].filename if ran else next((file for file in files if not _parses(file)), path)
-    message = error.args[0] if isinstance(error, KeyError) and error.args else getattr(error, 'msg', error)
+    message = describe(error) if isinstance(error, OSError | KeyError) else getattr(error, 'msg', error)
     return f'{where}{"" if line is None else f", line {line}"}: {type(error).__name__}: {message}'
 
 

@@ -194,6 +194,23 @@ def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_
     assert Path(copy).read_bytes() == photograph.read_bytes()
 
 
+def test_an_image_that_would_be_scaled_to_nothing_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
+    about = dict(resize=dict(scale=(60, 20), scale_factor=None, keep_ratio=True), mean=[0] * 3, std=[1] * 3)
+    about |= dict(size_divisor=1, pad_value=0, align_corners=False, threshold=None, channel_order='RGB', mode='whole')
+    about |= dict(classes=['low', 'red'], palette=[[0] * 3, [9] * 3])
+    session = SimpleNamespace(
+        get_inputs=lambda: [SimpleNamespace(name='x')], run=lambda _, x: [np.concatenate([x['x'][:, :1]] * 2, 1)]
+    )
+    monkeypatch.setattr(runner, 'load', lambda *_: (session, about, None))
+    monkeypatch.chdir(tmp_path)
+    for name, size in (('thin', (1500, 1)), ('whole', (30, 20))):
+        Image.new('RGB', size).save(f'{name}.png')
+    Path('model.onnx').touch()
+    with pytest.raises(RuntimeError, match='1 × 1500'):
+        run(monkeypatch, 'model.onnx', 'thin.png', 'whole.png', '--out-dir', 'out')
+    assert [path.name for path in Path('out/pred').iterdir()] == ['whole.png']
+
+
 @pytest.mark.parametrize('channels', [1, 3, 4])
 @pytest.mark.parametrize('suffix', ['png', 'tiff'])
 def test_16_bits_are_refused(tmp_path, suffix, channels):

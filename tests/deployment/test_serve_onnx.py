@@ -34,8 +34,9 @@ def network():
 
 
 @pytest.fixture
-def server(monkeypatch):
-    model = network(), ABOUT, None
+def server(monkeypatch, request):
+    """A parameter has further metadata."""
+    model = network(), ABOUT | getattr(request, 'param', {}), None
     options = dict(max_pixels=400, max_bytes=10**5, seconds=SECONDS, connections=3)
     with serve_onnx.make_server(model, ('127.0.0.1', 0), **options) as server:
         monkeypatch.setattr(server.RequestHandlerClass, 'log_message', lambda *_: None)
@@ -59,8 +60,8 @@ def post(body, length=None):
     return b'POST / HTTP/1.0\r\nContent-Length: %d\r\n\r\n' % (len(body) if length is None else length) + body
 
 
-def picture(side=20, kind='PNG'):
-    pixels = np.zeros((side, side, 3), np.uint8)
+def picture(side=20, kind='PNG', width=None):
+    pixels = np.zeros((side, width or side, 3), np.uint8)
     pixels[:7, :, 0] = 255
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, kind)
@@ -109,6 +110,19 @@ def test_a_bad_request_gets_an_answer_and_the_next_client_is_served(server, kind
     request, code = BAD[kind]
     assert status(server, request) == code
     is_answered(server)
+
+
+@pytest.mark.parametrize(
+    'server',
+    [dict(size_divisor=32), dict(resize=dict(scale=(60, 20), scale_factor=None, keep_ratio=True))],
+    indirect=True,
+    ids=['padded to many rows', 'scaled to no row'],
+)
+def test_what_the_network_would_receive_is_limited_too(server):
+    """A thin image has few pixels."""
+    with Image.open(io.BytesIO(picture(1, width=399))) as image:
+        assert image.width * image.height < 400
+    assert status(server, post(picture(1, width=399))) == 400
 
 
 def test_idle_clients_do_not_keep_others_out(server):

@@ -303,6 +303,12 @@ def checkpoints(folder):
     with zipfile.ZipFile(folder / 'zip.pth', 'w') as archive:
         archive.writestr('notes.txt', 'x')
     reasons = dict(empty='empty', text='torch.save', cut='truncated', folder='folder', zip='zip')
+    contents = dict(none=None, list=[1], weights=dict(state_dict=[1]), meta=dict(meta=[1], state_dict={}))
+    contents['dataset_meta'] = dict(meta=dict(dataset_meta='roof'), state_dict={})
+    for name, content in contents.items():
+        torch.save(content, folder / f'{name}.pth')
+    reasons |= dict(none='NoneType', list='list', weights='state_dict .* list', meta='meta .* list')
+    reasons |= dict(dataset_meta='dataset_meta .* str')
     texts = {name: rf'is not a checkpoint \(.*{reason}' for name, reason in reasons.items()}
     return {folder / f'{name}.pth': text for name, text in {**texts, 'nan': 'has NaN .*: bias$'}.items()}
 
@@ -311,8 +317,8 @@ def test_what_is_not_a_checkpoint(tmp_path):
     for path, reason in checkpoints(tmp_path).items():
         with pytest.raises(ValueError, match=f'^{re.escape(str(path))} {reason}'):
             check_checkpoint(path)
-    with pytest.raises(FileNotFoundError, match=r'none\.pth'):
-        check_checkpoint(tmp_path / 'none.pth')
+    with pytest.raises(FileNotFoundError, match=r'absent\.pth'):
+        check_checkpoint(tmp_path / 'absent.pth')
 
 
 @pytest.mark.skipif(not hasattr(torch.serialization, 'set_crc32_options'), reason='torch < 2.6 always writes checksums')

@@ -107,7 +107,9 @@ def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
             """
             import mmattn.registry, mmengine
             mmengine.config.config.get_installed_path = lambda package: "{tmp}"
-            mmengine.Config._get_cfg_path("mmattn::bi_cc/x.py", "a.py")
+            from mmattn.engine.command_line import load_config
+            open("{tmp}/mine.py", "w").write("_base_ = 'mmattn::bi_cc/x.py'")
+            load_config("{tmp}/mine.py")
             """,
             'model-index.yml.*pip install',
         ),

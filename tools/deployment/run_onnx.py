@@ -88,7 +88,15 @@ def target_size(height, width, settings, fixed=None):
     if fixed is not None and any(side > most for side, most in zip(size, fixed)):
         factor = min(most / side for side, most in zip(size, fixed))
         size = tuple(min(most, max(1, int(side * factor + 0.5))) for side, most in zip(size, fixed))
+    if min(size) < 1:
+        raise ValueError(f'an image of {height} × {width} would be scaled to {size[0]} × {size[1]} pixels')
     return size
+
+
+def padded_size(height, width, about, fixed=None):
+    """Return height and width of what the network receives, from those of a scaled image."""
+    divisor = about['size_divisor']
+    return fixed or tuple(-(-side // divisor) * divisor for side in (height, width))
 
 
 def preprocess(pixels, about, fixed=None):
@@ -107,8 +115,7 @@ def preprocess(pixels, about, fixed=None):
     x = np.rint(resize(x, height, width))
     mean, std = (np.array(about[key], np.float32)[:, None, None] for key in ('mean', 'std'))
     x = (x - mean) / std
-    divisor = about['size_divisor']
-    bottom, right = fixed or (-(-side // divisor) * divisor for side in (height, width))
+    bottom, right = padded_size(height, width, about, fixed)
     padding = (0, 0), (0, bottom - height), (0, right - width)
     return np.pad(x, padding, constant_values=about['pad_value'])[None], (height, width)
 

@@ -132,6 +132,13 @@ def make_server(model, address, max_pixels=2**22, max_bytes=2**25, seconds=10, c
         def segment(self, body):
             try:
                 pixels = run_onnx.read(body, max_pixels=max_pixels)
+                _, about, fixed = model
+                scaled = run_onnx.target_size(*pixels.shape[:2], about['resize'], fixed)
+                padded = run_onnx.padded_size(*scaled, about, fixed)
+                if padded[0] * padded[1] > max_pixels:
+                    raise ValueError(
+                        f'the network would receive {padded[0]} × {padded[1]}, more than {max_pixels} pixels'
+                    )
             except Exception as error:  # Pillow's decoders raise many
                 return self.send_error(400, explain=str(error))
             try:
