@@ -76,8 +76,10 @@ def sort_frames(paths: Sequence[Path], reading: str | None = None) -> Names:
     if not reading and len(paths) > 1 and (others or values is None):
         names = [paths[i].name for i in order]
         shown = names if len(names) <= SHOWN else [*names[: SHOWN - 1], '…', names[-1]]
-        is_clear = len(paths) >= FEW and not missing[chosen] and all(missing[name] for name in others)
-        _say(paths[0].parent, chosen, tuple(others), ', '.join(shown), INFO if is_clear or not others else WARNING)
+        is_clear = not others or (len(paths) >= FEW and not missing[chosen] and all(missing[name] for name in others))
+        words = {tuple(key[::2]) for key in keys[chosen]}  # such as months in another language, sorted as text
+        level = INFO if is_clear and len(words) == 1 else WARNING
+        _say(paths[0].parent, chosen, tuple(others), ', '.join(shown), level)
     paths = [paths[i] for i in order]
     positions = [*range(len(paths))]
     if values is None:

@@ -1,5 +1,7 @@
 """The order and the numbers of frames, from their names."""
 
+import logging
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -101,6 +103,23 @@ def test_names_have_numbers_or_places(folder, names, numbers, are_numbered):
     paths, *found = frame_names.sort_frames([*folder(names).iterdir()])
     assert [path.stem for path in paths] == names
     assert found == [numbers, are_numbered]
+
+
+@pytest.mark.parametrize(
+    ('names', 'level'),
+    [
+        (['30Mai2024', '01Juni2024'], logging.WARNING),  # sorted as text
+        (['first', 'second', 'third'], logging.WARNING),
+        (['20240131_235959', '20240201_000000'], logging.INFO),
+        (['29may2024', '30may2024', '31may2024', '01jun2024'], logging.INFO),
+        (['3', '4'], None),
+    ],
+)
+def test_an_order_by_words_is_a_warning(folder, names, level, monkeypatch):
+    levels = []
+    monkeypatch.setattr(frame_names, 'print_log', lambda text, logger, level: levels.append(level))
+    frame_names.sort_frames([*folder(names).iterdir()])
+    assert levels == ([] if level is None else [level])
 
 
 def test_no_frames_are_no_names():

@@ -305,7 +305,7 @@ def prepare_corpus(
                     held_out.append((raw, tokens))
                     continue
                 write_tokens(tokens)
-                equal += tokens[0] == tokens[1] != ''
+                equal += raw[0] == raw[1] != ''  # languages divide some words otherwise
                 for counts, line in zip(words, tokens):
                     counts.update(split_symbols(line))
         if look_exchanged(languages, words):
