@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from mmengine.config import Config
 
-from mmattn.utils.component_type import type_name
+from mmattn.utils.component_type import inner_data_sets, type_name
 
 if TYPE_CHECKING:
     from mmseg.models.segmentors import EncoderDecoder
@@ -20,7 +20,8 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
     """Describe the preprocessing of the config's test images, and the classes, for the metadata of a file.
 
     Args:
-        cfg (Config): a config of mmseg, with ``test_dataloader``. Its data preprocessor normalises three channels.
+        cfg (Config): a config of mmseg, with ``test_dataloader``; of several data sets, the first one counts. Its data
+            preprocessor normalises three channels.
         segmentor (EncoderDecoder): the model, with ``dataset_meta``.
 
     Returns:
@@ -35,7 +36,7 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
     mean, std = (getattr(preprocessor, name, torch.full((3,), value)) for name, value in (('mean', 0.0), ('std', 1.0)))
     if mean.numel() != 3:
         raise ValueError(f'model.data_preprocessor must normalise 3 channels; it normalises {mean.numel()}')
-    pipeline = cfg.test_dataloader.dataset.pipeline
+    pipeline = inner_data_sets(cfg.test_dataloader.dataset)[0].pipeline
     names = [*map(type_name, pipeline)]
     resizes = [transform for name, transform in zip(names, pipeline) if name == 'Resize']
     not_described = [name for name in names if name not in LOADERS]

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mmattn._compat import load_weights
 from mmattn.data_check.images import FirstLook, ImageFile
 from mmattn.engine import check_checkpoint, inference_pipeline, prepare_for_inference  # registers 'mmattn::…'
 from mmattn.utils.checks import check_fraction
-from mmattn.utils.component_type import check_model
+from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
@@ -63,7 +64,8 @@ class DetectionInferencer(DetInferencer):
         self, model: str | Path | Config, weights: str | Path, device: str | None = None, show_progress: bool = True
     ) -> None:
         check_checkpoint(weights)
-        cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        cfg = deepcopy(model) if isinstance(model, Config) else Config.fromfile(model)
+        cfg.test_dataloader.dataset = inner_data_sets(cfg.test_dataloader.dataset)[0]  # mmdet reads its palette
         check_model(cfg, BaseDetector, 'a detector')
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)

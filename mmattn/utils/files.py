@@ -122,6 +122,17 @@ def hidden_folder_fault(path: str | Path, folder: str | Path) -> str:
     return 'in a hidden folder, as programs make them; remove the folder' if hidden else ''
 
 
+def common_folder(paths: Iterable[str | Path]) -> str:
+    """Get the absolute path of the deepest folder that contains all files, '' of no file. Paths may be relative.
+
+    Example:
+        >>> common_folder(['/data/val/bonn/1.png', '/data/val/2.png'])
+        '/data/val'
+    """
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    return os.path.commonpath(folders) if folders else ''
+
+
 def find_copies(paths: Iterable[T], ends: Mapping[T, Hashable] | None = None) -> list[list[T]]:
     """Group files with the same bytes. In a group, the file with the shortest name, the original, comes first.
 

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from PIL import Image
 
-from mmattn.utils.files import atomic_write
+from mmattn.utils.files import atomic_write, common_folder
 
 from .figure import read_image
 from .panels import add_legend, class_colours
@@ -72,11 +72,11 @@ def picture_names(paths: Iterable[str]) -> dict[str, str]:
         {'val/bonn/1.png': 'bonn/1.png', 'val/köln/1.png': 'köln/1.png'}
     """
     paths = list(dict.fromkeys(paths))
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ''
+    folder = common_folder(paths)
     choices: tuple[Callable[[str], Path], ...] = (
         lambda path: Path(Path(path).stem),
-        lambda path: Path(os.path.relpath(path, folder or '.')).with_suffix(''),
-        lambda path: Path(os.path.relpath(path, folder or '.')),
+        lambda path: Path(os.path.relpath(path, folder)).with_suffix(''),
+        lambda path: Path(os.path.relpath(path, folder)),
     )
     for choice in choices:
         names = {path: f'{choice(path)}.png' for path in paths}

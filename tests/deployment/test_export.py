@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 from threading import Thread
 from urllib.error import HTTPError
@@ -188,6 +189,9 @@ def test_the_metadata_is_that_of_the_config():
         mode='whole',
         not_described=[],
     )
+    wrapped = deepcopy(cfg)
+    wrapped.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[cfg.test_dataloader.dataset] * 2)
+    assert describe_network(wrapped, segmentor(cfg)) == about
     cfg.model.decode_head.update(out_channels=1, num_classes=2, threshold=0.3)
     cfg.model.data_preprocessor = dict(type='SegDataPreProcessor', test_cfg=dict(size=(90, 80)))
     cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 48), stride=(32, 16))

@@ -221,7 +221,10 @@ def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, tmp_
         Image.fromarray(labels).save(path)
     (tmp_path / 'ours.json').write_text('{"aAcc": 1, "mIoU": 2, "mAcc": 3}')
     options = '--result', f'Bi-CC={tmp_path / "ours.json"}', '--out', tmp_path / 'table.md'
-    run(*tool('analysis_tools/majority_baseline.py', CONFIG, *options), BUILDINGS_ROOT=str(root))
+    twice = "{0}_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=[{1}, {1}]))\n"
+    twice = [twice.format(part, f'{{{{_base_.{part}_dataloader.dataset}}}}') for part in ('train', 'test')]
+    (tmp_path / 'config.py').write_text(f'_base_ = {str(CONFIG)!r}\n' + ''.join(twice))
+    run(*tool('analysis_tools/majority_baseline.py', tmp_path / 'config.py', *options), BUILDINGS_ROOT=str(root))
     labels = {
         part: b''.join(Image.open(path).tobytes() for path in sorted((root / 'ann_dir' / part).iterdir()))
         for part in ('train', 'val')

@@ -1,6 +1,7 @@
 """Scores of samples, as the tests of the tasks write them: their sums give the metric."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,8 +70,8 @@ def test_the_metric_is_the_statistic_of_the_sums(metric, key, tmp_path):
 def test_images_of_one_name_in_several_folders_are_several(tmp_path):
     scored = ByUnit(dict(type='mmattn.FaceParsingMetric', overall=['skin']), 'overall', str(tmp_path))
     scored.dataset_meta = dict(classes=CLASSES)
-    for name in ('drive1/0001', 'drive2/0001'):
-        scored.process({}, [face(name)])
+    for name in (Path('folder/drive1/0001').absolute(), 'folder/drive2/0001'):  # one data set is given by its full path
+        scored.process({}, [dict(face(''), img_path=f'{name}.png')])
     scored.evaluate(2)
     assert list(json.loads((tmp_path / 'scores.json').read_text())) == ['drive1/0001', 'drive2/0001']
 

@@ -21,13 +21,14 @@ from mmseg.structures import SegDataSample
 
 from mmattn.engine import load_config
 from mmattn.utils.command import run
+from mmattn.utils.component_type import inner_data_sets
 from mmattn.utils.files import check_not_input, check_writable, write_text
 
 
 def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[list[np.ndarray], dict]:
-    """Load the label maps of a config's data set, ``(H, W)`` each, and its meta information."""
-    dataset = DATASETS.build({**dataloader['dataset'], 'pipeline': pipeline})
-    return [dataset[i]['gt_seg_map'] for i in range(len(dataset))], dataset.metainfo
+    """Load the label maps of a config's data sets, ``(H, W)`` each, and their meta information."""
+    data_sets = [DATASETS.build({**cfg, 'pipeline': pipeline}) for cfg in inner_data_sets(dataloader['dataset'])]
+    return [dataset[i]['gt_seg_map'] for dataset in data_sets for i in range(len(dataset))], data_sets[0].metainfo
 
 
 def majority_metrics(cfg: Config) -> dict[str, float]:

@@ -18,7 +18,7 @@ from mmengine.utils import import_modules_from_strings
 import mmattn.registry  # noqa: F401
 from mmattn.engine import enable_amp
 from mmattn.utils import complexity, config_path
-from mmattn.utils.component_type import component_class
+from mmattn.utils.component_type import component_class, inner_data_sets
 from mmattn.utils.faults import FaultsError
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
@@ -354,11 +354,13 @@ def _scale_images(cfg: Config, scale: float) -> None:
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         if loader is None:
             continue
-        types = [transform.type for transform in loader.dataset.get('pipeline', ())]
-        if not _multiply_sizes(loader.dataset, scale) and 'LoadImageFromFile' in types:
-            labels_too = loader is cfg.train_dataloader
-            at = types.index('LoadAnnotations' if labels_too else 'LoadImageFromFile') + 1
-            loader.dataset.pipeline.insert(at, ConfigDict(type='Resize', scale_factor=scale, keep_ratio=True))
+        is_resized = _multiply_sizes(loader.dataset, scale)
+        for dataset in inner_data_sets(loader.dataset):
+            types = [transform.type for transform in dataset.get('pipeline', ())]
+            if not is_resized and 'LoadImageFromFile' in types:
+                labels_too = loader is cfg.train_dataloader
+                at = types.index('LoadAnnotations' if labels_too else 'LoadImageFromFile') + 1
+                dataset.pipeline.insert(at, ConfigDict(type='Resize', scale_factor=scale, keep_ratio=True))
     _multiply_sizes(cfg.get('tta_pipeline'), scale)
     _multiply_sizes(cfg.model.get('test_cfg'), scale)
 
@@ -378,7 +380,7 @@ def _multiply_sizes(part: Any, scale: float) -> bool:
 
 def _fit_to_data(cfg: Config) -> None:
     """Set the number of classes, or of symbols, answers and features."""
-    dataset = cfg.train_dataloader.dataset
+    dataset = inner_data_sets(cfg.train_dataloader.dataset)[0]
     if 'num_answers' in cfg.model:
         sampled = dataset.get('target') == 'sampled'
         if sampled != (cfg.model.get('loss') == 'cross_entropy'):

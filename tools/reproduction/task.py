@@ -5,6 +5,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmattn.utils import complexity
+from mmattn.utils.component_type import inner_data_sets
 
 UNITS = dict(iter='iterations', epoch='epochs')
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
@@ -84,8 +85,9 @@ def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
     """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator."""
     evaluator: Any = cfg.get('test_evaluator') or {}
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
+        (dataset, *_) = inner_data_sets(cfg.test_dataloader.dataset)
         raise NoTruthError(
-            f'the ground truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
+            f'the ground truth of the test images in {dataset.data_root} is not public: '
             'tools/test.py --out writes the answers for its server'
         )
     task, keys, factor = METRICS[evaluator.type]

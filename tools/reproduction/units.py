@@ -11,7 +11,7 @@ from mmengine.evaluator import BaseMetric
 
 from mmattn.registry import METRICS
 from mmattn.utils.component_type import type_name
-from mmattn.utils.files import write_text
+from mmattn.utils.files import common_folder, write_text
 
 from .backbone import add_import
 from .task import ProtocolError, find_metrics
@@ -86,12 +86,11 @@ class ByUnit(BaseMetric):
 
     def compute_metrics(self, results: list[tuple[Path | str, Any]]) -> dict[str, float]:
         """Compute the metric, and write the scores of all samples; the name of an image is its path in their folder."""
-        folders = [name.parent for name, _ in results if isinstance(name, Path)]
-        folder = os.path.commonpath(folders) if folders else ''
+        folder = common_folder(name for name, _ in results if isinstance(name, Path))
         scores = {}
         for name, result in results:
             if isinstance(name, Path):
-                name = name.relative_to(folder).with_suffix('').as_posix()
+                name = Path(os.path.relpath(name, folder)).with_suffix('').as_posix()
             scores[name] = score_sample(self.metric, result, self.key)
         write_text(Path(self.output_dir, 'scores.json'), json.dumps(scores))
         if self.sealed:
