@@ -132,6 +132,15 @@ def input_size(cfg: Config) -> tuple[int, int] | None:
     return None
 
 
+def input_channels(cfg: Config) -> int:
+    """Find the channels of an image: those that the data preprocessor normalises, or 3.
+
+    One mean may be that of all channels. Then, the backbone tells how many they are.
+    """
+    mean = (cfg.model.get('data_preprocessor') or {}).get('mean') or ()
+    return len(mean) if len(mean) > 1 else (cfg.model.get('backbone') or {}).get('in_channels', 3)
+
+
 def dicts(value: Any) -> Iterator[Any]:
     """Yield all dictionaries in a part of a config, outer before inner."""
     if isinstance(value, dict):

@@ -77,6 +77,7 @@ def test_four_channels_of_16_bits_from_files_to_iou_by_class(run, tmp_path):
     options = ['--cfg-options', *(f'{key}={value}' for key, value in small.items())]
     run(*tool('train.py', out / 'config.py', '--work-dir', work, *options))
     checkpoint = work / 'iter_12.pth'
+    assert 'mIoU' in run(*tool('test.py', out / 'config.py', checkpoint, '--work-dir', work, '--tta'))
     said = run(*tool('test.py', out / 'config.py', checkpoint, '--work-dir', work, '--show-dir', tmp_path / 'shown'))
     ious = {name: float(iou) for name, iou in re.findall(r'^\|\s+(\w+)\s+\|\s+([\d.]+)\s+\|', said, re.M)}
     assert {*ious} == {'ground', 'core', 'roof'}
@@ -94,6 +95,31 @@ def test_four_channels_of_16_bits_from_files_to_iou_by_class(run, tmp_path):
         assert ((labels == 2) & truth).sum() / ((labels == 2) | truth).sum() > 0.5
         with Image.open(demo / f'vis/{seed}.png') as overlay:
             assert overlay.size == SIZE[::-1]
+
+
+def test_tools_take_all_channels_of_a_config(run, tmp_path):
+    for name in ('images', 'masks'):
+        (tmp_path / name).mkdir()
+    for seed in range(4):
+        image, mask = scene(seed)
+        save(tmp_path / f'images/{seed}.npy', image)
+        Image.fromarray(mask).save(tmp_path / f'masks/{seed}.png')
+    command = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--out-dir', tmp_path / 'out']
+    run(*tool('dataset_converters/color_labels.py', *command, '--val-fraction', 0.25, '--palette', *PALETTE))
+    config = tmp_path / 'out/config.py'
+    assert 'input 64×64' in run(*tool('analysis_tools/get_flops.py', config, '--shape', 64))
+    for split in ('train', 'val'):
+        options = '--split', split, '--output-dir', tmp_path / split, '--not-show', '--number', 1
+        run(*tool('analysis_tools/browse_dataset.py', config, *options))
+        (path,) = (tmp_path / split).iterdir()
+        picture = np.array(Image.open(path))
+        assert picture.shape == ((180, 180, 3) if split == 'train' else (*SIZE, 3))
+        assert picture.std((0, 1)).min() > 20
+    init_default_scope('mmseg')
+    torch.save(dict(state_dict=MODELS.build(Config.fromfile(config).model).state_dict()), tmp_path / 'model.pth')
+    words = config, tmp_path / 'model.pth', tmp_path / 'images/0.npy', '--out', tmp_path / 'page.html', '--grid', 2
+    run(*tool('visualization/attention_explorer.py', *words, '--device', 'cpu'))
+    assert 'roof' in (tmp_path / 'page.html').read_text(encoding='utf-8')
 
 
 @pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
@@ -164,13 +190,19 @@ def test_images_of_several_numbers_of_channels_are_not_measured(tmp_path):
         measure_channels([tmp_path / '3.npy', tmp_path / '4.npy'])
 
 
+class Segments(nn.Module):
+    test_step = None
+
+
 @pytest.mark.parametrize('mode', ['repeat', 'mean'])
 def test_weights_of_rgb_start_a_first_layer_of_four_channels(mode, caplog):
     """For a grey image, the first layer's output is that of the stock network; weights that fit stay as they are."""
     init_default_scope('mmseg')
     stock, ours = (MODELS.build(dict(type='ResNet', depth=18, base_channels=8, in_channels=n)) for n in (3, 4))
-    runner = type('Runner', (), dict(model=type('Model', (), dict(backbone=ours))()))()
-    FirstLayerHook(mode).before_run(runner)
+    model = Segments()
+    model.backbone = ours
+    augmented = MODELS.build(dict(type='SegTTAModel', module=model))  # as of test.py --tta
+    FirstLayerHook(mode).before_run(SimpleNamespace(model=augmented))
     weights = stock.state_dict()
     load_state_dict(ours, dict(weights))
     image = torch.randn(1, 1, 8, 8)

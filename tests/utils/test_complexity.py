@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.fileio import dump
 from torch import nn
 
-from mmattn.utils.complexity import count, input_size, table_by_module, table_with_paper
+from mmattn.utils.complexity import count, input_channels, input_size, table_by_module, table_with_paper
 from mmattn.utils.files import write_text
 
 from ..requirements import requires
@@ -33,6 +33,21 @@ RESIZE = dict(type='RandomResize', scale=(2048, 1024))
 )
 def test_the_crop_decides_then_the_scale(pipeline, expected):
     assert input_size(Config(dict(train_dataloader=dict(dataset=dict(pipeline=pipeline))))) == expected
+
+
+@pytest.mark.parametrize(
+    ('model', 'expected'),
+    [
+        (dict(), 3),
+        (dict(data_preprocessor=dict(type='SegDataPreProcessor'), backbone=None), 3),
+        (dict(data_preprocessor=dict(mean=[1, 2, 3, 4]), backbone=dict(in_channels=4)), 4),
+        (dict(data_preprocessor=dict(mean=[1, 2]), backbone=dict(type='STDCContextPathNet')), 2),
+        (dict(data_preprocessor=dict(mean=[127.5]), backbone=dict(in_channels=1)), 1),
+        (dict(data_preprocessor=dict(mean=[127.5]), backbone=dict()), 3),  # the mean of all channels
+    ],
+)
+def test_the_channels_are_those_that_are_normalised(model, expected):
+    assert input_channels(Config(dict(model=model))) == expected
 
 
 GIVEN = []

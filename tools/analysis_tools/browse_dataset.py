@@ -13,7 +13,10 @@ from mmseg.registry import DATASETS, VISUALIZERS
 from rich.progress import track
 
 from mmattn.engine import add_config_options, data_paths, load_config
+from mmattn.utils.channels import as_picture
 from mmattn.utils.command import run
+from mmattn.utils.complexity import dicts
+from mmattn.utils.component_type import type_name
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.video.masks import draw_overlay
@@ -26,12 +29,14 @@ def clip_picture(item: dict) -> np.ndarray:
     return np.concatenate([draw_overlay(frame, mask, 0.5) for frame, mask in zip(frames, masks)], 1)
 
 
-def sample_image(item: dict, split: str) -> np.ndarray:
+def sample_image(item: dict, split: str, all_channels: bool = False) -> np.ndarray:
     """Return the image that the labels of an item fit: uint8 ``(H, W, 3)``, RGB.
 
-    For evaluation, pipelines load the labels after images are resized. They then fit the file.
+    For evaluation, pipelines load the labels after images are resized. They then fit the file. With ``all_channels``,
+    the item has those of ``LoadChannels``, otherwise BGR.
     """
-    sample, pixels = item['data_samples'], item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]
+    sample, pixels = item['data_samples'], item['inputs'].permute(1, 2, 0).numpy()
+    pixels = as_picture(pixels) if all_channels else pixels[..., ::-1]
     if split == 'train':
         return pixels
     image = read_image(sample.img_path)
@@ -62,6 +67,7 @@ def main() -> None:
         check_not_input('--output-dir', args.output_dir, data_paths(cfg))
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     dataset = DATASETS.build(cfg[f'{args.split}_dataloader'].dataset)
+    all_channels = any(type_name(part) == 'LoadChannels' for part in dicts(cfg[f'{args.split}_dataloader']))
     visualizer = VISUALIZERS.build(cfg.visualizer)
     visualizer.dataset_meta = dataset.metainfo
     for i in track(range(len(dataset) if args.number is None else min(args.number, len(dataset)))):
@@ -82,7 +88,7 @@ def main() -> None:
         visualizer.add_datasample(
             name,
             # contiguous, because mmseg 1.2.2 passes an array with the same strides to OpenCV to draw on
-            np.ascontiguousarray(sample_image(item, args.split)),
+            np.ascontiguousarray(sample_image(item, args.split, all_channels)),
             item['data_samples'],
             draw_pred=False,
             show=not args.not_show,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mmattn.engine import add_config_options, load_config
 from mmattn.utils.command import run
-from mmattn.utils.complexity import input_size, table_by_module, table_with_paper
+from mmattn.utils.complexity import input_channels, input_size, table_by_module, table_with_paper
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     if shape is None:
         parser.error(f'--shape is required: {args.config} neither crops nor scales its images')
     frames, depth = 8 if args.frames is None else args.frames, 3 if args.depth is None else args.depth
-    print(table_by_module(cfg, (3, shape[0], shape[-1]), frames, depth))
+    print(table_by_module(cfg, (input_channels(cfg), shape[0], shape[-1]), frames, depth))
     metafile = args.config.parent / 'metafile.yml'
     table = table_with_paper(metafile, args.config.stem, args.cfg_options) if metafile.is_file() else None
     if table is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmattn.utils.complexity import count, dicts
+from mmattn.utils.complexity import count, dicts, input_channels
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 
@@ -65,7 +65,7 @@ class Method:
         cfg = self.configs[-1]
         steps = dicts(cfg.train_dataloader.dataset)
         frames = next((step.num_frames for step in steps if 'num_frames' in step), 1)
-        return count(cfg, (3, *input_size(cfg)), frames)
+        return count(cfg, (input_channels(cfg), *input_size(cfg)), frames)
 
 
 def plan(

@@ -50,7 +50,7 @@ def main(args: Arguments) -> None:
         raise ValueError(f'{args.config} is not the config of a segmentation model: it has no model.decode_head')
     inferencer = SegmentationInferencer(cfg, args.checkpoint, device=str(device))
     attention_layers(inferencer.model, args.layer)
-    data = next(inferencer.preprocess([args.image]))
+    data = next(inferencer.preprocess([dict(img_path=args.image)]))
     (sample,) = inferencer.forward(data)
     page = attention_explorer(
         image,
