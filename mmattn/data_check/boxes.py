@@ -41,7 +41,8 @@ from .hook import DataCheckHook
 from .images import Facts, ImageFile, inspect_files
 
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
-NUMBERS = (('images', 'width'), ('images', 'height'), ('annotations', 'area'))  # in a COCO file
+MARKS = ('iscrowd', 'ignore')  # of a box in a COCO file
+NUMBERS = {'images': ('width', 'height'), 'annotations': ('area', 'category_id', *MARKS)}  # in a COCO file
 
 
 class _Box(NamedTuple):
@@ -61,7 +62,7 @@ class DetDataCheckHook(DataCheckHook):
 
     * An annotation file that is missing or cannot be parsed, or a data set whose ``filter_cfg`` leaves no image.
     * In a COCO file: repeated image ids or categories, boxes that are not four finite numbers, boxes of no image, boxes
-      with an area of 0, boxes given as corners, text or null in place of a number.
+      with an area of 0, boxes given as corners, text or null in place of a number, also as ``iscrowd``.
     * Boxes in 0…1.
     * A metric that compares with another annotation file than the data set reads.
     * An image that is missing, truncated or unreadable, or whose size differs from the size in its annotations.
@@ -70,10 +71,11 @@ class DetDataCheckHook(DataCheckHook):
     * A class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
 
     The hook logs a warning for unused boxes (no area, outside the image, a class that is not in
-    ``metainfo['classes']``, or most of them marked as crowds or difficult), for a class without a box in validation or
-    test, for images that are listed twice, are copies of others or are in both training and validation, and for images
-    that a person sees otherwise than the network, as ``SegDataCheckHook`` does. mmdet's ``NumClassCheckHook`` checks
-    ``num_classes`` of the heads. Files that are not on a local disk are not checked.
+    ``metainfo['classes']``, or most of them marked as crowds or difficult), for files that have every box twice, for a
+    class without a box in validation or test, for images that are listed twice, are copies of others or are in both
+    training and validation, and for images that a person sees otherwise than the network, as ``SegDataCheckHook`` does.
+    mmdet's ``NumClassCheckHook`` checks ``num_classes`` of the heads. Files that are not on a local disk are not
+    checked.
     :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which process.
 
     Args:
@@ -150,6 +152,7 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
             log(f'{where}: boxes are not used: {unused}', level)
         if beyond:
             log(f'{where}: {beyond} boxes reach beyond their images', WARNING)
+        _log_copies(where, boxes)
         if kept:
             parts.append(Part(where, dataset, kept))
             yield from _order_faults(parts[-1], content)
@@ -164,9 +167,10 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
 
 def _coco_faults(content: dict) -> Iterator[str]:
     texts = []
-    for kind, key in NUMBERS:
+    categories = [category.get('id') for category in content.get('categories') or ()]
+    for kind, key in ((kind, key) for kind, keys in NUMBERS.items() for key in keys):
         entries = content.get(kind, ())
-        if wrong := [entry for entry in entries if not isinstance(entry.get(key, 0), int | float)]:
+        if wrong := [entry for entry in entries if not _is_read(key, entry.get(key, 0), categories)]:
             first = f'{key} {wrong[0][key]!r} of id {wrong[0].get("id")}'
             texts.append(f'{len(wrong)} of {len(entries)} {kind} have no number as {key}, such as {first}')
     yield from texts
@@ -204,6 +208,12 @@ def _coco_faults(content: dict) -> Iterator[str]:
                 f'{len(wrong)} of {len(boxes)} boxes {reason}: such as {wrong[0]["bbox"]} in {image["file_name"]} of '
                 f'{image.get("width")}×{image.get("height")} pixels'
             )
+
+
+def _is_read(key: str, value: object, categories: Sequence[object]) -> bool:
+    if key == 'category_id':
+        return not isinstance(value, str) or value in categories
+    return isinstance(value, int | float) or (key in MARKS and not value)  # mmdet marks a box by any text but ''
 
 
 def _is_box(box: object) -> bool:
@@ -330,6 +340,14 @@ def _box_counts(dataset: BaseDetDataset, boxes: Sequence[_Box]) -> tuple[str, in
     return '; '.join(unused), beyond, INFO if is_usual else WARNING
 
 
+def _log_copies(where: str, boxes: Sequence[_Box]) -> None:
+    copies = Counter((box.file, box.name, *box.corners) for box in boxes)
+    for (file, name, *corners), count in copies.most_common(1) if len(copies) < len(boxes) else ():
+        text = f'{len(boxes) - len(copies)} of {len(boxes)} boxes repeat another one of the same image and class'
+        level = WARNING if 2 * len(copies) <= len(boxes) else INFO  # COCO itself has a few
+        log(f'{where}: {text}, such as {corners} of {name} in {file}, which is there {count} times', level)
+
+
 def _share_faults(boxes: Sequence[_Box]) -> Iterator[str]:
     shares = [
         box
@@ -351,7 +369,7 @@ def _boxes(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None
             left, top, width, height = box['bbox']
             name = names.get(box['category_id'], f'category {box["category_id"]!r}')
             image = images[box['image_id']]
-            mark = next((key for key in ('iscrowd', 'ignore') if box.get(key)), '')
+            mark = next((key for key in MARKS if box.get(key)), '')
             corners = [left, top, left + width, top + height]
             yield _Box(image['file_name'], name, (image['width'], image['height']), corners, mark)
     elif isinstance(dataset, XMLDataset):
@@ -431,7 +449,8 @@ def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fa
             why = [f'{ignored[name]} of {name}' for name in names if ignored[name]]
             why = [f'; boxes marked iscrowd or difficult do not train: {", ".join(why)}'] if why else []
             trains = {name for part in parts if part.loader == loader for name in part.classes} - {*names}
-            hint = allow_absent_hint(names) if trains else 'no class is left to train'
+            leave = 'leave them out of metainfo.classes, as the root category of a Roboflow export, or, '
+            hint = leave + allow_absent_hint(names) if trains else 'no class is left to train'
             yield loader, f'no box of {absent}{"".join(why)}; {hint}'
         elif any(info.get('instances') for part in parts if part.loader == loader for info in part.samples):
             log(f'no box of {absent} in {loader}', WARNING)  # a test set may have no boxes

@@ -158,7 +158,7 @@ def test_boxes_that_are_not_used_or_clipped_are_a_warning(check, tmp_path, layou
 )
 def test_a_class_without_a_box_stops_training_unless_it_is_allowed(check, tmp_path, layout, options):
     data_set = layout(tmp_path, **options)
-    with pytest.raises(ValueError, match=r'train_dataloader: no box of plate; .*allow_absent=.*plate'):
+    with pytest.raises(ValueError, match=r'train_dataloader: no box of plate; .*leave .*classes.*allow_absent=.*plate'):
         check(data_set)
     check(data_set, allow_absent=['plate'])
 
@@ -252,6 +252,10 @@ def edited(root):
         (dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']), '1 of 4 boxes .*finite'),
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),
         (dict(area=lambda box: '9' if box['id'] == 1 else 9), "1 of 4 annotations .*area '9' of id 1"),
+        (dict(iscrowd=lambda box: '0'), "4 of 4 annotations .*iscrowd '0' of id 0"),
+        (dict(ignore=lambda box: 'false' if box['id'] == 1 else None), "1 of 4 annotations .*ignore 'false' of id 1"),
+        (dict(iscrowd=lambda box: None if box['id'] else False, ignore=lambda box: ''), None),  # as 0
+        (dict(category_id=lambda box: str(box['category_id'])), "4 of 4 annotations .*category_id '7' of id 0"),
         (dict(image_id=lambda box: [1]), 'CocoDataset'),
         (dict(image_id=lambda box: 9 if box['id'] == 1 else box['image_id']), '9'),
         (dict(bbox=lambda box: [None, 2, 9, 9] if box['id'] == 1 else box['bbox']), '(null|None|number)'),
@@ -307,7 +311,7 @@ def test_boxes_in_0_to_1_are_a_fault_even_if_they_are_few(check, tmp_path, layou
 @pytest.mark.parametrize('marked', [1, 3, 6])
 @pytest.mark.parametrize('layout', [coco, voc])
 def test_marked_boxes_are_a_warning_where_they_are_many(check, tmp_path, layout, marked):
-    data_set = layout(tmp_path, [(name, BOX) for name in CLASSES * 3])
+    data_set = layout(tmp_path, [(name, (5, 5, 20 + i, 20)) for i, name in enumerate(CLASSES * 3)])
     if layout is coco:
         with edited(tmp_path) as content:
             for box in content['annotations']:
@@ -319,6 +323,24 @@ def test_marked_boxes_are_a_warning_where_they_are_many(check, tmp_path, layout,
     said = f'boxes are not used: {2 * marked} marked {"iscrowd" if layout is coco else "diff"}'
     warnings = check(data_set, allow_absent=CLASSES)
     assert [said in message for message in warnings] == [True] * (marked >= 3)
+
+
+def test_categories_may_have_texts_as_ids(check, tmp_path):
+    data_set = coco(tmp_path)
+    with edited(tmp_path) as content:
+        for box in content['annotations']:
+            box.update(category_id=str(box['category_id']))
+        for category in content['categories']:
+            category.update(id=str(category['id']))
+    assert check(data_set) == []
+
+
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_a_file_with_every_box_twice_is_a_warning(check, tmp_path, layout):
+    boxes = [('cell', BOX), ('plate', BOX), ('plate', (5, 5, 20, 21))]
+    assert check(layout(tmp_path, boxes)) == check(layout(tmp_path, [*boxes, boxes[0]])) == []
+    (said,) = check(layout(tmp_path, boxes * 2))
+    assert re.search(r'train_dataloader.dataset: 6 of 12 boxes repeat .*5.*20.* of cell in .*0\.(jpg|xml)', said)
 
 
 @pytest.mark.parametrize('split', [False, True])
