@@ -23,7 +23,7 @@ def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
               pixels that another object certainly does not cover.
 
     Returns:
-        Tensor: ``(1 + O, *S)``, the background first. Without objects, the background is 1.
+        Tensor: ``(1 + O, *S)`` of the same dtype, the background first. Without objects, the background is 1.
 
     Example:
         >>> aggregate(torch.tensor([[0.75, 0.25], [0.5, 0.0]]), 'min')
@@ -34,9 +34,10 @@ def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
     check_choice('aggregation', how, AGGREGATIONS)
     if not len(foreground):
         return foreground.new_ones(1, *foreground.shape[1:])
-    backgrounds = 1 - foreground
     if how != 'soft':
+        backgrounds = 1 - foreground
         background = backgrounds.amin(0) if how == 'min' else backgrounds.amax(0)
         return torch.cat([background.unsqueeze(0), foreground])
-    p = torch.cat([backgrounds.prod(0, keepdim=True), foreground]).clamp(EPSILON, 1 - EPSILON)
-    return torch.log(p / (1 - p)).softmax(0)
+    wide = foreground.to(torch.promote_types(foreground.dtype, torch.float32))  # in 16 bit, 1 − EPSILON is 1
+    p = torch.cat([(1 - wide).prod(0, keepdim=True), wide]).clamp(EPSILON, 1 - EPSILON)
+    return torch.log(p / (1 - p)).softmax(0).to(foreground.dtype)

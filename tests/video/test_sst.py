@@ -197,6 +197,10 @@ def test_soft_aggregation_sums_to_one_whatever_the_probabilities():
     odds = p[0] ** 2 / (p[0] ** 2 + (1 - p[0]) ** 2)  # those of the object over those of its background
     torch.testing.assert_close(aggregate(p[:1])[1], odds, atol=1e-5, rtol=1e-5)
     assert aggregate(p[:0]).shape == (1, 6, 7)
+    for dtype in (torch.float16, torch.bfloat16):
+        rounded = aggregate(p.to(dtype))
+        assert rounded.dtype == dtype
+        torch.testing.assert_close(rounded, aggregate(p.to(dtype).float()).to(dtype))
 
 
 # Whole clips and their parts
