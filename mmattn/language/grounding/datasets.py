@@ -15,6 +15,7 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
+from mmattn.language.text.words import unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.faults import Faults
@@ -98,6 +99,7 @@ class EntitiesDataset(TextDataset):
         self.needs = dict(vocab_size=(len(self.vocabulary), words_path))
         if isinstance(self.store, RegionStore):
             self.needs['num_features'] = (self.store.num_features, str(regions))
+        self._path, self._unspaced = path, unspaced_fault([' '.join(caption.caption.words) for caption, _ in grounded])
         self._words = PackedSequences(word_numbers(self.vocabulary, caption.caption.words) for caption, _ in grounded)
         self._ends = PackedSequences([phrase.end - 1 for phrase in phrases] for _, phrases in grounded)
         # The coordinates of the boxes of each phrase, phrase by phrase.
@@ -109,8 +111,10 @@ class EntitiesDataset(TextDataset):
         self._captions = grounded if test_mode else None
 
     def check_for_model(self, model: Any, faults: Faults) -> None:
-        """Add the faults of regions, and what the model does not accept. Region features are not read."""
+        """Add the faults of regions and text, and what the model does not accept. Region features are not read."""
         super().check_for_model(model, faults)
+        if self._unspaced:
+            faults.add(self._path, self._unspaced)
         check_regions(self.store, self._regions, self.image_ids, faults, **self._region_options)
 
     def __len__(self) -> int:

@@ -135,3 +135,14 @@ def test_failures(folder, options, names):
     write_json(folder / 'entities_none.json', dict(images={}, captions=[]))
     with pytest.raises(ValueError, match=names):
         build(folder, **options)[0]
+
+
+def test_text_without_spaces_is_a_fault_of_its_file(folder):
+    def faults(caption):
+        images = [('42', [parse_caption(caption)], EntityBoxes(SIZE, BOXES, set(), set()))]
+        write_json(folder / 'entities_train.json', prepared(images))
+        return misfits(build(folder), num_features=6)
+
+    [fault] = faults('[/EN#7/people 一个戴帽子的男人]正在街上跑步')[f'{folder}/entities_train.json']
+    assert re.search('CJK.*words', fault)
+    assert faults('[/EN#7/people 一个 戴 帽子 的 男人] 正在 街上 跑步') == {}
