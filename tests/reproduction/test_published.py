@@ -529,8 +529,8 @@ def test_the_prose_of_the_evidence():
 
 
 def test_the_results_are_small():
-    """Each run is in one file, and together they are less than 3.2 MB: of clothes, every photograph has its pixels."""
-    assert sum(path.stat().st_size for path in RESULTS.glob('*.[jn][sp]*')) < 3_200_000
+    """Each run is in one file, and together they are less than 3.6 MB: of clothes, every photograph has its pixels."""
+    assert sum(path.stat().st_size for path in RESULTS.glob('*.[jn][sp]*')) < 3_600_000
     assert {path.stem for path in RESULTS.glob('*.json')} == {
         'gpu_h200',
         *(section[3] for section in SECTIONS),
