@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 
+from mmattn.engine import CheckpointHook
 from mmattn.layers import BAConv2d, StridedAttention3d
 from mmattn.registry import DATASETS, MODELS
 
@@ -29,3 +30,9 @@ def test_a_wrong_option_is_named_with_the_nearest(build, where):
     for wrong, right in (('num_head', 'num_heads'), ('scal', 'scale')):
         with pytest.raises(TypeError, match=rf'{build.__name__} has no option .{wrong}.; did you mean {right}\?'):
             build(*where, **{wrong: 2})
+
+
+@pytest.mark.parametrize(('wrong', 'right'), [('max_keep_bests', 'max_keep_best'), ('max_keep_ckpt', 'max_keep_ckpts')])
+def test_a_wrong_option_of_the_checkpoint_hook_is_an_error_before_training(wrong, right):
+    with pytest.raises(TypeError, match=rf'CheckpointHook has no option .{wrong}.; did you mean {right}\?'):
+        CheckpointHook(**{wrong: 2})
