@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmattn.ops import grid_attention
 from mmattn.utils.checks import check_choice, check_options, check_positive
-from mmattn.utils.options import ShownOptions, parameters
+from mmattn.utils.options import ShownOptions
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
@@ -60,7 +60,6 @@ class Positions(ShownOptions, AttentionWeights):
         chosen = dict(position) if isinstance(position, dict) else dict(type=position)
         self.position = chosen.pop('type', 'bilateral')
         check_choice('position', self.position, POSITIONS)
-        check_options(type(self), options, parameters(type(self)))
         check_options(type(self), chosen, self.position_options)
         if twice := chosen.keys() & options:
             raise ValueError(f'{min(twice)} is given in position={position} and beside it')

@@ -6,6 +6,7 @@ from torch import nn
 
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
+from mmattn.utils.options import checked_options
 
 from .blocks import build_block
 from .ignored_batch import IgnoredBatch
@@ -35,6 +36,7 @@ class DeepLabV3PlusBAHead(IgnoredBatch, DepthwiseSeparableASPPHead):
         torch.Size([2, 3, 12, 16])
     """
 
+    @checked_options
     def __init__(
         self, block: dict = dict(type='mmattn.LocalBilateralAttention'), *, c1_channels: int, **kwargs
     ) -> None:

@@ -6,6 +6,7 @@ import mmseg.evaluation
 import numpy as np
 
 from mmattn.registry import METRICS
+from mmattn.utils.options import checked_options
 
 
 @METRICS.register_module()
@@ -19,6 +20,7 @@ class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
         background (str or sequence of str): class, or classes, that these means leave out. If the data set has no such
             class, or no other, a ValueError says so before the test.
         output_dir (str, optional): folder for the predicted label maps. Defaults to None.
+        keep_results (bool): no effect. ``tools/test.py --out`` sets it, as for mmseg's metrics. Defaults to False.
         **kwargs: as in mmseg's ``IoUMetric``.
 
     Example:
@@ -26,7 +28,10 @@ class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
         >>> metric.dataset_meta = dict(classes=('other', 'road'))
     """
 
-    def __init__(self, background: str | Sequence[str], output_dir: str | None = None, **kwargs) -> None:
+    @checked_options
+    def __init__(
+        self, background: str | Sequence[str], output_dir: str | None = None, keep_results: bool = False, **kwargs
+    ) -> None:
         super().__init__(output_dir=output_dir, **kwargs)
         self.background = [background] if isinstance(background, str) else [*background]
 

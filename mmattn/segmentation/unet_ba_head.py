@@ -7,6 +7,7 @@ from mmseg.models.utils import resize
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
+from mmattn.utils.options import checked_options
 
 from .blocks import build_block
 from .ignored_batch import IgnoredBatch
@@ -48,6 +49,7 @@ class UNetBAHead(IgnoredBatch):
         torch.Size([2, 3, 16, 24])
     """
 
+    @checked_options
     def __init__(
         self,
         in_channels: Sequence[int],

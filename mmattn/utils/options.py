@@ -10,8 +10,10 @@ from .checks import check_options
 Init = TypeVar('Init', bound=Callable[..., None])
 
 
-def parameters(component: type) -> dict[str, Parameter]:
+def parameters(component: type, start: type | None = None) -> dict[str, Parameter]:
     """List the arguments of a class by name: of its constructor and, if this has ``**kwargs``, of its next base.
+
+    With ``start``, one of its bases, they are those of the constructor that this base has, in objects of the class.
 
     A class that passes ``**kwargs`` to something else lists those arguments in a class method ``passed_on``.
 
@@ -23,9 +25,10 @@ def parameters(component: type) -> dict[str, Parameter]:
         >>> list(parameters(Norm))
         ['groups', 'channels', 'size']
     """
-    passed_on = getattr(component, 'passed_on', dict)
+    start = start or component
+    passed_on = component.passed_on if hasattr(start, 'passed_on') else dict
     listed: dict[str, Parameter] = {}
-    for base in component.__mro__:
+    for base in component.__mro__[component.__mro__.index(start) :]:
         if passed_on is not dict and not hasattr(base, 'passed_on'):
             break  # what its subclass passes on may go elsewhere
         if '__init__' in vars(base):
@@ -51,8 +54,10 @@ def checked_options(init: Init) -> Init:
 
     @wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
+        kind = type(self)
         # A class of the user's own may pass options to this constructor, and take none of them.
-        check_options(type(self), options, {**signature(init).parameters, **parameters(type(self))})
+        owner = next(base for base in kind.__mro__ if vars(base).get('__init__') is checked)
+        check_options(kind, options, parameters(kind, owner) | parameters(kind))
         init(self, *args, **options)
 
     return checked  # type: ignore[return-value]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
+from mmattn.utils.options import checked_options
 
 from .transformer import ATTENTION
 
@@ -18,15 +19,17 @@ NAMES = dict(embed_dim='d_model', num_heads='nhead', feedforward_dim='dim_feedfo
 class _TorchStack(nn.Module):
     stack_type: Any
     layer_type: type[nn.Module]
+    stack_options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, num_layers: int, layer: dict, **stack_options: Any) -> None:
+    @checked_options
+    def __init__(self, num_layers: int, layer: dict) -> None:
         super().__init__()
         options: dict[str, Any] = {NAMES.get(name, name): x for name, x in layer.items()} | dict(batch_first=True)
         for name in ('self_attention', 'cross_attention'):
             if options.pop(name, ATTENTION) != ATTENTION:
                 raise ValueError(f'{name} must be the default in the layers of nn.Transformer, which have no other')
         norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
-        self.stack = self.stack_type(self.layer_type(**options), num_layers, norm, **stack_options)
+        self.stack = self.stack_type(self.layer_type(**options), num_layers, norm, **self.stack_options)
         for parameter in self.parameters():  # as in nn.Transformer
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
@@ -45,9 +48,7 @@ class TorchEncoder(_TorchStack):
     """
 
     stack_type, layer_type = nn.TransformerEncoder, nn.TransformerEncoderLayer
-
-    def __init__(self, num_layers: int, layer: dict) -> None:
-        super().__init__(num_layers, layer, enable_nested_tensor=False)
+    stack_options: ClassVar = dict(enable_nested_tensor=False)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Encode ``(B, L, E)`` to the same shape. ``padding_mask`` is bool ``(B, L)``, True at padding."""

@@ -1,6 +1,7 @@
 """Heads that answer a question from its encoded words and the regions of an image."""
 
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_li
 from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_counts, check_divisor, check_fraction
+from mmattn.utils.options import checked_options, parameters
 
 from .encoders import EncodedQuestion
 
@@ -81,6 +83,7 @@ class BANHead(AnswerHead):
         (torch.Size([3, 5]), torch.Size([3, 2, 14, 36]))
     """
 
+    @checked_options
     def __init__(
         self,
         question_dim: int,
@@ -98,6 +101,11 @@ class BANHead(AnswerHead):
         self.reads_boxes = self.network.counter is not None
         fused = question_dim * (self.network.num_glimpses if self.network.mode == 'concat' else 1)
         self.classifier = answer_classifier(fused, 2 * question_dim, num_answers, classifier_dropout)
+
+    @classmethod
+    def passed_on(cls) -> dict[str, Parameter]:
+        """List the options of the network."""
+        return parameters(BilinearAttentionNetwork)
 
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
@@ -129,6 +137,7 @@ class UnitaryHead(AnswerHead):
 
     layer: type[nn.Module] = UnitaryAttention
 
+    @checked_options
     def __init__(
         self,
         question_dim: int,
@@ -143,6 +152,11 @@ class UnitaryHead(AnswerHead):
         embed_dim = question_dim if embed_dim is None else embed_dim
         self.attention = self.layer(question_dim, region_dim, embed_dim, **attention)
         self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
+
+    @classmethod
+    def passed_on(cls) -> dict[str, Parameter]:
+        """List the options of the attention."""
+        return parameters(cls.layer)
 
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
@@ -173,6 +187,7 @@ class CoAttentionHead(UnitaryHead):
 
     layer = CoAttention
 
+    @checked_options
     def __init__(self, *args: Any, mask_words: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.mask_words = mask_words
@@ -212,6 +227,7 @@ class ConcatHead(AnswerHead):
 
     reads_question = reads_regions = True
 
+    @checked_options
     def __init__(
         self,
         question_dim: int,

@@ -3,6 +3,7 @@
 from mmseg.datasets import BaseSegDataset
 
 from mmattn.registry import DATASETS
+from mmattn.utils.options import checked_options
 
 HELEN = {
     'background': [0, 0, 0],
@@ -33,6 +34,7 @@ class HELENDataset(BaseSegDataset):
         ('background', 'skin', 'left_brow')
     """
 
+    __init__ = checked_options(BaseSegDataset.__init__)
     METAINFO = dict(classes=(*HELEN,), palette=[*HELEN.values()])
 
 
@@ -49,4 +51,5 @@ class LFWPLDataset(BaseSegDataset):
         ('background', 'skin', 'hair')
     """
 
+    __init__ = checked_options(BaseSegDataset.__init__)
     METAINFO = dict(classes=('background', 'skin', 'hair'), palette=[[0, 0, 255], [0, 255, 0], [255, 0, 0]])
