@@ -5,7 +5,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmattn.utils import complexity
-from mmattn.utils.component_type import inner_data_sets
+from mmattn.utils.component_type import inner_data_sets, type_name
 
 UNITS = dict(iter='iterations', epoch='epochs')
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
@@ -30,7 +30,7 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'mmattn.VQAAccuracy': ('questions', {name: name for name in ('accuracy', 'raw accuracy')}, 1),
 }
 # Metrics that write the scores of each sample to scores.json.
-BY_SAMPLE = ('mmattn.CaptionMetric', 'mmattn.VQAAccuracy', 'mmattn.PhraseRecall')
+BY_SAMPLE = ('CaptionMetric', 'VQAAccuracy', 'PhraseRecall')
 
 
 class ProtocolError(ValueError):
@@ -82,15 +82,26 @@ def input_words(cfg: Config) -> str:
 
 
 def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
-    """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator."""
+    """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator.
+
+    In the config, a list of one evaluator is replaced by it.
+    """
+    for key in ('val_evaluator', 'test_evaluator'):
+        if isinstance(cfg.get(key), list | tuple):
+            if len(cfg[key]) != 1:
+                raise ProtocolError(f'{key} must be one metric; got {", ".join(map(type_name, cfg[key])) or "none"}')
+            (cfg[key],) = cfg[key]
     evaluator: Any = cfg.get('test_evaluator') or {}
-    if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
+    known = {type_name(dict(type=name)): name for name in METRICS}
+    if (kind := type_name(evaluator, 'none')) not in known:
+        raise ProtocolError(f'test_evaluator must be one of {", ".join(METRICS)}; got {kind}')
+    if cfg.get('val_evaluator') is None:
         (dataset, *_) = inner_data_sets(cfg.test_dataloader.dataset)
         raise NoTruthError(
             f'the ground truth of the test images in {dataset.data_root} is not public: '
             'tools/test.py --out writes the answers for its server'
         )
-    task, keys, factor = METRICS[evaluator.type]
+    task, keys, factor = METRICS[known[kind]]
     columns = evaluator.get('columns')
     return task, {key: name for key, name in keys.items() if columns is None or key in columns}, factor
 
@@ -101,4 +112,4 @@ def has_own_test(cfg: Config) -> bool:
 
 
 def writes_samples(cfg: Config) -> bool:
-    return cfg.test_evaluator.type in BY_SAMPLE
+    return type_name(cfg.test_evaluator) in BY_SAMPLE
