@@ -20,7 +20,6 @@ from mmattn._compat import checkpoint_path
 from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.model_wrappers import unwrapped
-from mmattn.utils.options import checked_options
 from mmattn.utils.trained_model import warn_of_differences
 
 from .data_sets import CheckableDataset, Fault, data_sets, loader_name
@@ -53,7 +52,6 @@ class DataCheckHook(Hook):
 
     priority = 'VERY_HIGH'
 
-    @checked_options
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self._checked: set[str] = set()

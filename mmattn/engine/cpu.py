@@ -20,7 +20,6 @@ from torch import distributed, nn
 
 from mmattn.registry import OPTIM_WRAPPERS
 from mmattn.utils.component_type import type_name
-from mmattn.utils.options import checked_options
 
 SLOW = 1.5  # times float32: with instructions for bfloat16, a product takes half as long; without them, 2.5 to 60 times
 
@@ -44,7 +43,6 @@ class CPUAmpOptimWrapper(OptimWrapper):
         torch.bfloat16
     """
 
-    @checked_options
     def __init__(self, dtype: str = 'bfloat16', **kwargs) -> None:
         if dtype not in ('bfloat16', 'float16'):
             raise ValueError(f"dtype must be 'bfloat16' or 'float16'; got {dtype!r}")

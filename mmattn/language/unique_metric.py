@@ -8,7 +8,6 @@ from mmengine.dist import all_gather_object, get_dist_info
 from mmengine.evaluator import BaseMetric
 
 from mmattn.utils.files import check_writable, write_text
-from mmattn.utils.options import checked_options
 
 
 class UniqueMetric(BaseMetric):
@@ -27,7 +26,6 @@ class UniqueMetric(BaseMetric):
     key: str  # entry of a result that tells samples apart and orders them
     results: list[dict[str, Any]]
 
-    @checked_options
     def __init__(self, output_dir: str | None = None, keep_results: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.output_dir = None if output_dir is None else Path(output_dir)

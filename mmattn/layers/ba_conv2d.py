@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_options
-from mmattn.utils.options import ShownOptions, checked_options, parameters
+from mmattn.utils.options import ShownOptions, parameters
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise
 
@@ -74,7 +74,6 @@ class BAConv2d(ShownOptions, LocalBilateralAttention):
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 
-    @checked_options
     def __init__(
         self,
         in_channels: int,

@@ -9,7 +9,6 @@ from mmattn._compat import before_loading
 from mmattn.ops import grid_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_map
-from mmattn.utils.options import checked_options
 
 from .positions import PositionOptions, Positions, content_scale
 
@@ -44,7 +43,6 @@ class BilateralCrissCrossAttention(Positions, nn.Module):
 
     operator = staticmethod(grid_attention)
 
-    @checked_options
     def __init__(
         self,
         in_channels: int,

@@ -7,7 +7,6 @@ from typing_extensions import Unpack
 from mmattn.ops import global_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_map
-from mmattn.utils.options import checked_options
 
 from .positions import PositionOptions, Positions, content_scale
 
@@ -46,7 +45,6 @@ class BilateralNonLocal2d(Positions, NonLocal2d):
 
     operator = staticmethod(global_attention)
 
-    @checked_options
     def __init__(
         self,
         in_channels: int,

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from mmattn.ops.tables import kept
 from mmattn.utils.checks import check_choice, check_count, check_divisor, check_number, check_positive
-from mmattn.utils.options import checked_options
 
 from .relative_position import RelativePosition
 
@@ -54,7 +53,6 @@ class MultiheadAttention3d(nn.Module):
 
     concatenated = False  # True: E is the concatenation of one vector per axis, which divide the channels among them
 
-    @checked_options
     def __init__(
         self,
         embed_dims: int,

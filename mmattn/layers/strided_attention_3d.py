@@ -11,7 +11,7 @@ from mmattn.ops import attention_rows, strided_attention
 from mmattn.ops.patterns import as_step, offset_ranges, strided_support
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice
-from mmattn.utils.options import ShownOptions, checked_options, parameters
+from mmattn.utils.options import ShownOptions, parameters
 
 from .multihead_attention_3d import EncodingOptions, MultiheadAttention3d, check_maps, pad_maps, pad_numbers
 
@@ -50,7 +50,6 @@ class StridedAttention3d(ShownOptions, nn.Module):
 
     attention_kinds = ('local', 'strided')  # of ``attention_weights``
 
-    @checked_options
     def __init__(
         self,
         embed_dims: int,

@@ -8,7 +8,7 @@ from mmseg.models.decode_heads import FCNHead
 from torch import Tensor
 
 from mmattn.registry import MODELS
-from mmattn.utils.options import ShownOptions, checked_options, parameters
+from mmattn.utils.options import ShownOptions, parameters
 
 from .ignored_batch import IgnoredBatch
 
@@ -44,7 +44,6 @@ class AttentionHead(ShownOptions, IgnoredBatch, FCNHead):
     layer: ClassVar[Any]  # not set here: a subclass may have a module of this name
     attribute = 'attention'  # the layer's, and so the prefix of its weights in a checkpoint
 
-    @checked_options
     def __init__(self, attention: dict | None = None, num_convs: int = 2, **kwargs: Any) -> None:
         if num_convs != 2:
             raise ValueError(f'num_convs must be 2, around the attention; got {num_convs}')

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from mmattn._compat import before_loading
 from mmattn.registry import HOOKS, MODELS
 from mmattn.utils.model_wrappers import unwrapped
-from mmattn.utils.options import checked_options
 
 
 @MODELS.register_module()
@@ -29,7 +28,6 @@ class ChannelsPreprocessor(SegDataPreProcessor):
         [12.0, 6.0, 4.0, 3.0]
     """
 
-    @checked_options
     def __init__(self, mean: Any, std: Any, **settings: Any) -> None:
         if any([settings.pop('bgr_to_rgb', False), settings.pop('rgb_to_bgr', False)]):
             raise ValueError('bgr_to_rgb and rgb_to_bgr must be False: channels have the order of the file')

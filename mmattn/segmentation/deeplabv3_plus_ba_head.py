@@ -6,7 +6,6 @@ from torch import nn
 
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
-from mmattn.utils.options import checked_options
 
 from .blocks import build_block
 from .ignored_batch import IgnoredBatch
@@ -36,7 +35,6 @@ class DeepLabV3PlusBAHead(IgnoredBatch, DepthwiseSeparableASPPHead):
         torch.Size([2, 3, 12, 16])
     """
 
-    @checked_options
     def __init__(
         self, block: dict = dict(type='mmattn.LocalBilateralAttention'), *, c1_channels: int, **kwargs
     ) -> None:

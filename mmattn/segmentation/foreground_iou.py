@@ -6,7 +6,6 @@ import mmseg.evaluation
 import numpy as np
 
 from mmattn.registry import METRICS
-from mmattn.utils.options import checked_options
 
 
 @METRICS.register_module()
@@ -28,7 +27,6 @@ class ForegroundIoUMetric(mmseg.evaluation.IoUMetric):
         >>> metric.dataset_meta = dict(classes=('other', 'road'))
     """
 
-    @checked_options
     def __init__(
         self, background: str | Sequence[str], output_dir: str | None = None, keep_results: bool = False, **kwargs
     ) -> None:

@@ -4,7 +4,6 @@ from mmseg.models.backbones import ResNet
 from torch import Tensor
 
 from mmattn.registry import MODELS
-from mmattn.utils.options import checked_options
 
 
 @MODELS.register_module()
@@ -20,8 +19,6 @@ class ResNetStem(ResNet):
         >>> [tuple(x.shape) for x in backbone(torch.randn(1, 3, 32, 64))]
         [(1, 64, 16, 32), (1, 64, 8, 16), (1, 128, 4, 8)]
     """
-
-    __init__ = checked_options(ResNet.__init__)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the stem, ``(B, stem_channels, H/2, W/2)`` for ``(B, 3, H, W)``, and the maps of ``out_indices``."""

@@ -9,7 +9,6 @@ from mmseg.structures import SegDataSample
 from torch import Tensor
 
 from mmattn.registry import MODELS
-from mmattn.utils.options import checked_options
 
 from .tiles import join_tiles, resize_rows
 
@@ -32,8 +31,6 @@ class TiledEncoderDecoder(EncoderDecoder):
         >>> windows = dict(mode='slide', crop_size=(512, 512), stride=(341, 341))
         >>> model = dict(type='mmattn.TiledEncoderDecoder', test_cfg=windows)  # in a config
     """
-
-    __init__ = checked_options(EncoderDecoder.__init__)
 
     def slide_inference(self, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
         """Return the logits of whole images, ``(N, classes, H, W)``."""

@@ -7,7 +7,6 @@ from mmseg.models.utils import resize
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.options import checked_options
 
 from .blocks import build_block
 from .ignored_batch import IgnoredBatch
@@ -49,7 +48,6 @@ class UNetBAHead(IgnoredBatch):
         torch.Size([2, 3, 16, 24])
     """
 
-    @checked_options
     def __init__(
         self,
         in_channels: Sequence[int],

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from mmattn.registry import DATASETS
 from mmattn.utils.faults import Faults, reading, shorten
-from mmattn.utils.options import ShownOptions, checked_options
+from mmattn.utils.options import ShownOptions
 
 from .frame_files import check_frames, check_gaps, find_files
 from .masks import VOID, doubtful_ids, object_ids, read_mask
@@ -91,7 +91,6 @@ class VideoFolderDataset(ShownOptions, BaseDataset):
         ('cat', [0, 1])
     """
 
-    @checked_options
     def __init__(
         self,
         ann_file: str = '',

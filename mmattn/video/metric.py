@@ -16,7 +16,6 @@ from prettytable import PrettyTable
 
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write, check_writable
-from mmattn.utils.options import checked_options
 
 from .masks import object_ids, read_mask, write_mask
 from .similarity import boundary_similarity, region_similarity, summarize
@@ -66,7 +65,6 @@ class VOSMetric(BaseMetric):
 
     metric_names = (*COLUMNS, 'G', 'J_seen', 'F_seen', 'J_unseen', 'F_unseen')  # what it computes
 
-    @checked_options
     def __init__(
         self,
         skip_last: bool = True,

@@ -27,7 +27,6 @@ from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
-from mmattn.utils.options import checked_options
 
 NUMBER = r'\d+(_iter_\d+)?'  # in the name of a checkpoint
 
@@ -82,7 +81,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     filename_tmpl: str
     max_keep_ckpts: int
 
-    @checked_options
     def __init__(self, *args, resumable_best: bool = False, max_keep_best: int = 1, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         check_count('max_keep_best', max_keep_best)

@@ -20,7 +20,6 @@ from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 from mmattn.utils.checks import check_choice
 from mmattn.utils.optional import import_optional
-from mmattn.utils.options import checked_options
 
 from .annotations import caption_words
 from .cider import CiderD
@@ -229,7 +228,6 @@ class CaptionMetric(UniqueMetric):
     metric_names = (*(f'BLEU-{n}' for n in range(1, 5)), 'METEOR', 'ROUGE-L', 'CIDEr-D', 'SPICE')
     key = 'image_id'
 
-    @checked_options
     def __init__(
         self,
         tokenizer: str = 'auto',

@@ -20,7 +20,7 @@ from mmattn.language.text.words import unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.faults import Faults
-from mmattn.utils.options import ShownOptions, checked_options
+from mmattn.utils.options import ShownOptions
 
 from .annotations import (
     MIN_COUNT,
@@ -38,7 +38,6 @@ from .cider import CiderD
 class CaptionDataset(ShownOptions, TextDataset):
     """Base of the data sets of images or videos with region features and captions. See :class:`COCOCaptionDataset`."""
 
-    @checked_options
     def __init__(
         self,
         ann_file: str,

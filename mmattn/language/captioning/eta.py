@@ -10,7 +10,6 @@ from mmattn.language.models.transformer import SequenceDecoder, TransformerDecod
 from mmattn.language.text.batching import padding_mask
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count
-from mmattn.utils.options import checked_options
 
 from .captioner import Captioner
 
@@ -94,7 +93,6 @@ class ETACaptioner(Captioner):
         True
     """
 
-    @checked_options
     def __init__(
         self,
         vocab_size: int,

@@ -11,7 +11,6 @@ from mmattn.language.layers.position_encodings import relative_geometry, sinusoi
 from mmattn.language.models.transformer import ATTENTION
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_count
-from mmattn.utils.options import checked_options
 
 from .captioner import Captioner
 
@@ -54,7 +53,6 @@ class SANCaptioner(Captioner):
         True
     """
 
-    @checked_options
     def __init__(
         self,
         vocab_size: int,

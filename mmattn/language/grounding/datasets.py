@@ -19,7 +19,6 @@ from mmattn.language.text.words import unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.faults import Faults
-from mmattn.utils.options import checked_options
 
 from .entities import rank_words, read_entities
 
@@ -59,7 +58,6 @@ class EntitiesDataset(TextDataset):
         (tensor([4, 5, 6]), tensor([1]), tensor([[0., 1.]]))
     """
 
-    @checked_options
     def __init__(
         self,
         ann_file: str,

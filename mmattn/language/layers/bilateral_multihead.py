@@ -13,7 +13,6 @@ from mmattn.layers.positions import PositionOptions, Positions, content_scale
 from mmattn.ops import global_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor, check_fraction
-from mmattn.utils.options import checked_options
 
 from .linear_layers import in_projection, init_xavier
 from .region_attention import normalize_queries
@@ -69,7 +68,6 @@ class BilateralMultiheadAttention(Positions, nn.Module):
     batch_first = True
     _qkv_same_embed_dim = False
 
-    @checked_options
     def __init__(
         self,
         embed_dim: int,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.options import checked_options
 
 from .transformer import ATTENTION
 
@@ -21,7 +20,6 @@ class _TorchStack(nn.Module):
     layer_type: type[nn.Module]
     stack_options: ClassVar[dict[str, Any]] = {}
 
-    @checked_options
     def __init__(self, num_layers: int, layer: dict) -> None:
         super().__init__()
         options: dict[str, Any] = {NAMES.get(name, name): x for name, x in layer.items()} | dict(batch_first=True)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from mmattn.engine import CPUAmpOptimWrapper
 from mmattn.registry import OPTIM_WRAPPERS, PARAM_SCHEDULERS
 from mmattn.utils.checks import check_count
-from mmattn.utils.options import checked_options
 
 
 def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
@@ -57,7 +56,6 @@ class SequenceModel(BaseModel):
 class _WeightedByTokens:
     accumulative_counts: int
 
-    @checked_options
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self._tokens: list[Tensor] = []  # of the iterations of this update, all processes together
@@ -148,7 +146,6 @@ class InverseRootLR(LRSchedulerMixin, _ParamScheduler):
         0.25
     """
 
-    @checked_options
     def __init__(
         self, optimizer, warmup: int = 4000, warmup_start: float = 1e-7, by_epoch: bool = True, **kwargs
     ) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
-from mmattn.utils.options import checked_options
 
 # The config of a sub-layer: a layer, several in sequence, or None for no sub-layer.
 LayerConfig = dict | Sequence[dict] | None
@@ -236,7 +235,6 @@ class _LayerStack(nn.Module):
     layers: Any  # an nn.ModuleList
     layer_type: type[nn.Module]
 
-    @checked_options
     def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
         super().__init__()
         check_count('num_layers', num_layers)

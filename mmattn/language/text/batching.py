@@ -15,7 +15,6 @@ from torch.utils.data import Sampler
 
 from mmattn.registry import DATA_SAMPLERS, FUNCTIONS, MODELS
 from mmattn.utils.checks import check_count
-from mmattn.utils.options import checked_options
 
 from .vocabulary import PAD
 
@@ -143,8 +142,6 @@ class TextDataPreprocessor(BaseDataPreprocessor):
         tensor([[4, 2, 1],
                 [5, 6, 2]])
     """
-
-    __init__ = checked_options(BaseDataPreprocessor.__init__)
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Pad every list of sentences to one int64 tensor ``(B, L)``."""

@@ -16,7 +16,6 @@ from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write
 from mmattn.utils.optional import import_optional
-from mmattn.utils.options import checked_options
 
 UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in references: as in fairseq, <unk> in a translation never matches it
 
@@ -86,7 +85,6 @@ class BLEU(UniqueMetric):
     metric_names = ('BLEU', 'sacreBLEU')
     key = 'line'
 
-    @checked_options
     def __init__(
         self, compound_split: bool = False, detokenized: bool = True, output_dir: str | None = None, **kwargs: Any
     ) -> None:

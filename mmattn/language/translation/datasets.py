@@ -17,7 +17,6 @@ from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import FaultsError, shorten
-from mmattn.utils.options import checked_options
 
 
 @DATASETS.register_module()
@@ -58,7 +57,6 @@ class ParallelTextDataset(TextDataset):
         (tensor([5, 6, 7, 2]), 'ein hu@@ nd')
     """
 
-    @checked_options
     def __init__(
         self,
         data_root: str,

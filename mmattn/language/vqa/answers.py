@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
-from mmattn.utils.options import checked_options
 
 from .questions import HUMANS, Question
 
@@ -185,7 +184,6 @@ class VQAAccuracy(UniqueMetric):
     metric_names = ('accuracy', 'raw accuracy')
     key = 'question_id'
 
-    @checked_options
     def __init__(self, question_types: bool = True, output_dir: str | None = None, **kwargs: Any) -> None:
         super().__init__(output_dir, **kwargs)
         self.question_types = question_types

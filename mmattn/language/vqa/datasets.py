@@ -29,7 +29,6 @@ from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_choice, check_count, check_fraction
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.images import decoding, deep_picture_fault, open_whole
-from mmattn.utils.options import checked_options
 
 from .answers import AnswerIndex, answer_score, frequent_answers
 from .questions import Question, QuestionTokenizer, read_questions
@@ -120,7 +119,6 @@ class VQADataset(TextDataset):
         (['puppy'], tensor([6, 4, 5, 1, 1]), tensor([1.]))
     """
 
-    @checked_options
     def __init__(
         self,
         ann_file: str | Sequence[str],

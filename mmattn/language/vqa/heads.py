@@ -12,7 +12,7 @@ from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_li
 from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_counts, check_divisor, check_fraction
-from mmattn.utils.options import checked_options, parameters
+from mmattn.utils.options import parameters
 
 from .encoders import EncodedQuestion
 
@@ -83,7 +83,6 @@ class BANHead(AnswerHead):
         (torch.Size([3, 5]), torch.Size([3, 2, 14, 36]))
     """
 
-    @checked_options
     def __init__(
         self,
         question_dim: int,
@@ -137,7 +136,6 @@ class UnitaryHead(AnswerHead):
 
     layer: type[nn.Module] = UnitaryAttention
 
-    @checked_options
     def __init__(
         self,
         question_dim: int,
@@ -187,7 +185,6 @@ class CoAttentionHead(UnitaryHead):
 
     layer = CoAttention
 
-    @checked_options
     def __init__(self, *args: Any, mask_words: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.mask_words = mask_words
@@ -227,7 +224,6 @@ class ConcatHead(AnswerHead):
 
     reads_question = reads_regions = True
 
-    @checked_options
     def __init__(
         self,
         question_dim: int,

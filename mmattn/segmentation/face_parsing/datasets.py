@@ -3,7 +3,6 @@
 from mmseg.datasets import BaseSegDataset
 
 from mmattn.registry import DATASETS
-from mmattn.utils.options import checked_options
 
 HELEN = {
     'background': [0, 0, 0],
@@ -34,7 +33,6 @@ class HELENDataset(BaseSegDataset):
         ('background', 'skin', 'left_brow')
     """
 
-    __init__ = checked_options(BaseSegDataset.__init__)
     METAINFO = dict(classes=(*HELEN,), palette=[*HELEN.values()])
 
 
@@ -51,5 +49,4 @@ class LFWPLDataset(BaseSegDataset):
         ('background', 'skin', 'hair')
     """
 
-    __init__ = checked_options(BaseSegDataset.__init__)
     METAINFO = dict(classes=('background', 'skin', 'hair'), palette=[[0, 0, 255], [0, 255, 0], [255, 0, 0]])

@@ -13,7 +13,6 @@ from prettytable import PrettyTable
 
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write, check_writable
-from mmattn.utils.options import checked_options
 
 
 @METRICS.register_module()
@@ -55,7 +54,6 @@ class FaceParsingMetric(BaseMetric):
 
     metric_names = ('F1', 'overall', 'accuracy')  # what it computes; a name may go on after a dot
 
-    @checked_options
     def __init__(
         self,
         columns: Sequence[str] | None = None,
