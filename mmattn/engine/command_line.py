@@ -358,15 +358,17 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     Args:
         path (str or Path): the file.
         options (mapping, optional): values by key, for example 'train_cfg.max_iters'. The first part of a key must be a
-            setting, or a name in the config. A later part that the config does not have is added, with a warning that
-            suggests the most similar existing key, unless it is an argument of the component.
+            setting, or a name in the config; a name that no setting reads is a warning. A later part that the config
+            does not have is added, with a warning that suggests the most similar existing key, unless it is an argument
+            of the component.
 
     Raises:
         OSError: the file does not exist, or is a folder.
         ValueError: the file is not a config or has an error (the message gives file and line, also in a base config), a
-            name looks like a misspelt or old setting, an option does not fit the config, or a value makes no sense:
-            training without an iteration, an epoch without an end, windows of ``test_cfg`` that leave gaps, a crop size
-            that is not in whole pixels, a seed that is not an integer, or plugins in a ResNet-18 or ResNet-34.
+            name looks like a misspelt or old setting, an option does not fit the config, settings keep the former value
+            of a helper, or a value makes no sense: training without an iteration, an epoch without an end, windows of
+            ``test_cfg`` that leave gaps, a crop size that is not in whole pixels, a seed that is not an integer, or
+            plugins in a ResNet-18 or ResNet-34.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
@@ -397,6 +399,10 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     Faults(path, (text for file, text in stale if not _is_shipped(file))).check()
     for _, text in stale:
         print_log(text, 'current', logging.WARNING)
+    for name in {key.partition('.')[0]: None for key in options or {}}:
+        if name not in SETTINGS and not evaluated.reads(name):
+            text = f"--cfg-options {name}: no setting of the config reads '{name}', so only code of yours can"
+            print_log(text, 'current', logging.WARNING)
     _check_lengths(cfg)
     _check_plugins(cfg)
     for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):

@@ -2,7 +2,8 @@
 
 A setting takes the value of a helper when its file is evaluated. Where a later file or an option changes the helper,
 the settings of earlier files keep the former value. To find them, the config is evaluated again as if the helper had
-had the final value from the start.
+had the final value from the start. A config that a training has written has literals in its settings, beside helpers
+that nothing reads any more: these are compared by their values.
 """
 
 import inspect
@@ -113,6 +114,8 @@ class EvaluatedConfig:
     def stale_helpers(self, cfg: Config, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield the file that changes a helper, and a text that lists the settings that keep the former value.
 
+        Where nothing reads the helper, as in a config that a training has written, these are the settings that hold it.
+
         ``cfg`` is the config with ``options``, which count as the last file.
         """
         self._final, self._options = lazy_dict(cfg), options
@@ -143,6 +146,17 @@ class EvaluatedConfig:
                     path,
                     f"{path}: '{name}' is a helper, and the change has no effect on settings that have already read "
                     f'it. Set them, too: {listed}',
+                )
+        for name in changed:
+            *_, before, last = self._setters[name]
+            helpers, new = _helpers(self._files[before].result), _plain(self._final[name])
+            keys = ['.'.join(map(str, key)) for key in _holding(_settings(self._final), name, helpers[name], new)]
+            equal = [other for other, value in helpers.items() if value == helpers[name]]  # may be what is read
+            if keys and not any(map(self.reads, equal)):
+                yield (
+                    files[last].path,
+                    f"{files[last].path}: nothing in {self._path} reads '{name}', so the change has no effect. Set "
+                    f'what holds its former value, instead: {", ".join(shorten(keys, 6))}',
                 )
 
     def _stale(self, names: list[str], changed: list[str]) -> list[tuple]:
@@ -256,6 +270,26 @@ def _at(value: Any, key: tuple) -> Any:
     for part in key:
         value = dict(enumerate(value) if isinstance(value, list) else value).get(part) if value else None
     return value
+
+
+def _holding(now: Any, name: str, former: Any, new: Any, key: tuple = ()) -> Iterator[tuple]:
+    """Yield the keys of settings ``now`` that hold what changes in a helper: its ``former`` value, or a path below it.
+
+    A number or an empty value may be equal by chance, so it counts only under the name of the helper.
+    """
+    if now == former != new and (key[-1:] == (name,) or (former and not isinstance(former, str))):
+        yield from _unmoved(now, new, former, key)
+    elif isinstance(now, dict | list):
+        for part, value in now.items() if isinstance(now, dict) else enumerate(now):
+            yield from _holding(value, name, former, new, (*key, part))
+    elif _is_below(now, former) and not _is_below(now, new):
+        yield key
+
+
+def _is_below(value: Any, place: Any) -> bool:
+    """Tell whether a `_plain` value is the text ``place``, or a path below it."""
+    are_texts = all(isinstance(text, str) and text[0] in '\'"' and len(text) > 2 for text in (value, place))
+    return are_texts and f'{value[:-1]}/'.startswith(f'{place[:-1].rstrip("/")}/')
 
 
 def _unmoved(now: Any, wanted: Any, former: Any, key: tuple = ()) -> Iterator[tuple]:

@@ -49,6 +49,15 @@ ALIAS = {  # a helper that repeats another
     'base.yaml': 'root: &root old\nother: *root\nmodel: {a: *root}\n',
     'middle.py': "_base_ = 'base.yaml'\nmodel = dict(b=_base_.other)\n",
 }
+DUMP = """
+data_root, size, optimizer, batch_size = 'old/', (64, 64), dict(type='SGD', lr=0.1), 2
+split, threshold = 'train', 3
+model = dict(type='X', num_classes=3, size=(64, 64))
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))
+train_dataloader = dict(batch_size=2, num_workers=2, dataset=dict(data_root='old/', img='dir/train'))
+val_evaluator = dict(ann_file='old/val.json', prefix='older/val')
+"""
+HELD = 'train_dataloader.dataset.data_root, val_evaluator.ann_file'
 OF_BASE = [  # statements of a base and a change of it, which a setting does not follow
     ("x = 'a'\ndef f(y):\n    return x + y\nmodel = dict(a=f('b'))", "x = 'c'"),
     ("x = 'a'\nmodel = dict(a='{x}'.format(**globals()))", "x = 'c'"),
@@ -100,6 +109,29 @@ OF_BASE = [  # statements of a base and a change of it, which a setting does not
             {},
             'train_dataloader.dataset.data_',
         ),
+        # of a config that a training has written, nothing reads the helpers
+        *(
+            ({'base.py': DUMP, 'child.py': CHILD}, {option: value}, f"nothing .*reads '{option[:4]}.*instead: {names}$")
+            for option, value, names in (
+                ('data_root', 'new', HELD),
+                ('optimizer.lr', 9, 'optim_wrapper.optimizer.lr'),
+                ('size', (32, 32), 'model.size'),
+                ('batch_size', 3, 'train_dataloader.batch_size'),
+            )
+        ),
+        ({'dump.py': DUMP}, {'data_root': 'new'}, HELD),
+        (
+            {'dump.json': '{"data_root": "old", "model": {"a": ["old"]}}'},
+            {'data_root': 'new'},
+            r'instead: model\.a\.0$',
+        ),
+        ({'base.py': DUMP, 'child.py': CHILD + "data_root = 'new'"}, {}, HELD),
+        (
+            {'dump.py': DUMP},
+            {'data_root': 'old/new', 'train_dataloader.dataset.data_root': 'old/new'},
+            r'instead: val_evaluator\.ann_file$',
+        ),
+        ({'dump.py': DUMP}, {'optimizer.lr': 9, 'optim_wrapper.optimizer.lr': 9}, None),
         # every setting follows, or nothing reads the helper
         ({**ALIAS, 'child.py': "_base_ = 'base.yaml'\nother = 'new'"}, {}, None),
         ({'child.py': CHILD + DERIVED}, {}, None),
@@ -171,3 +203,16 @@ def test_a_config_that_does_not_run_with_another_value_is_a_warning(tmp_path, mo
     ((text, _, level),) = logged
     assert re.search(rf'{tmp_path}/child\.py: .*\bx\b.*AssertionError no', text)
     assert level == logging.WARNING
+
+
+def test_an_option_that_nothing_reads_is_a_warning(tmp_path, monkeypatch):
+    """Code of the user may read it. New settings are read."""
+    logged = []
+    monkeypatch.setattr(command_line, 'print_log', lambda *line: logged.append(line))
+    (tmp_path / 'dump.py').write_text(DUMP, encoding='utf-8')
+    options = {'split': 'all', 'threshold': 4, 'work_dir': 'x', 'custom_hooks': [dict(type='Y')], 'load_from': 'z'}
+    assert load_config(tmp_path / 'dump.py', options).threshold == 4
+    assert [re.search(r"reads '(\w+)'", line[0])[1] for line in logged] == ['split', 'threshold']
+    (tmp_path / 'read.py').write_text(BASE, encoding='utf-8')
+    load_config(tmp_path / 'read.py', {'split': 'all', 'train_dataloader.dataset.img': 'dir/all'})
+    assert len(logged) == 2
