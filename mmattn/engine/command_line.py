@@ -376,7 +376,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         {'max_iters': 20}
     """
     guard_checkpoints()  # the config may name checkpoints anywhere
-    path = Path(path)
+    path, options = Path(path), dict(options or {})
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, 'there is no such config', str(path))
     if path.is_dir():
@@ -389,17 +389,17 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         raise ValueError(_fault(path, error)) from error
     _check_names(path, evaluated)
     cfg = evaluated.config.copy()
-    for key, value in (options or {}).items():
-        _look_up(cfg, key, value)
+    for key in options:
+        _look_up(cfg, key, options)
     try:
-        cfg.merge_from_dict(deepcopy(dict(options or {})))
+        cfg.merge_from_dict(deepcopy(options))
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
-    stale = [*evaluated.stale_helpers(cfg, options or {})]
+    stale = [*evaluated.stale_helpers(cfg, options)]
     Faults(path, (text for file, text in stale if not _is_shipped(file))).check()
     for _, text in stale:
         print_log(text, 'current', logging.WARNING)
-    for name in {key.partition('.')[0]: None for key in options or {}}:
+    for name in {key.partition('.')[0]: None for key in options}:
         if name not in SETTINGS and not evaluated.reads(name):
             text = f"--cfg-options {name}: no setting of the config reads '{name}', so only code of yours can"
             print_log(text, 'current', logging.WARNING)
@@ -442,20 +442,20 @@ def _check_names(path: Path, evaluated: EvaluatedConfig) -> None:
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
 
 
-def _is_argument(component: Mapping, name: str, cfg: Config) -> bool:
-    """Whether the class that a part of a config builds has an argument of this name, so that it is no misspelling."""
-    if 'type' not in component:
+def _is_argument(kind: Any, name: str, cfg: Config) -> bool:
+    """Whether the class that a ``type`` names has an argument of this name, so that it is no misspelling."""
+    if kind is None:
         return False
     for registry in COMPONENTS:
         with suppress(ImportError):  # of a missing package, which building names
-            kind = component_class(component, registry, cfg.get('default_scope'))
-            if isinstance(kind, type):
-                return any(name in signature(base).parameters for base in kind.__mro__[:-1])
+            found = component_class(dict(type=kind), registry, cfg.get('default_scope'))
+            if isinstance(found, type):
+                return any(name in signature(base).parameters for base in found.__mro__[:-1])
     return False
 
 
-def _look_up(cfg: Config, key: str, new: Any) -> None:
-    value, parts = cfg.to_dict(), key.split('.')
+def _look_up(cfg: Config, key: str, options: Mapping[str, Any]) -> None:
+    value, new, parts = cfg.to_dict(), options[key], key.split('.')
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
@@ -470,7 +470,8 @@ def _look_up(cfg: Config, key: str, new: Any) -> None:
             path = '.'.join(parts[: depth + 1])
             if depth == 0 and part not in SETTINGS:
                 raise ValueError(f"--cfg-options {key}: '{part}' is not a setting of the config{hint}")
-            if depth > 0 and not _is_argument(value, part, cfg):
+            kind = options.get('.'.join([*parts[:depth], 'type']), value.get('type'))  # an option may set it
+            if depth > 0 and not _is_argument(kind, part, cfg):
                 print_log(f'--cfg-options {key}: {path} is new in the config{hint}', 'current', logging.WARNING)
             return
     if isinstance(value, bool | int | float) and isinstance(new, str) and parts[-1] not in NUMBER_OR_TEXT:

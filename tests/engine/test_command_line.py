@@ -207,8 +207,14 @@ def test_only_keys_that_are_not_known_are_a_warning(monkeypatch):
         'model.decode_head.sampler': dict(type='OHEMPixelSampler'),
         'model.backbone.in_channels': 4,
         'optim_wrapper.accumulative_counts': 2,
+        'optim_wrapper.dtype': 'bfloat16',  # of a type that is new, too
+        'optim_wrapper.type': 'AmpOptimWrapper',
     }
     assert load_config(CONFIG, new).model.decode_head.loss_decode.class_weight == [1.0, 2.0]
+    assert not logged
+    new = {'optim_wrapper.type': 'OptimWrapper', 'optim_wrapper.dtype': 'bfloat16'}
+    load_config(CONFIG, new)
+    assert re.search('optim_wrapper.dtype is new', str(logged.pop()))
     assert not logged
     load_config(CONFIG, {'train_cfg.max_iter': 5, 'model.decode_head.loss_decode.class_weights': [1.0, 2.0]})
     assert re.search('max_iter .*max_iters', str(logged))
