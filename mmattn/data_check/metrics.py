@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import partial
 from logging import WARNING
 from typing import Any
 
@@ -30,53 +32,62 @@ def monitor_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: hooks and schedulers that wait for a metric that nothing computes.
 
     mmseg's ``IoUMetric`` and ``ForegroundIoUMetric``, mmdet's ``VOCMetric`` and ``CocoMetric``, and metrics with
-    ``metric_names`` are checked. These are the names of their results, which may go on after a slash or a dot. What
-    never acts because there is no validation is logged as a warning.
+    ``metric_names`` are known. These are the names of their results, which may go on after a slash or a dot. More of a
+    result is better, less of those in ``less_is_better``. Beside an evaluator that is not known, a metric may have any
+    other name. What never acts because there is no validation is logged as a warning.
     """
     metrics = _metrics(cfg, 'val_evaluator')
-    monitored = list(_monitored(cfg))
-    if not metrics:
-        for where, key, _ in monitored:
-            log(f'{where}: there is no validation (val_evaluator), so {key!r} is never computed', WARNING)
     computed = [_computed(metric) for metric in metrics]
-    if not metrics or None in computed:
-        return
-    names = {key for keys in computed for key in keys or ()}
-    for where, key, rule in monitored:
-        if key == 'auto':
+    names = {name: better for rules in computed for name, better in rules.items()}
+    for where, key, rule in _monitored(cfg):
+        if not metrics:
+            log(f'{where}: there is no validation (val_evaluator), so {key!r} is never computed', WARNING)
             continue
-        if not any(key == name or key.startswith((f'{name}/', f'{name}.')) for name in names):
-            evaluators = ' and '.join(type_name(metric) for metric in metrics)
-            yield where, f'{_unknown(key, names)}: the metrics of val_evaluator ({evaluators})'
-        elif rule == 'less':  # of all metrics that are known here, more is better
-            field = where.rpartition('.')[0]
-            yield f'{field}.rule', f"{rule!r} would prefer the worst {key}, of which more is better: set rule='greater'"
+        found = next(iter(computed[0] if key == 'auto' else filter(partial(_is_called, key), names)), None)
+        if found is None:
+            if all(computed):
+                evaluators = ' and '.join(type_name(metric) for metric in metrics)
+                yield where, f'{_unknown(key, names)}: the metrics of val_evaluator ({evaluators})'
+        elif {rule, names[found]} == {'less', 'greater'}:
+            name, more = (found if key == 'auto' else key), dict(less='less', greater='more')[names[found]]
+            yield (
+                f'{where.rpartition(".")[0]}.rule',
+                f'{rule!r} would prefer the worst {name}, of which {more} is better: set rule={names[found]!r}',
+            )
 
 
-def _computed(metric: dict) -> set[str] | None:
-    kind = type_name(metric)
+def _is_called(key: str, name: str) -> bool:
+    return key == name or key.startswith((f'{name}/', f'{name}.')) or fnmatchcase(key, name)
+
+
+def _computed(metric: dict) -> dict[str, str]:
+    """Map the names of a metric's results, or patterns, to the rule of the better one. Empty if they are not known."""
+    kind, less_is_better = type_name(metric), ()
+    keys: list[str] = []
     if kind in IOU_KINDS:
-        names = _list(metric.get('iou_metrics', ['mIoU']))
-        keys = {'aAcc', *(key for name in names for key in IOU_METRICS.get(name, ()))}
+        means = [key for name in _list(metric.get('iou_metrics', ['mIoU'])) for key in IOU_METRICS.get(name, ())]
+        keys = ['aAcc', *means]
         if kind == 'ForegroundIoUMetric':
-            keys |= {f'{key}_foreground' for key in keys - {'aAcc'}}
+            keys += [f'{key}_foreground' for key in means]
         prefix = metric.get('prefix')
     elif kind == 'VOCMetric' and metric.get('metric', 'mAP') == 'mAP':
-        keys = {'mAP', *(f'AP{int(iou * 100):02d}' for iou in _list(metric.get('iou_thrs', 0.5)))}
+        keys = ['mAP', *(f'AP{int(iou * 100):02d}' for iou in _list(metric.get('iou_thrs', 0.5)))]
         prefix = metric.get('prefix') or 'pascal_voc'
     elif kind == 'CocoMetric':
-        names = _list(metric.get('metric', 'bbox'))
-        if metric.get('classwise') or metric.get('metric_items') or {'proposal', 'proposal_fast'}.intersection(names):
-            return None
-        keys = {f'{name}_{key}' for name in names for key in BOX_RESULTS}
+        items = metric.get('metric_items')
+        for name in _list(metric.get('metric', 'bbox')):
+            if name.startswith('proposal'):
+                keys += ['AR*@*'] if name == 'proposal_fast' or items is None else items
+            else:
+                keys += ['*_precision'] * bool(metric.get('classwise'))
+                keys += [f'{name}_{item}' for item in (BOX_RESULTS if items is None else items)]
         prefix = metric.get('prefix') or 'coco'
     else:
         metric_class = component_class(metric, METRICS)
-        keys = set(getattr(metric_class, 'metric_names', ()))
+        keys = [*getattr(metric_class, 'metric_names', ())]
+        less_is_better = getattr(metric_class, 'less_is_better', ())
         prefix = metric.get('prefix') or getattr(metric_class, 'default_prefix', None)
-        if not keys:
-            return None
-    return {f'{prefix}/{key}' if prefix else key for key in keys}
+    return {f'{prefix}/{key}' if prefix else key: 'less' if key in less_is_better else 'greater' for key in keys}
 
 
 def _metrics(cfg: Config, name: str) -> list[dict]:

@@ -64,6 +64,7 @@ class VOSMetric(BaseMetric):
     """
 
     metric_names = (*COLUMNS, 'G', 'J_seen', 'F_seen', 'J_unseen', 'F_unseen')  # what it computes
+    less_is_better = ('J_decay', 'F_decay')
 
     def __init__(
         self,

@@ -42,6 +42,11 @@ IOU, PLATEAU = dict(type='IoUMetric'), dict(type='ReduceOnPlateauLR')
         (dict(type='VOCMetric', iou_thrs=[0.5, 0.75], prefix='cells'), 'cells/AP75', {}, None),
         ([dict(type='VOCMetric'), dict(type='SomebodysMetric')], 'anything', {}, None),
         (dict(type='mmattn.FaceParsingMetric'), ['overall', 'F1.skin'], {}, None),
+        (dict(type='CocoMetric', classwise=True), 'coco/box_mAP', {}, "'coco/box_mAP' .*'coco/bbox_mAP'"),
+        (dict(type='CocoMetric', classwise=True), ['coco/bbox_mAP', 'coco/left [eye]_precision'], {}, None),
+        (dict(type='CocoMetric', metric_items=['mAP']), 'coco/bbox_mAP_50', {}, 'coco/bbox_mAP:'),
+        (dict(type='CocoMetric', metric=['proposal_fast', 'segm']), ['coco/AR@100', 'coco/segm_mAP'], {}, None),
+        (dict(type='CocoMetric', metric='proposal'), 'coco/bbox_mAP', {}, r"'coco/bbox_mAP' .*coco/AR\*@\*"),
         (dict(type='VOCMetric'), 'auto', {}, None),
         (None, 'mIoU', {}, None),  # a warning
     ],
@@ -55,8 +60,32 @@ def test_metrics_that_cannot_be_computed_are_found_before_training(evaluator, sa
     assert ['default_hooks.checkpoint.save_best: ' in text for _, text in warned] == [True] * (evaluator is None)
 
 
-@pytest.mark.parametrize(('rule', 'number'), [('less', 1), ('greater', 0), (['greater', 'less'], 1), (None, 0)])
-def test_the_worst_is_not_the_best(rule, number):
-    hook = dict(type='CheckpointHook', save_best=['mIoU', 'mAcc'], rule=rule)
-    faults = [*monitor_faults(Config(dict(val_evaluator=IOU, default_hooks=dict(checkpoint=hook))))]
-    assert len({where for where, _ in faults}) == number
+@pytest.mark.parametrize(
+    ('evaluator', 'save_best', 'rule', 'wrong'),
+    [
+        (IOU, ['mIoU', 'mAcc'], 'less', ['mIoU', 'mAcc']),
+        (IOU, ['mIoU', 'mAcc'], 'greater', []),
+        (IOU, ['mIoU', 'mAcc'], ['greater', 'less'], ['mAcc']),
+        (IOU, ['mIoU', 'mAcc'], None, []),
+        (IOU, 'auto', 'less', ['aAcc']),  # the first metric
+        (IOU, 'auto', 'greater', []),
+        (dict(type='CocoMetric', classwise=True), 'coco/bbox_mAP', 'less', ['coco/bbox_mAP']),
+        (dict(type='CocoMetric', classwise=True), 'coco/cell_precision', 'less', ['coco/cell_precision']),
+        ([dict(type='SomebodysMetric'), IOU], ['mIoU', 'anything', 'auto'], 'less', ['mIoU']),
+        (dict(type='mmattn.VOSMetric'), ['J_decay', 'F_decay', 'J'], 'less', ['J']),
+        (dict(type='mmattn.VOSMetric', prefix='vos'), ['vos/J_decay', 'vos/J'], 'greater', ['vos/J_decay']),
+    ],
+)
+def test_the_worst_is_not_the_best(evaluator, save_best, rule, wrong):
+    hook = dict(type='CheckpointHook', save_best=save_best, rule=rule)
+    faults = [*monitor_faults(Config(dict(val_evaluator=evaluator, default_hooks=dict(checkpoint=hook))))]
+    assert {where for where, _ in faults} == ({'default_hooks.checkpoint.rule'} if wrong else set())
+    assert [re.search("worst (.+), of .* set rule='(.*)'", text).groups() for _, text in faults] == [
+        (name, 'less' if 'decay' in name else 'greater') for name in wrong
+    ]
+
+
+def test_a_scheduler_may_wait_for_less_of_a_decay():
+    schedulers = [dict(PLATEAU, monitor=name) for name in ('J_decay', 'J')]
+    cfg = Config(dict(val_evaluator=dict(type='mmattn.VOSMetric'), param_scheduler=schedulers))
+    assert [where for where, _ in monitor_faults(cfg)] == ['param_scheduler.1.rule']
