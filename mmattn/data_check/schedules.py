@@ -8,6 +8,7 @@ from logging import WARNING
 from types import SimpleNamespace
 from typing import Any
 
+from mmengine.optim import OptimWrapperDict
 from mmengine.optim.scheduler.param_scheduler import INF, _ParamScheduler
 from mmengine.runner import IterBasedTrainLoop
 
@@ -27,9 +28,9 @@ def check_schedules(runner: Any) -> None:
     """Check the built schedulers and hooks of a Runner, also after it has resumed from a checkpoint.
 
     The schedulers are stepped through the rest of the training with copies of the optimizers' parameter groups. It is a
-    ValueError if a group with a learning rate trains nothing for the rest of the run, or for more than 5 % of it, if a
-    scheduler never acts, or fails. It is a warning if two schedulers lower a rate at once, if a rate ends above its
-    start, and what the training is too short for, since short trials are common.
+    ValueError if a group with a learning rate trains nothing for the rest of the run, or for more than 5 % of it, if no
+    group has a learning rate, if a scheduler never acts, or fails. It is a warning if two schedulers lower a rate at
+    once, if a rate ends above its start, and what the training is too short for, since short trials are common.
     """
     loop = runner.train_loop
     schedulers = dict(_schedulers(getattr(runner, 'param_schedulers', None) or [], 'param_scheduler'))
@@ -42,12 +43,21 @@ def check_schedules(runner: Any) -> None:
             f'never change {part.param_name}. Set by_epoch=False, and begin, end and milestones in iterations'
         )
     warnings = [*_late_schedules(loop, schedulers), *_late_hooks(runner)]
+    wrapper = runner.optim_wrapper
+    wrappers = [*wrapper.values()] if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    peaks = [_start(group) for part in wrappers for group in part.param_groups]
     optimizers = {id(scheduler.optimizer): scheduler.optimizer for scheduler in schedulers.values()}
     for key in optimizers:
         own = {where: part for where, part in schedulers.items() if id(part.optimizer) == key}
         course = _Course(loop, own)
+        peaks += course.peaks
         faults += course.faults()
         warnings += course.warnings()
+    if not any(peaks):
+        faults.append(
+            'optim_wrapper.optimizer.lr: the learning rate of all parameters is always 0, which would train nothing: '
+            'set a larger one'
+        )
     Faults('the schedule', faults).check()
     for where, reason in warnings:
         log(f'{where}: {reason}', WARNING)
@@ -60,6 +70,10 @@ def _schedulers(parts: Any, where: str) -> Iterator[tuple[str, _ParamScheduler]]
         return
     for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
         yield from _schedulers(part, f'{where}.{key}')
+
+
+def _start(group: dict) -> float:
+    return max(group['lr'], group.get('initial_lr', 0))
 
 
 class _Course:
@@ -75,7 +89,7 @@ class _Course:
         for part in self.schedulers.values():
             part.verbose = False
             part.base_values = [part.base_values[i] for i in kept]
-        self.start = [max(group['lr'], group.get('initial_lr', 0)) for group in self.groups]
+        self.start = [*map(_start, self.groups)]
         self.setter = [next(iter(schedulers))] * len(kept)  # the scheduler that changed the rate last
         self.rates = [group['lr'] for group in self.groups]
         self.at_once: dict[str, int] = {}  # two schedulers that lower a rate, and the iteration
@@ -86,6 +100,7 @@ class _Course:
         self.setting = 'train_cfg.max_iters' if by_iteration else f'train_cfg.max_epochs={loop.max_epochs}'
         self.epoch = self.length if by_iteration else max(1, self.length // loop.max_epochs)
         self._run(loop.iter, by_iteration)
+        self.peaks = [max(rates) for rates in zip(self.start, *(rates for _, rates, _ in self.points))]
 
     def _run(self, iteration: int, by_iteration: bool) -> None:
         stride = max(1, (self.length - iteration) // POINTS)
@@ -135,9 +150,8 @@ class _Course:
         """List the stretches of the training in which a group trains nothing, and schedulers that fail."""
         ends = [iteration for iteration, _, _ in self.points[1:]] + [self.length]
         texts = dict.fromkeys(self.failed)
-        for i, start in enumerate(self.start):
+        for i, peak in enumerate(self.peaks):
             rates = [point[1][i] for point in self.points]
-            peak = max([start, *rates])
             dead = [not rate > NOTHING * peak for rate in rates]
             for is_dead, group in groupby(range(len(rates)), dead.__getitem__):
                 first, *_, last = [*group] * 2

@@ -2,10 +2,11 @@
 
 import logging
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
-from mmengine.optim import OptimWrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import HOOKS, LOOPS, init_default_scope
 from mmengine.runner import Runner
@@ -70,6 +71,35 @@ def poly(**options):
 def test_a_learning_rate_that_is_0_or_never_changes_is_an_error(train_cfg, schedule, said):
     with pytest.raises(ValueError, match=said):
         check_schedules(runner_of(dict(train_cfg=train_cfg, param_scheduler=schedule), 20))
+
+
+ONE_CYCLE = dict(type='OneCycleLR', eta_max=1, total_steps=100, by_epoch=False)
+
+
+@pytest.mark.parametrize(
+    ('rates', 'schedule', 'trains'),
+    [
+        ([0.0], [], False),
+        ([0.0], [poly()], False),
+        ([0.0, 0.0], [dict(type='ReduceOnPlateauLR', monitor='mIoU')], False),
+        ([0.0, 0.1], [], True),  # frozen parameters
+        ([0.0, 0.1], [poly()], True),
+        ([0.0], [ONE_CYCLE], True),  # which has a rate of its own
+    ],
+)
+@pytest.mark.parametrize('several', [False, True])
+def test_a_training_without_a_learning_rate_is_an_error(rates, schedule, trains, several):
+    """Unless it is of some parameters, or of one of several optimizers."""
+    runner = runner_of(dict(train_cfg=ITERATIONS), 20)
+    groups = [dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=rate) for rate in rates]
+    runner.optim_wrapper = OptimWrapper(torch.optim.SGD(groups, lr=max(rates), momentum=0.9))
+    if schedule:
+        runner.param_schedulers = runner.build_param_scheduler(schedule)
+    if several:
+        other = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+        runner.optim_wrapper = OptimWrapperDict(a=runner.optim_wrapper, b=other)
+    with nullcontext() if trains or several else pytest.raises(ValueError, match=r'optimizer\.lr: .* 0, .* nothing'):
+        check_schedules(runner)
 
 
 @pytest.mark.parametrize(
