@@ -150,13 +150,13 @@ class EvaluatedConfig:
         for name in changed:
             *_, before, last = self._setters[name]
             helpers, new = _helpers(self._files[before].result), _plain(self._final[name])
-            keys = ['.'.join(map(str, key)) for key in _holding(_settings(self._final), name, helpers[name], new)]
+            held = ['.'.join(map(str, key)) for key in _holding(_settings(self._final), name, helpers[name], new)]
             equal = [other for other, value in helpers.items() if value == helpers[name]]  # may be what is read
-            if keys and not any(map(self.reads, equal)):
+            if held and not any(map(self.reads, equal)):
                 yield (
                     files[last].path,
                     f"{files[last].path}: nothing in {self._path} reads '{name}', so the change has no effect. Set "
-                    f'what holds its former value, instead: {", ".join(shorten(keys, 6))}',
+                    f'what holds its former value, instead: {", ".join(shorten(held, 6))}',
                 )
 
     def _stale(self, names: list[str], changed: list[str]) -> list[tuple]:

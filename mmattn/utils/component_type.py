@@ -1,6 +1,7 @@
 """The component that a part of a config builds: its name and its class."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from mmengine.registry import MODELS, Registry
 
@@ -38,7 +39,7 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
         return scoped.get(kind)
 
 
-def inner_data_sets(cfg: dict) -> list[dict]:
+def inner_data_sets(cfg: dict) -> list[Any]:
     """List the configs of the data sets inside wrappers, such as ``ConcatDataset``, or of the data set itself.
 
     Example:

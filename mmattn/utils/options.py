@@ -26,7 +26,7 @@ def parameters(component: type, start: type | None = None) -> dict[str, Paramete
         ['groups', 'channels', 'size']
     """
     start = start or component
-    passed_on = component.passed_on if hasattr(start, 'passed_on') else dict
+    passed_on = getattr(component if hasattr(start, 'passed_on') else object, 'passed_on', dict)
     listed: dict[str, Parameter] = {}
     for base in component.__mro__[component.__mro__.index(start) :]:
         if passed_on is not dict and not hasattr(base, 'passed_on'):
