@@ -1,11 +1,13 @@
 """Compares the state of a checkpoint from which a run resumes with the config, before the first iteration."""
 
+import re
+
 from mmengine.optim import OptimWrapper
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 from mmattn._compat import checkpoint_path, is_resumed
 from mmattn.utils.faults import shorten
-from mmattn.utils.trained_model import differences, model_differences, trained_settings
+from mmattn.utils.trained_model import ABSENT, differences, model_differences, trained_settings
 
 # Settings of a config that change how the training goes on.
 COMPARED = (
@@ -73,13 +75,15 @@ def check_resumed_state(runner: Runner, checkpoint: dict) -> None:
 
 def _check_settings(runner: Runner, checkpoint: dict, path: str | None) -> None:
     """Warn of the settings that differ from those of the run, and refuse those that would skip or repeat data."""
-    settings, trained = runner.cfg.to_dict(), trained_settings(checkpoint.get('meta') or {})
+    meta = checkpoint.get('meta') or {}
+    settings, trained = runner.cfg.to_dict(), trained_settings(meta)
+    named = set(re.findall(r'^(\w+) = ', str(meta.get('cfg')), re.MULTILINE))  # also with values that are not known
     told = model_differences(settings.get('model') or {}, trained.get('model') or {})  # by the check of the data
     changed = [
         text
         for key in COMPARED
-        if key in trained
-        for text in differences(key, settings.get(key), trained[key])
+        if key in trained or (trained and key not in named)
+        for text in differences(key, settings.get(key) or ABSENT, trained.get(key) or ABSENT)
         if text not in told
     ]
     resumed = checkpoint['message_hub'].get('runtime_info', {}).get('to_resume', {})

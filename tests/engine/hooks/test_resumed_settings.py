@@ -94,9 +94,9 @@ def run(cfg):
 
 def resumed(tmp_path, by_epoch, settings):
     """The samples of a whole run, the path of its checkpoint, and the config of a run that resumes from it."""
-    whole, _ = run(config(tmp_path, by_epoch, **{'custom_hooks': []}))
+    whole, _ = run(config(tmp_path, by_epoch))
     path = tmp_path / ('epoch_2.pth' if by_epoch else 'iter_3.pth')
-    cfg = config(tmp_path, by_epoch, **{'custom_hooks': [], 'resume': True, 'load_from': str(path), **settings})
+    cfg = config(tmp_path, by_epoch, **{'resume': True, 'load_from': str(path), **settings})
     return whole, path, cfg
 
 
@@ -114,9 +114,8 @@ def resumed(tmp_path, by_epoch, settings):
         pytest.param(
             False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)', marks=pytest.mark.slow
         ),
-        pytest.param(
-            False, {'custom_hooks': [dict(type='EMAHook')]}, 'custom_hooks is .*EMAHook', marks=pytest.mark.slow
-        ),
+        (False, {'custom_hooks': [dict(type='EMAHook')]}, r'custom_hooks is .*EMAHook.* \(in training: not set\)'),
+        (False, {'custom_hooks': [], 'auto_scale_lr': None}, ''),
         pytest.param(
             False,
             {'optim_wrapper.optimizer.momentum': 0.9},
@@ -133,6 +132,16 @@ def test_a_run_goes_on_with_other_settings(tmp_path, by_epoch, settings, said):
     assert re.search(said, '\n'.join(warnings))
     assert any('other settings' in text for text in warnings) == bool(said)
     assert sorted(seen) == sorted(whole[24:] if by_epoch else whole[6:])
+
+
+def test_a_setting_that_the_run_had_as_code_is_not_compared(tmp_path):
+    _, path, cfg = resumed(tmp_path, False, {'custom_hooks': [dict(type='EMAHook')], 'train_dataloader.num_workers': 1})
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint['meta']['cfg'] += '\ncustom_hooks = [make()]\n'
+    torch.save(checkpoint, path)
+    (text,) = (text for text in run(cfg)[1] if 'other settings' in text)
+    assert 'num_workers is 1' in text
+    assert 'custom_hooks' not in text
 
 
 @pytest.mark.parametrize(
