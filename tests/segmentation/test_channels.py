@@ -1,6 +1,7 @@
 """Images with other channels and values: from files through converter, training, test and demo; first layer; faults."""
 
 import re
+import runpy
 from types import SimpleNamespace
 
 import cv2
@@ -19,6 +20,7 @@ from mmattn.data_check.colours import colour_faults
 from mmattn.data_check.data_sets import Part
 from mmattn.data_check.load_channels import LoadChannels
 from mmattn.segmentation.channels import ChannelsPreprocessor, FirstLayerHook
+from mmattn.utils import config_path
 from mmattn.utils.channels import as_picture, is_plain_picture, measure_channels, read_channels
 from tests.forked_tools import tool
 from tests.requirements import requires
@@ -213,6 +215,18 @@ def test_weights_of_rgb_start_a_first_layer_of_four_channels(mode, caplog):
     trained = {**ours.state_dict(), 'conv1.weight': torch.randn(ours.conv1.weight.shape)}
     load_state_dict(ours, dict(trained))
     assert torch.equal(ours.conv1.weight, trained['conv1.weight'])
+
+
+def test_augmented_images_are_normalised_as_others():
+    """A config that changes model.data_preprocessor need not change the one at its top level."""
+    augment = runpy.run_path(str(tool('test.py')[1]))['augment']
+    cfg = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py'))
+    assert cfg.data_preprocessor.mean != [1, 2, 3]
+    cfg.model.data_preprocessor.mean = [1, 2, 3]
+    augment(cfg, None)
+    cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)  # as mmengine.Runner
+    init_default_scope('mmseg')
+    assert MODELS.build(cfg.model).module.data_preprocessor.mean.flatten().tolist() == [1, 2, 3]
 
 
 def test_weights_that_do_not_fit_otherwise_are_left_to_the_loader():
