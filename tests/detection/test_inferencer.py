@@ -5,6 +5,7 @@ import runpy
 import sys
 
 import pytest
+from mmengine.config import Config
 
 from ..contracts.inferencers import Detection
 from ..forked_tools import tool
@@ -54,3 +55,12 @@ def test_options_are_checked_before_the_model_runs(tmp_path, demo, options, name
     with pytest.raises(SystemExit, match=names):
         demo(*options)
     assert not list(tmp_path.glob('out/**/*.*'))
+
+
+def test_the_first_of_several_data_sets_counts(case, tmp_path):
+    """Its files need not be here."""
+    cfg = Config.fromfile(case.config)
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[cfg.test_dataloader.dataset] * 2)
+    (path,) = case.make(cfg)(case.items[:1], tmp_path / 'several')
+    (expected,) = case.make()(case.items[:1], tmp_path / 'one')
+    assert path.read_bytes() == expected.read_bytes()

@@ -17,7 +17,7 @@ from mmengine.registry import init_default_scope
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
 from reproduction.plan import _training, check_data, plan, select, words, write_configs
-from reproduction.protocol import Protocol, data_sets, read_data, shipped
+from reproduction.protocol import Protocol, _fit_to_data, _scale_images, data_sets, read_data, shipped
 from reproduction.report import find_contrasts
 from reproduction.tables import add_variant, read_tables
 from reproduction.task import ProtocolError, find_task, has_own_test
@@ -298,6 +298,20 @@ def test_scale_makes_images_crops_and_tests_smaller(data):
     assert cfg.model.decode_head.align_corners
     # Classes are those of the data, also where the data set's class, not its config, has them.
     assert config('3.2', 'ade20k', ['NL']).model.decode_head.num_classes == 150
+
+
+def test_several_data_sets_are_scaled_and_have_the_classes_of_the_first():
+    cfg = shipped('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py')
+    cfg.model.decode_head.num_classes = 9
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.dataset = dict(type='ConcatDataset', datasets=[deepcopy(loader.dataset) for _ in range(2)])
+    _scale_images(cfg, 0.5)
+    _fit_to_data(cfg)
+    for dataset in cfg.test_dataloader.dataset.datasets:
+        steps = ['LoadImageFromFile', 'Resize', 'LoadAnnotations', 'PackSegInputs']
+        assert [step.type for step in dataset.pipeline] == steps
+        assert dataset.pipeline[1].scale_factor == 0.5
+    assert cfg.model.decode_head.num_classes == 2
 
 
 def test_stages_are_one_on_another_data_set(data):
