@@ -29,7 +29,7 @@ class Row(NamedTuple):
     source: list[dict[str, Any]] = []  # what the source states of each stage, see source.py
     costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
     members: list[Any] = []  # rows whose models are joined
-    deviations: dict[str, str] = {}  # from the source, in words
+    deviations: dict[str, dict[str, Any]] = {}  # from the source, in words, and settings while which they hold
     needs: str = ''  # parameters, multiply-accumulates, and hours where they were measured
     paper: str = ''  # title of the paper and chapter; '' if the table is our own
 

@@ -4,8 +4,9 @@ A metafile has it under ``Source`` of a collection: a list of entries with ``Tab
 ``Rows`` (names, in which * matches any text) and ``Stages`` (numbers from 1), the ``Place`` in the source, and
 ``Settings``. The settings of all entries that name a row and a stage are merged in order. ``READERS`` finds a setting
 in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`. What no setting of a
-config shows is under ``Deviations``: entries with a ``Text`` in place of settings, which is left out where an option of
-the row matches ``Unless``. The README of the collection lists the same texts.
+config shows is under ``Deviations``: entries with a ``Text`` in place of settings. ``While`` has the values of settings
+(names, in which * matches any text) that the text tells: where a config sets another value, the text is left out. The
+README of the collection lists the same texts.
 """
 
 import inspect
@@ -76,9 +77,9 @@ def deviation_text(entry: Mapping[str, str]) -> str:
     return f'{entry["Text"]} ({entry["Place"]})'
 
 
-def deviations(collections: Iterable[Mapping[str, Any]], row: Row) -> dict[str, str]:
-    """Return the deviations of a row in words, and the pattern of an option without which each holds, or ''."""
-    return {deviation_text(entry): entry.get('Unless', '') for entry in _entries(collections, 'Deviations', row)}
+def deviations(collections: Iterable[Mapping[str, Any]], row: Row) -> dict[str, dict[str, Any]]:
+    """Return the deviations of a row in words, and the values of settings while which each holds."""
+    return {deviation_text(entry): entry.get('While', {}) for entry in _entries(collections, 'Deviations', row)}
 
 
 class Difference(NamedTuple):
@@ -118,10 +119,23 @@ def differences(row: Row, shipped: Iterable[Config]) -> list[Difference]:
         where = f' in stage{"s"[: len(numbers) > 1]} {" and ".join(map(str, numbers))}'
         is_everywhere = name in OF_ROW or len(numbers) == len(row.configs)
         different.append(difference._replace(words=difference.words + where * (not is_everywhere)))
-    for text, unless in row.deviations.items():
-        if not any(fnmatchcase(key, unless) for key in row.options):
-            different.append(Difference(text, is_stated=True))
+    if row.deviations:  # of the row's own config, the last
+        values = [*_values(cfg)]
+        for text, told in row.deviations.items():
+            if all(is_same(told[name], x) for place, x in values for name in told if fnmatchcase(place, name)):
+                different.append(Difference(text, is_stated=True))
     return different
+
+
+def _values(part: Any, place: str = '') -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each setting of a config; lists of plain values are one."""
+    if isinstance(part, list | tuple) and any(isinstance(x, Mapping) for x in part):
+        part = {str(i): x for i, x in enumerate(part)}
+    if isinstance(part, Config | Mapping):
+        for key, value in part.items():
+            yield from _values(value, f'{place}.{key}' if place else key)
+    else:
+        yield place, part
 
 
 def is_same(stated: Any, ours: Any) -> bool:
