@@ -4,7 +4,8 @@ import pytest
 from mmengine.fileio import load
 
 from mmattn.utils import config_path
-from reproduction.plan import source_words
+from reproduction.plan import follows_source, plan, source_words
+from reproduction.protocol import Protocol
 from reproduction.tables import read_tables
 
 
@@ -54,3 +55,12 @@ def test_a_deviation_that_names_an_option_tells_its_value():
                 assert '`' not in entry['Text'] or entry.get('While'), f'{path}: {entry["Text"]} needs While'
                 named += '`' in entry['Text']
     assert named >= 8
+
+
+@pytest.mark.parametrize(
+    'other', [dict(backbone='mobilenet-v2-d8'), dict(pretrained='weights.pth', frozen=True), dict(crops=8)]
+)
+def test_another_network_is_not_compared_with_the_source(other, tables):
+    methods = plan(tables['3.2'], Protocol(), None, ['NL'], with_baselines=False)
+    assert follows_source(methods, Protocol(), None)
+    assert not follows_source(methods, Protocol(**other), None)

@@ -106,10 +106,15 @@ def plan(
 
 
 def follows_source(methods: list[Method], protocol: Protocol, data: Config | None) -> bool:
-    """Whether rows run on the paper's data with the paper's network, so that the source states their settings."""
+    """Whether rows run on the paper's data with the paper's network, so that the source states their settings.
+
+    With another backbone, or a frozen one, they are not those of the run.
+    """
     rows = [row for method in methods for row in method.rows]
-    is_reduced = protocol.small or protocol.tiny or protocol.scale != 1
-    return not is_reduced and (data is None or all(is_own(shipped(row.configs[-1]), data) for row in rows))
+    is_other = protocol.small or protocol.tiny or protocol.scale != 1 or protocol.backbone is not None
+    if is_other or protocol.frozen or protocol.crops is not None:
+        return False
+    return data is None or all(is_own(shipped(row.configs[-1]), data) for row in rows)
 
 
 def words(methods: list[Method], protocol: Protocol, data: Config | None) -> list[str]:
