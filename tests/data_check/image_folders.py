@@ -49,6 +49,7 @@ class FakeRunner:
 
     def __init__(self, work_dir, train, val=None, test=None, model=None, val_evaluator=None):
         self.work_dir = str(work_dir)
+        self.optim_wrapper = SimpleNamespace(param_groups=[dict(lr=0.1)])
         self.train_loop, self.val_loop, self.hooks = SimpleNamespace(max_iters=1, max_epochs=1), None, []
         parts = dict(train=train, val=val, test=test)
         loaders = {f'{part}_dataloader': dict(dataset=cfg) for part, cfg in parts.items() if cfg}

@@ -406,10 +406,10 @@ def test_what_openmmlab_stores_beside_weights_is_loaded(kind, zipped, tmp_path):
     path = tmp_path / 'model.pth'
     state = collections.OrderedDict(w=torch.rand(2))
     state._metadata = dict(version=1)
-    content = dict(state_dict=state, meta=HONEST[kind]())
+    content = dict(state_dict=state, meta=dict(found=HONEST[kind]()))
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     if kind == 'HistoryBuffer':
-        assert read_checkpoint(path)['meta'].mean() == 2.0
+        assert read_checkpoint(path)['meta']['found'].mean() == 2.0
     else:
         found = read_checkpoint(path)['meta']
         assert plain(found) == plain(content['meta'])
@@ -497,8 +497,8 @@ class Colour(enum.Enum):
 def test_attributes_that_are_safe_to_read(tmp_path):
     """Public methods of HistoryBuffer, members of an Enum, and no others."""
     path = tmp_path / 'model.pth'
-    torch.save(dict(state_dict={}, meta=Attribute(HistoryBuffer, 'mean')), path)
-    assert read_checkpoint(path)['meta'] is HistoryBuffer.mean
+    torch.save(dict(state_dict={}, meta=dict(found=Attribute(HistoryBuffer, 'mean'))), path)
+    assert read_checkpoint(path)['meta']['found'] is HistoryBuffer.mean
     for of in ((HistoryBuffer, '__init__'), (np.ndarray, 'tofile'), (HistoryBuffer([1.0], [1]), 'mean')):
         torch.save(dict(state_dict={}, meta=Attribute(*of)), path)
         with pytest.raises(ValueError, match=rf"model\.pth contains getattr\('{of[1]}'\)"):

@@ -119,7 +119,7 @@ def test_both_hooks_in_a_validation_of_mmengine(small, tmp_path):
     cfg.model.update(vocab_size=4 + len(QUESTION_WORDS), num_answers=2, num_features=FEATURES)
     cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
     cfg.custom_hooks = [dict(type='mmattn.GlimpseEntropyHook'), dict(type='mmattn.BilinearMapHook', num_questions=1)]
-    cfg.optim_wrapper.optimizer.lr = 0.0
+    cfg.optim_wrapper.optimizer.lr = 1e-30  # the model stays as it is
     runner = Runner.from_cfg(cfg)
     runner.train()
     [log] = tmp_path.rglob('*/scalars.json')
