@@ -75,8 +75,8 @@ class DetDataCheckHook(DataCheckHook):
     class without a box in validation or test, for images that are listed twice, are copies of others or are in both
     training and validation, and for images that a person sees otherwise than the network, as ``SegDataCheckHook`` does.
     mmdet's ``NumClassCheckHook`` checks ``num_classes`` of the heads. Files that are not on a local disk are not
-    checked.
-    :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which process.
+    checked. :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which
+    process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,

@@ -85,9 +85,10 @@ class SegDataCheckHook(DataCheckHook):
 
     The hook logs a warning for a class without a pixel in validation or test, for test masks with only ignored pixels,
     for masks that were scaled, blurred, compressed or dithered after painting (see
-    :func:`~mmattn.utils.mask_edges.altered_labels`), for images that are listed twice, are copies of others or are in
-    both training and validation, and for images that a person sees otherwise than the network: with an EXIF
-    orientation, transparent pixels, several frames, or 16 bits of which only the lower ones are used.
+    :func:`~mmattn.utils.mask_edges.altered_labels`) or that a model has predicted, for images that are listed twice,
+    are copies of others or are in both training and validation, and for images that a person sees otherwise than the
+    network: with an EXIF orientation, transparent pixels, several frames, or 16 bits of which only the lower ones are
+    used.
 
     Masks are decoded. Of a PNG image, the checksums are compared. Of a JPEG, only the header and the last bytes are
     read: this detects truncation, but not damage in the middle. Images of other formats are decoded. Data sets that are

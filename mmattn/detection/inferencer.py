@@ -41,6 +41,7 @@ class DetectionInferencer(DetInferencer):
     * A checkpoint that does not fit the model, or has no names of classes, is an error.
     * The test pipeline may load annotations anywhere, and new images need none.
     * Memory does not grow with the number of files. A broken image does not stop the run.
+    * The log warns of images that a person sees otherwise than the network, as ``SegmentationInferencer`` does.
 
     Args:
         model (str, Path or Config): the config, or its path.

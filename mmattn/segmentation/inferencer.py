@@ -55,6 +55,8 @@ class SegmentationInferencer(MMSegInferencer):
     * A checkpoint that does not fit the model is an error.
     * Images of different sizes are supported, and memory does not grow with the number of files.
     * Overlay and index map show the pixels that the model received: an EXIF orientation rotates both or neither.
+    * The log warns of 16 bits of which only the lower ones are used, transparent pixels and several frames: of each
+      once.
 
     Args:
         model (str, Path or Config): the config, or its path.

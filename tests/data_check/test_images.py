@@ -55,12 +55,14 @@ def test_files_that_are_cut_short(tmp_path, suffix, share):
         assert all(image_files.look(file).fault.startswith('unreadable: ') for file in files)
 
 
-def test_a_png_with_a_damaged_byte(tmp_path):
-    """Anywhere, as its chunks have checksums. OpenCV decodes some of these files, with other pixels."""
+@pytest.mark.parametrize(('backend', 'is_mask'), [('cv2', False), ('cv2', True), ('pillow', False), ('pillow', True)])
+def test_a_png_with_a_damaged_byte(tmp_path, is_mask, backend):
+    """Anywhere: of images, checksums are compared, and masks are decoded."""
     path = tmp_path / 'image.png'
-    write(path, np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8))
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+    write(path, pixels[..., 0] % 3 if is_mask else pixels)
     whole = bytearray(path.read_bytes())
-    file = image_files.ImageFile(str(path), 'cv2', 'color')
+    file = image_files.ImageFile(str(path), backend, 'unchanged' if is_mask else 'color', is_mask)
     assert not image_files.look(file).fault
     for place in (20, 60, len(whole) // 2, len(whole) - 20):
         damaged = whole.copy()

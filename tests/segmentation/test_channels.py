@@ -48,18 +48,23 @@ def save(path, image):
         cv2.imwrite(str(path), image[..., [2, 1, 0, *range(3, image.shape[2])]] if image.shape[2] > 2 else image)
 
 
+def convert(run, folder, count, suffix):
+    """Write scenes and their masks, and convert them to the folder ``out``."""
+    for name in ('images', 'masks'):
+        (folder / name).mkdir()
+    for seed in range(count):
+        image, mask = scene(seed)
+        save(folder / f'images/{seed}.{suffix}', image)
+        Image.fromarray(mask).save(folder / f'masks/{seed}.png')
+    command = ['--images', folder / 'images', '--masks', folder / 'masks', '--out-dir', folder / 'out']
+    run(*tool('dataset_converters/color_labels.py', *command, '--val-fraction', 0.25, '--palette', *PALETTE))
+
+
 @pytest.mark.e2e
 def test_four_channels_of_16_bits_from_files_to_iou_by_class(run, tmp_path):
     """The roof is learned, which the fourth channel alone shows. The demo also reads the channels of ``.npy``."""
-    for name in ('images', 'masks'):
-        (tmp_path / name).mkdir()
-    for seed in range(8):
-        image, mask = scene(seed)
-        save(tmp_path / f'images/{seed}.png', image)
-        Image.fromarray(mask).save(tmp_path / f'masks/{seed}.png')
+    convert(run, tmp_path, 8, 'png')
     out, work = tmp_path / 'out', tmp_path / 'work'
-    command = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--out-dir', out]
-    run(*tool('dataset_converters/color_labels.py', *command, '--val-fraction', 0.25, '--palette', *PALETTE))
     cfg = Config.fromfile(out / 'config.py')
     assert cfg.model.backbone.in_channels == 4
     trained = [path.stem for path in (out / 'img_dir/train').iterdir()]
@@ -100,14 +105,7 @@ def test_four_channels_of_16_bits_from_files_to_iou_by_class(run, tmp_path):
 
 
 def test_tools_take_all_channels_of_a_config(run, tmp_path):
-    for name in ('images', 'masks'):
-        (tmp_path / name).mkdir()
-    for seed in range(4):
-        image, mask = scene(seed)
-        save(tmp_path / f'images/{seed}.npy', image)
-        Image.fromarray(mask).save(tmp_path / f'masks/{seed}.png')
-    command = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--out-dir', tmp_path / 'out']
-    run(*tool('dataset_converters/color_labels.py', *command, '--val-fraction', 0.25, '--palette', *PALETTE))
+    convert(run, tmp_path, 4, 'npy')
     config = tmp_path / 'out/config.py'
     assert 'input 64×64' in run(*tool('analysis_tools/get_flops.py', config, '--shape', 64))
     for split in ('train', 'val'):
