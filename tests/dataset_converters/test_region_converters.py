@@ -321,7 +321,7 @@ def test_region_features(command, out, model, tmp_path, monkeypatch):
     config, checkpoint, folder = model
     other = tmp_path / 'other' / checkpoint.name
     other.parent.mkdir()
-    torch.save(torch.load(checkpoint) | dict(meta='another'), other)
+    torch.save(torch.load(checkpoint) | dict(meta=dict(other=1)), other)
     for changed in ((config, other, folder), (config, checkpoint, folder / 'a')):
         assert 'source' in command(extraction, *changed, *OPTIONS)[2][-1]
     assert 'images converted before: 1' in command(extraction, *model, *OPTIONS)[1]

@@ -83,7 +83,7 @@ def test_killed_and_resumed_in_self_critical_training(train, uninterrupted, self
 
 
 def test_self_critical_training_starts_from_the_first_stage(train, uninterrupted, self_critical, tmp_path):
-    """It moves the weights; without a learning rate, they remain. The log has the rewards."""
+    """It moves the weights; with a learning rate that is 0 in float32, they remain. The log has the rewards."""
     first = load(uninterrupted / 'epoch_3.pth')['state_dict']
     moved = load(self_critical / 'epoch_3.pth')['state_dict']
     assert any(not torch.equal(first[name], moved[name]) for name in first)
@@ -91,7 +91,7 @@ def test_self_critical_training_starts_from_the_first_stage(train, uninterrupted
     assert len(lines) == 12
     assert all(0 <= line[name] <= 10 for line in lines for name in ('reward', 'baseline'))
     assert any(line['loss'] != 0 for line in lines)
-    options = f'load_from={uninterrupted}/epoch_3.pth', 'optim_wrapper.optimizer.lr=0', 'train_cfg.max_epochs=1'
+    options = f'load_from={uninterrupted}/epoch_3.pth', 'optim_wrapper.optimizer.lr=1e-50', 'train_cfg.max_epochs=1'
     assert train(tmp_path, *options, config='self_critical.py') == [0], train.log
     same = load(tmp_path / 'epoch_1.pth')['state_dict']
     assert all(torch.equal(first[name], same[name]) for name in first)
