@@ -97,7 +97,7 @@ class FolderRegistry(Registry):
     def _register_module(self, module: Any, *args: Any, **options: Any) -> None:
         """Register a component. One of this package then names the nearest option where one is unknown."""
         if isclass(module) and module.__module__.startswith('mmattn.'):
-            module.__init__ = checked_options(module.__init__)  # type: ignore[method-assign]
+            checked_options(module)
         super()._register_module(module, *args, **options)
 
     def import_from_location(self) -> None:

@@ -1,13 +1,10 @@
 """The options of a component: the arguments of its constructor, and those that its ``**kwargs`` pass on."""
 
-from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, Signature, signature
-from typing import Any, TypeVar
+from inspect import Parameter, Signature, signature, unwrap
+from typing import Any
 
 from .checks import check_options
-
-Init = TypeVar('Init', bound=Callable[..., None])
 
 
 def parameters(component: type, start: type | None = None) -> dict[str, Parameter]:
@@ -31,7 +28,7 @@ def parameters(component: type, start: type | None = None) -> dict[str, Paramete
     for base in component.__mro__[component.__mro__.index(start) :]:
         if passed_on is not dict and not hasattr(base, 'passed_on'):
             break  # what its subclass passes on may go elsewhere
-        if '__init__' in vars(base):
+        if '__init__' in vars(base) and not _inherits_constructor(base):
             _, *own = signature(vars(base)['__init__']).parameters.values()
             named = [x for x in own if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
             listed = listed | {x.name: x for x in named} | listed  # in the order of the first, with its values
@@ -40,27 +37,37 @@ def parameters(component: type, start: type | None = None) -> dict[str, Paramete
     return listed | passed_on() | listed
 
 
-def checked_options(init: Init) -> Init:
-    """Decorate a constructor, so that the error for an unknown option names the class and the nearest option.
+def _inherits_constructor(component: Any) -> bool:
+    """Tell whether the constructor of a class calls that of the next class, and does nothing else."""
+    return unwrap(component.__init__) is unwrap(super(component, component).__init__)
+
+
+def checked_options(component: Any) -> Any:
+    """Decorate a class, so that the error for an unknown option names the class and the nearest option.
 
     Example:
-        >>> class Dog:
-        ...     @checked_options
+        >>> @checked_options
+        ... class Dog:
         ...     def __init__(self, name='', legs=4): ...
         >>> Dog(leg=3)
         Traceback (most recent call last):
         TypeError: Dog has no option 'leg'; did you mean legs?
     """
 
-    @wraps(init)
+    init = vars(component).get('__init__')
+
+    @wraps(component.__init__)
     def checked(self: Any, *args: Any, **options: Any) -> None:
         kind = type(self)
         # A class of the user's own may pass options to this constructor, and take none of them.
-        owner = next(base for base in kind.__mro__ if vars(base).get('__init__') is checked)
-        check_options(kind, options, parameters(kind, owner) | parameters(kind))
-        init(self, *args, **options)
+        check_options(kind, options, parameters(kind, component) | parameters(kind))
+        if init:
+            init(self, *args, **options)
+        else:
+            super(component, self).__init__(*args, **options)  # of a class of the user's own, if that is the next
 
-    return checked  # type: ignore[return-value]
+    component.__init__ = checked
+    return component
 
 
 class ShownOptions:

@@ -1,14 +1,17 @@
 """Options that a constructor passes on: its signature, its annotation for type checkers, and the error agree."""
 
+from functools import wraps
 from inspect import Parameter, signature
 from typing import get_args
 
 import pytest
+from mmseg.models import EncoderDecoder
 
 from mmattn.engine import CheckpointHook
 from mmattn.language.translation import BLEU
 from mmattn.layers import BAConv2d, BilateralNonLocal2d, GridAttention3d, StridedAttention3d
 from mmattn.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPERS, PARAM_SCHEDULERS, TRANSFORMS
+from mmattn.segmentation import TiledEncoderDecoder
 
 REGISTRIES = (DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPERS, PARAM_SCHEDULERS, TRANSFORMS)
 
@@ -85,8 +88,40 @@ def test_a_class_of_the_users_own_sets_options_of_its_base():
         def passed_on(cls):
             return {}
 
+    class Mixin(EncoderDecoder):
+        def __init__(self, *args, level=1, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.level = level
+
+    class Tiled(TiledEncoderDecoder, Mixin):
+        """The next class of one without a constructor is not its base."""
+
+    head = dict(type='mmseg.FCNHead', in_channels=8, channels=4, num_classes=2)
+    network = dict(backbone=dict(type='mmattn.ResNetStem', depth=18), decode_head=head)
+    assert (Tiled(**network).level, Tiled(level=2, **network).level) == (1, 2)
+    with pytest.raises(TypeError, match=r'Tiled has no option .levl.; did you mean level\?'):
+        Tiled(levl=2, **network)
     assert NonLocal().window_position.window_size == (3, 3)
     assert Strided(0.5).local_attention.scale == 0.5
     assert Score('test', compound_split=True).prefix == 'test'
     with pytest.raises(TypeError, match=r'Score has no option .levl.; did you mean level\?'):
         Score('test', levl=2)
+
+
+def test_a_constructor_that_others_wrap(monkeypatch):
+    """As DeepSpeed and mocks do, or a second name in a registry."""
+    init = BAConv2d.__init__
+
+    @wraps(init)
+    def wrapped(self, *args, **options):
+        init(self, *args, **options)
+
+    monkeypatch.setattr(BAConv2d, '__init__', wrapped)
+    assert BAConv2d(8, 8, 3, padding=1).kernel_size == (3, 3)
+    monkeypatch.setattr(MODELS, '_module_dict', MODELS.module_dict.copy())
+    MODELS.register_module('Alias', module=BAConv2d)
+    for name in ('Alias', 'BAConv2d'):
+        cfg = dict(type=f'mmattn.{name}', in_channels=8, out_channels=8, padding=1)
+        assert MODELS.build(dict(cfg, kernel_size=3)).kernel_size == (3, 3)
+        with pytest.raises(TypeError, match=r'BAConv2d has no option .kernel.; did you mean kernel_size'):
+            MODELS.build(dict(cfg, kernel=3))
