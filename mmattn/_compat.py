@@ -163,6 +163,11 @@ def is_plain(module: nn.Module) -> bool:
     return not any(hooks) and 'forward' not in vars(module) and '_conv_forward' not in vars(module)
 
 
+def apply_to_tensors(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool) -> None:
+    """Replace the tensors of a module, as ``to()``, ``double()`` and the like do."""
+    module._apply(fn, recurse)
+
+
 def is_last_hook(module: nn.Module, handle: RemovableHandle) -> bool:
     """Check that a hook runs after all others before a module's ``forward``. torch has no public function for it."""
     return [*module._forward_pre_hooks][-1] == handle.id

@@ -4,7 +4,7 @@ import copy
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.hooks import RemovableHandle
 
-from mmattn._compat import is_last_hook, is_plain
+from mmattn._compat import apply_to_tensors, is_last_hook, is_plain
 
 COMPARED = 4096  # numbers of each output, at even distances
 
@@ -219,8 +219,8 @@ class _Calls(threading.local):
 
     count = 0
 
-    def __deepcopy__(self, memo: dict) -> '_Calls':
-        return _Calls()
+    def __reduce__(self) -> tuple:  # for copies and pickles
+        return _Calls, ()
 
     def begin(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -247,6 +247,10 @@ class _Folded(nn.Module):
             if '_original' not in vars(self):  # while it is copied
                 raise
             return getattr(self._original[0], name)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> '_Folded':
+        apply_to_tensors(self._original[0], fn, recurse)
+        return super()._apply(fn, recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         is_within = not torch.compiler.is_compiling() and self._calls.count

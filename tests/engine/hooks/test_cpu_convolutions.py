@@ -1,6 +1,7 @@
 """Folded norms and channels last against the networks as they are, in float64, where rounding hides nothing."""
 
 import copy
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -352,6 +353,9 @@ def test_a_convolution_or_norm_that_is_also_used_by_itself(other, copied):
         assert norms(model) == norms(used) == 0
         compiled = torch.compile(used, backend='eager')
         torch.testing.assert_close(compiled(small), expected[0])
+        single = copy.deepcopy(used).float()
+        for network in (single, torch.compile(single, backend='eager')):
+            torch.testing.assert_close(network(small.float()), expected[0].float())
         folded.restore()
         assert torch.equal(model(large), expected[2])
     assert not (*model.inner._forward_pre_hooks, *model.inner._forward_hooks)
@@ -385,6 +389,18 @@ def test_threads_share_a_folded_network():
             assert torch.equal(model[0](x), alone)
             ended.set()
             torch.testing.assert_close(inside.result(), expected)
+
+
+def test_a_folded_network_is_pickled_for_another_process():
+    model, x = with_random_norms(pair()), torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        alone = model[0](x)
+        fold_norms(model)
+        expected = model(x)
+        loaded = pickle.loads(pickle.dumps(model))
+        assert norms(loaded) == 0
+        assert torch.equal(loaded(x), expected)
+        assert torch.equal(loaded[0](x), alone)
 
 
 class Network(BaseModel):
