@@ -102,11 +102,11 @@ class EvaluatedConfig:
         self._own.append((_helpers(config), {}, set()))
         return config | values if path.endswith('.json') or not values else _load_yaml(path, values)
 
-    def reads(self, name: str) -> bool:
-        """Tell whether a setting of the config depends on a helper."""
-        numbers = [i for i, file in enumerate(self._files) if name in file.changed]
+    def reads(self, *names: str) -> bool:
+        """Tell whether a setting of the config depends on one of some helpers."""
+        others = {i: {name: 'another' for name in names if name in x.changed} for i, x in enumerate(self._files)}
         try:
-            changed = self._evaluated({i: {name: 'another'} for i in numbers}, {}, {})
+            changed = self._evaluated(others, {}, {})
         except Exception:  # by the code that reads it
             return True
         return changed != _settings(lazy_dict(self.config))
@@ -138,7 +138,7 @@ class EvaluatedConfig:
         for name, keys in alone.items():
             origins: dict[str, list[str]] = {}
             for key in keys if any(alone.values()) else together:
-                origins.setdefault(self._origin(name, key), []).append('.'.join(map(str, key)))
+                origins.setdefault(self._origin(name, key), []).append(_dotted(key))
             listed = '; '.join(f'{", ".join(shorten(texts, 6))} (of {file})' for file, texts in origins.items())
             path = files[self._setters[name][-1]].path
             if origins:
@@ -149,14 +149,19 @@ class EvaluatedConfig:
                 )
         for name in changed:
             *_, before, last = self._setters[name]
-            helpers, new = _helpers(self._files[before].result), _plain(self._final[name])
-            held = ['.'.join(map(str, key)) for key in _holding(_settings(self._final), name, helpers[name], new)]
+            base, new = self._files[before], _plain(self._final[name])
+            helpers = _helpers(base.result)
+            held = [*_holding(_settings(self._final), name, helpers[name], new)]
+            is_word = isinstance(helpers[name], str) and '/' not in helpers[name]
+            if is_word and all(key[-1] != name for key in held):  # such as 'train', which others may hold by chance
+                continue
             equal = [other for other, value in helpers.items() if value == helpers[name]]  # may be what is read
-            if held and not any(map(self.reads, equal)):
+            # Only in a config that a training has written, no setting depends on any helper.
+            if held and not self.reads(*equal) and not EvaluatedConfig(base.path).reads(*helpers):
                 yield (
                     files[last].path,
                     f"{files[last].path}: nothing in {self._path} reads '{name}', so the change has no effect. Set "
-                    f'what holds its former value, instead: {", ".join(shorten(held, 6))}',
+                    f'what holds its former value, instead: {", ".join(shorten(map(_dotted, held), 6))}',
                 )
 
     def _stale(self, names: list[str], changed: list[str]) -> list[tuple]:
@@ -264,6 +269,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [*map(_plain, value)]
     return f'{value.module}.{value}' if isinstance(value, LazyObject | LazyAttr) else repr(value)
+
+
+def _dotted(key: tuple) -> str:
+    return '.'.join(map(str, key))
 
 
 def _at(value: Any, key: tuple) -> Any:

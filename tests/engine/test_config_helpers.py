@@ -121,7 +121,7 @@ OF_BASE = [  # statements of a base and a change of it, which a setting does not
         ),
         ({'dump.py': DUMP}, {'data_root': 'new'}, HELD),
         (
-            {'dump.json': '{"data_root": "old", "model": {"a": ["old"]}}'},
+            {'dump.json': '{"data_root": "old/a", "model": {"a": ["old/a"]}}'},
             {'data_root': 'new'},
             r'instead: model\.a\.0$',
         ),
@@ -132,6 +132,9 @@ OF_BASE = [  # statements of a base and a change of it, which a setting does not
             r'instead: val_evaluator\.ann_file$',
         ),
         ({'dump.py': DUMP}, {'optimizer.lr': 9, 'optim_wrapper.optimizer.lr': 9}, None),
+        # a word, and what is equal in a config whose other settings depend on helpers
+        ({'dump.py': DUMP.replace('dir/train', 'train/images')}, {'split': 'val'}, None),
+        ({'base.py': f'{BASE}threshold = 7\nval_cfg = dict(threshold=7)', 'child.py': CHILD}, {'threshold': 9}, None),
         # every setting follows, or nothing reads the helper
         ({**ALIAS, 'child.py': "_base_ = 'base.yaml'\nother = 'new'"}, {}, None),
         ({'child.py': CHILD + DERIVED}, {}, None),
