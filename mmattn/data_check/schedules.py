@@ -45,7 +45,9 @@ def check_schedules(runner: Any) -> None:
     warnings = [*_late_schedules(loop, schedulers), *_late_hooks(runner)]
     wrapper = runner.optim_wrapper
     wrappers = [*wrapper.values()] if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-    peaks = [_start(group) for part in wrappers for group in part.param_groups]
+    groups = [group for part in wrappers for group in part.param_groups]
+    have_rates = all(group.get('lr') is not None for group in groups)  # Adafactor finds its own
+    peaks = [*map(_start, groups)] if have_rates else []
     optimizers = {id(scheduler.optimizer): scheduler.optimizer for scheduler in schedulers.values()}
     for key in optimizers:
         own = {where: part for where, part in schedulers.items() if id(part.optimizer) == key}
@@ -53,7 +55,7 @@ def check_schedules(runner: Any) -> None:
         peaks += course.peaks
         faults += course.faults()
         warnings += course.warnings()
-    if not any(peaks):
+    if have_rates and not any(peaks):
         faults.append(
             'optim_wrapper.optimizer.lr: the learning rate of all parameters is always 0, which would train nothing: '
             'set a larger one'

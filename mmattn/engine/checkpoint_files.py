@@ -218,10 +218,11 @@ def _check_content(path: Path) -> None:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
     if not isinstance(checkpoint, dict):
         raise ValueError(f'{path} is not a checkpoint (its content is of type {type(checkpoint).__name__})')
-    weights, meta = checkpoint.get('state_dict', checkpoint), checkpoint.get('meta') or {}
-    data = meta.get('dataset_meta') or {} if isinstance(meta, dict) else {}
+    weights = checkpoint.get('state_dict', checkpoint)
+    meta = checkpoint.get('meta') if 'state_dict' in checkpoint else None  # else it may be a weight
+    data = meta.get('dataset_meta') if isinstance(meta, dict) else None
     for name, part in (('state_dict', weights), ('meta', meta), ('dataset_meta', data)):
-        if not isinstance(part, dict):
+        if not isinstance(part, dict) and (part is not None or part is weights):
             raise ValueError(f'{path} is not a checkpoint (its {name} is of type {type(part).__name__})')
     tensors = {name: x for name, x in weights.items() if type(x) in (torch.Tensor, torch.nn.Parameter)}  # no shards
     if odd := [f'{name} ({kind})' for name, x in tensors.items() if (kind := _odd_kind(x))]:

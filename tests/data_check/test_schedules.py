@@ -102,6 +102,16 @@ def test_a_training_without_a_learning_rate_is_an_error(rates, schedule, trains,
         check_schedules(runner)
 
 
+def test_an_optimizer_that_finds_its_own_rate_trains():
+    """As Adafactor does, whose groups have None in place of a rate."""
+    runner = runner_of(dict(train_cfg=ITERATIONS), 20)
+    optimizer = torch.optim.SGD([dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=0.0) for _ in range(3)])
+    optimizer.param_groups[0]['lr'] = None
+    del optimizer.param_groups[1]['lr']
+    runner.optim_wrapper = OptimWrapper(optimizer)
+    check_schedules(runner)
+
+
 @pytest.mark.parametrize(
     ('train_cfg', 'schedule', 'hooks', 'said'),
     [

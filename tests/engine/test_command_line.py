@@ -323,6 +323,8 @@ def test_what_is_not_a_checkpoint(tmp_path):
     for path, reason in checkpoints(tmp_path).items():
         with pytest.raises(ValueError, match=f'^{re.escape(str(path))} {reason}'):
             check_checkpoint(path)
+    torch.save(dict(meta=torch.ones(3), bias=torch.ones(2)), tmp_path / 'plain.pth')  # weights alone, one named meta
+    check_checkpoint(tmp_path / 'plain.pth')
     with pytest.raises(FileNotFoundError, match=r'absent\.pth'):
         check_checkpoint(tmp_path / 'absent.pth')
 
