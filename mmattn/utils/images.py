@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager
 from threading import Lock
 from typing import BinaryIO
 
+import cv2
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import (
     EXTRASAMPLES,
@@ -103,11 +105,11 @@ def pillow_limit_fault(image: Image.Image) -> str:
     )
 
 
-def open_whole(stream: BinaryIO) -> Image.Image:
+def open_whole(stream: BinaryIO, checksums: bool = True) -> Image.Image:
     """Open an image with PIL, and decode it only if the end marker of its format is missing.
 
     ``stream`` must stay open while the image is used. An unknown format, a file that is truncated or ends in zeros, or
-    a PNG with bytes that its checksums do not fit, is an OSError.
+    a PNG whose pixels have bytes that its ``checksums`` do not fit, is an OSError.
     """
     stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
     end = stream.read()
@@ -119,11 +121,13 @@ def open_whole(stream: BinaryIO) -> Image.Image:
             content = stream.read()
             if content.rfind(ENDS['JPEG']) < content.rfind(JPEG_SCAN):
                 raise OSError('it ends in zeros')
-    elif image.format == 'PNG':
+    elif checksums and image.format == 'PNG':
         try:
             image.verify()  # it has no pixels afterwards
-        except SyntaxError as error:
-            raise OSError(one_line(error)) from error
+        except Exception as error:  # PIL raises a SyntaxError for a checksum, and others
+            stream.seek(0)
+            if cv2.imdecode(np.frombuffer(stream.read(), np.uint8), cv2.IMREAD_UNCHANGED) is None:
+                raise OSError(one_line(error) if isinstance(error, SyntaxError) else 'broken PNG file') from error
         return open_header(stream)
     return image
 

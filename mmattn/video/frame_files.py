@@ -124,5 +124,5 @@ def find_images(folder: Path) -> Iterator[Path]:
 
 def _read_header(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
     with open(path, 'rb') as stream:
-        image = open_whole(stream)  # decodes the file only if its end is missing
+        image = open_whole(stream, checksums=is_mask)  # frames are large, and read whole later, if at all
         return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)

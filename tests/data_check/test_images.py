@@ -71,6 +71,17 @@ def test_a_png_with_a_damaged_byte(tmp_path, is_mask, backend):
         assert image_files.look(file).fault.startswith('unreadable: '), place
 
 
+def test_a_png_with_damaged_text_has_all_its_pixels(tmp_path):
+    """OpenCV reads it, so it is not a fault."""
+    path, pixels = tmp_path / 'image.png', np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+    write(path, pixels)
+    content, end = path.read_bytes()[:-12], path.read_bytes()[-12:]
+    path.write_bytes(content + struct.pack('>I', 3) + b'tEXta\0b' + bytes(4) + end)  # its checksum is not 0
+    facts = image_files.look(image_files.ImageFile(str(path), 'cv2', 'color'))
+    assert (facts.size, facts.fault) == ((64, 64), '')
+    np.testing.assert_array_equal(cv2.imread(str(path)), pixels[..., ::-1])
+
+
 @pytest.mark.parametrize('width', [54, 100, 540, 720])
 @pytest.mark.parametrize('suffix', ['bmp', 'tif'])
 def test_8_bits_in_rows_of_any_length(tmp_path, suffix, width):
