@@ -35,8 +35,9 @@ def network():
 
 @pytest.fixture
 def server(monkeypatch, request):
-    """A parameter has further metadata."""
-    model = network(), ABOUT | getattr(request, 'param', {}), None
+    """A parameter has further metadata, and the size of the only input."""
+    more = getattr(request, 'param', {})
+    model = network(), ABOUT | more, more.get('fixed')
     options = dict(max_pixels=400, max_bytes=10**5, seconds=SECONDS, connections=3)
     with serve_onnx.make_server(model, ('127.0.0.1', 0), **options) as server:
         monkeypatch.setattr(server.RequestHandlerClass, 'log_message', lambda *_: None)
@@ -123,6 +124,14 @@ def test_what_the_network_would_receive_is_limited_too(server):
     with Image.open(io.BytesIO(picture(1, width=399))) as image:
         assert image.width * image.height < 400
     assert status(server, post(picture(1, width=399))) == 400
+
+
+@pytest.mark.parametrize(
+    'server', [dict(size_divisor=8), dict(fixed=(30, 30))], indirect=True, ids=['padded', 'of the file']
+)
+def test_an_image_within_the_limit_is_served(server):
+    """The network receives 24 × 24, or 30 × 30 pixels, which is what the limit of 400 does not speak of."""
+    assert status(server, post(picture(20))) == 200
 
 
 def test_idle_clients_do_not_keep_others_out(server):

@@ -33,7 +33,7 @@ def read(image, channel_order='RGB', max_pixels=None):
         with Image.open(file, formats=FORMATS) as opened:
             if max_pixels is not None and opened.width * opened.height > max_pixels:
                 raise ValueError(f'{name}: {opened.width} × {opened.height} is more than {max_pixels} pixels')
-            if has_more_than_8_bits(opened):
+            if opened.mode.startswith(('I', 'F')):  # which Pillow would clip at 255
                 raise ValueError(f'{name}: images must have 8 bits per channel; this one has more')
             pixels = np.asarray(ImageOps.exif_transpose(opened).convert('RGB'))
     except UnidentifiedImageError as error:  # whose message names an object in memory, not a file
@@ -41,13 +41,6 @@ def read(image, channel_order='RGB', max_pixels=None):
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors of broken or huge files
         raise OSError(f'{name}: {error}') from error
     return pixels if channel_order == 'RGB' else pixels[..., ::-1]
-
-
-def has_more_than_8_bits(image):
-    """Whether a channel of an image that Pillow has opened, and not decoded, has more than 8 bits."""
-    arguments = image.tile[0][3] if image.tile else ''  # of its decoder: 'RGB;16B' is of mode RGB
-    raw = str(arguments[0] if isinstance(arguments, tuple) else arguments)
-    return image.mode.startswith(('I', 'F')) or ('16' in raw and 'BGR' not in raw)  # a BMP's BGR;16 is all channels
 
 
 def resize(x, height, width, align_corners=False):

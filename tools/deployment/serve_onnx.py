@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import re
 import socket
 import sys
@@ -135,7 +136,7 @@ def make_server(model, address, max_pixels=2**22, max_bytes=2**25, seconds=10, c
                 _, about, fixed = model
                 scaled = run_onnx.target_size(*pixels.shape[:2], about['resize'], fixed)
                 padded = run_onnx.padded_size(*scaled, about, fixed)
-                if padded[0] * padded[1] > max_pixels:
+                if fixed is None and max(math.prod(scaled), math.prod(padded) / 2) > max_pixels:
                     raise ValueError(
                         f'the network would receive {padded[0]} × {padded[1]}, more than {max_pixels} pixels'
                     )
