@@ -102,8 +102,9 @@ def augment(cfg: Config, args: argparse.Namespace) -> None:
     for dataset in inner_data_sets(cfg.test_dataloader.dataset):
         dataset.pipeline = cfg.tta_pipeline
     cfg.tta_model.module = cfg.model
-    # otherwise, mmengine replaces the model's by the one at the top level of the config, which it may have changed
-    cfg.tta_model.setdefault('data_preprocessor', cfg.model.get('data_preprocessor', cfg.get('data_preprocessor')))
+    if cfg.get('data_preprocessor') and 'data_preprocessor' in cfg.model:
+        # mmengine would replace the model's by the one at the top level of the config, which it may have changed
+        cfg.tta_model.setdefault('data_preprocessor', cfg.model.data_preprocessor)
     cfg.model = cfg.tta_model
 
 

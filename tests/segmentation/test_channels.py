@@ -226,6 +226,10 @@ def test_augmented_images_are_normalised_as_others():
     cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)  # as mmengine.Runner
     init_default_scope('mmseg')
     assert MODELS.build(cfg.model).module.data_preprocessor.mean.flatten().tolist() == [1, 2, 3]
+    cfg.model, cfg.data_preprocessor = cfg.model.module, None
+    cfg.tta_model = dict(type='TTA without a data_preprocessor')
+    augment(cfg, None)
+    assert cfg.model.keys() == {'type', 'module'}  # as mmengine leaves it
 
 
 def test_weights_that_do_not_fit_otherwise_are_left_to_the_loader():
