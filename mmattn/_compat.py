@@ -163,9 +163,21 @@ def is_plain(module: nn.Module) -> bool:
     return not any(hooks) and 'forward' not in vars(module) and '_conv_forward' not in vars(module)
 
 
-def apply_to_tensors(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool) -> None:
-    """Replace the tensors of a module, as ``to()``, ``double()`` and the like do."""
-    module._apply(fn, recurse)
+def share_tensors(module: nn.Module, other: nn.Module) -> None:
+    """Give a module the parameters and buffers of another one, under the same names, also when these are replaced."""
+    module._parameters, module._buffers = other._parameters, other._buffers
+    module._non_persistent_buffers_set = other._non_persistent_buffers_set
+
+
+def states(module: nn.Module) -> list[tuple]:
+    """List what differs after a parameter or buffer of a module was replaced or changed in place."""
+    tensors = (x for x in (*module._parameters.values(), *module._buffers.values()) if x is not None)
+    return [(x.data_ptr(), x.dtype, 0 if x.is_inference() else x._version) for x in tensors]
+
+
+def hook_ids(module: nn.Module) -> set[int]:
+    """Return the ids of the hooks that run when a module is called."""
+    return {*module._forward_pre_hooks, *module._forward_hooks}
 
 
 def is_last_hook(module: nn.Module, handle: RemovableHandle) -> bool:

@@ -4,8 +4,8 @@ import copy
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.hooks import RemovableHandle
 
-from mmattn._compat import apply_to_tensors, is_last_hook, is_plain
+from mmattn._compat import hook_ids, is_last_hook, is_plain, share_tensors, states
 
 COMPARED = 4096  # numbers of each output, at even distances
 
@@ -60,10 +60,11 @@ class CPUConvolutionsHook(Hook):
 
 
 def prepare_for_inference(model: nn.Module, channels_last: bool = False) -> None:
-    """Make a trained model compute its convolutions faster on a CPU. It cannot be trained or saved afterwards.
+    """Make a trained model compute its convolutions faster on a CPU.
 
     Batch norms are folded when the model is called for the first time without gradients, see :class:`FoldedNorms`.
-    Outputs differ by rounding. On other devices, nothing changes.
+    Outputs differ by rounding. State dicts are as before, and so are calls with gradients. On other devices, nothing
+    changes.
 
     Args:
         model (nn.Module): with its weights, on its device, and in evaluation mode.
@@ -105,9 +106,10 @@ class FoldedNorms:
 
     A module that has both is folded when it is called for the first time: with the norms, and then without them. If it,
     or a module in it, returns something else, an error names the module, its first result is returned, and all norms of
-    the model are restored. Modules that are not called are left alone, and calls that are traced or compiled do not
-    fold. Whatever calls a folded convolution or its norm by itself, outside the module that has both, gets what it
-    returned before.
+    the model are restored. Modules that are not called are left alone, and calls that are traced or compiled, or whose
+    modules have hooks of others, which would run twice, do not fold. Whatever calls a folded convolution or its norm by
+    itself, outside the module that has both, or with gradients, gets what it returned before. The model keeps its
+    parameters and buffers, and a convolution is folded again after they have changed.
 
     Args:
         model (nn.Module): with its weights.
@@ -122,6 +124,7 @@ class FoldedNorms:
         self._actual: list[tuple[nn.Module, list[Tensor]]] = []
         self._compared: nn.Module | None = None  # the module that is compared, with the modules in it
         self._is_folded = False
+        self._thread: dict[str, int] = {}  # the one that compares: other threads compute meanwhile
         self._result: Any = None
         self._handles: dict[nn.Module, list] = {}
         for module in model.modules():
@@ -138,6 +141,7 @@ class FoldedNorms:
             handle.remove()
         self._replaced, self._calls = [], []
         self._compared = None
+        self._thread.clear()
         self._leave([*self._handles])
 
     def _leave(self, modules: list[nn.Module]) -> None:
@@ -163,16 +167,19 @@ class FoldedNorms:
                 yield name, conv, norm_name, norm
 
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if self._compared is module:  # which raised an error when it was called before
-            self.restore()
-            return
-        if self._compared is not None or torch.is_grad_enabled() or any(part.training for part in module.modules()):
-            return
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # there are no numbers to compare
             return
-        if not is_last_hook(module, self._handles[module][0]):  # one after it may change the arguments: next time
-            self._handles[module][0].remove()
-            self._handles[module][0] = module.register_forward_pre_hook(self._before, with_kwargs=True)
+        if torch.is_grad_enabled() or any(part.training for part in module.modules()):
+            return
+        thread = threading.get_ident()
+        if self._thread.setdefault('id', thread) != thread or module not in self._handles:
+            return
+        if self._compared is module:  # which raised an error when it was called before
+            self.restore()
+        if self._compared is not None or module not in self._handles:
+            return
+        if not self._can_fold(module):
+            self._thread.clear()
             return
         self._compared = module
         inputs = copy.deepcopy((args, kwargs))  # which the module may change
@@ -183,23 +190,34 @@ class FoldedNorms:
         for parent in {parent: None for parent, _ in self._expected}:
             calls = _Calls()
             for name, conv, norm_name, norm in [*self._pairs(parent)]:
-                setattr(parent, name, _Folded(conv, fuse_conv_bn_eval(conv, norm), calls))
-                setattr(parent, norm_name, _Folded(norm, nn.Identity(), calls))
+                setattr(parent, name, _FoldedConv(conv, norm, calls))
+                setattr(parent, norm_name, _FoldedNorm(norm, norm, calls))
                 self._replaced += [(parent, name, conv), (parent, norm_name, norm)]
-            self._calls.append(parent.register_forward_pre_hook(calls.begin))
             self._calls.append(parent.register_forward_hook(calls.end, always_call=True))
+            self._calls.append(parent.register_forward_pre_hook(calls.begin))
             if parent is module:  # whose hooks before this call are running
                 calls.begin()
         self._is_folded = True
 
+    def _can_fold(self, module: nn.Module) -> bool:
+        """Tell whether no hook of others runs between the two calls that are compared."""
+        before = self._handles[module][0]
+        if not is_last_hook(module, before):  # one after it may change the arguments: next time
+            before.remove()
+            self._handles[module][0] = module.register_forward_pre_hook(self._before, with_kwargs=True)
+            return False
+        own = {handle.id for handle in (*self._calls, *chain(*self._handles.values()))}
+        return all(hook_ids(part) <= own for part in module.modules() if part is not module)
+
     def _after(self, module: nn.Module, args: tuple, output: Any) -> Any:
-        if self._compared is None:
+        if self._compared is None or self._thread.get('id') != threading.get_ident():
             return None
         (self._actual if self._is_folded else self._expected).append((module, _samples(output)))
         if module is not self._compared:
             return None
         result, expected, actual = self._result, self._expected, self._actual
         self._compared, self._is_folded, self._expected, self._actual, self._result = None, False, [], [], None
+        self._thread.clear()
         self._leave([module for module, _ in expected])
         for (this, samples), (other, others) in zip(expected, actual):
             if this is not other or not _agree(samples, others):
@@ -232,13 +250,15 @@ class _Calls(threading.local):
 
 
 class _Folded(nn.Module):
-    """A convolution with its norm, or nothing in place of the norm, within calls of the module that has both."""
+    """A convolution or the norm after it, with its parameters and buffers."""
 
-    def __init__(self, original: nn.Module, folded: nn.Module, calls: _Calls) -> None:
+    def __init__(self, original: nn.Module, norm: _BatchNorm, calls: _Calls) -> None:
         super().__init__()
-        self.folded, self._calls = folded, calls
-        self._original = (original,)  # not a child, whose norm would count as one that is left
-        self.eval()
+        self._calls = calls
+        self._original: tuple[Any] = (original,)  # not a child, whose norm would count as one that is left
+        self._norm = (norm,)
+        share_tensors(self, original)
+        self.train(original.training)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -248,13 +268,35 @@ class _Folded(nn.Module):
                 raise
             return getattr(self._original[0], name)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> '_Folded':
-        apply_to_tensors(self._original[0], fn, recurse)
-        return super()._apply(fn, recurse)
+    def train(self, mode: bool = True) -> '_Folded':
+        self._original[0].train(mode)
+        return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
-        is_within = not torch.compiler.is_compiling() and self._calls.count
-        return (self.folded if is_within else self._original[0])(x)
+        is_plain_call = torch.compiler.is_compiling() or torch.is_grad_enabled() or self._norm[0].training
+        return self._original[0](x) if is_plain_call or not self._calls.count else self._fold(x)
+
+
+class _FoldedConv(_Folded):
+    """A convolution that computes the norm, too, within calls of the module that has both."""
+
+    _current: tuple[list[tuple], nn.Module | None] = [], None
+
+    def _fold(self, x: Tensor) -> Tensor:
+        conv, norm = self._original[0], self._norm[0]
+        (now, folded), states_now = self._current, states(conv) + states(norm)
+        if folded is None or now != states_now:
+            with torch.inference_mode(False), torch.no_grad():
+                folded = fuse_conv_bn_eval(conv, norm)
+            self._current = states_now, folded
+        return folded(x)
+
+
+class _FoldedNorm(_Folded):
+    """A norm that does nothing within calls of the module that has it and the convolution."""
+
+    def _fold(self, x: Tensor) -> Tensor:
+        return x
 
 
 def fold_norms(model: nn.Module) -> FoldedNorms:
@@ -265,8 +307,8 @@ def fold_norms(model: nn.Module) -> FoldedNorms:
         >>> folded = fold_norms(model)
         >>> with torch.no_grad():
         ...     _ = model(torch.ones(1, 3, 8, 8))
-        >>> model[1].folded
-        Identity()
+        >>> model[1]
+        _FoldedNorm()
         >>> folded.restore()
     """
     return FoldedNorms(model)

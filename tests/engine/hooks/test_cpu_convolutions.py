@@ -361,6 +361,95 @@ def test_a_convolution_or_norm_that_is_also_used_by_itself(other, copied):
     assert not (*model.inner._forward_pre_hooks, *model.inner._forward_hooks)
 
 
+def changed_weights(model):
+    """The same network with other weights and statistics, not folded."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for x in (*other.parameters(), *other.buffers()):
+            x.add_(torch.rand_like(x)) if x.is_floating_point() else None
+    return other
+
+
+def test_a_folded_network_has_the_parameters_that_it_had(monkeypatch):
+    """They are loaded and saved under their names, changed in place, and trained."""
+    model, x = with_random_norms(pair()), torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    other, names = changed_weights(model), [name for name, _ in model.named_parameters()]
+    saved = copy.deepcopy(model.state_dict())
+    with torch.inference_mode():
+        expected = [network(x) for network in (model, other)]
+        fold_norms(model)
+        model(x)
+        assert norms(model) == 0
+        assert [name for name, _ in model.named_parameters()] == names
+        assert saved.keys() == model.state_dict().keys()
+        assert all(torch.equal(x, saved[name]) for name, x in model.state_dict().items())
+        model.load_state_dict(other.state_dict())
+        torch.testing.assert_close(model(x), expected[1])
+    with torch.no_grad():
+        torch._foreach_copy_([*model.parameters()], [saved[name] for name in names])  # as an average of weights does
+        for name in ('running_mean', 'running_var'):
+            getattr(model[1], name).copy_(saved[f'1.{name}'])
+        torch.testing.assert_close(model(x), expected[0])
+        monkeypatch.setattr(cpu_convolutions, 'fuse_conv_bn_eval', lambda *_: pytest.fail('nothing changed'))
+        torch.testing.assert_close(model(x), expected[0])
+    fresh = pair().double()
+    fresh.load_state_dict(saved)
+    for mode in (False, True):
+        for network in (model, fresh):
+            network.train(mode).zero_grad()
+            network(x).square().sum().backward()
+        torch.testing.assert_close([y.grad for y in model.parameters()], [y.grad for y in fresh.parameters()])
+    torch.testing.assert_close(model.state_dict(), fresh.state_dict())
+
+
+def test_a_hook_within_a_network_runs_once_a_call():
+    """It is folded when the hook is gone."""
+    model, seen = with_random_norms(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU())), []
+    handle = model[2].register_forward_hook(lambda *_: seen.append(1))
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(x)
+        fold_norms(model)
+        for calls in (2, 3):
+            assert torch.equal(model(x), expected)
+            assert len(seen) == calls
+        handle.remove()
+        torch.testing.assert_close(model(x), expected)
+    assert norms(model) == 0
+
+
+def test_threads_call_a_network_for_the_first_time():
+    """One compares; the others compute meanwhile, within the call that is compared, too."""
+    inside, others = threading.Event(), threading.Event()
+
+    class Waiting(nn.Module):
+        def forward(self, x):
+            if threading.current_thread() is not threading.main_thread() and not others.is_set():
+                inside.set()
+                others.wait(60)
+            return x
+
+    model = with_random_norms(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), Waiting(), pair()))
+    x, y = torch.randn(2, 2, 4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(x), model(y)
+    fold_norms(model)
+
+    def call(x):
+        with torch.no_grad():
+            return model(x)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(call, x)
+        inside.wait(60)
+        torch.testing.assert_close(call(y), expected[1])
+        others.set()
+        torch.testing.assert_close(first.result(), expected[0])
+    for part, result in zip((x, y), expected):
+        torch.testing.assert_close(call(part), result)
+    assert norms(model) == 0
+
+
 def test_threads_share_a_folded_network():
     """One calls the convolution by itself while the other is within the module."""
     begun, ended = threading.Event(), threading.Event()
