@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mmattn.ops import local_attention, projection
 from mmattn.ops.arguments import as_window_size, under_autocast
 from mmattn.ops.layouts import copy_for_inductor
+from mmattn.ops.tables import is_transformed
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_map, check_number
 from mmattn.utils.component_type import type_name
@@ -189,6 +190,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def _rows_of_a_strip(self, x: Tensor) -> int | None:
         if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
+            return None
+        if is_transformed(x):  # no rows of it can be written in place
             return None
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
         if not all(isinstance(norm, nn.Identity) or _has_fixed_statistics(norm) for norm in norms):

@@ -57,10 +57,14 @@ def _key(function: Callable, device: torch.device, arguments: tuple) -> tuple | 
     return (function, device, arguments) if device.type in ('cpu', 'meta', 'cuda') else None
 
 
+def is_transformed(x: Tensor) -> bool:
+    """Tell whether a transform of ``torch.func``, such as ``vmap``, has made a tensor."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
 def _store(key: tuple, result: Any) -> None:
     tensors = result if isinstance(result, tuple) else (result,)
-    # Fake tensors, and those of torch.func, end with the call.
-    lasting = all(type(x) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors)
+    lasting = all(type(x) is Tensor and not is_transformed(x) for x in tensors)  # fake ones end with the call, too
     if not lasting or _bytes(result) > LARGEST or not _storing.acquire(blocking=False):
         return  # the lock may never be free: a process may have been forked while another thread held it
     try:

@@ -56,6 +56,7 @@ def compare_segmentations(
     out_dir = check_path('out_dir', out_dir)
     check_writable(out_dir)
     first = next(iter(inferencers.values()))
+    inputs = inputs if isinstance(inputs, str | Path) else [*inputs]  # each model takes them
     classes, palette = _same_classes(inferencers)
     colours = np.array(palette, np.uint8)
     shown = first.list_inputs(inputs)[:max_images]

@@ -30,7 +30,7 @@ from mmattn.engine import (  # registers 'mmattn::…'
     inference_precision,
     prepare_for_inference,
 )
-from mmattn.utils.channels import as_picture, read_channels
+from mmattn.utils.channels import as_picture, loaded_picture, read_channels
 from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
@@ -271,13 +271,13 @@ class SegmentationInferencer(MMSegInferencer):
         return SegLocalVisualizer()  # without the config's backends
 
     def read_image(self, path: str) -> np.ndarray:
-        """Read an image with the pixels that the model receives: uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``.
+        """Read an image as the model receives it, as a picture to look at: uint8 ``(H, W, 3)``, RGB.
 
-        Of an image with other channels or values, these are what :func:`~mmattn.utils.channels.as_picture` shows.
+        Of an image with other channels or values, it is what :func:`~mmattn.utils.channels.as_picture` shows.
         """
         if isinstance(self._load, LoadChannels):
             return as_picture(read_channels(path, self._load.channels))
-        return np.atleast_3d(self._load(path)['img'])[..., ::-1]  # BGR to RGB, or grey
+        return loaded_picture(self._load(path)['img'])
 
     def list_inputs(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
         """List image files, see :func:`~mmattn.utils.image_files.list_images`."""

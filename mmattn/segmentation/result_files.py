@@ -39,7 +39,7 @@ class ResultFiles:
     Args:
         out_dir (str or Path): the folder. A ValueError or an OSError says what is wrong with it.
         meta (dict): 'classes' and 'palette' of the model.
-        read_image (callable): the pixels of a file, uint8 ``(H, W, 3)``, RGB, or ``(H, W, 1)``.
+        read_image (callable): the pixels of a file, uint8 ``(H, W, 3)``, RGB.
         opacity, probabilities, coco, geojson, legend: as in the inferencer's call.
 
     Attributes:

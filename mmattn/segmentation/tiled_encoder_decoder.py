@@ -20,7 +20,8 @@ class TiledEncoderDecoder(EncoderDecoder):
     mmseg pads the logits of each window to the size of the image, and holds several maps of all classes: time grows
     with the square of the number of pixels. Here, a window costs the same in any image, and the labels are computed
     row by row. They are the same. Samples have ``pred_sem_seg``, int16 ``(1, H, W)``, and no ``seg_logits``. With
-    flips, as test-time augmentation needs them here, samples are those of ``EncoderDecoder``.
+    flips, as test-time augmentation needs them here, samples are those of ``EncoderDecoder``. For an augmentation
+    without flips, set ``model.type='EncoderDecoder'``, which has the same weights.
 
     Args:
         test_cfg (dict): ``mode='slide'``, ``crop_size`` and ``stride``, each height and width, as in mmseg.

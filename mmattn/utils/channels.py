@@ -117,12 +117,24 @@ def measure_channels(paths: Iterable[str | Path]) -> Statistics:
     return Statistics(*([float(f'{value:.6g}') for value in values] for values in (mean, std)))
 
 
+def loaded_picture(pixels: np.ndarray) -> np.ndarray:
+    """Return what ``LoadImageFromFile`` of mmcv returns as an image to look at, see :func:`as_picture`.
+
+    Args:
+        pixels: ``(H, W)``, or ``(H, W, C)`` with blue first, and maybe alpha last.
+    """
+    pixels = np.atleast_3d(pixels)
+    return as_picture(pixels[..., 2::-1] if pixels.shape[2] >= 3 else pixels)
+
+
 def as_picture(pixels: np.ndarray) -> np.ndarray:
     """Return an image to look at, uint8 ``(H, W, 3)``, RGB: the first three channels, or the first one as grey.
 
     Each channel is stretched from its 2nd to its 98th percentile, except 8-bit images, which are shown as they are.
     """
     shown = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., :1].repeat(3, -1)
+    if shown.dtype == bool:
+        shown = shown * np.uint8(255)
     if shown.dtype == np.uint8:
         return np.ascontiguousarray(shown)
     low, high = np.percentile(shown, (2, 98), (0, 1))

@@ -148,13 +148,14 @@ def capture_attention(
 def _watch(model: nn.Module, layer: str | None, look: Callable[[AttentionRun], None]) -> Iterator[None]:
     counts: Counter[str] = Counter()
 
-    def before(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
-        if inputs[0].dim() == 4:
+    def before(name: str, module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        x = next(iter((*inputs, *named.values())))
+        if x.dim() == 4 and len(x):
             counts[name] += 1
-            look(AttentionRun(name, counts[name], module, inputs[0][:1]))
+            look(AttentionRun(name, counts[name], module, x[:1]))
 
     handles = [
-        module.register_forward_pre_hook(partial(before, name))
+        module.register_forward_pre_hook(partial(before, name), with_kwargs=True)
         for name, module in attention_layers(model, layer).items()
     ]
     try:

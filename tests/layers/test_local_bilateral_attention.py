@@ -386,6 +386,14 @@ def test_norms_over_the_map_see_all_of_it(norm_cfg, monkeypatch):
         assert torch.equal(layer(x), layer._finish(layer._attend(layer.operands(x))))
 
 
+def test_large_maps_are_vectorised(monkeypatch):
+    """vmap over images, which no strips could be written for."""
+    monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 1)
+    layer, x = build(num_heads=2), torch.randn(3, 4, 20, 5, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.vmap(lambda image: layer(image[None])[0])(x), layer(x))
+
+
 def test_strips_under_autocast(monkeypatch):
     for name in ('WHOLE_BYTES', 'STRIP_BYTES'):
         monkeypatch.setattr(local_bilateral_attention, name, 1)

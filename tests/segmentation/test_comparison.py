@@ -219,3 +219,11 @@ def test_masks_are_read_as_the_data_set_reads_them(dataset, reduced, label_map):
     mapped = found.get('label_map') or {}
     assert {label: mapped.get(label) for label in label_map or ()} == (label_map or {})
     assert bool(mapped) == bool(label_map)
+
+
+def test_images_may_come_from_a_generator(checkpoints, folder, sheets, tmp_path):  # noqa: F811
+    inferencer = SegmentationInferencer(config(), checkpoints[0], device='cpu', show_progress=False)
+    images = (folder / name for name in ('even.png',))
+    compare_segmentations({'a': inferencer, 'b': inferencer}, images, tmp_path / 'out')
+    assert [*sheets[0][0]] == ['even.png']
+    assert all((tmp_path / 'out' / name / 'pred/even.png').is_file() for name in 'ab')

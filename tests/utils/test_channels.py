@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.utils.channels import as_picture, is_plain_picture, measure_channels, read_channels
+from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, measure_channels, read_channels
 
 
 @pytest.mark.parametrize('name', ['a.tif', 'a.TIFF'])
@@ -145,3 +145,16 @@ def test_a_picture_is_stretched_by_channel_between_percentiles():
     bytes_ = np.arange(8, dtype=np.uint8).reshape(1, 2, 4)
     np.testing.assert_array_equal(as_picture(bytes_), bytes_[..., :3])
     np.testing.assert_array_equal(as_picture(bytes_[..., :2]), bytes_[..., [0, 0, 0]])
+    np.testing.assert_array_equal(as_picture(bytes_ > 3), 255 * np.uint8(bytes_[..., :3] > 3))
+
+
+def test_a_loaded_image_has_the_colours_of_its_file(tmp_path):
+    """Grey, colours, alpha, and 16 bits, as OpenCV reads them. It is not mirrored."""
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 4), np.uint8)
+    for mode, channels in (('L', 0), ('RGB', slice(3)), ('RGBA', slice(4))):
+        Image.fromarray(pixels[..., channels], mode).save(tmp_path / 'a.png')
+        loaded = cv2.imread(str(tmp_path / 'a.png'), cv2.IMREAD_UNCHANGED)
+        expected = pixels[..., [0, 0, 0]] if mode == 'L' else pixels[..., :3]
+        np.testing.assert_array_equal(loaded_picture(loaded), expected)
+    deep = pixels[..., :3].astype(np.uint16) * 257
+    np.testing.assert_array_equal(loaded_picture(deep[..., ::-1]), as_picture(deep))

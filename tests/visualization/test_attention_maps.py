@@ -61,6 +61,17 @@ def build(name, **options):
     return model, next(iter(Runner.build_dataloader(cfg.test_dataloader)))
 
 
+def test_a_layer_may_be_called_with_keywords():
+    """An image is captured. A batch without any is not."""
+    layer, x = BilateralNonLocal2d(8, window_size=3), torch.randn(1, 8, 6, 9)
+    with capture_attention(layer, POINTS) as maps:
+        layer(x)
+        layer(x=x)
+        layer(x=x[:0])
+    assert len(maps) == 2
+    assert all(torch.equal(weights, maps[1].weights[kind]) for kind, weights in maps[0].weights.items())
+
+
 @pytest.mark.parametrize(('name', 'runs'), [('nl', 1), ('cc', 2)])
 def test_each_run_of_a_layer_is_captured(data_root, name, runs):
     model, data = build(name)
