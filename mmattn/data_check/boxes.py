@@ -61,22 +61,23 @@ class DetDataCheckHook(DataCheckHook):
     ``train_dataloader`` and ``val_dataloader`` before training, and ``test_dataloader`` before testing. Faults are:
 
     * An annotation file that is missing or cannot be parsed, or a data set whose ``filter_cfg`` leaves no image.
-    * In a COCO file: repeated image ids or categories, boxes that are not four finite numbers, boxes of no image, boxes
-      with an area of 0, boxes given as corners, text or null in place of a number, also as ``iscrowd``.
-    * Boxes in 0…1.
-    * A metric that compares with another annotation file than the data set reads.
+    * In a COCO file: repeated image ids or categories, boxes that are not four finite numbers, boxes given as corners,
+      text or null in place of a number, also as ``iscrowd``.
+    * Most boxes in 0…1, or, in a COCO file, of no image or with an area of 0. A warning if they are at most half.
+    * A metric that compares with another annotation file than the data set reads. Boxes and segments of the same images
+      may be in two files.
     * An image that is missing, truncated or unreadable, or whose size differs from the size in its annotations.
     * Images of validation or test whose bytes are those of a training image, under any name.
     * Categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the file's order.
     * A class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
 
-    The hook logs a warning for unused boxes (no area, outside the image, a class that is not in
+    The hook logs a warning for unused boxes (no area, smaller than a pixel, outside the image, a class that is not in
     ``metainfo['classes']``, or most of them marked as crowds or difficult), for files that have every box twice, for a
     class without a box in validation or test, for images that are listed twice, are copies of others or are in both
     training and validation, and for images that a person sees otherwise than the network, as ``SegDataCheckHook`` does.
-    mmdet's ``NumClassCheckHook`` checks ``num_classes`` of the heads. Files that are not on a local disk are not
-    checked. :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and in which
-    process.
+    mmdet's ``NumClassCheckHook`` checks ``num_classes`` of the heads. Images and XML files that are not on a local
+    disk are not checked. :class:`~mmattn.data_check.hook.DataCheckHook` describes the report, when the check runs, and
+    in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,
@@ -127,8 +128,9 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
             yield from ((where, f'no annotation file {path}') for path in missing)
             return
         if isinstance(dataset, CocoDataset):
-            content = load_json(dataset.ann_file)
-            if faults := [*_coco_faults(content)]:
+            content = load_json(dataset.ann_file, dataset.backend_args)
+            content['annotations'] = [*_read_annotations(content)]
+            if faults := [*_coco_faults(content, where)]:
                 yield from ((dataset.ann_file, fault) for fault in faults)
                 return
         listed = dataset.load_data_list()
@@ -165,7 +167,20 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
             )
 
 
-def _coco_faults(content: dict) -> Iterator[str]:
+def _read_annotations(content: dict) -> Iterator[dict]:
+    """Yield the boxes of a COCO file, also of its segments. mmdet skips ignored ones before it looks for a box."""
+    for entry in content.get('annotations') or ():
+        if 'segments_info' in entry:
+            yield from ({**segment, 'image_id': entry['image_id']} for segment in entry['segments_info'])
+        elif 'bbox' in entry or not entry.get('ignore'):
+            yield entry
+
+
+def _image_name(image: dict) -> object:
+    return image.get('file_name') or image.get('coco_url') or image['id']  # LVIS has addresses
+
+
+def _coco_faults(content: dict, where: str) -> Iterator[str]:
     texts = []
     categories = [category.get('id') for category in content.get('categories') or ()]
     for kind, key in ((kind, key) for kind, keys in NUMBERS.items() for key in keys):
@@ -180,7 +195,7 @@ def _coco_faults(content: dict) -> Iterator[str]:
     repeated = []
     for image in content['images']:
         if image['id'] in images:
-            repeated.append(f'{image["id"]} ({images[image["id"]]["file_name"]}, {image["file_name"]})')
+            repeated.append(f'{image["id"]} ({_image_name(images[image["id"]])}, {_image_name(image)})')
         images.setdefault(image['id'], image)
     if repeated:
         yield (
@@ -189,10 +204,8 @@ def _coco_faults(content: dict) -> Iterator[str]:
         )
     boxes = content.get('annotations', ())
     if lost := [box for box in boxes if box['image_id'] not in images]:
-        yield (
-            f'{len(lost)} of {len(boxes)} boxes belong to no image, such as box {lost[0].get("id")} with image_id '
-            f'{lost[0]["image_id"]!r}'
-        )
+        text = f'belong to no image, such as box {lost[0].get("id")} with image_id {lost[0]["image_id"]!r}'
+        yield from _if_most(lost, boxes, text, where)
     if malformed := [box for box in boxes if not _is_box(box['bbox'])]:
         yield (
             f'{len(malformed)} of {len(boxes)} boxes are not four finite numbers, such as {malformed[0]["bbox"]} of '
@@ -204,10 +217,20 @@ def _coco_faults(content: dict) -> Iterator[str]:
         wrong = [box for box in boxes if is_fault(box, images[box['image_id']])]
         if wrong and (reason is not CORNERS_GIVEN or all(_reads_as_corners(box, images) for box in boxes)):
             image = images[wrong[0]['image_id']]
-            yield (
-                f'{len(wrong)} of {len(boxes)} boxes {reason}: such as {wrong[0]["bbox"]} in {image["file_name"]} of '
-                f'{image.get("width")}×{image.get("height")} pixels'
-            )
+            size = f'{image.get("width")}×{image.get("height")} pixels'
+            text = f'{reason}: such as {wrong[0]["bbox"]} in {_image_name(image)} of {size}'
+            if reason is CORNERS_GIVEN:
+                yield f'{len(wrong)} of {len(boxes)} boxes {text}'
+            else:
+                yield from _if_most(wrong, boxes, text, where)
+
+
+def _if_most(wrong: Sequence[dict], boxes: Sequence[dict], text: str, where: str) -> Iterator[str]:
+    text = f'{len(wrong)} of {len(boxes)} boxes {text}'
+    if 2 * len(wrong) > len(boxes):
+        yield text
+    else:  # mmdet trains with the others
+        log(f'{where}: {text}', WARNING)
 
 
 def _is_read(key: str, value: object, categories: Sequence[object]) -> bool:
@@ -238,10 +261,10 @@ BOX_FAULTS: dict[str, Callable[[dict, dict], bool]] = {
 }
 
 
-def load_json(path: str) -> dict:
+def load_json(path: str, backend_args: dict | None = None) -> dict:
     """Read a COCO file. The ValueError for a file that is not JSON, or not in COCO's format, names the file."""
     try:
-        content = load(path)
+        content = load(path, backend_args=backend_args)
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{path} is not JSON: {error}') from error
     if not isinstance(content, dict) or not isinstance(content.get('images'), list):
@@ -265,18 +288,38 @@ def _kind(content: object) -> str:
 def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
     for split in ('val', 'test'):
         files = {part.dataset.ann_file for part in parts if part.loader == f'{split}_dataloader'}
+        files = {file for file in files if os.path.isfile(file)}
         for metric in dicts(cfg.get(f'{split}_evaluator')):
             path = metric.get('ann_file')
-            if path and files and os.path.isfile(path) and not any(cmp(path, file, False) for file in files):
+            if path and files and os.path.isfile(path) and not any(_fit(path, file) for file in files):
                 yield (
                     f'{split}_evaluator.ann_file',
                     f'{type_name(metric)} compares with {path}, but {split}_dataloader reads {_names(files)}',
                 )
 
 
+def _fit(path: str, other: str) -> bool:
+    """Tell whether two files are the same, or have segments and boxes of the same images, as for panoptic metrics."""
+    if cmp(path, other, False):
+        return True
+    segments, images = zip(*(_segments_and_images(file) for file in (path, other)))
+    return segments[0] != segments[1] and images[0] == images[1]
+
+
+def _segments_and_images(path: str) -> tuple[bool, set[tuple[object, object]]]:
+    with suppress(ValueError, TypeError, KeyError):  # the file of a metric may be in any format
+        content = load_json(path)
+        segments = any('segments_info' in entry for entry in content.get('annotations') or ())
+        return segments, {(image['id'], _image_name(image)) for image in content['images']}
+    return False, set()
+
+
 def _xml_files(dataset: BaseDetDataset | None) -> list[str]:
     if not isinstance(dataset, XMLDataset) or not is_local(dataset, dataset.ann_file):
         return []
+    kind = type(dataset)
+    if kind.load_data_list != XMLDataset.load_data_list or kind.parse_data_info != XMLDataset.parse_data_info:
+        return []  # files may be elsewhere
     names = list_from_file(dataset.ann_file) if os.path.isfile(dataset.ann_file) else []
     return [os.path.join(dataset.sub_data_root, dataset.ann_subdir, f'{name}.xml') for name in names]
 
@@ -330,6 +373,8 @@ def _box_counts(dataset: BaseDetDataset, boxes: Sequence[_Box]) -> tuple[str, in
             reasons['without an area'] += 1
         elif size is not None and (right <= 0 or bottom <= 0 or left >= size[0] or top >= size[1]):
             reasons['outside the image'] += 1
+        elif min(right - left, bottom - top) < 1 - 1e-6:  # a sum may be rounded
+            reasons['smaller than a pixel, as boxes in 0…1 are'] += 1
         elif size is not None and (min(left, top) < -1 or right > size[0] + 1 or bottom > size[1] + 1):
             beyond += 1
     unused = [f'{count} {reason}' for reason, count in reasons.items()]
@@ -354,7 +399,7 @@ def _share_faults(boxes: Sequence[_Box]) -> Iterator[str]:
         for box in boxes
         if box.size and max(box.corners) <= 1 < min(box.size) and any(number % 1 for number in box.corners)
     ]
-    if shares:
+    if 2 * len(shares) > len(boxes):  # a few are counted as smaller than a pixel
         yield (
             f'{len(shares)} of {len(boxes)} boxes are given in 0…1, but boxes are in pixels: such as '
             f'{shares[0].corners} in {shares[0].file}'
@@ -366,13 +411,15 @@ def _boxes(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None
         names = {category['id']: category['name'] for category in content.get('categories', ())}
         images = {image['id']: image for image in content['images']}
         for box in content.get('annotations', ()):
+            if box['image_id'] not in images:
+                continue
             left, top, width, height = box['bbox']
             name = names.get(box['category_id'], f'category {box["category_id"]!r}')
             image = images[box['image_id']]
             mark = next((key for key in MARKS if box.get(key)), '')
             corners = [left, top, left + width, top + height]
-            yield _Box(image['file_name'], name, (image['width'], image['height']), corners, mark)
-    elif isinstance(dataset, XMLDataset):
+            yield _Box(str(_image_name(image)), name, (image['width'], image['height']), corners, mark)
+    elif isinstance(dataset, XMLDataset) and is_local(dataset, dataset.ann_file):
         for info in listed:
             for box in ElementTree.parse(info['xml_path']).getroot().findall('object'):
                 corners = [float(box.findtext(f'bndbox/{key}') or 'nan') for key in CORNERS]
@@ -426,15 +473,7 @@ def _image_faults(part: Part, files: Sequence[ImageFile], facts: dict[ImageFile,
 
 
 def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fault]:
-    present = {
-        part.where: {
-            part.classes[box['bbox_label']]
-            for info in part.samples
-            for box in info.get('instances', ())
-            if box['bbox_label'] < len(part.classes) and not box.get('ignore_flag') and _has_area(box)
-        }
-        for part in parts
-    }
+    present = {part.where: {part.classes[label] for label in _labels(part)} for part in parts}
     ignored = Counter(
         part.classes[box['bbox_label']]
         for part in parts
@@ -454,6 +493,14 @@ def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fa
             yield loader, f'no box of {absent}{"".join(why)}; {hint}'
         elif any(info.get('instances') for part in parts if part.loader == loader for info in part.samples):
             log(f'no box of {absent} in {loader}', WARNING)  # a test set may have no boxes
+
+
+def _labels(part: Part) -> set[int]:
+    """Get the labels that train, also of segments, of which mmdet keeps the box for things alone."""
+    boxes = (box for info in part.samples for box in info.get('instances', ()))
+    labels = {box['bbox_label'] for box in boxes if not box.get('ignore_flag') and _has_area(box)}
+    labels.update(segment['category'] for info in part.samples for segment in info.get('segments_info', ()))
+    return labels.intersection(range(len(part.classes)))
 
 
 def _has_area(box: dict) -> bool:

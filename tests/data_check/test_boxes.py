@@ -4,12 +4,15 @@ import json
 import logging
 import re
 import shutil
+import sys
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from zlib import crc32
 
 import pytest
 from mmengine.config import Config
+from mmengine.fileio import LocalBackend
+from mmengine.fileio.backends.registry_utils import backends
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
@@ -248,7 +251,6 @@ def edited(root):
         (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 1]), '4 of 4 boxes .* corners'),
         (dict(bbox=lambda box: [3, 20, 9, SIZE[1] + 1]), '4 of 4 boxes .* corners'),  # beyond one side alone
         (dict(bbox=lambda box: [30, 2, SIZE[0] + 1, 9]), '4 of 4 boxes .* corners'),
-        (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes .*area'),
         (dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']), '1 of 4 boxes .*finite'),
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes .*image_id '0'"),
         (dict(area=lambda box: '9' if box['id'] == 1 else 9), "1 of 4 annotations .*area '9' of id 1"),
@@ -257,7 +259,6 @@ def edited(root):
         (dict(iscrowd=lambda box: None if box['id'] else False, ignore=lambda box: ''), None),  # as 0
         (dict(category_id=lambda box: str(box['category_id'])), "4 of 4 annotations .*category_id '7' of id 0"),
         (dict(image_id=lambda box: [1]), 'CocoDataset'),
-        (dict(image_id=lambda box: 9 if box['id'] == 1 else box['image_id']), '9'),
         (dict(bbox=lambda box: [None, 2, 9, 9] if box['id'] == 1 else box['bbox']), '(null|None|number)'),
         (dict(bbox=lambda box: [2, 9, 9] if box['id'] == 1 else box['bbox']), ''),
         (dict(bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox']), None),  # one pixel
@@ -302,10 +303,121 @@ def test_coco_files_that_are_misread(check, tmp_path, edit, classes, said):
 
 
 @pytest.mark.parametrize('layout', [coco, voc])
-def test_boxes_in_0_to_1_are_a_fault_even_if_they_are_few(check, tmp_path, layout):
-    boxes = [('cell', BOX), ('plate', BOX), ('cell', (0.1, 0.2, 0.5, 0.75))]
-    with pytest.raises(ValueError, match=r'(boxes.json|list.txt): 2 of 6 boxes are given in 0…1, .*0\.(jpg|xml)'):
-        check(layout(tmp_path, boxes))
+def test_boxes_in_0_to_1_are_a_fault_unless_they_are_few(check, tmp_path, layout):
+    boxes = [('cell', BOX), ('plate', BOX), ('cell', (0.1, 0.2, 0.5, 0.75)), ('cell', (0, 0, 0.98, 0.62))]
+    (said,) = check(layout(tmp_path, boxes))
+    assert said.endswith('boxes are not used: 4 smaller than a pixel, as boxes in 0…1 are')
+    with pytest.raises(ValueError, match=r'(boxes.json|list.txt): 4 of 6 boxes are given in 0…1, .*0\.(jpg|xml)'):
+        check(layout(tmp_path, boxes[1:]))
+
+
+def test_boxes_of_a_pixel_at_a_fraction_are_used(check, tmp_path):
+    data_set = coco(tmp_path)
+    with edited(tmp_path) as content:
+        content['annotations'][0]['bbox'] = [0.4, 5, 1, 1]  # 0.4 + 1 - 0.4 < 1
+    assert check(data_set) == []
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [(dict(area=0), 'area of 0'), (dict(image_id=9), 'belong to no image, such as box 0 with image_id 9')],
+)
+def test_boxes_that_mmdet_drops_are_a_fault_if_they_are_most(check, tmp_path, change, said):
+    data_set = coco(tmp_path)
+    for number in (1, 2, 3):
+        with edited(tmp_path) as content:
+            content['annotations'][number - 1].update(change)
+        if number < 3:
+            assert f'{number} of 4 boxes' in (text := check(data_set, allow_absent=CLASSES)[-1])
+            assert said in text
+    with pytest.raises(ValueError, match=f'boxes.json.*3 of 4 boxes .*{said}'):
+        check(data_set)
+
+
+def test_ignored_annotations_need_no_box(check, tmp_path):
+    data_set = coco(tmp_path)
+    for ignore in (1, 0):
+        with edited(tmp_path) as content:
+            content['annotations'].append(dict(id=99 - ignore, image_id=0, category_id=7, ignore=ignore))
+        with nullcontext() if ignore else pytest.raises(ValueError, match=r"boxes\.json .*'bbox'"):
+            assert check(data_set) == []
+
+
+def panoptic(root, **options):
+    """The same with a segment per box."""
+    data_set = coco(root, **options)
+    content = json.loads((root / 'boxes.json').read_text())
+    for category in content['categories']:
+        category['isthing'] = int(category['name'] == 'cell')
+    segments: dict = {}
+    for box in content['annotations']:
+        segments.setdefault(box.pop('image_id'), []).append(box)
+    content['annotations'] = [dict(image_id=i, file_name=f'{i}.png', segments_info=s) for i, s in segments.items()]
+    (root / 'segments.json').write_text(json.dumps(content))
+    metainfo = dict(classes=CLASSES, thing_classes=CLASSES[:1], stuff_classes=CLASSES[1:])
+    return data_set | dict(type='CocoPanopticDataset', ann_file='segments.json', metainfo=metainfo)
+
+
+def test_segments_have_boxes(check, tmp_path):
+    """Stuff counts as present, and the boxes of the same images may be in the file of another metric."""
+    train, val = panoptic(tmp_path / 'a'), panoptic(tmp_path / 'b')
+    files = [str(tmp_path / f'b/{name}.json') for name in ('segments', 'boxes')]
+    metrics = [dict(type='CocoPanopticMetric', ann_file=files[0]), dict(type='CocoMetric', ann_file=files[1])]
+    assert check(train, val, evaluator=metrics) == []
+    with edited(tmp_path / 'b') as content:
+        content['images'][0]['file_name'] = 'other.jpg'
+    with pytest.raises(ValueError, match=r'CocoMetric compares with .*b/boxes.json, but .*segments.json'):
+        check(train, val, evaluator=metrics)
+    with pytest.raises(ValueError, match=r'segments\.json: 4 of 4 boxes reach beyond'):
+        check(panoptic(tmp_path, boxes=[('cell', (30, 20, 78, 59)), ('plate', (30, 20, 78, 59))]))
+    with pytest.raises(ValueError, match='no box of plate'):
+        check(panoptic(tmp_path, boxes=[('cell', BOX)]))
+
+
+def test_images_may_have_addresses_as_names(check, tmp_path, monkeypatch):
+    from mmdet.datasets.api_wrappers import COCO
+
+    monkeypatch.setitem(sys.modules, 'lvis', SimpleNamespace(LVIS=COCO))  # derives from it, with the same methods
+    data_set = coco(tmp_path) | dict(type='LVISV1Dataset')
+    with edited(tmp_path) as content:
+        for image in content['images']:
+            image['coco_url'] = f'http://images.cocodataset.org/{image.pop("file_name")}'
+    assert check(data_set) == []
+    with edited(tmp_path) as content:
+        content['images'].append(content['images'][0])
+    with pytest.raises(ValueError, match=r'0 \(http://images.*/0.jpg, http'):
+        check(data_set)
+
+
+def test_annotations_may_be_where_their_data_set_looks_for_them(check, tmp_path):
+    data_set = voc(tmp_path) | dict(type='WIDERFaceDataset', data_prefix=dict(img=''))
+    for path in (tmp_path / 'Annotations').iterdir():
+        path.write_text(path.read_text().replace('<size>', '<folder>JPEGImages</folder><size>'))
+    assert check(data_set) == []
+    path.unlink()
+    with pytest.raises(ValueError, match=path.name):
+        check(data_set)
+
+
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_annotations_are_read_with_the_backend_of_their_data_set(check, tmp_path, monkeypatch, layout):
+    class Mapped(LocalBackend):
+        def get_text(self, filepath, encoding='utf-8'):
+            return super().get_text(str(filepath).replace('remote:', str(tmp_path)), encoding)
+
+        @contextmanager
+        def get_local_path(self, filepath):
+            yield str(filepath).replace('remote:', str(tmp_path))
+
+    monkeypatch.setitem(backends, name := layout.__name__, Mapped)  # mmengine caches it
+    data_set = layout(tmp_path) | dict(data_root='remote:/', backend_args=dict(backend=name))
+    metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'boxes.json'))
+    assert check(data_set, data_set if layout is coco else None, evaluator=metric) == []
+    if layout is coco:
+        with edited(tmp_path) as content:
+            content['annotations'][0]['bbox'] = [1]
+        with pytest.raises(ValueError, match=r'remote:/boxes\.json: 1 of 4 boxes are not four'):
+            check(data_set)
 
 
 @pytest.mark.parametrize('marked', [1, 3, 6])
