@@ -396,8 +396,9 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     stale = [*evaluated.stale_helpers(cfg, options)]
-    Faults(path, (text for file, text in stale if not _is_shipped(file))).check()
-    for _, text in stale:
+    own = {'--cfg-options', os.path.normpath(path)}  # other files may belong to others, and their changes be meant
+    Faults(path, (text for file, text, used in stale if file in own and not used and not _is_shipped(file))).check()
+    for _, text, _ in stale:
         print_log(text, 'current', logging.WARNING)
     for name in {key.partition('.')[0]: None for key in options}:
         if name not in SETTINGS and not evaluated.reads(name):
@@ -439,7 +440,10 @@ def _check_names(path: Path, evaluated: EvaluatedConfig) -> None:
         # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
         nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
         if nearest and not evaluated.reads(name):
-            raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
+            text = f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?"
+            if not _is_shipped(str(path)) and evaluated.sets(name):
+                raise ValueError(text)
+            print_log(text, 'current', logging.WARNING)
 
 
 def _is_argument(kind: Any, name: str, cfg: Config) -> bool:

@@ -102,17 +102,28 @@ class EvaluatedConfig:
         self._own.append((_helpers(config), {}, set()))
         return config | values if path.endswith('.json') or not values else _load_yaml(path, values)
 
+    def sets(self, name: str) -> bool:
+        """Tell whether the config itself sets a helper, and not only one of its bases."""
+        return name in self._files[-1].changed
+
     def reads(self, *names: str) -> bool:
         """Tell whether a setting of the config depends on one of some helpers."""
-        others = {i: {name: 'another' for name in names if name in x.changed} for i, x in enumerate(self._files)}
+        return self._differs(
+            {i: {name: 'another' for name in names if name in x.changed} for i, x in enumerate(self._files)}
+        )
+
+    def _differs(self, values: Values) -> bool:
+        """Tell whether a setting of the config depends on values."""
         try:
-            changed = self._evaluated(others, {}, {})
+            changed = self._evaluated(values, {}, {})
         except Exception:  # by the code that reads it
             return True
         return changed != _settings(lazy_dict(self.config))
 
-    def stale_helpers(self, cfg: Config, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield the file that changes a helper, and a text that lists the settings that keep the former value.
+    def stale_helpers(self, cfg: Config, options: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
+        """Yield the file that changes a helper, a text that lists the settings that keep the former value, and a mark.
+
+        It says whether some settings take the new value. Then, others may keep theirs on purpose.
 
         Where nothing reads the helper, as in a config that a training has written, these are the settings that hold it.
 
@@ -140,12 +151,14 @@ class EvaluatedConfig:
             for key in keys if any(alone.values()) else together:
                 origins.setdefault(self._origin(name, key), []).append(_dotted(key))
             listed = '; '.join(f'{", ".join(shorten(texts, 6))} (of {file})' for file, texts in origins.items())
-            path = files[self._setters[name][-1]].path
+            last = self._setters[name][-1]
+            path = files[last].path
             if origins:
                 yield (
                     path,
                     f"{path}: '{name}' is a helper, and the change has no effect on settings that have already read "
                     f'it. Set them, too: {listed}',
+                    last < len(self._files) and self._differs({last: {name: 'another'}}),
                 )
         for name in changed:
             *_, before, last = self._setters[name]
@@ -162,6 +175,7 @@ class EvaluatedConfig:
                     files[last].path,
                     f"{files[last].path}: nothing in {self._path} reads '{name}', so the change has no effect. Set "
                     f'what holds its former value, instead: {", ".join(shorten(map(_dotted, held), 6))}',
+                    False,
                 )
 
     def _stale(self, names: list[str], changed: list[str]) -> list[tuple]:
