@@ -8,9 +8,11 @@ from logging import WARNING
 from typing import Any
 
 from mmengine.config import Config
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.losses.utils import get_class_weight
+from mmseg.registry import MODELS
 
-from mmattn.utils.component_type import type_name
+from mmattn.utils.component_type import component_class, type_name
 from mmattn.utils.faults import shorten
 
 from .data_sets import Fault, Part, absent_classes, allow_absent_hint, dicts, log
@@ -95,10 +97,15 @@ def _differing_names(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
 def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
     by_count = {len(part.classes): part for part in reversed(parts) if part.classes}
     for where, head in heads:
+        own = _makes_own_labels(head)
         for count, part in by_count.items():
             if head['num_classes'] != count:
                 names = _names(part.classes)
-                yield f'{where}.num_classes', f'{head["num_classes"]}, but {part.where} has {count} classes: {names}'
+                fault = f'{head["num_classes"]}, but {part.where} has {count} classes: {names}'
+                if own:
+                    log(f'{where}.num_classes: {fault}. {type_name(head)} may make other labels', WARNING)
+                else:
+                    yield f'{where}.num_classes', fault
         count = head.get('out_channels') or head['num_classes']
         for loss in dicts(head.get('loss_decode')):
             weights = loss.get('class_weight')
@@ -107,8 +114,14 @@ def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> It
                     weights = [*get_class_weight(weights)]
                 except Exception as error:  # of many formats
                     yield f'{where}.loss_decode.class_weight', f'{weights} cannot be read as a list: {error!r}'
-            if isinstance(weights, list | tuple) and len(weights) != count:
+            if isinstance(weights, list | tuple) and len(weights) != count and not own:
                 yield f'{where}.loss_decode.class_weight', f'{len(weights)} weights, but the head has {count} classes'
+
+
+def _makes_own_labels(head: dict) -> bool:
+    """Tell whether a head has a loss of its own, as STDC's for boundaries, or SAN's with a weight for no object."""
+    loss = getattr(component_class(head, MODELS, 'mmseg'), 'loss_by_feat', BaseDecodeHead.loss_by_feat)
+    return loss is not BaseDecodeHead.loss_by_feat and not loss.__module__.startswith('mmattn.')
 
 
 def _wrong_ignored(cfg: Config, heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:

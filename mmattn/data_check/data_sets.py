@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import cv2
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
@@ -156,7 +157,7 @@ def repeated_images(
         for loader in {origins[path] for path in group}:
             first, *others = (path for path in group if origins[path] == loader)
             copies.setdefault(loader, []).extend(f'{path} of {os.path.basename(first)}' for path in others)
-            if trained and loader != 'train_dataloader' and not allow_copies:
+            if trained and loader != 'train_dataloader' and not allow_copies and not _is_blank(first):
                 for path in (first, *others):
                     yield (
                         path,
@@ -165,6 +166,12 @@ def repeated_images(
     for loader, names in copies.items():
         if names:
             log(f'{len(names)} images of {loader} are copies: {", ".join(shorten(names, 10))}', logging.WARNING)
+
+
+def _is_blank(path: str) -> bool:
+    """Tell whether all pixels of an image are equal, as in tiles without data of a survey."""
+    pixels = cv2.imread(path, cv2.IMREAD_UNCHANGED)
+    return pixels is not None and bool((pixels == pixels[0, 0]).all())
 
 
 def log_doubts(where: str, files: Sequence[ImageFile], facts: Mapping[ImageFile, Facts], kind: str) -> None:

@@ -107,7 +107,9 @@ class DataCheckHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare the checkpoint's model with the config's, and keep the checkpoint's classes for the test."""
         if self.enabled:
-            meta, model = checkpoint.get('meta') or {}, runner.cfg.get('model') or {}
+            meta = checkpoint.get('meta')
+            meta = meta if isinstance(meta, dict) else {}  # it may be a weight
+            model = runner.cfg.get('model') or {}
             name = checkpoint_path(runner) or f'of {runner.work_dir}'
             warn_of_differences(name, meta, model.get('module', model))  # test-time augmentation has a module
             self._classes = list((meta.get('dataset_meta') or {}).get('classes') or ())

@@ -468,7 +468,11 @@ def test_an_image_that_is_read_twice_is_a_warning(check, tmp_path, split):
 
 def test_a_copy_of_a_training_image_may_not_be_validated(check, tmp_path):
     train, val = coco(tmp_path / 'a'), coco(tmp_path / 'b')
-    shutil.copy(tmp_path / 'a/JPEGImages/0.jpg', tmp_path / 'b/JPEGImages/1.jpg')
+    path = tmp_path / 'a/JPEGImages/0.jpg'
+    picture = Image.open(path).convert('RGB')
+    picture.paste('white', (0, 0, 8, 8))
+    picture.save(path)
+    shutil.copy(path, tmp_path / 'b/JPEGImages/1.jpg')
     with pytest.raises(
         ValueError, match=r'b/JPEGImages/1\.jpg: has the bytes of the training image .*a/JPEGImages/0\.jpg'
     ):

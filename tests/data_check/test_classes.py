@@ -206,6 +206,9 @@ AUXILIARY = dict(auxiliary_head=dict(TWO, ignore_index=7))
             decoder(out_channels=1, loss_decode=dict(SIGMOID, class_weight=[1.0, 3.0])),
             {'model.decode_head.loss_decode.class_weight': '2 weights.* 1 '},
         ),
+        # heads of mmseg that make labels of their own: of boundaries, and of no object
+        ({}, {}, heads(TWO, auxiliary_head=dict(type='STDCHead', num_classes=3)), {}),
+        ({}, {}, heads(dict(TWO, type='SideAdapterCLIPHead', loss_decode=dict(class_weight=[1.0, 1.0, 0.1]))), {}),
         # labels that are ignored
         (SEVEN, SEVEN, heads(dict(TWO, ignore_index=7), **AUXILIARY), {}),
         ({}, {}, heads(TWO, **AUXILIARY), {'model.auxiliary_head.ignore_index': '255'}),

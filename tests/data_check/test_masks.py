@@ -355,6 +355,14 @@ def test_a_copy_of_a_training_image_may_not_be_validated(check, root):
     assert check(*sets, allow_copies=True) == {}
 
 
+def test_tiles_without_data_may_be_trained_and_validated(check, root):
+    """Black ones, as at the border of an aerial survey, are equal byte by byte."""
+    for part in ('train', 'val'):
+        add(root, 'black', part=part)
+        Image.new('RGB', SIZE[::-1]).save(root / f'img_dir/{part}/black.png')
+    assert check(data_set(root), data_set(root, 'val')) == {}
+
+
 def test_only_files_of_one_size_and_end_are_read_whole(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(files, '_digest', lambda path: read.append(path.name))
