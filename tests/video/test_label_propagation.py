@@ -1,6 +1,7 @@
 """Label propagation against a literal search, and on a clip that does not move."""
 
 import math
+from itertools import product
 from urllib.error import URLError
 
 import numpy as np
@@ -210,12 +211,12 @@ def test_neither_parts_nor_an_interruption_change_the_masks(radius):
         frame.image[8:24, 72 - 8 * number : 88 - 8 * number] = (0, 0, 255)
     model = build(top_k=3, radius=radius)
     whole = [ids for _, ids in ClipSession(model).segment(frames)]
-    for count in (2, 3):
+    for count, seen in product((2, 3), (3, 5)):  # the squares are apart after three frames, and one after five
         parts = [ids for _, ids in ClipSession(model, max_frames=count).segment(frames)]
         np.testing.assert_array_equal(parts, whole)
 
-        def known(numbers):
-            return [whole[number] for number in numbers] if max(numbers) < 5 else None
+        def known(numbers, seen=seen):
+            return [whole[number] for number in numbers] if max(numbers) < seen else None
 
         continued = [ids for _, ids in ClipSession(model, max_frames=count).segment(frames, known)]
         np.testing.assert_array_equal(continued, whole)
