@@ -171,8 +171,10 @@ class FoldedNorms:
             return
         if torch.is_grad_enabled() or any(part.training for part in module.modules()):
             return
+        if module not in self._handles:  # another thread has just folded it
+            return
         thread = threading.get_ident()
-        if self._thread.setdefault('id', thread) != thread or module not in self._handles:
+        if self._thread.setdefault('id', thread) != thread:
             return
         if self._compared is module:  # which raised an error when it was called before
             self.restore()
