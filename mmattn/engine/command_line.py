@@ -365,10 +365,11 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     Raises:
         OSError: the file does not exist, or is a folder.
         ValueError: the file is not a config or has an error (the message gives file and line, also in a base config), a
-            name looks like a misspelt or old setting, an option does not fit the config, settings keep the former value
-            of a helper, or a value makes no sense: training without an iteration, an epoch without an end, windows of
-            ``test_cfg`` that leave gaps, a crop size that is not in whole pixels, a seed that is not an integer, or
-            plugins in a ResNet-18 or ResNet-34.
+            name in the file looks like a misspelt or old setting, an option does not fit the config, an option or the
+            file changes a helper and nothing takes the new value (a warning if some settings do), or a value makes no
+            sense: training without an iteration, an epoch without an end, windows of ``test_cfg`` that leave gaps, a
+            crop size that is not in whole pixels, a seed that is not an integer, or plugins in a ResNet-18 or
+            ResNet-34.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')

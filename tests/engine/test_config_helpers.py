@@ -189,6 +189,18 @@ def test_what_may_be_meant_is_a_warning(tmp_path, monkeypatch, files, names):
     assert re.search(names, logged[0][0])
 
 
+def test_a_name_of_another_version_in_a_base_is_a_warning(tmp_path, monkeypatch):
+    """As `optimizer_config` in a config of mmdet, which its user did not write."""
+    logged = []
+    monkeypatch.setattr(command_line, 'print_log', lambda *line: logged.append(line))
+    for name, text in (('base.py', 'optimizer_config = dict(a=1)'), ('child.py', CHILD)):
+        (tmp_path / name).write_text(text, encoding='utf-8')
+    load_config(tmp_path / 'child.py')
+    assert "'optimizer_config' is not a setting" in logged[0][0]
+    with pytest.raises(ValueError, match='optim_wrapper'):
+        load_config(tmp_path / 'base.py')
+
+
 def test_the_config_is_that_of_mmengine(tmp_path):
     """The files run in other dictionaries, with and without values of another evaluation."""
     (tmp_path / 'base.py').write_text(BASE, encoding='utf-8')
