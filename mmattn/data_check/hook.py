@@ -5,10 +5,13 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch.distributed
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
@@ -16,7 +19,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmattn._compat import checkpoint_path
+from mmattn._compat import checkpoint_path, process_store
 from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.model_wrappers import unwrapped
@@ -27,6 +30,7 @@ from .metrics import metric_faults, monitor_faults
 from .schedules import check_schedules
 
 META_KEYS = ('classes', 'palette')
+_checks = count()  # of this process; every process has the same
 
 
 class DataCheckHook(Hook):
@@ -134,6 +138,7 @@ class DataCheckHook(Hook):
             for loader in checkable_loaders(runner, loaders):
                 with suppress(OSError, ValueError):
                     getattr(runner, loader)
+        wait_for_main_process(f'mmattn/data_check/{next(_checks)}')
         shared = [lines]
         broadcast_object_list(shared)
         (lines,) = shared
@@ -147,6 +152,20 @@ class DataCheckHook(Hook):
                     ]
                 )
             )
+
+
+def wait_for_main_process(key: str) -> None:
+    """Wait until the main process calls this function with the same key, which must be new.
+
+    Collective functions fail after the timeout of the process group, 10 minutes with NCCL, and the first check of a
+    large data set takes longer.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        store = process_store(torch.distributed)
+        if is_main_process():
+            store.set(key, '')
+        else:
+            store.wait([key], timedelta(days=30))
 
 
 def check_data_sets(runner: Runner, loaders: Sequence[str], faults: Faults) -> None:

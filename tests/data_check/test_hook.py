@@ -88,6 +88,39 @@ def test_every_process_raises_what_the_main_one_found(runner, monkeypatch):
             Hook().before_val(runner)
 
 
+LONG_CHECK = """
+import os, time
+from datetime import timedelta
+from types import SimpleNamespace
+import torch.distributed as dist
+from mmengine.config import Config
+from mmattn.data_check.hook import DataCheckHook
+
+class Hook(DataCheckHook):
+    def check_data(self, runner, loaders, faults):
+        time.sleep(2)
+        faults.add('a.txt', f'seen by process {{dist.get_rank()}}')
+
+rank = int(os.fork() == 0)
+dist.init_process_group('gloo', f'file://{folder}/store', timedelta(seconds=1), rank=rank, world_size=2)
+runner = SimpleNamespace(model=None, work_dir='{folder}', cfg=Config())
+for part in 'val', 'test':
+    try:
+        getattr(Hook(), f'before_{{part}}')(runner)
+    except ValueError as error:
+        assert 'a.txt: seen by process 0' in str(error), error
+        print('raised', flush=True)
+dist.destroy_process_group()
+if rank == 0:
+    assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_a_check_may_take_longer_than_the_timeout_of_the_process_group(run_python, tmp_path):
+    assert run_python(LONG_CHECK.format(folder=tmp_path)).split() == ['raised'] * 4
+
+
 @pytest.mark.parametrize('error', [None, ValueError, OSError])
 def test_other_processes_build_what_the_main_one_builds_for_its_check(runner, monkeypatch, error):
     """The sampler may exchange its seed. Only the main process says why one cannot be built."""
