@@ -63,7 +63,8 @@ class DetDataCheckHook(DataCheckHook):
     * An annotation file that is missing or cannot be parsed, or a data set whose ``filter_cfg`` leaves no image.
     * In a COCO file: repeated image ids or categories, boxes that are not four finite numbers, boxes given as corners,
       text or null in place of a number, also as ``iscrowd``.
-    * Most boxes in 0…1, or, in a COCO file, of no image or with an area of 0. A warning if they are at most half.
+    * Most boxes in 0…1, or, in a COCO file, with an area of 0 or of no image. A warning if they are at most half, or
+      of no image while most images have boxes: the file of a part of a data set often keeps the boxes of all images.
     * A metric that compares with another annotation file than the data set reads. Boxes and segments of the same images
       may be in two files.
     * An image that is missing, truncated or unreadable, or whose size differs from the size in its annotations.
@@ -205,7 +206,9 @@ def _coco_faults(content: dict, where: str) -> Iterator[str]:
     boxes = content.get('annotations', ())
     if lost := [box for box in boxes if box['image_id'] not in images]:
         text = f'belong to no image, such as box {lost[0].get("id")} with image_id {lost[0]["image_id"]!r}'
-        yield from _if_most(lost, boxes, text, where)
+        with_boxes = images.keys() & {box['image_id'] for box in boxes}
+        is_part = 2 * len(with_boxes) > len(images)  # of a larger set, whose boxes were kept
+        yield from _if_most(lost, boxes, text, where, is_part)
     if malformed := [box for box in boxes if not _is_box(box['bbox'])]:
         yield (
             f'{len(malformed)} of {len(boxes)} boxes are not four finite numbers, such as {malformed[0]["bbox"]} of '
@@ -225,9 +228,11 @@ def _coco_faults(content: dict, where: str) -> Iterator[str]:
                 yield from _if_most(wrong, boxes, text, where)
 
 
-def _if_most(wrong: Sequence[dict], boxes: Sequence[dict], text: str, where: str) -> Iterator[str]:
+def _if_most(
+    wrong: Sequence[dict], boxes: Sequence[dict], text: str, where: str, only_warn: bool = False
+) -> Iterator[str]:
     text = f'{len(wrong)} of {len(boxes)} boxes {text}'
-    if 2 * len(wrong) > len(boxes):
+    if 2 * len(wrong) > len(boxes) and not only_warn:
         yield text
     else:  # mmdet trains with the others
         log(f'{where}: {text}', WARNING)

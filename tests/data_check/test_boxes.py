@@ -334,6 +334,15 @@ def test_boxes_that_mmdet_drops_are_a_fault_if_they_are_most(check, tmp_path, ch
         check(data_set)
 
 
+def test_the_file_of_a_part_may_keep_the_boxes_of_all_images(check, tmp_path):
+    data_set = coco(tmp_path)
+    with edited(tmp_path) as content:
+        content['annotations'] += [{**box, 'id': 9 + i, 'image_id': 9} for i, box in enumerate(content['annotations'])]
+        content['annotations'].append({**content['annotations'][0], 'id': 99, 'image_id': 9})
+    (said,) = check(data_set)
+    assert '5 of 9 boxes belong to no image' in said
+
+
 def test_ignored_annotations_need_no_box(check, tmp_path):
     data_set = coco(tmp_path)
     for ignore in (1, 0):
