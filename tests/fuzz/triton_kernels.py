@@ -81,7 +81,7 @@ def small_tiles(rng):
     """Select the tiles of a kernel at random, in place of ``launch.select_config``."""
     from mmattn.ops.triton.launch import Config
 
-    def select(kernel, shared, **constants):
+    def select(kernel, capability, **constants):
         if kernel.__name__.startswith('local_') or kernel.__name__ == 'grid_along':
             return Config(rng.choice((16, 32, 64)), 0, 0, 4, 2)
         strip = rng.choice((16, 16, 32))

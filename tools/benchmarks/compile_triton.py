@@ -32,6 +32,7 @@ DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 CHANNELS = (32, 64, 128, 256)
 CAPABILITIES = (80, 90, 100, 120)
 SHARED = {80: 163, 90: 227, 100: 227, 120: 99}  # KiB of shared memory that a block can use
+COLUMNS = 512  # of tensor memory, on 10.0
 
 
 class Compiled(NamedTuple):
@@ -42,11 +43,12 @@ class Compiled(NamedTuple):
     registers: int
     spilled: int  # bytes, loads and stores
     shared: int  # bytes
+    columns: int  # of tensor memory
     products: str  # the instructions of tensor cores, and of atomic sums
 
 
 def main() -> int:
-    """Print the table. Return 1 if a kernel needs more shared memory than there is."""
+    """Print the table. Return 1 if a kernel needs more shared or tensor memory than there is."""
     parser = argparse.ArgumentParser(prog='compile_triton', description='Compile the Triton kernels of mmattn.')
     parser.add_argument('--operators', nargs='+', choices=triton.OPERATORS, default=triton.OPERATORS)
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=list(DTYPES))
@@ -68,7 +70,7 @@ def main() -> int:
                 f'{kernel.registers} | {kernel.spilled} | {kernel.shared / 1024:.0f} | {kernel.products} |',
                 flush=True,
             )
-            fit = fit and kernel.shared <= SHARED[capability] * 1024
+            fit = fit and kernel.shared <= SHARED[capability] * 1024 and kernel.columns <= COLUMNS
     return 0 if fit else 1
 
 
@@ -100,14 +102,15 @@ def compile_call(
     for name, (kernel, arguments, constants) in launches(operator, dtype, channels, positions).items():
         if only not in name:
             continue
-        selected = config or launch.select_config(kernel, SHARED[capability] * 1024, **constants)
+        selected = config or launch.select_config(kernel, capability // 10, **constants)
         with as_if_on(capability), ptxas_log() as log:
             built = kernel.warmup(*arguments, **constants, **launch.options(selected), grid=(1,))
         stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
         registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
         title = ', '.join(map(str, selected))
         products = ', '.join(sorted({*re.findall(r'\b(?:wgmma|tcgen05|mma|atom|red)\b', built.asm['ptx'])}))
-        yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared, products)
+        columns = getattr(built.metadata, 'tmem_size', None) or 0
+        yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared, columns, products)
 
 
 def launches(operator: str, dtype: torch.dtype, channels: int, positions: bool = True) -> dict[str, tuple]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -40,8 +39,7 @@ class Choice(NamedTuple):
 # Compiled: without a time. A loop with window biases needs registers for their addresses, so it has shorter tiles where
 # it would spill. 4 warps and 64 rows share a wgmma: with fewer rows, it is split, or there is mma alone.
 # tools/benchmarks/compile_triton.py shows spills and products, and docs/performance.md those for 256 channels.
-MUCH = 200 * 1024  # bytes of shared memory of a block: compute capability 9.0 and 10.0
-WITH_MUCH = (
+HOPPER = (  # 9.0, with 227 KiB of shared memory for a block
     Choice(
         channels=64,
         forward_kernel=Config(128, 64, 64, 8, 2),  # measured: 0.58 ms
@@ -67,8 +65,28 @@ WITH_MUCH = (
         keys=Config(128, 32, 16, 8, 2),  # compiled
     ),
 )
-# They fit into the 99 KiB of compute capability 8.6 and 12.0. Not measured: compiled.
-WITH_LITTLE = (
+# 10.0, where most configurations of 9.0 spill. Not measured: compiled.
+BLACKWELL = (
+    HOPPER[0]._replace(forward_kernel=Config(128, 64, 16, 8, 2)),
+    Choice(
+        channels=128,
+        forward_kernel=Config(128, 64, 16, 8, 2),
+        query_gradients=Config(128, 64, 16, 8, 2),
+        key_gradients=Config(128, 64, 16, 8, 2),
+        values=Config(128, 64, 16, 8, 2),
+        keys=Config(128, 64, 16, 8, 2),
+    ),
+    Choice(
+        channels=256,
+        forward_kernel=Config(64, 64, 32, 8, 2),  # 128 rows spill
+        query_gradients=Config(64, 64, 32, 8, 2),  # 128 rows spill
+        key_gradients=Config(128, 32, 16, 8, 2),
+        values=Config(128, 64, 32, 8, 2),
+        keys=Config(128, 32, 16, 8, 2),
+    ),
+)
+# They fit into the 99 KiB of 8.6 and 12.0. Not measured: compiled.
+OTHERS = (
     Choice(
         channels=64,
         forward_kernel=Config(128, 64, 32, 8, 3),
@@ -117,6 +135,7 @@ GROUP_GRADIENTS = (
     (32, Config(64, 32, 0, 4, 2)),
     (256, Config(64, 16, 0, 8, 2)),
 )
+BY_CAPABILITY = {9: HOPPER, 10: BLACKWELL, 11: BLACKWELL}  # the part before the point
 BY_CHANNELS: dict[str, tuple[tuple[int, Config], ...]] = dict(
     axis_gradients=AXES,
     grid_forward=LINES,
@@ -135,22 +154,15 @@ BY_CHANNELS: dict[str, tuple[tuple[int, Config], ...]] = dict(
 KEYS_AS_ROWS = os.environ.get('MMATTN_KEYS_AS_ROWS') == '1'
 
 
-def select_config(kernel: Any, shared: int, D: int, DV: int, **constants: Any) -> Config:
-    """Select the configuration of a kernel for the shared memory of a block, and channels."""
+def select_config(kernel: Any, capability: int, D: int, DV: int, **constants: Any) -> Config:
+    """Select the configuration of a kernel for channels and a compute capability, its part before the point."""
     channels = D if 'CHUNKS' in constants else max(D, DV)
     if kernel.__name__ in BY_CHANNELS:
         return next(config for most, config in BY_CHANNELS[kernel.__name__] if channels <= most)
-    choice = next(x for x in (WITH_MUCH if shared >= MUCH else WITH_LITTLE) if channels <= x.channels)
+    choice = next(x for x in BY_CAPABILITY.get(capability, OTHERS) if channels <= x.channels)
     if kernel.__name__ == 'key_rows':
         return choice.keys if constants['OF_KEYS'] else choice.values
     return getattr(choice, kernel.__name__)
-
-
-@functools.cache
-def shared_memory(device: int) -> int:
-    """Query the bytes of shared memory of a block."""
-    properties = torch.cuda.get_device_properties(device)
-    return getattr(properties, 'shared_memory_per_block_optin', properties.shared_memory_per_block)
 
 
 INTERPRETED = interpreted()  # Triton reads the variable when it is imported, too
@@ -172,7 +184,7 @@ def launch(kernel: Any, programs: Callable[[Config], int], *arguments: Any, **co
         compiled, config, more = _compiled[key]
         compiled[programs(config), 1, 1](*encoded, *more)
         return
-    config = select_config(kernel, shared_memory(device), **constants)
+    config = select_config(kernel, torch.cuda.get_device_capability(device)[0], **constants)
     compiled = kernel[programs(config),](*encoded, **constants, **options(config))
     _compiled[key] = compiled, config, (*constants.values(), *blocks(config).values())  # in the kernels' order
 

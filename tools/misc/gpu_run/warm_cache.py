@@ -48,7 +48,7 @@ def compile_group(capability: int, group: Group | str) -> Group | str:
         work = WORKLOADS[group](True, torch.bfloat16, 'meta').ours
         operator, arguments = record_call(work.function, *work.inputs)
         listed = compile_triton.record_launches(operator.name, arguments, with_lse=False)
-        select = partial(launch.select_config, shared=compile_triton.SHARED[capability] * 1024)
+        select = partial(launch.select_config, capability=capability // 10)
     else:
         channels, keys_as_rows, config = group
         with mock.patch.object(launch, 'KEYS_AS_ROWS', keys_as_rows):
