@@ -205,14 +205,12 @@ def encode(arguments: tuple) -> tuple[tuple, tuple]:
             kinds[i] = x if x == 0 or x == 1 else 2 if x < 2**30 else 3  # 32 or 64 bits
         elif x is None:
             pass
-        elif kind is torch.Tensor or isinstance(x, torch.Tensor):  # also a parameter
-            kinds[i] = x.dtype, x.data_ptr() % 16
+        elif kind is tuple or kind.__base__ is tuple:  # a NamedTuple
+            encoded[i], kinds[i] = encode(x)
         elif kind is tl.constexpr:
             kinds[i] = kind, x.value
-        elif kind is float:
-            kinds[i] = kind
-        else:
-            encoded[i], kinds[i] = encode(x)
+        elif kind is not float:  # a tensor, or a parameter
+            kinds[i] = x.dtype, x.data_ptr() % 16
     return tuple.__new__(type(arguments), encoded), tuple(kinds)  # also of a NamedTuple
 
 
