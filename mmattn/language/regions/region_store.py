@@ -209,8 +209,7 @@ class RegionStore:
         """
         parts = [required] if isinstance(required, str) else required or ()
         return [
-            f'made by {source!r}, but the config requires {" and ".join(map(repr, parts))} '
-            "(regions='FOLDER' for another store, region_source=None for any)"
+            f'made by {source!r}, but the config requires {" and ".join(map(repr, parts))}'
             for source in self.sources
             if source and not all(part in source for part in parts)
         ]

@@ -69,9 +69,9 @@ def _read_symbols(
 class VQADataset(TextDataset):
     """Questions about images, with the features of regions or with pictures.
 
-    The data set counts words and answers in the prepared files. Its ``metainfo`` contains both, and so do checkpoints.
-    A word that does not occur in ``vocab_files`` is unknown. A faulty file raises a ValueError that lists all faults,
-    such as a question twice, or images that have no regions or no picture.
+    The data set counts words and answers in the prepared files. Its ``metainfo`` contains both, ``max_regions`` and
+    ``region_source``, and so do checkpoints. A word that does not occur in ``vocab_files`` is unknown. A faulty file
+    raises a ValueError that lists all faults, such as a question twice, or images that have no regions or no picture.
 
     A training sample has the score of each answer, or one answer that is drawn each time. With the samplers of mmattn,
     the drawn answer depends only on seed and position. A test sample has the published answers.
@@ -183,6 +183,8 @@ class VQADataset(TextDataset):
         self.needs = dict(vocab_size=(len(self.vocabulary), words[0]), num_answers=(len(self.answers), answers[0]))
         if isinstance(self._images, RegionStore):
             self.needs['num_features'] = (self._images.num_features, self._image_folder)
+        if not self._reads_pictures:
+            self.metainfo.update(max_regions=max_regions, region_source=region_source)
         self._unspaced = {path: unspaced_fault([question.question for question in files[path]]) for path in files}
         index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
         chosen = [self._choose(path, files[path], index, fraction, path not in paths) for path in files]
@@ -207,7 +209,8 @@ class VQADataset(TextDataset):
         store = open_store(regions)
         check_images(store, regions, path, self.image_ids, faults, allow_empty=True)
         if isinstance(store, RegionStore):
-            faults.add(regions, *store.source_faults(source))
+            hint = "(regions='FOLDER' for another store, region_source=None for any)"
+            faults.add(regions, *(f'{fault} {hint}' for fault in store.source_faults(source)))
         return store
 
     def _find_pictures(self, folder: str, files: dict[str, list[Question]], faults: Faults) -> dict[str, Path]:

@@ -20,31 +20,37 @@ from mmattn.utils.faults import Faults
 from mmattn.utils.resumable import digest
 
 from .answers import best_answers
-from .datasets import missing_pictures, read_picture
+from .datasets import best_regions, missing_pictures, read_picture
 from .mcan import MCAN
 from .questions import Question, QuestionTokenizer, read_questions
 from .vqa_model import VQAModel
 
 
 class AskedQuestion(NamedTuple):
-    """A question with the store that has the regions of its image, or with the path of its picture."""
+    """A question with the store that has the regions of its image, or with the path of its picture.
+
+    At most ``max_regions`` regions are read, as by :class:`VQADataset`.
+    """
 
     question: Question
     images: RegionStore | Path
+    max_regions: int | None = None
 
     def inputs(self, tokenizer: QuestionTokenizer) -> dict[str, Tensor]:
         """Load what a model reads, as :class:`VQADataset` does in tests."""
         question = tokenizer(self.question.question)
         if isinstance(self.images, Path):
             return dict(image=read_picture(self.images), question=question)
-        return dict(image_inputs(self.images[self.question.image_id]), question=question)
+        regions = best_regions(self.images[self.question.image_id], self.max_regions)
+        return dict(image_inputs(regions), question=question)
 
 
 class VQAInferencer(LanguageInferencer):
     """Answer questions about the images of a region store, or about pictures.
 
     The model is a :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder
-    reads pictures, which must have the size of its training pictures. The arguments are as in
+    reads pictures, which must have the size of its training pictures. Other models read at most as many regions as in
+    training, and only stores of the ``region_source`` of the training. The arguments are as in
     :class:`mmattn.language.inferencer.LanguageInferencer`. ``answers`` are all answers of the model.
 
     An unknown word is read as in training, as padding or ``<unk>``, and predictions list it. A question without a word
@@ -115,8 +121,10 @@ class VQAInferencer(LanguageInferencer):
             return asked_questions
         store = region_store(inputs)
         names = [question.image_id for question in listed]
+        Faults(', '.join(map(str, store.paths)), store.source_faults(self.meta.get('region_source'))).check()
         store.check(names, self.model.num_features, features=False, allow_empty=True)
-        return [AskedQuestion(question, store) for question in listed]
+        # Older checkpoints record neither the source nor the number of the regions.
+        return [AskedQuestion(question, store, self.meta.get('max_regions')) for question in listed]
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
@@ -206,4 +214,5 @@ def _run_settings(asked_questions: Sequence[AskedQuestion]) -> dict[str, Any]:
         images: Any = digest([[stat.st_size, stat.st_mtime_ns] for stat in stats])
     else:
         images = store_files(source)
-    return dict(questions=digest([asked.question for asked in asked_questions]), images=images)
+    questions = digest([asked.question for asked in asked_questions])
+    return dict(questions=questions, images=images, max_regions=asked_questions[0].max_regions)

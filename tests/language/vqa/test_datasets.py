@@ -128,7 +128,8 @@ def test_sampling_leaves_questions_out_and_their_words(tmp_path, logged):
     options = dict(target='sampled', min_answers=2, normalize_answers=False, tokens='skip-thought')
     dataset = build(path, **options)
     assert [each['data_samples'].question_id for each in dataset] == [1, 2]
-    assert dataset.metainfo == dict(symbols=['dog', 'one', 'two'], answers=['dog'], tokens='skip-thought', max_words=26)
+    counted = dict(symbols=['dog', 'one', 'two'], answers=['dog'], tokens='skip-thought', max_words=26)
+    assert dataset.metainfo == counted | dict(max_regions=None, region_source=None)
     assert messages[-1] == f'{path}: 2 of 4 questions; 1 have no answer that can be given, and 2 are left out'
     test = build(path, test_mode=True, **options)
     assert len(test) == 4

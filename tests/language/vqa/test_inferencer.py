@@ -1,5 +1,6 @@
 """Answers about a region store or pictures, from Python and by the command line: values in any batch, stops, errors."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
-from ..files import names, read_json
+from ..files import edit, names, read_json
 from ..interruption import Stop, stop_once
 from .asking import (
     BAN,
@@ -76,6 +77,28 @@ def test_pictures_have_the_size_of_the_training(folder, tmp_path):
     assert len(ask(pictures, QUESTIONS)['predictions']) == len(QUESTIONS)
     with pytest.raises(ValueError, match=r'4 faults:\n  .*7\.png: 16×16 .*20×16\n'):
         ask(folder / 'pictures', QUESTIONS)
+
+
+def test_regions_are_those_of_the_training(folder, tmp_path):
+    """As many, and from a store of the required source, by the data set, whose ``metainfo`` a checkpoint contains."""
+    write_questions(tmp_path / 'q.json', [Question(n, *pair, ['dog'], 'dog') for n, pair in enumerate(QUESTIONS)])
+    options = dict(max_regions=2, region_source=('resnet',), min_answers=1, max_words=7, test_mode=True)
+    data = VQADataset(str(tmp_path / 'q.json'), str(folder / 'regions'), **options)
+    meta = {name: data.metainfo[name] for name in ('max_regions', 'region_source')}
+    trained = write_model(tmp_path, 'limited', BAN, **meta)
+    ask = VQAInferencer(trained.config, trained.checkpoint, 'cpu')
+    for asked, sample in zip(ask.questions(folder / 'regions', QUESTIONS), data, strict=True):
+        inputs = asked.inputs(ask.tokenizer)
+        assert len(inputs['features']) == 2
+        for name in ('features', 'boxes', 'sizes'):
+            assert torch.equal(inputs[name], sample['inputs'][name])
+    ask(folder / 'regions', QUESTIONS, progress_file=tmp_path / 'part')
+    with pytest.raises(ValueError, match='max_regions'):  # a model that reads all, with the same weights
+        make(folder, 'ban')(folder / 'regions', QUESTIONS, progress_file=tmp_path / 'part')
+    shutil.copytree(folder / 'regions', tmp_path / 'boxes')
+    edit(tmp_path / 'boxes/store.json', lambda record: record.update(source='detector.py'))
+    with pytest.raises(ValueError, match=r"boxes: made by 'detector.py', .*'resnet'"):
+        ask(tmp_path / 'boxes', QUESTIONS)
 
 
 # The command line.
