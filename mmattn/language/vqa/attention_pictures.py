@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -184,7 +185,11 @@ def position_boxes(count: int, size: tuple[int, int]) -> Tensor:
 
     The cells are as square as possible. A ``count`` that does not fit the shape of the image raises a ValueError.
     """
-    rows = max(1, round((count * size[1] / size[0]) ** 0.5))
-    if count % rows:
+    width, height = size
+    divisors = [rows for rows in range(1, count + 1) if count % rows == 0]
+    rows = min(divisors, key=lambda rows: abs(math.log(rows * rows * width / (count * height))))
+    columns = count // rows
+    # No stride gives such a map, up or down as it may round.
+    if width * (rows - 1) >= height * (columns + 1) or height * (columns - 1) >= width * (rows + 1):
         raise ValueError(f'count must be that of a map of the shape of the image, {size[0]}×{size[1]}; got {count}')
-    return grid_boxes(size, rows, count // rows)
+    return grid_boxes(size, rows, columns)

@@ -1,9 +1,12 @@
 """Pictures of attention: the tables, the order of the regions, boxes and colours in the pixels."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
+from mmattn.language.regions.region_store import grid_boxes
 from mmattn.language.vqa.attention_pictures import (
     attention_table,
     draw_answer_attention,
@@ -13,6 +16,7 @@ from mmattn.language.vqa.attention_pictures import (
     question_attention,
     region_order,
 )
+from mmattn.language.vqa.encoders import ConvImageEncoder
 from mmattn.language.vqa.questions import QuestionTokenizer
 from mmattn.visualization.panels import BOX_COLOURS, coloured
 
@@ -103,6 +107,18 @@ def test_positions_of_a_map_are_its_cells():
     boxes = position_boxes(8, (40, 20))  # 2 × 4
     assert boxes[5].tolist() == [10, 10, 20, 20]
     assert boxes[-1].tolist() == [30, 10, 40, 20]
+    assert position_boxes(1, (40, 9)).tolist() == [[0, 0, 40, 9]]
+
+
+def test_positions_have_the_rows_of_the_map():
+    """Of every picture: each stride rounds a side up."""
+    encoder = ConvImageEncoder(channels=(1, 1, 1, 1)).eval()
+    sides = range(32, 260, 13)
+    for width, height in [(64, 33), (225, 256), *itertools.product(sides, sides)]:
+        with torch.no_grad():
+            rows, columns = encoder.layers(torch.zeros(1, 3, height, width)).shape[2:]
+        boxes = position_boxes(rows * columns, (width, height))
+        assert torch.equal(boxes, grid_boxes((width, height), rows, columns))
 
 
 @pytest.mark.parametrize('config', [BAN, UNITARY, PICTURES])
@@ -139,6 +155,6 @@ test_failures = failing(
     (lambda: attention_table(torch.ones(1, 2, 4), ['a', 'b', 'c']), 'words'),
     (lambda: draw_question_attention(torch.ones(1, 2, 4), ['a'], boxes_of(3), SIZE), 'boxes'),
     (lambda: draw_without_regions(), 'inputs'),
-    (lambda: position_boxes(7, (40, 20)), 'count'),
+    *((lambda count=count: position_boxes(count, (40, 20)), 'count') for count in (7, 13)),
     match='{} must',
 )
