@@ -208,7 +208,8 @@ class BilinearAttentionNetwork(nn.Module):
             update = self.out_proj[g](pooled)
             if self.counter is not None:
                 greatest = _greatest(logits[:, g], word_padding_mask)
-                update = update + self.count_proj[g](self.counter(greatest, boxes, region_padding_mask))
+                counts = self.counter(greatest, boxes, region_padding_mask).to(update.dtype)  # from float32
+                update = update + self.count_proj[g](counts)
             updates.append(update)
             state = state + update.unsqueeze(1)
         if self.mode == 'residual':

@@ -126,6 +126,17 @@ def test_counter_adds_its_projection_in_each_glimpse():
     assert net.counter.num_objects + 1 == net.count_proj[0][1].in_features
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_counter_in_half_precision(dtype):
+    """The network has the dtype of its input, and the counter reads float32 logits."""
+    net, x = network(counter=dict(type='mmattn.ObjectCounter')), inputs(requires_grad=False)
+    boxes = torch.rand(2, R, 4, generator=torch.Generator().manual_seed(0)).double()
+    expected = net(*x, WORD_MASK, REGION_MASK, boxes)[0]
+    out = net.to(dtype)(*(y.to(dtype) for y in x), WORD_MASK, REGION_MASK, boxes)[0]
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), expected, atol=0, rtol=8 * torch.finfo(dtype).eps)
+
+
 def test_recomputation_draws_the_same_dropout():
     nets = [network(recompute=recompute).train() for recompute in (False, True)]
     grads = []
