@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmattn.language.layers.bilinear_attention_network import attention_entropy
@@ -63,10 +64,13 @@ class GlimpseEntropyHook(Hook):
 
 
 def find_attention(model: Any) -> Any:
-    """Unwrap the model of a distributed run, and check that it has ``attention``."""
+    """Unwrap the model of a distributed run, and check that it has ``attention``, and a head with weights."""
     model = unwrapped(model)
     if not hasattr(model, 'attention'):
         raise ValueError(f'the model must have attention maps, such as mmattn.VQAModel; got {type(model).__name__}')
+    head = getattr(model, 'head', None)
+    if not getattr(head, 'has_weights', True):
+        raise ValueError(f'model.head must return attention weights; {type(head).__name__} has none')
     return model
 
 
@@ -74,8 +78,8 @@ def find_attention(model: Any) -> Any:
 class BilinearMapHook(Hook):
     """Draw the attention maps of the first validation questions through the Runner's visualizer.
 
-    The visualizer writes them to its backends (files, TensorBoard, …) as ``attention_<question id>``. See
-    :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
+    The visualizer writes them to its backends (files, TensorBoard, …) as ``attention_<question id>``. A question about
+    an image without regions has no map. See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
 
     Args:
         num_questions (int): number of questions, at least 1. Defaults to 4.
@@ -122,6 +126,9 @@ class BilinearMapHook(Hook):
             if padding is not None:
                 regions = {name: inputs[name][~padding] for name in ('features', 'boxes') if name in inputs}
                 inputs.update(regions)
+            if 'features' in inputs and not len(inputs['features']):
+                print_log(f'question {sample.question_id}: its image has no region, so no map is drawn', 'current')
+                continue
             path = self._paths.get(sample.image_id)
             picture = None if path is None else np.asarray(read_picture(path))
             drawn = draw_answer_attention(

@@ -20,7 +20,8 @@ from .encoders import EncodedQuestion
 class AnswerHead(nn.Module):
     """Base of heads that fuse question and regions, and classify the result.
 
-    A subclass sets ``classifier``, and defines ``fuse``, which has the arguments of :meth:`forward`.
+    A subclass sets ``classifier``, and defines ``fuse``, which has the arguments of :meth:`forward`. ``has_weights`` is
+    False if it has no attention.
 
     Args:
         question_dim (int): channels N of the words and of the question's last state.
@@ -30,6 +31,7 @@ class AnswerHead(nn.Module):
     """
 
     reads_boxes = False
+    has_weights = True
     classifier: nn.Module
     fuse: Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -222,6 +224,7 @@ class ConcatHead(AnswerHead):
         torch.Size([3, 5])
     """
 
+    has_weights = False
     reads_question = reads_regions = True
 
     def __init__(

@@ -1,6 +1,7 @@
 """Hooks of attention: entropies equal to their definition, over all questions; pictures of the first questions."""
 
 import math
+import shutil
 from types import SimpleNamespace
 
 import cv2
@@ -15,10 +16,12 @@ from mmattn.language.text.batching import pad_collate
 from mmattn.language.vqa import attention_hooks
 from mmattn.language.vqa.attention_pictures import draw_answer_attention, question_attention
 from mmattn.language.vqa.datasets import VQADataset
+from mmattn.language.vqa.heads import ConcatHead
 from mmattn.language.vqa.questions import Question, write_questions
 from mmattn.registry import HOOKS
 
 from ...tiny_data import FEATURES, QUESTION_WORDS
+from ..files import edit
 from .asking import (
     ANSWERS,
     BAN,
@@ -113,6 +116,17 @@ def test_pictures_of_the_first_questions(folder, tmp_path, padded):
         np.testing.assert_array_equal(found[f'attention_{90 + n}_40.png'], expected)
 
 
+@pytest.mark.parametrize('padded', [False, True])
+def test_questions_about_an_image_without_regions_are_skipped(folder, tmp_path, padded, logged):
+    messages = logged(attention_hooks)
+    shutil.copytree(folder, tmp_path / 'data')
+    edit(tmp_path / 'data/regions/offsets.npy', lambda offsets: offsets.__setitem__(1, 0))  # image 7
+    hook = HOOKS.build(dict(type='mmattn.BilinearMapHook', num_questions=3, interval=2))
+    validate(tmp_path / 'data', BAN, hook, tmp_path, padded=padded)
+    assert [path.name for path in tmp_path.rglob('attention_*.png')] == ['attention_92_40.png']
+    assert [message.split(':')[0] for message in messages] == ['question 90', 'question 91']
+
+
 def test_both_hooks_in_a_validation_of_mmengine(small, tmp_path):
     """The log has the entropies, and the visualizer's folder the pictures."""
     cfg = small('ban/ban-2_small_1xb64-26e_coco-qa.py')
@@ -129,10 +143,16 @@ def test_both_hooks_in_a_validation_of_mmengine(small, tmp_path):
     assert len([*tmp_path.rglob('attention_*.png')]) == 1
 
 
+class OwnHead(ConcatHead):
+    has_weights = True
+
+
 @pytest.mark.parametrize('name', ['GlimpseEntropyHook', 'BilinearMapHook'])
 def test_models_without_maps(folder, tmp_path, name):
     hook = HOOKS.build(dict(type=f'mmattn.{name}'))
     with pytest.raises(ValueError, match='MCAN'):
         hook.before_run(SimpleNamespace(model=random_model(MCAN)))
     with pytest.raises(ValueError, match='ConcatHead'):
-        validate(folder, CONCAT, hook, tmp_path)
+        hook.before_run(SimpleNamespace(model=random_model(CONCAT)))
+    with pytest.raises(ValueError, match='OwnHead'):  # which does not say that it has none
+        validate(folder, CONCAT | dict(head=dict(type=OwnHead)), hook, tmp_path)
