@@ -203,6 +203,12 @@ def warn_of_test_set(splits: Collection[str]) -> None:
         print('warning: no split train: a test set for a trained model, see docs/datasets.md', file=sys.stderr)
 
 
+def check_held_out(place: object, images: Collection[Any]) -> None:
+    """Raise a fault if every second of the ``images`` is to be held out for testing, but there is only one."""
+    if len(images) == 1:
+        raise FaultsError(place, 'one image, but a part is held out for testing: give two, or a test split')
+
+
 def find(folder: Path, pattern: str) -> Path:
     """Find the first match in ``folder``, or up to two levels below, as in archives."""
     for above in ('', '*/', '*/*/'):

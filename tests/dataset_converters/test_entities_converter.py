@@ -117,6 +117,8 @@ def test_faults_of_lists_regions_and_archives(fails, source, tmp_path, monkeypat
     shutil.rmtree(source / 'Sentences')
     assert 'annotations.zip' in fails(converter, source, '--regions', tmp_path / 'none')[0]
     (source / 'annotations.zip').write_bytes(b'')
+    (source / 'val.txt').write_text('3\n', encoding='utf-8')
+    assert f'{source}/val.txt: one image' in fails(converter, source, '--regions', tmp_path / 'none')[0]
     (source / 'train.txt').write_text('', encoding='utf-8')
     (source / 'val.txt').unlink()
     monkeypatch.setattr(converter, 'unpack', None)  # lists are read before

@@ -29,6 +29,7 @@ from mmattn.utils.conversion import (
     OutDir,
     Overwrite,
     check_folder,
+    check_held_out,
     converter,
     find,
     output_folder,
@@ -70,6 +71,7 @@ def main(folder: Path, *, out_dir: OutDir, float16: Float16 = False, overwrite: 
         data = read_json(path)
         held_out = [image for image in data['images'] if image['split'] == 'val']
         if all(annotation.split != 'test' for annotation in annotations):
+            check_held_out(f'{path}, split val', held_out)
             for image in held_out[1::2]:
                 image['split'] = 'test'
         with RegionWriter(scratch / 'new' / 'regions', describe_source(archives), float16) as writer:

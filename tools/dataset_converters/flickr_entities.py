@@ -42,6 +42,7 @@ from mmattn.utils.conversion import (
     OutDir,
     Overwrite,
     check_folder,
+    check_held_out,
     converter,
     find,
     output_folder,
@@ -62,6 +63,8 @@ def read_splits(folder: Path, faults: Faults) -> dict[str, list[str]]:
     for split in ('test',) if there == ['test'] else SPLITS:
         path = folder / f'{split}.txt'
         if split == 'test' and not path.is_file():
+            with faults.catch(folder / 'val.txt'):
+                check_held_out(folder / 'val.txt', splits['val'])
             splits['val'], splits['test'] = splits['val'][::2], splits['val'][1::2]
             break
         splits[split] = []

@@ -8,7 +8,7 @@ from mmattn.language.regions.region_archives import image_sizes, missing_regions
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
 from mmattn.language.vqa.questions import Question, write_questions
-from mmattn.utils.conversion import output_folder, warn_of_test_set
+from mmattn.utils.conversion import check_held_out, output_folder, warn_of_test_set
 from mmattn.utils.faults import Faults
 
 Splits = dict[str, list[Question]]
@@ -25,7 +25,7 @@ def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
     """Hold out images, so that a checkpoint is chosen on other images than its result is reported on.
 
     If 'train' comes with 'val' or 'test' alone, every second image of this split, in the order of the file, goes to
-    'test', and the others to 'val'.
+    'test', and the others to 'val'. One image alone raises a FaultsError.
     """
     held = {split: list(questions) for split, questions in splits.items()}
     if 'train' not in held:  # a test set for a model that is trained
@@ -33,7 +33,9 @@ def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
     if 'val' not in held:
         held['val'] = held.pop('test')
     if 'test' not in held:
-        images = set(list(dict.fromkeys(question.image_id for question in held['val']))[1::2])
+        names = list(dict.fromkeys(question.image_id for question in held['val']))
+        check_held_out(f'split {"val" if "val" in splits else "test"}', names)
+        images = set(names[1::2])
         held['test'] = [question for question in held['val'] if question.image_id in images]
         held['val'] = [question for question in held['val'] if question.image_id not in images]
     return held

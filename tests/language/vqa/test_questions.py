@@ -93,3 +93,11 @@ def test_every_second_image_is_held_out_for_testing(splits, expected):
     assert {
         split: ''.join(question.image_id for question in questions) for split, questions in held.items()
     } == expected
+
+
+@pytest.mark.parametrize('split', ['val', 'test'])
+def test_one_image_cannot_be_divided(split):
+    one = [Question(number, 'a', '?') for number in range(3)]
+    assert hold_out({split: one}) == {split: one}
+    with pytest.raises(ValueError, match=f'split {split}: one image'):
+        hold_out({'train': CONVERTED, split: one})
