@@ -198,11 +198,15 @@ class VQADataset(TextDataset):
 
     def _read(self, paths: Sequence[str], faults: Faults) -> dict[str, list[Question]]:
         files = {}
+        places: dict[int, str] = {}
         for path in paths:
             with faults.catch(path):
                 files[path] = read_questions(path)
                 if not self.test_mode and not files[path][0].answers:
                     faults.add(path, 'no answers, which training requires')
+                for question in files[path] if self.test_mode else ():  # the metric counts each question once
+                    if (other := places.setdefault(question.question_id, path)) != path:
+                        faults.add(path, f'question {question.question_id}: also in {other}')
         return files
 
     def _open_regions(self, regions: Any, source: str | Sequence[str] | None, path: str, faults: Faults) -> Any:

@@ -138,7 +138,7 @@ def test_sampling_leaves_questions_out_and_their_words(tmp_path, logged):
 
 
 def write_one(folder, answer):
-    write_questions(folder / f'{answer}.json', [Question(1, '10', answer, [answer], answer)])
+    write_questions(folder / f'{answer}.json', [Question(9, '10', answer, [answer], answer)])
     return str(folder / f'{answer}.json')
 
 
@@ -174,6 +174,16 @@ def test_several_files_and_further_questions(train, tmp_path):
     assert all(each['inputs']['targets'].max() == 1 for each in dataset)
     assert 'genome' not in dataset.metainfo['symbols']
     assert len(build(['questions_train.json', other], test_mode=True, **options)) == 5
+
+
+def test_a_question_in_two_files_of_a_test_is_a_fault(train, tmp_path):
+    """Training and Visual Genome number their questions independently."""
+    other = str(tmp_path / 'other.json')
+    write_questions(other, [QUESTIONS[1], QUESTIONS[0]._replace(question_id=9)])
+    with pytest.raises(ValueError, match=f'^{other}: question 2: also in {train}$'):
+        build([train, other], test_mode=True)
+    assert len(build([train, other])) == 6
+    assert len(build([train, train], test_mode=True)) == 4
 
 
 @pytest.mark.parametrize(('fraction', 'expected'), [(0.5, [1, 3]), (0.25, [3]), (0.75, [1, 2, 3]), (1, [0, 1, 2, 3])])
