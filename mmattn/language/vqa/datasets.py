@@ -102,8 +102,8 @@ class VQADataset(TextDataset):
             can be given. Defaults to none.
         max_regions (int, optional): use only the regions with the best scores, and regions without class, such as the
             whole image. Without scores, use the first regions. Defaults to None, all.
-        fraction (float): train on only this part of the questions, spread evenly over each file. Words and answers are
-            still counted in all questions. Defaults to 1.
+        fraction (float): train on only this part of the questions, above 0, spread evenly over each file. Words and
+            answers are still counted in all questions. Defaults to 1.
         indices (int or sequence of int, optional): use these questions, see :func:`select_indices`. Defaults to None.
         test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
@@ -152,6 +152,8 @@ class VQADataset(TextDataset):
         if max_regions is not None:
             check_count('max_regions', max_regions)
         check_fraction('fraction', fraction)
+        if not fraction:
+            raise ValueError('fraction must be above 0; got 0')
         self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
         regions, images = in_folder(data_root, regions, images)
         ann_files = [ann_file] if isinstance(ann_file, str) else ann_file
@@ -190,7 +192,8 @@ class VQADataset(TextDataset):
         chosen = [self._choose(path, files[path], index, fraction, path not in paths) for path in files]
         questions = select_indices([question for part in chosen for question in part], indices)
         if not questions:
-            raise FaultsError(', '.join(paths), 'no question is left: no majority answer can be given')
+            part = f', or fraction={fraction} is too small' if fraction < 1 and not test_mode else ''
+            raise FaultsError(', '.join(paths), f'no question is left: no majority answer can be given{part}')
         if self._reads_pictures:
             width, height = read_picture(self._images[questions[0].image_id]).shape[:0:-1]
             self.metainfo['picture_size'] = [width, height]

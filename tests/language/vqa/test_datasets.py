@@ -277,7 +277,8 @@ test_failures = failing(
     (lambda train: build(train, target='sampled', min_answers=9), 'min_answers'),
     (lambda train, tmp_path: build(write_one(tmp_path, 'yak'), target='sampled', answer_files=[train]), 'yak.json'),
     *((lambda train, name=name: build(train, **{name: 0}), name) for name in ('num_answers', 'max_regions')),
-    *((lambda train, x=x: build(train, fraction=x), 'fraction') for x in (-0.1, 1.1)),
+    *((lambda train, x=x: build(train, fraction=x), 'fraction must') for x in (-0.1, 0, 1.1)),
+    (lambda train: build(train, fraction=0.2), r'questions_train.json: .*fraction=0\.2'),  # of four questions
 )
 
 
