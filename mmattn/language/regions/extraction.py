@@ -14,6 +14,7 @@ from mmengine.config import Config
 from mmattn.engine import CfgOptions, Device, check_checkpoint, load_config
 from mmattn.language.regions.conversion import StoreOptions, digest_files, write_store
 from mmattn.language.regions.region_store import Regions
+from mmattn.language.text.words import normalize_unicode
 from mmattn.utils.conversion import convert_all, files_below
 from mmattn.utils.devices import check_device
 from mmattn.utils.faults import Faults, FaultsError
@@ -54,7 +55,7 @@ def find_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Pat
         if not paths:
             faults.add(place, 'no image in it' if place.is_dir() else 'no such file or folder')
         for path in paths:
-            match = re.search(IMAGE_IDS[image_id], path.stem)
+            match = re.search(IMAGE_IDS[image_id], normalize_unicode(path.stem))
             if match is None:
                 faults.add(path, f'no number in its name, but --image-id is {image_id}')
             elif images.setdefault(match[1], path) != path:

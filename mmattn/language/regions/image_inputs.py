@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def store_files(store: RegionStore) -> list[list[int]]:
 def picture_paths(folder: str | Path) -> dict[str, Path]:
     """Find the pictures in a folder: id of the image → path.
 
-    An id is the name of the file without suffix. It is also the number at its end, as in
+    An id is the name of the file without suffix, in any of Unicode's forms. It is also the number at its end, as in
     ``COCO_val2014_000000000042.jpg``, if no other file has the number. Hidden files are skipped. Files that differ only
     in their suffix raise a ValueError that lists them.
     """
@@ -105,7 +106,8 @@ def picture_paths(folder: str | Path) -> dict[str, Path]:
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() not in suffixes or path.name.startswith('.'):
             continue
-        names[path.stem].append(path)
+        for name in {path.stem, *(unicodedata.normalize(form, path.stem) for form in ('NFC', 'NFD'))}:
+            names[name].append(path)
         if number := re.search(r'\d+$', path.stem):
             numbers[str(int(number[0]))].append(path)
     copies = [' and '.join(path.name for path in paths) for paths in names.values() if len(paths) > 1]

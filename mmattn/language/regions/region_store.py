@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from mmattn.language.text.text_files import read_lines
+from mmattn.language.text.words import normalize_unicode
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import Faults, reading, shorten
 from mmattn.utils.optional import import_optional
@@ -79,7 +80,8 @@ class RegionStore:
     """Read region features of images by their ids, through memory maps.
 
     Only the ids and the sizes of the images are in memory. A pickled store contains only its paths, and opens the files
-    again when it is loaded. So the workers of a data loader, forked or spawned, can use a store in a data set.
+    again when it is loaded. So the workers of a data loader, forked or spawned, can use a store in a data set. An id
+    may have another form of Unicode than in the store, as macOS writes the names of files.
 
     A FaultsError lists all faults: files that are missing, truncated or do not fit each other, an id that occurs twice,
     or folders with features of different widths.
@@ -116,7 +118,7 @@ class RegionStore:
         if not faults:
             for files in self._folders:
                 for row, image_id in enumerate(files.image_ids):
-                    other = self._places.setdefault(image_id, (files, row))
+                    other = self._places.setdefault(normalize_unicode(image_id), (files, row))
                     if other != (files, row):
                         faults.add(files.path, f'image {image_id} is also in {other[0].path}, line {other[1] + 1}')
             first = self._folders[0]
@@ -133,20 +135,19 @@ class RegionStore:
     @property
     def image_ids(self) -> list[str]:
         """Ids of all images, in the order of the folders."""
-        return list(self._places)
+        return [image_id for files in self._folders for image_id in files.image_ids]
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._places
+        return isinstance(image_id, str) and normalize_unicode(image_id) in self._places
 
     def __getitem__(self, image_id: str) -> Regions:
         """Copy the regions of an image into memory. Unusable features or boxes, such as NaN, raise a ValueError."""
-        try:
-            folder, row = self._places[image_id]
-        except KeyError:
-            raise KeyError(f'image {image_id} is not in the store {self._name()}') from None
+        if image_id not in self:
+            raise KeyError(f'image {image_id} is not in the store {self._name()}')
+        folder, row = self._places[normalize_unicode(image_id)]
         features, boxes, size, *details = folder.slice_arrays(row)
         if len(features) and (faults := region_faults(features, boxes, size, *details)):
             raise ValueError(f'image {image_id} of the region store {folder.path}: {"; ".join(faults)}')
@@ -183,13 +184,13 @@ class RegionStore:
         faults = []
         if num_features is not None and num_features != self.num_features:
             faults.append(f'{self.num_features} features per region, but the model has {num_features}')
-        checked = list(dict.fromkeys(self._places if image_ids is None else image_ids))
+        checked = list(dict.fromkeys(self.image_ids if image_ids is None else image_ids))
         tqdm = import_optional('tqdm').tqdm
         for image_id in tqdm(checked, 'checking regions', unit=' images', disable=None, leave=False):
-            if image_id not in self._places:
+            if image_id not in self:
                 faults.append(f'image {image_id} is not in the store')
                 continue
-            folder, row = self._places[image_id]
+            folder, row = self._places[normalize_unicode(image_id)]
             stored, *details = folder.slice_arrays(row)
             size = details[1]
             if (expected := (sizes or {}).get(image_id, size)) != size:

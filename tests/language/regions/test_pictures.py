@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.layers import RegionAttention
+from mmattn.language.regions.extraction import find_images
 from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometric_weights, geometry_layers
 from mmattn.language.regions.image_inputs import picture_paths
 from mmattn.visualization.panels import coloured
@@ -85,6 +87,25 @@ def test_layers_whose_geometry_depends_on_boxes_alone():
         geometry_layers(model, 'b')
     with pytest.raises(ValueError, match=r"Linear has no mmattn\.RegionAttention with geometry='content_independent'"):
         geometry_layers(nn.Linear(1, 1))
+
+
+COMPOSED, DECOMPOSED = '\u00c4rger', 'A\u0308rger'  # as typed, and as macOS writes names of files
+
+
+@pytest.mark.parametrize(('name', 'asked'), [(COMPOSED, DECOMPOSED), (DECOMPOSED, COMPOSED)])
+def test_ids_in_another_form_of_unicode(name, asked, tmp_path):
+    path = tmp_path / f'{name}.jpg'
+    path.touch()
+    for each in (name, asked):
+        assert picture_paths(tmp_path)[each] == path
+    assert find_images([tmp_path]) == {COMPOSED: path}
+    with RegionWriter(tmp_path / 'regions') as writer:
+        writer.write(name, Regions(torch.ones(1, 3), torch.tensor([[0.0, 0, 4, 5]]), (6, 5)))
+    store = RegionStore(tmp_path / 'regions')
+    assert asked in store
+    assert store[asked].size == store[name].size == (6, 5)
+    store.check([asked, name])
+    assert store.image_ids == [name]
 
 
 def test_pictures_by_names_and_numbers(tmp_path):
