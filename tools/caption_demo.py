@@ -24,7 +24,7 @@ Args:
     ann_file: Karpathy's dataset_*.json or COCO's captions_*.json: its images are captioned
     split: split of --ann-file, if it has splits: 'train', 'val' or 'test'
     attributes (FILE): JSON: {image id: [[word, score], …]}, for ETA
-    num_attributes (N): attributes per image
+    num_attributes (N): attributes per image; default: as in the training
     images (FOLDER): pictures, for the page captions.html
     page_images (N): images on the page
     beam (N): hypotheses per image; default: as in the config
@@ -75,7 +75,7 @@ class Arguments(ModelsArguments):
     ann_file: Path | None = None
     split: str | None = None
     attributes: Path | None = None
-    num_attributes: int = 20
+    num_attributes: int | None = None
     images: Path | None = None
     page_images: int = 100
     beam: int | None = None

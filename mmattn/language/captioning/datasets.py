@@ -106,6 +106,7 @@ class CaptionDataset(ShownOptions, TextDataset):
         self._attributes: PackedSequences | None = None
         if attributes is not None:
             self._attributes = PackedSequences(numbers[name] for name in self.ids)
+            self.metainfo['num_attributes'] = num_attributes
         elif oracle_attributes:
             self._attributes = PackedSequences(self._encode_words(annotation) for annotation in annotations)
 

@@ -59,7 +59,7 @@ class CaptionInferencer(SentenceInferencer):
         inputs: Stores,
         image_ids: Sequence[str] | None = None,
         attributes: str | Path | None = None,
-        num_attributes: int = 20,
+        num_attributes: int | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
         n_best: int = 1,
@@ -73,7 +73,8 @@ class CaptionInferencer(SentenceInferencer):
             image_ids (sequence of str, optional): different ids of images. Defaults to all, in the store's order.
             attributes (str or Path, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`.
                 Required if the model reads attributes.
-            num_attributes (int): maximum number of attributes per image. Defaults to 20.
+            num_attributes (int, optional): maximum number of attributes per image. Defaults to that of the training, or
+                to 20 if the checkpoint does not record it.
             beam, length_penalty, n_best, progress_file, resume: see
                 :class:`mmattn.language.inferencer.SentenceInferencer`.
 
@@ -100,9 +101,11 @@ class CaptionInferencer(SentenceInferencer):
         regions: Stores,
         image_ids: Sequence[str] | None = None,
         attributes: str | Path | None = None,
-        num_attributes: int = 20,
+        num_attributes: int | None = None,
     ) -> list[StoredImage]:
         """Check the arguments of a call without running the model, and look up the images."""
+        if num_attributes is None:
+            num_attributes = self.meta.get('num_attributes', 20)
         check_count('num_attributes', num_attributes)
         store = region_store(regions)
         names = store.image_ids if image_ids is None else list(image_ids)

@@ -178,6 +178,7 @@ def test_attributes(tmp_path, ann_file, logged):
     assert [message for message in messages if not message.startswith('vocabulary')] == [
         f'{path}: 2 attributes of 2 images; 1 are left out because they are not in the vocabulary; 1 images have none'
     ]
+    assert dataset.metainfo['num_attributes'] == 3
     four = build(ann_file, 'train', attributes=path)[0]['inputs']['attributes']
     assert [dataset.vocabulary.symbols[n] for n in four] == ['dog', 'a', 'cat']
 

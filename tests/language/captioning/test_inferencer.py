@@ -42,6 +42,9 @@ def test_the_best_attributes_are_used(tiny, tmp_path):
     rows = [[SYMBOLS[max(n - 18, 0)], 1 - n / 100] for n in range(22)]  # the first word 19 times, then others
     path = write_json(tmp_path / 'attributes.json', {IDS[0]: rows})
     assert inferencer.images(tiny.store, IDS[:1], path)[0].attributes == [4, 5]  # of the best 20
+    trained = make(write_model(tmp_path, 'two', ETA, num_attributes=2))
+    assert trained(tiny.store, IDS, tiny.attributes) == inferencer(tiny.store, IDS, tiny.attributes, 2)
+    assert trained(tiny.store, IDS, tiny.attributes, 1) == found
 
 
 def with_sources(folder, sources):

@@ -48,5 +48,5 @@ def write_store(folder, ids=IDS, width=FEATURES, seed=0, least=1, different=5):
     return folder
 
 
-def write_model(folder, name, config, symbols=SYMBOLS, seed=0):
-    return files.write_model(folder, name, random_model(config, seed), config, symbols=symbols, max_words=16)
+def write_model(folder, name, config, symbols=SYMBOLS, seed=0, **meta):
+    return files.write_model(folder, name, random_model(config, seed), config, symbols=symbols, max_words=16, **meta)
