@@ -47,7 +47,11 @@ def test_the_mean_of_the_last(work_dir):
 
 
 def test_named_files(work_dir):
+    """Also one of an earlier version, whose data set recorded less."""
     folder, states = work_dir
+    checkpoint = torch.load(folder / 'iter_20.pth', weights_only=False)
+    checkpoint['meta']['dataset_meta']['max_regions'] = 36
+    torch.save(checkpoint, folder / 'iter_20.pth')
     code, _, said = average(folder / 'iter_5.pth', folder / 'iter_20.pth', '--out', folder / 'mean.pth')
     assert code == 0, said
     found = torch.load(folder / 'mean.pth', weights_only=False)['state_dict']['weight']

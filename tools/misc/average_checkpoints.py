@@ -88,7 +88,8 @@ def average(paths: Sequence[Path]) -> dict:
 def training_differences(meta: dict, first: dict) -> list[str]:
     """Return what differs in the data sets and models of two trainings; weights of both may have the same shapes."""
     data, first_data = (checkpoint_meta.get('dataset_meta') or {} for checkpoint_meta in (meta, first))
-    names = [name for name in dict.fromkeys([*first_data, *data]) if repr(data.get(name)) != repr(first_data.get(name))]
+    # A training that another version began does not have all names.
+    names = [name for name in first_data if name in data and repr(data[name]) != repr(first_data[name])]
     model, trained = (trained_model(checkpoint_meta) or {} for checkpoint_meta in (meta, first))
     return [f'dataset_meta.{name} of the data' for name in names] + model_differences(model, trained)
 
