@@ -60,6 +60,8 @@ class VideoFolderDataset(ShownOptions, BaseDataset):
       the names are not in regular steps.
     * ``given_positions`` (list of int): ascending positions of the frames whose masks may show new objects.
     * ``output_positions`` (list of int): ascending positions of the frames that need a prediction.
+    * ``unscored_positions`` (list of int): positions of the frames whose masks need not show all objects, so that they
+      are no ground truth.
     * ``single_object`` (bool): the argument.
     * ``categories`` (dict): category names by object id, where the data set names a category.
     * ``sample_idx`` (int): index of the item.
@@ -156,6 +158,7 @@ class VideoFolderDataset(ShownOptions, BaseDataset):
             frame_numbers=numbers,
             given_positions=[i for i, path in enumerate(mask_paths) if path],
             output_positions=list(range(len(frame_paths))),
+            unscored_positions=[],
             single_object=self.single_object,
             categories={},
         )
@@ -319,8 +322,10 @@ class YouTubeVOSDataset(VideoFolderDataset):
         for frame in begins:
             if frame in position and not clip['mask_paths'][position[frame]]:
                 faults.add(f'{masks / frame}.png', 'no such mask, but an object begins at this frame')
+        given = [position[frame] for frame in begins if frame in position]
         clip.update(
-            given_positions=[position[frame] for frame in begins if frame in position],
+            given_positions=given,
+            unscored_positions=given,
             output_positions=[position[frame] for frame in listed if frame in position],
             categories={int(i): thing['category'] for i, thing in objects.items() if 'category' in thing},
         )

@@ -25,6 +25,7 @@ META_KEYS = (
     'first_frames',
     'ori_shape',
     'output_positions',
+    'unscored_positions',
     'single_object',
     'categories',
     'sample_idx',

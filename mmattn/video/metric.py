@@ -28,7 +28,8 @@ class VOSMetric(BaseMetric):
     """Compute region similarity J and boundary similarity F of the followed objects, in percent.
 
     An object is scored on the frames with a mask after its first frame. Frames at which another object begins do not
-    count, because their masks need not show all objects. J and F of an object have a mean over these frames, a recall
+    count, because their masks need not show all objects. In YouTube-VOS, these are the frames that ``meta.json`` names,
+    also where the mask does not show the new object. J and F of an object have a mean over these frames, a recall
     (share of frames above 50) and a decay (mean of the first quarter minus mean of the last). A clip's scores are means
     over its objects. The overall scores are means over all objects, as in DAVIS, so clips with more objects count more.
 
@@ -119,11 +120,12 @@ class VOSMetric(BaseMetric):
     def _score(self, sample: dict, predicted: np.ndarray) -> dict[int, np.ndarray]:
         first_frames: dict[int, int] = sample['first_frames']
         scores: dict[int, list[tuple[float, float]]] = {i: [] for i in first_frames}
+        begins = {*first_frames.values(), *sample.get('unscored_positions', ())}
         last = len(predicted) - 1 if self.skip_last else len(predicted)
         unknown: set[int] = set()
         for position, path in enumerate(sample['mask_paths'][:last]):
             ids = [i for i, first in first_frames.items() if first < position]
-            if path is None or not ids or position in first_frames.values():
+            if path is None or not ids or position in begins:
                 continue
             truth = read_mask(path, sample['single_object'])
             if truth.shape != predicted[position].shape:

@@ -192,6 +192,20 @@ def test_objects_count_behind_the_frame_that_gives_them(tmp_path):
     assert score(samples(tmp_path / 'gone', dict(walk=predicted)))['J'] == pytest.approx((100 + 75) / 2)
 
 
+def test_where_meta_json_lets_an_object_begin_is_no_ground_truth(tmp_path):
+    """Object 2 begins at frame 2, whose mask shows neither it nor object 1. In a folder, every mask is whole."""
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0), 2: ('dog', 2)}), dict(a=5), masked=(0, 2))
+    write_mask(tmp_path / 'Annotations/a/00010.png', squares(2))
+    predicted = dict(a=[squares(p, 1) for p in range(5)])
+    sample = YouTubeVOSDataset(data_root=str(tmp_path), pipeline=TEST)[0]['data_samples']
+    assert sample.first_frames == {1: 0}
+    assert score([with_prediction(sample, predicted)]) == {}
+    assert score(samples(tmp_path, predicted))['JF'] == 0
+    write_mask(tmp_path / 'Annotations/a/00015.png', squares(3, 1))  # the truth of object 1 elsewhere
+    sample = YouTubeVOSDataset(data_root=str(tmp_path), pipeline=TEST)[0]['data_samples']
+    assert score([with_prediction(sample, predicted)])['JF'] == 100
+
+
 def test_an_object_that_no_given_mask_shows_is_a_warning(tmp_path, printed):
     """DAVIS gives the objects of the first frame alone; object 5 begins later. DAVIS 2016 has one object, 255."""
     later = [squares(p, *((1, 5) if p > 2 else (1,))) for p in range(8)]
