@@ -169,7 +169,7 @@ class ClipSession:
     ) -> Iterator[tuple[Frame, np.ndarray]]:
         """Yield each frame with its ids, uint8 ``(H, W)``. Frames are processed in parts of at most ``max_frames``.
 
-        No more frames are held than those of a part.
+        You may change the ids, for example to show them. No more frames are held than those of a part.
 
         Args:
             frames (iterable of Frame): in the order of their numbers, and all of one size.
@@ -179,7 +179,7 @@ class ClipSession:
         for part in self._consecutive(frames):
             ids = known([frame.number for frame in part])
             if ids is not None:
-                self._previous = part[-1].number, ids[-1]
+                self._previous = part[-1].number, ids[-1].copy()
             yield from self._segment_part(part) if ids is None else zip(part, ids)
             part.clear()  # before the next one is read
 
@@ -277,7 +277,7 @@ class ClipSession:
             votes = self._votes(part[block], features[block], of_block)
             for at, frame in enumerate(part[block], start):
                 labels = self._labels(frame, votes[at - start], None if fine is None else fine[at], size)
-                self._previous = frame.number, labels
+                self._previous = frame.number, labels.copy()  # the caller may change them
                 yield frame, labels
 
     def _votes(self, part: list[Frame], features: Tensor, weights: dict[int, list[dict[int, float]]]) -> list[Votes]:

@@ -222,6 +222,24 @@ def test_neither_parts_nor_an_interruption_change_the_masks(radius):
         np.testing.assert_array_equal(continued, whole)
 
 
+@pytest.mark.parametrize('seen', [0, 3])
+def test_what_a_caller_does_with_the_masks_changes_no_later_ones(seen):
+    """It drops the object, also from masks that an earlier run computed."""
+    model, (frames, _) = build(top_k=3, radius=3), jump(0, 8, 16, 24, 32, 40)
+    for frame in frames:
+        frame.image[8:24, 72:88] = (0, 0, 255)
+    whole = [ids for _, ids in ClipSession(model, max_frames=3).segment(frames)]
+    kept = []
+
+    def known(numbers):
+        return [whole[number].copy() for number in numbers] if max(numbers) < seen else None
+
+    for _, ids in ClipSession(model, max_frames=3).segment(frames, known):
+        kept.append(ids.copy())
+        ids[:] = 0
+    np.testing.assert_array_equal(kept, whole)
+
+
 @pytest.mark.parametrize('length', [6, 24])
 def test_nothing_is_kept_of_earlier_frames(length, monkeypatch):
     """The model receives the reference and one frame, and a session holds as many bytes at the end as in the middle."""
