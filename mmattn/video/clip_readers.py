@@ -17,7 +17,8 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from mmattn.utils.faults import Faults, shorten
-from mmattn.utils.files import atomic_write, check_path, check_writable
+from mmattn.utils.files import atomic_write, check_not_input, check_path, check_writable
+from mmattn.utils.images import decoding
 
 from .frame_files import check_frames, check_gaps, find_files, orientation, read_frame
 from .frame_names import sort_frames
@@ -292,17 +293,28 @@ def write_frame(video: str | Path | int, frame: str | Path, frame_order: str | N
 
     Raises:
         FileNotFoundError: the video does not exist.
-        ValueError: the video has no such frame, or the path does not end in '.png'.
+        ValueError: the video has no such frame, or the path does not end in '.png', is in the clip, or is that of a
+            file that shows anything else, such as a painted mask.
     """
     path, digits = split_number(frame)
     if Path(path).suffix.lower() != '.png':
         raise ValueError(f'{path}: the frame must be a .png, which has no loss')
     check_writable(Path(path).parent)
     clip = open_clip(video, frame_order)
+    check_not_input('frame', path, clip.files)
+    if isinstance(clip, FrameFolder) and Path(path).resolve().parent == clip.path.resolve():
+        raise ValueError(f'frame {path} would become a frame of the clip; choose another folder')
     wanted = clip.find_number(digits) if digits else 0
     for number, image in clip.read():
         if number == wanted:
+            shown = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+            if Path(path).exists():
+                with decoding(path), Image.open(path) as there:
+                    is_same = np.array_equal(np.asarray(there), shown)
+                if not is_same:
+                    raise ValueError(f'frame {path} exists, and shows something else, perhaps a mask; choose another')
+                return Path(path)
             with atomic_write(path) as temporary:
-                Image.fromarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB)).save(temporary, 'PNG')
+                Image.fromarray(shown).save(temporary, 'PNG')
             return Path(path)
     raise ValueError(f'{video}: ends before frame {digits}')

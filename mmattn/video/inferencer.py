@@ -188,8 +188,9 @@ class VOSInferencer:
             ImportError: a cut-out requires PyAV, which is not installed.
             BlockingIOError: another run uses ``out_dir``.
             ValueError: frames are missing, unreadable or of different sizes, a mask does not fit the frames, or
-                ``out_dir`` holds the input or the results of another run. All this is checked before the model runs,
-                except that a video may end before the frame of a mask. The message lists the files.
+                ``out_dir`` holds the input, the results of another run, or other files of these names. All this is
+                checked before the model runs, except that a video may end before the frame of a mask. The message lists
+                the files.
             OSError: ``out_dir`` is not writable, no overlay or cut-out of this size can be written, or a file cannot be
                 written completely. The error names the file.
         """
@@ -211,7 +212,8 @@ class VOSInferencer:
         cut.check_objects({i for mask in given.values() for i in object_ids(mask)})
         palette = colour_palette(listed) if listed else _palette(path for path, _ in paths.values())
         inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
-        outputs = {path.resolve() for path in (folder, overlay_path, *cut.paths(out_dir))}
+        replaced = CutOuts(FORMATS) if overwrite else cut
+        outputs = {path.resolve() for path in (folder, overlay_path, *replaced.paths(out_dir))}
         if outputs & (inputs | {path.parent for path in inputs}):
             raise ValueError(f'{out_dir} holds frames or masks of the input; choose another out_dir')
         if overlay:
@@ -230,7 +232,7 @@ class VOSInferencer:
             **self._settings,
         )
         with exclusive(out_dir), self._precision:
-            _claim(out_dir, settings, overwrite, cut)
+            _claim(out_dir, settings, overwrite, overlay, cut)
             if references != 'last' and not clip.is_stream:  # masks also count in earlier frames
                 for number, image in clip.read():
                     if number in given:
@@ -317,13 +319,13 @@ def _palette(masks: Iterable[Path]) -> np.ndarray:
     return next((palette for palette in palettes if (palette != PALETTE).any()), PALETTE)
 
 
-def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, cutouts: CutOuts) -> None:
-    """Prepare the locked output folder, unless it holds the results of a run with other settings.
+def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, overlay: bool, cutouts: CutOuts) -> None:
+    """Prepare the locked output folder, unless it holds the results of a run with other settings, or other files.
 
     The masks themselves say which frames are finished, so the folder needs no further record.
     """
     record, masks = out_dir / 'run.json', out_dir / 'masks'
-    folders = [masks, *(path for path in cutouts.paths(out_dir) if not path.suffix)]
+    outputs = [masks, *[out_dir / 'overlay.mp4'] * overlay, *cutouts.paths(out_dir)]
     if record.exists():
         with reading(record, 'not the settings of a run'):
             earlier = dict(json.loads(record.read_text(encoding='utf-8')))
@@ -334,13 +336,13 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, cutouts: Cu
             pictures = [*masks.glob('*.png'), *(out_dir / 'cutout').glob('*.png')]
             for path in (*pictures, out_dir / 'overlay.mp4', *videos):
                 path.unlink(missing_ok=True)
-    elif foreign := [folder for folder in folders if folder.exists() and any(folder.iterdir())]:
+    elif foreign := [path for path in outputs if path.is_file() or (path.is_dir() and any(path.iterdir()))]:
         raise ValueError(
-            f'{foreign[0]} holds files, and there is no {record.name} next to it that records their run; choose '
+            f'{foreign[0]} would be replaced, and there is no {record.name} next to it that records its run; choose '
             'another folder'
         )
     masks.mkdir(parents=True, exist_ok=True)
-    for folder in (out_dir, *folders):
+    for folder in (out_dir, *filter(Path.is_dir, outputs)):
         remove_temporary_files(folder)  # left by a killed run
     write_text(record, json.dumps(settings, indent=2, default=str))
 

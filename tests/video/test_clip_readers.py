@@ -15,6 +15,7 @@ from PIL import Image
 
 from mmattn.video import clip_readers, write_frame
 from mmattn.video.clip_readers import VideoStream, open_clip, read_ahead
+from mmattn.video.masks import write_mask
 
 IMAGES = [cv2.circle(np.full((30, 44, 3), 90, np.uint8), (6 + 2 * i, 8), 4, (0, 0, 255), -1) for i in range(12)]
 MATRIX = struct.pack('>9i', 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
@@ -57,6 +58,28 @@ def test_the_frame_of_a_folder_is_found_by_its_number(tmp_path):
         write_frame(tmp_path / 'frames', tmp_path / 'c.png@9')
     with pytest.raises(FileNotFoundError, match='none'):
         open_clip(tmp_path / 'none')
+
+
+def test_no_frame_replaces_what_is_there(tmp_path):
+    """A painted mask, a frame of the clip, also by a link. A frame that is as it was written may be asked for again."""
+    for number, image in enumerate(IMAGES[:3]):
+        path = tmp_path / f'frames/{number:05}.png'
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), image)
+    first = write_frame(tmp_path / 'frames', tmp_path / 'first.png')
+    assert write_frame(tmp_path / 'frames', tmp_path / 'first.png') == first
+    with Image.open(first) as image:
+        masked = image.copy()
+    masked.putalpha(Image.new('L', masked.size, 100))
+    masked.save(tmp_path / 'alpha.png')
+    write_mask(tmp_path / 'mask.png', IMAGES[0][..., 0] // 90)
+    (tmp_path / 'link.png').symlink_to(tmp_path / 'frames/00002.png')
+    (tmp_path / 'text.png').write_text('of mine')
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*.png')}
+    for entry in ('mask.png', 'alpha.png', 'text.png', 'first.png@1', 'link.png@2', 'frames/00001.png', 'frames/a.png'):
+        with pytest.raises(ValueError, match=str(tmp_path / entry).partition('@')[0]):
+            write_frame(tmp_path / 'frames', tmp_path / entry)
+    assert {path: path.read_bytes() for path in tmp_path.rglob('*.png')} == before
 
 
 def test_frames_that_are_turned_in_a_viewer_are_named(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import gc
 import logging
 import re
 import resource
+import shutil
 import sys
 import weakref
 
@@ -343,14 +344,30 @@ def test_files_of_unknown_origin_stay(loaded, folder, masks, tmp_path):
     assert (tmp_path / 'masks/00000.png').exists()
 
 
+def test_results_replace_no_film_of_the_user(loaded, folder, masks, tmp_path):
+    """Unless it is in the way of nothing. A run that is there goes on, and may want more."""
+    for name, options in (('overlay.mp4', {}), ('cutout.gif', dict(overlay=False, cutouts=['png', 'gif']))):
+        (tmp_path / name).write_bytes(b'of mine')
+        with pytest.raises(ValueError, match=name):
+            loaded(folder, masks[0], tmp_path, **options)
+        assert not (tmp_path / 'masks').exists()
+        loaded(folder, masks[0], tmp_path / name.partition('.')[2], **options)
+    loaded(folder, masks[0], tmp_path, overlay=False)
+    assert all((tmp_path / name).read_bytes() == b'of mine' for name in ('overlay.mp4', 'cutout.gif'))
+    loaded(folder, masks[0], tmp_path / 'mp4', cutouts=['gif'])
+    assert (tmp_path / 'mp4/cutout.gif').stat().st_size > len(b'of mine')
+
+
 def test_the_input_is_never_overwritten(idle, folder, masks, tmp_path):
     video = write_video(tmp_path / 'overlay.mp4', [clips.frame(squares(p, 1), p) for p in range(3)])
+    copy = shutil.copy(video, tmp_path / 'cutout.mp4')
     write_mask(tmp_path / 'masks/00003.png', squares(0, 1))
     before = {path: path.read_bytes() for path in tmp_path.rglob('*.*')}
     for inputs in (
         (folder, tmp_path / 'masks'),
         (folder, [masks[0], tmp_path / 'masks/00003.png']),
         (video, f'{masks[0]}@0'),
+        (copy, f'{masks[0]}@0'),  # no cut-out is wanted, but overwrite removes it
     ):
         with pytest.raises(ValueError, match=f'{tmp_path} .*input'):
             idle(*inputs, tmp_path, overwrite=True)
