@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from mmattn.utils.images import decoding
 
 from .frame_files import check_frames, check_gaps, find_files, orientation, read_frame
 from .frame_names import sort_frames
+from .video_writers import count_frames
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
@@ -211,7 +213,10 @@ class VideoStream:
 
 
 class VideoFile(VideoStream):
-    """Read a clip from a video file, any number of times. ``length`` may be None."""
+    """Read a clip from a video file, any number of times.
+
+    ``length`` is what the file announces, an estimate in WebM and Matroska. It may be None.
+    """
 
     is_stream = False
 
@@ -227,6 +232,16 @@ class VideoFile(VideoStream):
         length = int(self._video.get(cv2.CAP_PROP_FRAME_COUNT))
         self.length = length if length > 0 else None
         self._video.release()
+
+    @cached_property
+    def _count(self) -> int:
+        return count_frames(Path(self.path))
+
+    def find_number(self, digits: str) -> int:
+        """Parse the number of a frame. Before one is refused, the frames are counted, which sets ``length``."""
+        if self.length is not None and int(digits) >= self.length:
+            self.length = self._count
+        return super().find_number(digits)
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""

@@ -297,12 +297,17 @@ class VOSInferencer:
                     show(written[frame.number].stem, frame.image, ids, clip.times[frame.number])
         beyond = given.keys() - written.keys()
         if beyond:
-            whole = len(written) if clip.length is None else f'{len(written)} of {clip.length}'
+            whole = len(written) if clip.length is None else f'{len(written)} of {clip.length} announced'
             raise ValueError(
                 f'{clip.path}: only {whole} frames can be decoded, but a mask is given for frame {min(beyond)}'
             )
         if clip.length is not None and len(written) < clip.length:
-            print_log(f'{clip.path}: {len(written)} of {clip.length} frames can be decoded', 'current', logging.WARNING)
+            print_log(
+                f'{clip.path}: {len(written)} frames can be decoded; the file announces {clip.length}, in WebM and '
+                'Matroska an estimate',
+                'current',
+                logging.WARNING,
+            )
         return list(written.values())
 
 

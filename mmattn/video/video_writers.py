@@ -231,7 +231,7 @@ def open_writer(path: Path, size: tuple[int, int], frame_rate: float, transparen
         except writer.failures as error:
             raise OSError(f'{path}: {error}') from error
         if isinstance(writer, OpenCVVideo):  # it reports no error when a write fails
-            count = _count_frames(temporary)
+            count = count_frames(temporary)
             if count != writer.count:
                 raise OSError(f'{path}: {count} of {writer.count} frames could be written; is the disk full?')
 
@@ -241,7 +241,8 @@ def _margins(size: tuple[int, int]) -> tuple[int, int, int, int]:
     return 0, size[0] % 2, 0, size[1] % 2
 
 
-def _count_frames(path: Path) -> int:
+def count_frames(path: Path) -> int:
+    """Count the frames of a video that OpenCV decodes, whatever its header says."""
     video = cv2.VideoCapture(str(path.absolute()))
     count = 0
     while video.grab():

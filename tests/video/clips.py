@@ -1,4 +1,8 @@
-"""Small clips in the layouts of the data sets."""
+"""Small clips in the layouts of the data sets, and videos."""
+
+import struct
+
+import cv2
 
 from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.loading import LoadGivenMasks, PackClip
@@ -9,6 +13,18 @@ from ..requirements import real_data
 
 DAVIS = real_data('davis_240p')
 TEST = [LoadGivenMasks(), PackClip()]
+
+
+def write_matroska(path, images, announced):
+    """A video whose duration is that of ``announced`` frames."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'MJPG'), 12.5, images[0].shape[1::-1])
+    for image in images:
+        writer.write(image)
+    writer.release()
+    data = path.read_bytes()
+    at = data.index(b'\x44\x89\x88') + 3  # the element Duration, of 8 bytes
+    path.write_bytes(data[:at] + struct.pack('>d', announced / 12.5 * 1000) + data[at + 8 :])
+    return path
 
 
 def packed(root):

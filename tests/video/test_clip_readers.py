@@ -17,6 +17,8 @@ from mmattn.video import clip_readers, write_frame
 from mmattn.video.clip_readers import VideoStream, open_clip, read_ahead
 from mmattn.video.masks import write_mask
 
+from .clips import write_matroska
+
 IMAGES = [cv2.circle(np.full((30, 44, 3), 90, np.uint8), (6 + 2 * i, 8), 4, (0, 0, 255), -1) for i in range(12)]
 MATRIX = struct.pack('>9i', 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
 ROTATED = struct.pack('>9i', 0, 1 << 16, 0, -1 << 16, 0, 0, 30 << 16, 0, 1 << 30)  # by 90°, as phones write it
@@ -137,6 +139,18 @@ def test_a_camera_that_changes_its_size(phone):
     assert [next(frames)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match=rf'^{phone}: .* 3 .*31×44.*30×44'):
         next(frames)
+
+
+def test_frames_that_a_file_does_not_announce(tmp_path):
+    """Of Matroska, OpenCV knows the number from the duration. A frame is refused if it is not there."""
+    video = write_matroska(tmp_path / 'a.mkv', IMAGES, announced=3)
+    assert open_clip(video).length == 3
+    last = np.array(Image.open(write_frame(video, tmp_path / 'last.png@11')))[..., ::-1]
+    assert abs(last.astype(int) - IMAGES[11]).mean() < 8
+    clip = open_clip(video)
+    with pytest.raises(ValueError, match=r'no frame 12 .*last frame is 11$'):
+        clip.find_number('12')
+    assert clip.length == clip.find_number('11') + 1 == 12
 
 
 @pytest.mark.parametrize('frame', ['a.jpg', 'a.png@12'])

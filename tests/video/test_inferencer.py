@@ -505,6 +505,18 @@ def test_a_video_that_ends_before_a_mask(loaded, masks, tmp_path):
         loaded(cut, [f'{masks[0]}@0', f'{masks[1]}@18'], tmp_path / 'b')
 
 
+def test_the_number_of_frames_that_matroska_announces_is_an_estimate(loaded, masks, tmp_path, monkeypatch):
+    images, said = [clips.frame(squares(p, 1), p) for p in range(6)], []
+    monkeypatch.setattr(module, 'print_log', lambda *line: said.append(line))
+    for announced in (3, 24):
+        video = clips.write_matroska(tmp_path / f'{announced}.mkv', images, announced)
+        given = [f'{masks[0]}@0', f'{masks[1]}@5']
+        assert len(loaded(video, given, tmp_path / f'out{announced}', overlay=False)) == 6
+    ((text, _, level),) = said
+    assert re.match(rf'{video}: 6 frames .* announces 24', text)
+    assert level == logging.WARNING
+
+
 def test_what_opencv_cannot_write_is_an_error_before_work(idle, tmp_path, monkeypatch):
     monkeypatch.setattr(video_writers, 'CODECS', ('mp4v',))
     monkeypatch.setattr(video_writers, 'find_spec', lambda name: None)
