@@ -204,9 +204,13 @@ class ClipSession:
         return ids
 
     def _consecutive(self, frames: Iterable[Frame]) -> Iterator[list[Frame]]:
-        """Cut a clip into parts, and add the references in it on the way."""
+        """Cut a clip into parts, and add the references in it on the way.
+
+        With 'last', those that count in no later frame are dropped behind their part.
+        """
         part: list[Frame] = []
         last = None
+        on_the_way: set[int] = set()  # others were added by the caller, who may go through the clip again
         for frame in frames:
             _check_frame(frame)
             if last is not None and frame.number <= last:
@@ -214,11 +218,17 @@ class ClipSession:
             last = frame.number
             if frame.mask is not None:
                 self.add(frame)
+                on_the_way.add(frame.number)
             part.append(frame._replace(image=frame.image.copy()))  # the caller may reuse the buffer
             outside = bool(self._references.keys() - {frame.number for frame in part})
             if self.max_frames is not None and len(part) + outside >= self.max_frames:
                 yield part
                 part = []
+                if self.references == 'last':
+                    kept = {i: x for x in sorted(self._references) if x <= last for i in self._references[x].ids}
+                    for number in on_the_way.difference(kept.values()):
+                        del self._references[number]
+                    on_the_way &= {*kept.values()}
         if part:
             yield part
 

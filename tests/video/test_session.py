@@ -144,6 +144,28 @@ def test_no_more_frames_are_held_than_those_of_a_part(sampling):
     assert max(most) == 4
 
 
+@pytest.mark.parametrize('references', ['last', 'nearest', 'all'])
+def test_masks_that_count_in_no_later_frame_are_not_kept(references):
+    """Object 5 has only its first mask. Masks of the future stay, and all that the caller added, for another pass."""
+    given_masks = {0: given(0, 1, 5), **{number: given(number, 1) for number in (1, 2, 4, 6, 7)}}
+    model, held = build(top_k=3, radius=3), []
+    session = ClipSession(model, max_frames=3, references=references)
+    session.add(given_masks[7])
+    found = []
+    for _, ids in session.segment(given_masks.get(x.number, x) if x.number < 7 else x for x in FRAMES):
+        found.append(ids)
+        held.append(sorted(session._references))
+    added = ClipSession(model, max_frames=3, references=references)
+    whole = follow(added, FRAMES, *given_masks.values())
+    if references == 'last':
+        np.testing.assert_array_equal(found, [*whole.values()])
+        assert held[4] == [0, 2, 4, 7]  # in parts of two frames
+        assert held[-1] == [0, 7]
+    else:
+        assert held[-1] == [*given_masks]
+    np.testing.assert_array_equal([*follow(added, FRAMES).values()], [*whole.values()])
+
+
 @pytest.mark.parametrize(('options', 'said'), [(dict(max_frames=1), 'max_frames .*1'), (dict(references='a'), "'a'")])
 def test_options_of_a_session(options, said):
     with pytest.raises(ValueError, match=said):
