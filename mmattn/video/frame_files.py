@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import mmcv
@@ -91,10 +92,15 @@ def _check_copies(paths: list[Path], faults: Faults) -> None:
                 faults.add(copy, f'a copy of {original.name}; remove it')
 
 
+def regular_step(numbers: Sequence[int]) -> int | None:
+    """Return the regular step of the frame numbers of a clip, the smallest one. None of fewer than two frames."""
+    return min((b - a for a, b in pairwise(numbers)), default=None)
+
+
 def check_gaps(frames: list[Path], numbers: list[int], faults: Faults) -> None:
-    """Find gaps in the frame numbers. The regular step is the smallest step between two numbers."""
+    """Find gaps in the frame numbers, larger steps than the regular one."""
     steps = np.diff(numbers)
-    if len(steps) and (step := steps.min()):
+    if step := regular_step(numbers):
         for i in np.flatnonzero(steps > step):
             missing = (steps[i] - 1) // step
             faults.add(frames[i + 1], f'follows {frames[i].name}; frames missing between them: {missing}')

@@ -39,10 +39,11 @@ class LabelPropagation(BaseModel):
         num_maps (int): how many of the backbone's outputs are compared, the last ones. Unit vectors of each are
             concatenated at the size of the largest map, so the similarity is the mean of their cosine similarities.
             Defaults to 1.
-        radius (int, optional): how many cells of the map an object can move in each direction between two frames.
-            Positions farther from its last predicted mask are background, and are not compared. An object without a
-            predicted mask in the frame before is looked for everywhere, and so is every object after a gap in the frame
-            numbers, as with ``sampling='sparse'``. Defaults to None, everywhere.
+        radius (int, optional): how many cells of the map an object can move in each direction between two successive
+            frames, whatever the regular step of the frame numbers is, in YouTube-VOS 5. Positions farther from its last
+            predicted mask are background, and are not compared. An object without a predicted mask in the frame before
+            is looked for everywhere, and so is every object after a gap, a larger step than the regular one, as with
+            ``sampling='sparse'``. Defaults to None, everywhere.
         edge_radius (float, optional): align the edges of an object with those of the frame by a guided filter. The
             radius of its windows, relative to the square root of the object's area. Defaults to None, without a filter.
         aggregation, data_preprocessor, test_cfg, init_cfg: as in :class:`~mmattn.video.SST`.

@@ -7,6 +7,7 @@ model by three functions, :class:`ClipNetwork`, and never calls its ``forward``.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, product
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import mmcv
@@ -20,6 +21,7 @@ from mmattn.utils.checks import check_choice
 
 from .aggregation import aggregate
 from .expand_mask_project import shrink_masks
+from .frame_files import regular_step
 from .masks import VOID, object_ids, to_ids
 
 SAMPLINGS = ('dense', 'sparse')
@@ -68,7 +70,7 @@ class Frame(NamedTuple):
     """A frame of a clip.
 
     Attributes:
-        number (int): position in the clip, from 0. Numbers may have gaps.
+        number (int): position in the clip. Numbers may have steps of any size, and gaps.
         image (np.ndarray): uint8 ``(H, W, 3)``, BGR. You may reuse the buffer for the next frame.
         mask (np.ndarray, optional): ``(H, W)`` of any integer type. Objects 1…254 begin here, or are corrected, 0 is
             background.
@@ -157,6 +159,7 @@ class ClipSession:
         self.references = references
         self._references: dict[int, _Reference] = {}
         self._previous: tuple[int, np.ndarray] | None = None  # number and ids (H, W) of the frame before
+        self._step = inf  # regular, between the numbers of successive frames
         self._size: tuple[int, ...] | None = None
 
     def __contains__(self, number: int) -> bool:
@@ -165,7 +168,10 @@ class ClipSession:
 
     @torch.no_grad()
     def segment(
-        self, frames: Iterable[Frame], known: Callable[[list[int]], list[np.ndarray] | None] = lambda numbers: None
+        self,
+        frames: Iterable[Frame],
+        known: Callable[[list[int]], list[np.ndarray] | None] = lambda numbers: None,
+        step: int | None = None,
     ) -> Iterator[tuple[Frame, np.ndarray]]:
         """Yield each frame with its ids, uint8 ``(H, W)``. Frames are processed in parts of at most ``max_frames``.
 
@@ -175,11 +181,15 @@ class ClipSession:
             frames (iterable of Frame): in the order of their numbers, and all of one size.
             known (Callable): receives the frame numbers of a part, and returns its ids if an earlier run computed them,
                 or None. It does not change where parts begin. Defaults to None for all parts.
+            step (int, optional): regular step between the numbers of successive frames. A larger one is a gap, after
+                which an object may be anywhere. Defaults to None, the smallest one so far.
         """
+        self._step = step or self._step
         for part in self._consecutive(frames):
             ids = known([frame.number for frame in part])
             if ids is not None:
-                self._previous = part[-1].number, ids[-1].copy()
+                for frame, of_frame in zip(part, ids):
+                    self._remember(frame.number, of_frame)
             yield from self._segment_part(part) if ids is None else zip(part, ids)
             part.clear()  # before the next one is read
 
@@ -193,6 +203,7 @@ class ClipSession:
         count = len(sample.frames)
         ids = np.zeros((count, *sample.ori_shape), np.uint8)
         position = {number: i for i, number in enumerate(sample.frame_numbers)}
+        self._step = regular_step(sample.frame_numbers) or self._step
         if self.sampling == 'sparse' and self.max_frames is not None and count > self.max_frames:
             parts = self._from_whole_clip(sample, self.max_frames)
         else:
@@ -287,8 +298,14 @@ class ClipSession:
             votes = self._votes(part[block], features[block], of_block)
             for at, frame in enumerate(part[block], start):
                 labels = self._labels(frame, votes[at - start], None if fine is None else fine[at], size)
-                self._previous = frame.number, labels.copy()  # the caller may change them
+                self._remember(frame.number, labels)
                 yield frame, labels
+
+    def _remember(self, number: int, ids: np.ndarray) -> None:
+        """Keep the ids of a frame for the next one, and the smallest step so far."""
+        if self._previous is not None and number > self._previous[0]:
+            self._step = min(self._step, number - self._previous[0])
+        self._previous = number, ids.copy()  # the caller may change them
 
     def _votes(self, part: list[Frame], features: Tensor, weights: dict[int, list[dict[int, float]]]) -> list[Votes]:
         """Follow all objects through frames, from each of their references."""
@@ -311,7 +328,8 @@ class ClipSession:
     def _previous_masks(self, frame: Frame, ids: list[int], features: Tensor) -> dict[str, Tensor]:
         if not self.model.uses_previous:
             return {}
-        if self._previous is None or self._previous[0] != frame.number - 1:  # an object may have gone anywhere
+        # after a gap, an object may have gone anywhere
+        if self._previous is None or not 0 < frame.number - self._previous[0] <= self._step:
             return dict(previous=torch.zeros(len(ids), *features.shape[:2], device=features.device))
         return dict(previous=self._shrink(frame, self._previous[1], ids, features))
 

@@ -4,6 +4,7 @@ import math
 from itertools import product
 from urllib.error import URLError
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,15 @@ from torch.nn import functional as F
 
 from mmattn.registry import MODELS
 from mmattn.utils.paths import config_path
-from mmattn.video import ClipSession, Frame, VOSInferencer, label_propagation, shrink_masks
+from mmattn.video import (
+    ClipSession,
+    Frame,
+    VideoFolderDataset,
+    VOSInferencer,
+    label_propagation,
+    shrink_masks,
+    write_mask,
+)
 from mmattn.video.frame_files import read_frame
 from mmattn.video.inferencer import DEFAULT_CONFIG
 
@@ -201,6 +210,40 @@ def test_after_a_gap_an_object_is_looked_for_everywhere():
     first, second = ([ids for _, ids in session.segment(frames)] for _ in range(2))
     assert first[0].any()
     np.testing.assert_array_equal(first, second)
+
+
+def numbered(frames, numbers):
+    return [frame._replace(number=number) for frame, number in zip(frames, numbers)]
+
+
+def test_frame_numbers_in_steps_have_no_gap():
+    """An object that moves too far is not found, whatever the step is. A larger one is a gap."""
+    (frames, masks), model = jump(0, 8, 56, 64), build(top_k=3, radius=4)
+    for numbers in (range(4), range(0, 20, 5), (3, 10, 17, 24)):
+        assert overlaps(model, numbered(frames, numbers), masks)[2] == 0
+    assert min(overlaps(model, numbered(frames, (0, 5, 15, 20)), masks)) > 0.6
+
+    def known(numbers):  # an earlier run computed the first two
+        return masks[:2] if 0 in numbers else None
+
+    late = numbered(frames, (0, 5, 15, 20))
+    found = [ids for _, ids in ClipSession(model, max_frames=2).segment(late, known)]
+    np.testing.assert_array_equal(found[2:], [ids for _, ids in ClipSession(model).segment(late)][2:])
+
+
+def test_a_gap_in_front_of_a_clip_whose_step_is_known(tmp_path):
+    (frames, masks), model = jump(0, 56, 64), build(top_k=3, radius=4)
+    frames = numbered(frames, (0, 10, 15))
+    found = [ids for _, ids in ClipSession(model).segment(frames, step=5)]
+    assert (found[1] & masks[1]).sum() > 0.6 * masks[1].sum()
+    assert not overlaps(model, frames, masks)[1]  # 10 is the smallest so far
+    for frame in frames:
+        path = tmp_path / f'JPEGImages/{frame.number:05}.png'
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), frame.image)
+    write_mask(tmp_path / 'Annotations/00000.png', masks[0])
+    dataset = VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True, pipeline=clips.TEST)
+    np.testing.assert_array_equal(ClipSession(model).segment_clip(dataset[0]['data_samples']), found)
 
 
 @pytest.mark.parametrize('radius', [None, 3])
