@@ -28,6 +28,7 @@ Args:
         their distance; with the latter two, objects are also followed backwards
     frame_order (READING): how to read the names of frames in a folder if the log names several ways, such as numbers,
         decimals, letters or "day first"
+    allow_gaps: allow frame numbers with unequal steps in a folder of frames
     cutout (FORMAT): also cut the objects out: webm, png (one per frame) or gif, transparent or on a background, and
         mp4, mov or mkv on a background; videos require PyAV, pip install 'mmattn[cutouts]'
     cutout_objects (ID): objects to cut out; default: all
@@ -64,6 +65,7 @@ def main(
     colours: list[str] = (),
     references: Literal['last', 'nearest', 'all'] = 'last',
     frame_order: str | None = None,
+    allow_gaps: bool = False,
     cutout: list[str] = (),
     cutout_objects: list[int] = (),
     background: str | None = None,
@@ -81,7 +83,7 @@ def main(
     try:
         read_cutouts(cutout, cutout_objects, background)  # before weights are loaded
         if first_frame:
-            print(f'the frame is {write_frame(video, first_frame, frame_order)}')
+            print(f'the frame is {write_frame(video, first_frame, frame_order, allow_gaps)}')
             return
         if checkpoint is not None:
             check_checkpoint(checkpoint)
@@ -104,6 +106,7 @@ def main(
             cutouts=cutout,
             cutout_objects=cutout_objects,
             background=background,
+            allow_gaps=allow_gaps,
         )
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error

@@ -21,7 +21,7 @@ from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import atomic_write, check_not_input, check_path, check_writable
 from mmattn.utils.images import decoding
 
-from .frame_files import check_frames, check_gaps, find_files, orientation, read_frame
+from .frame_files import check_frames, check_gaps, find_files, orientation, read_frame, regular_step
 from .frame_names import sort_frames
 from .video_writers import count_frames
 
@@ -88,20 +88,22 @@ class FrameFolder:
     """Read a clip from a folder of images. ``size`` is height and width, ``frame_rate`` is in frames per second.
 
     ``frame_order`` says how to read the names, see :func:`~mmattn.video.frame_names.sort_frames`. An error lists the
-    frames that are missing, unreadable, or of different sizes. ``times`` has the seconds after the first frame, by
-    number of a frame.
+    frames that are missing, unless ``allow_gaps``, unreadable, or of different sizes. ``times`` has the seconds after
+    the first frame, by number of a frame, without those of gaps. ``step`` is the regular one between numbers.
     """
 
     frame_rate: float = FRAME_RATE
     is_stream = False
 
-    def __init__(self, path: Path, frame_order: str | None = None) -> None:
+    def __init__(self, path: Path, frame_order: str | None = None, allow_gaps: bool = False) -> None:
         self.path = path
         faults = Faults()
         self.files, self._numbers, _ = find_files(path, Path(os.devnull), frame_order, faults)
-        check_gaps(self.files, self._numbers, faults)
+        if not allow_gaps:
+            check_gaps(self.files, self._numbers, faults)
         check_frames(self.files, [], faults)
         faults.check()
+        self.step = regular_step(self._numbers)
         names = [file.stem for file in self.files]
         self.times = {number: i / self.frame_rate for i, number in enumerate(self._numbers)}
         self._names = dict(zip(self._numbers, names))
@@ -154,6 +156,7 @@ class VideoStream:
 
     files: Sequence[Path] = ()
     is_stream = True
+    step = 1
 
     def __init__(self, source: int | str) -> None:
         self.path: str | Path = str(source)
@@ -272,16 +275,16 @@ def _ended_by_interrupt() -> Iterator[Callable[[], bool]]:
 Clip = FrameFolder | VideoStream
 
 
-def open_clip(video: str | Path | int, frame_order: str | None = None) -> Clip:
+def open_clip(video: str | Path | int, frame_order: str | None = None, allow_gaps: bool = False) -> Clip:
     """Open a folder of frames, a video file, or a stream: the number of a camera, an address, or '-'.
 
-    ``frame_order`` is for folders.
+    ``frame_order`` and ``allow_gaps`` are for folders.
     """
     if isinstance(video, int) or video == '-' or '://' in str(video):
         return VideoStream(video)  # type: ignore[arg-type]
     path = check_path('video', video)
     if path.is_dir():
-        return FrameFolder(path, frame_order)
+        return FrameFolder(path, frame_order, allow_gaps)
     return VideoStream(int(path.name)) if str(video).isdecimal() and not path.exists() else VideoFile(path)
 
 
@@ -296,11 +299,13 @@ def split_number(entry: str | Path) -> tuple[str, str]:
     return (before, digits) if before and digits.isdecimal() else (str(entry), '')
 
 
-def write_frame(video: str | Path | int, frame: str | Path, frame_order: str | None = None) -> Path:
+def write_frame(
+    video: str | Path | int, frame: str | Path, frame_order: str | None = None, allow_gaps: bool = False
+) -> Path:
     """Write a frame of a clip, on which its mask can be painted. It is rotated as the metadata of the video say.
 
     Args:
-        video, frame_order: as in :class:`~mmattn.video.VOSInferencer`.
+        video, frame_order, allow_gaps: as in :class:`~mmattn.video.VOSInferencer`.
         frame (str or Path): path of a PNG for the first frame, or ``<path>@20`` for frame 20.
 
     Returns:
@@ -315,7 +320,7 @@ def write_frame(video: str | Path | int, frame: str | Path, frame_order: str | N
     if Path(path).suffix.lower() != '.png':
         raise ValueError(f'{path}: the frame must be a .png, which has no loss')
     check_writable(Path(path).parent)
-    clip = open_clip(video, frame_order)
+    clip = open_clip(video, frame_order, allow_gaps)
     check_not_input('frame', path, clip.files)
     if isinstance(clip, FrameFolder) and Path(path).resolve().parent == clip.path.resolve():
         raise ValueError(f'frame {path} would become a frame of the clip; choose another folder')

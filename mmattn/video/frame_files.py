@@ -103,7 +103,11 @@ def check_gaps(frames: list[Path], numbers: list[int], faults: Faults) -> None:
     if step := regular_step(numbers):
         for i in np.flatnonzero(steps > step):
             missing = (steps[i] - 1) // step
-            faults.add(frames[i + 1], f'follows {frames[i].name}; frames missing between them: {missing}')
+            faults.add(
+                frames[i + 1],
+                f'follows {frames[i].name}; frames missing between them: {missing}; allow_gaps=True (--allow-gaps) '
+                'allows gaps',
+            )
 
 
 def check_frames(frames: list[Path], masks: list[Path], faults: Faults) -> None:

@@ -131,6 +131,7 @@ class VOSInferencer:
         cutouts: Sequence[str] = (),
         cutout_objects: Sequence[int] = (),
         background: str | None = None,
+        allow_gaps: bool = False,
     ) -> list[Path]:
         """Write ``masks/<frame>.png`` for each frame, ``overlay.mp4``, and cut-outs, to ``out_dir``.
 
@@ -179,6 +180,8 @@ class VOSInferencer:
             cutout_objects (sequence of int): ids of the objects that are cut out. Defaults to all.
             background (str, optional): colour behind the cut-outs, such as 'lime' or '#00ff00'. Defaults to None,
                 transparent, which WebM, PNG and GIF can be.
+            allow_gaps (bool): allow frame numbers with unequal steps in a folder. In the overlay and in cut-outs, a gap
+                takes no time. Defaults to False.
 
         Returns:
             list of Path: the masks, in the order of the frames.
@@ -206,7 +209,7 @@ class VOSInferencer:
         folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
         check_writable(out_dir)
         check_writable(folder)
-        clip = open_clip(video, frame_order)
+        clip = open_clip(video, frame_order, allow_gaps)
         paths = find_masks(clip, masks)
         given = read_masks(paths, clip, single_object, listed)
         cut.check_objects({i for mask in given.values() for i in object_ids(mask)})
@@ -284,7 +287,7 @@ class VOSInferencer:
             task = progress.add_task('Segmentation', total=clip.length, summary='')
             start, count = perf_counter(), 0
             self.summary = 'no frame left to segment'
-            for frame, ids in session.segment(frames(), known):
+            for frame, ids in session.segment(frames(), known, clip.step):
                 if not written[frame.number].exists():
                     write_mask(written[frame.number], ids, palette)
                     count += 1

@@ -24,6 +24,7 @@ from mmattn.video import (
 )
 from mmattn.video.frame_files import read_frame
 from mmattn.video.inferencer import DEFAULT_CONFIG
+from mmattn.video.masks import read_mask
 
 from . import clips
 
@@ -244,6 +245,15 @@ def test_a_gap_in_front_of_a_clip_whose_step_is_known(tmp_path):
     write_mask(tmp_path / 'Annotations/00000.png', masks[0])
     dataset = VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True, pipeline=clips.TEST)
     np.testing.assert_array_equal(ClipSession(model).segment_clip(dataset[0]['data_samples']), found)
+    torch.save(model.state_dict(), tmp_path / 'weights.pth')
+    cfg = Config(dict(model=dict(type='mmattn.LabelPropagation', backbone=BACKBONE, top_k=3, radius=4)))
+    follow = VOSInferencer(cfg, str(tmp_path / 'weights.pth'), device='cpu', show_progress=False)
+    arguments = tmp_path / 'JPEGImages', tmp_path / 'Annotations/00000.png', tmp_path / 'out'
+    with pytest.raises(ValueError, match=r'00010.*allow_gaps'):
+        follow(*arguments, overlay=False)
+    written = follow(*arguments, overlay=False, allow_gaps=True)
+    assert [path.name for path in written] == ['00000.png', '00010.png', '00015.png']
+    np.testing.assert_array_equal([read_mask(path) for path in written], found)
 
 
 @pytest.mark.parametrize('radius', [None, 3])

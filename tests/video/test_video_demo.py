@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from mmattn.registry import MODELS
 from mmattn.utils.paths import config_path
+from mmattn.video.frame_files import read_frame
 from mmattn.video.inferencer import DEFAULT_CONFIG
 from mmattn.video.masks import read_mask, write_mask
 
@@ -82,6 +84,20 @@ def test_the_options(demo, root, capsys, small_sst):
         done = run_command(tool('video_demo.py', 'video', 'mask.png', *words.split()))
         assert done.returncode
         assert said in done.stderr
+
+
+def test_a_folder_in_which_frames_are_missing(demo, root, monkeypatch, tmp_path):
+    shutil.copytree(root / 'JPEGImages', tmp_path / 'frames')
+    for number in (1, 20):
+        (tmp_path / f'frames/{number:05}.jpg').unlink()
+    paint = TOOL, tmp_path / 'frames', '--first-frame', f'{tmp_path}/frame.png@21'
+    with pytest.raises(SystemExit, match='--allow-gaps'):
+        call(monkeypatch, *paint)
+    call(monkeypatch, *paint, '--allow-gaps')
+    assert np.array_equal(read_frame(tmp_path / 'frame.png'), read_frame(root / 'JPEGImages/00021.jpg'))
+    positional = tmp_path / 'frames', root / 'Annotations/00000.png'
+    out = demo('--allow-gaps', '--no-overlay', positional=positional)
+    assert len([*(out / 'masks').iterdir()]) == LENGTH - 2
 
 
 def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, tmp_path):
