@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.logging import print_log
 from PIL import Image
 from torch import Tensor, nn
 
@@ -50,7 +52,7 @@ class VQAInferencer(LanguageInferencer):
 
     The model is a :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder
     reads pictures, which must have the size of its training pictures. Other models read at most as many regions as in
-    training, and only stores of the ``region_source`` of the training. The arguments are as in
+    training, and warn of a store from another ``region_source`` than that of the training. The arguments are as in
     :class:`mmattn.language.inferencer.LanguageInferencer`. ``answers`` are all answers of the model.
 
     An unknown word is read as in training, as padding or ``<unk>``, and predictions list it. A question without a word
@@ -121,7 +123,8 @@ class VQAInferencer(LanguageInferencer):
             return asked_questions
         store = region_store(inputs)
         names = [question.image_id for question in listed]
-        Faults(', '.join(map(str, store.paths)), store.source_faults(self.meta.get('region_source'))).check()
+        for fault in store.source_faults(self.meta.get('region_source')):
+            print_log(f'{", ".join(map(str, store.paths))}: {fault}', 'current', logging.WARNING)
         store.check(names, self.model.num_features, features=False, allow_empty=True)
         # Older checkpoints record neither the source nor the number of the regions.
         return [AskedQuestion(question, store, self.meta.get('max_regions')) for question in listed]
