@@ -92,7 +92,7 @@ def read(folder: Path, images: Path | None = None) -> Export:
     pictures: list[Picture] = []
     classes: list[str] = []
     if listed and not by_format:
-        name, (pictures, classes) = 'YOLO', _read_yolo(listed, files, index, faults)
+        name, (pictures, classes) = 'YOLO', _read_yolo(listed, files, folder, index, faults)
     elif len(by_format) == 1:
         [(form, contents)] = by_format.items()
         name = form.name
@@ -106,7 +106,7 @@ def read(folder: Path, images: Path | None = None) -> Export:
     else:
         faults.add(folder, 'no annotations of labelme, CVAT, Label Studio, Roboflow, COCO, YOLO or Pascal VOC in it')
     found = index.assign(pictures, faults)
-    _set_splits(found, splits_of_lists(files, faults), (folder, index.folder), faults)
+    _set_splits(found, splits_of_lists(files, index, faults), (folder, index.folder), faults)
     if not faults and not any(picture.shapes for picture in pictures):
         faults.add(folder, f'{name}, {len(pictures)} images, but no shape with an area or a box')
     faults.check()
@@ -142,7 +142,7 @@ def _of_objects(contents: list[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
 
 
 def _read_yolo(
-    names: Sequence[Path], files: Sequence[Path], index: Images, faults: Faults
+    names: Sequence[Path], files: Sequence[Path], folder: Path, index: Images, faults: Faults
 ) -> tuple[list[Picture], list[str]]:
     pictures: list[Picture] = []
     classes: list[str] = []
@@ -153,7 +153,7 @@ def _read_yolo(
             continue
         image = index.beside(path)
         if image is None:  # a list of images, or a text for people
-            if 'labels' in path.parts:
+            if 'labels' in path.relative_to(folder.parent).parts:
                 faults.add(path, 'no image of this name')
             continue
         with _malformed(path, 'YOLO', faults):
@@ -185,6 +185,12 @@ def _set_splits(found: dict[Path, Picture], listed: dict[str, str], folders: tup
     if '' in counts and len(counts) > 1:
         first = next(picture.name for picture in found.values() if not picture.split)
         faults.add(folders[0], f'{counts[""]} of {len(found)} images are in no split, such as {first}, the others are')
+    if {*counts} == {''} and listed and not any(end in listed for image in found for end in ends(image)) and not faults:
+        faults.add(
+            folders[0],
+            f'its lists of images (train.txt, val.txt, …) have none of the images, but {next(iter(listed))!r}, for '
+            'example: correct them, or remove them for a random split',
+        )
     if len(counts) == 1:
         for picture in found.values():
             picture.split = ''

@@ -18,10 +18,11 @@ from mmattn.utils.images import ORIENTATION, tiff_tags, unreadable
 from .shapes import Picture, Size
 
 SPLITS = {
-    **dict.fromkeys(('train', 'training', 'trainset'), 'train'),
+    **dict.fromkeys(('train', 'training', 'trainset', 'trainval'), 'train'),
     **dict.fromkeys(('val', 'valid', 'validation', 'valset', 'dev'), 'val'),
     **dict.fromkeys(('test', 'testing', 'testset'), 'test'),
 }
+WITH_SUFFIX = {*SUFFIXES, '.xml', '.json', '.txt'}  # files of a list; other names may have dots
 TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
@@ -43,10 +44,10 @@ class Images:
         beside = Path(picture.source).parent / name
         if beside.is_file():
             return beside.resolve() if '..' in name.parts else beside
-        paths = self.by_name[name.name] or self.by_stem[name.stem]
+        paths = self.by_name[name.name] or self.by_stem[name.name] or self.by_stem[name.stem]
         if not paths:
             raise FaultsError(picture.source, f'no image {picture.name} below {self.folder} (--images)')
-        shared = [_common_end(path.with_suffix('').parts, name.with_suffix('').parts) for path in paths]
+        shared = [_common_end(path.parent.parts, name.parent.parts) for path in paths]
         best = [path for path, count in zip(paths, shared) if count == max(shared)]
         if len(best) > 1:
             raise FaultsError(picture.source, f'{picture.name} may be {best[0]} or {best[1]}; give --images')
@@ -135,32 +136,39 @@ def split_named(text: str) -> str:
     return named.pop() if len(named) == 1 else ''
 
 
-def splits_of_lists(files: Iterable[Path], faults: Faults) -> dict[str, str]:
+def splits_of_lists(files: Iterable[Path], images: Images, faults: Faults) -> dict[str, str]:
     """Read lists of images, one per line: Pascal VOC's ``ImageSets/Main/val.txt``, and ``val.txt`` of CVAT's YOLO.
 
     Their paths begin in other folders than the images, so that the keys are all ends of the paths, without suffix. An
-    end that two splits have says nothing. A file that is no text is added to ``faults``.
+    end that two splits have says nothing, but ``trainval`` is for what no other list has. A file that is no text is
+    added to ``faults``. YOLO's labels of an image ``val.jpg`` are no list.
     """
     splits: dict[str, str] = {}
-    for path in files:
-        if path.suffix == '.txt' and path.stem in SPLITS and 'labels' not in path.parts:
-            lines: list[str] = []
-            with faults.catch(path), reading(path, 'not a list of images'):
-                lines = path.read_text(encoding='utf-8-sig').splitlines()
-            for line in lines:
-                for end in ends(PurePosixPath(line.strip())):
-                    splits[end] = SPLITS[path.stem] if splits.get(end, SPLITS[path.stem]) == SPLITS[path.stem] else ''
+    lists = [path for path in files if path.suffix == '.txt' and path.stem.lower() in SPLITS]
+    for path in sorted(lists, key=lambda path: path.stem.lower() == 'trainval'):
+        if images.beside(path) is not None:
+            continue
+        lines: list[str] = []
+        with faults.catch(path), reading(path, 'not a list of images'):
+            lines = path.read_text(encoding='utf-8-sig').splitlines()
+        split = SPLITS[path.stem.lower()]
+        for line in lines:
+            for end in ends(PurePosixPath(line.strip().replace('\\', '/'))):
+                if path.stem.lower() == 'trainval':
+                    splits.setdefault(end, split)
+                else:
+                    splits[end] = split if splits.get(end, split) == split else ''
     return splits
 
 
 def ends(path: PurePath) -> Iterator[str]:
-    """Yield the ends of a path without suffix, the longest first.
+    """Yield the ends of the path of an image, or of its annotations, without suffix, the longest first.
 
     Example:
-        >>> [*ends(PurePosixPath('a/b/c.png'))]
-        ['a/b/c', 'b/c', 'c']
+        >>> [*ends(PurePosixPath('a/b/c.png'))], [*ends(PurePosixPath('site.0001'))]
+        (['a/b/c', 'b/c', 'c'], ['site.0001'])
     """
-    parts = path.with_suffix('').parts if path.name else ()
+    parts = (path.with_suffix('') if path.suffix.lower() in WITH_SUFFIX else path).parts
     yield from ('/'.join(parts[first:]) for first in range(len(parts)))
 
 

@@ -232,6 +232,79 @@ def test_a_list_of_images_that_is_no_text_is_a_fault_beside_the_others(tmp_path,
     assert {*caught.value.by_path} == {str(tmp_path / 'val.txt')} | ({str(tmp_path)} if not annotated else set())
 
 
+def squares(folder, *names):
+    for name in names:
+        labelme(folder, name, [polygon('a', *SQUARE)])
+        noise(folder / f'{name}.png')
+
+
+@pytest.mark.parametrize(
+    ('files', 'line'),
+    [
+        (('train.txt', 'val.txt'), '{}\n'),
+        (('Train.txt', 'Validation.txt'), '{}\n'),
+        (('train.txt', 'val.txt'), '/data/train/{}.JPG\n'),
+        (('train.txt', 'val.txt'), 'set\\images\\{}.png\r\n'),
+        (('train.txt', 'val.txt'), 'Annotations/{}.xml\n'),
+        (('trainval.txt', 'Val.txt'), '{}\n'),
+    ],
+)
+@pytest.mark.parametrize('name', ['f_{}', 'site.000{}'])
+def test_splits_are_those_of_lists(tmp_path, name, files, line):
+    """Also below a folder ``labels``, whose texts are YOLO's only inside of an export."""
+    folder, names = tmp_path / 'labels/export', [name.format(number) for number in range(4)]
+    squares(folder, *names)
+    for file, listed in zip(files, (names if 'trainval' in files[0] else names[:2], names[2:])):
+        (folder / file).write_bytes(''.join(map(line.format, listed)).encode())
+    assert [picture.split for picture in read(folder).pictures.values()] == ['train', 'train', 'val', 'val']
+
+
+def test_trainval_is_divided_where_there_is_no_other_list_of_its_images(tmp_path, command, out):
+    folder, names = tmp_path / 'export', [f'f_{number}' for number in range(9)]
+    squares(folder, *names)
+    for split, listed in dict(trainval=names[:6], test=names[6:]).items():
+        (folder / f'{split}.txt').write_text('\n'.join(listed))
+    assert command(annotations, folder, '--task', 'detection', '--val-fraction', 0.5)[0] == 0
+    found = {
+        split: [Path(image['file_name']).stem for image in json.loads((out / f'{split}.json').read_text())['images']]
+        for split in ('train', 'val', 'test')
+    }
+    assert found['test'] == names[6:]
+    assert {*found['train'], *found['val']} == {*names[:6]}
+    assert len(found['train']) == len(found['val']) == 3
+    (folder / 'train.txt').write_text('\n'.join(names[:4]))
+    (folder / 'val.txt').write_text('\n'.join(names[4:6]))
+    assert [picture.split for picture in read(folder).pictures.values()] == ['train'] * 4 + ['val'] * 2 + ['test'] * 3
+
+
+def test_lists_of_other_images_are_a_fault_unless_folders_have_the_splits(tmp_path):
+    """The split would be random, though one was published."""
+    squares(tmp_path / 'export', 'one', 'two')
+    for split, text in dict(train='one 1', val='two -1').items():
+        (tmp_path / f'export/{split}.txt').write_text(text)
+    with pytest.raises(FaultsError, match='one 1') as caught:
+        read(tmp_path / 'export')
+    assert {*caught.value.by_path} == {str(tmp_path / 'export')}
+    squares(tmp_path / 'export/train', 'three')
+    squares(tmp_path / 'export/val', 'four')
+    for path in (tmp_path / 'export').glob('*.json'):
+        path.unlink()
+    assert [picture.split for picture in read(tmp_path / 'export').pictures.values()] == ['train', 'val']
+
+
+@pytest.mark.parametrize('place', ['.', 'labels/export'])
+def test_an_image_of_yolo_may_be_named_like_a_split(tmp_path, place):
+    """Its text is no list of images. A text beside the folders has no image, wherever the export lies."""
+    folder = tmp_path / place
+    for name in ('test', 'other'):
+        noise(folder / f'images/{name}.png')
+        (folder / 'labels').mkdir(exist_ok=True)
+        (folder / f'labels/{name}.txt').write_text('0 0.5 0.5 0.5 0.5')
+    (folder / 'classes.txt').write_text('roof\n')
+    (folder / 'README.txt').write_text('Roofs.')
+    assert [picture.shapes[0].box for picture in read(folder).pictures.values()] == [(16, 12, 48, 36)] * 2
+
+
 def test_annotations_of_several_formats_are_a_fault(tmp_path):
     labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
     labelme(tmp_path, 'two', [polygon('a', *SQUARE)])
