@@ -6,7 +6,10 @@ from .shapes import Picture, Shape
 
 
 def pictures(root: Element, source: str) -> list[Picture]:
-    """Read one file. Boxes are taken as they are written, as mmdet does."""
+    """Read one file. Difficult objects are crowds: mmdet ignores both.
+
+    Boxes are taken as they are written; mmdet's ``XMLDataset`` subtracts 1 from each number.
+    """
     width, height = (int(float(root.findtext(f'size/{side}') or 0)) for side in ('width', 'height'))
     shapes = []
     for element in root.iter('object'):
@@ -15,7 +18,8 @@ def pictures(root: Element, source: str) -> list[Picture]:
         )
         if not (left < right and top < bottom):
             raise ValueError(f'a box of {element.findtext("name")} is empty: {left:g}, {top:g}, {right:g}, {bottom:g}')
-        shapes.append(Shape(element.findtext('name', '').strip(), box=(left, top, right, bottom)))
+        crowd = (element.findtext('difficult') or '').strip() == '1'
+        shapes.append(Shape(element.findtext('name', '').strip(), box=(left, top, right, bottom), crowd=crowd))
     folder = (root.findtext('folder') or '').strip()
     name = (root.findtext('filename') or '').strip()
     return [

@@ -310,18 +310,25 @@ def voc_file(*objects, size='<width>40.0</width><height>20</height>'):
     return ElementTree.fromstring(f'<annotation>{inside}</annotation>')
 
 
-def voc_object(name, left, top, right, bottom):
+def voc_object(name, left, top, right, bottom, more=''):
     box = f'<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>'
-    return f'<object><name> {name} </name><bndbox>{box}</bndbox></object>'
+    return f'<object><name> {name} </name>{more}<bndbox>{box}</bndbox></object>'
 
 
 def test_voc():
-    content = voc_file(voc_object('roof', 10, 5, 30.5, 13), voc_object('tree', 0, 0, 1, 1))
+    """Difficult objects are not for training, as with mmdet."""
+    plain, difficult = (f'<difficult> {number} </difficult>' for number in range(2))
+    content = voc_file(
+        voc_object('roof', 10, 5, 30.5, 13, plain),
+        voc_object('tree', 0, 0, 1, 1),
+        voc_object('roof', 1, 2, 3, 4, difficult),
+    )
     (picture,) = voc.pictures(content, 'here.xml')
     assert (picture.name, picture.size, picture.source) == ('a.png', (WIDTH, HEIGHT), 'here.xml')
     assert [(shape.label, shape.crowd, shape.box) for shape in picture.shapes] == [
         ('roof', False, (10, 5, 30.5, 13)),
         ('tree', False, (0, 0, 1, 1)),
+        ('roof', True, (1, 2, 3, 4)),
     ]
 
 
