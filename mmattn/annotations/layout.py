@@ -71,7 +71,10 @@ class Images:
         return stored[::-1] if orientation in TURNED else stored
 
     def assign(self, pictures: Iterable[Picture], faults: Faults) -> dict[Path, Picture]:
-        """Find the image of each picture, and set its size. Add to ``faults`` what is missing or does not fit."""
+        """Find the image of each picture, and set its size. Add to ``faults`` what is missing or does not fit.
+
+        Shapes without an area in the image, such as a box of a mere click, are moved to ``skipped``.
+        """
         found: dict[Path, Picture] = {}
         for picture in pictures:
             try:
@@ -88,6 +91,8 @@ class Images:
             try:
                 for shape in picture.shapes:
                     shape.check(size)
+                picture.skipped += [shape.label for shape in picture.shapes if shape.is_empty(size)]
+                picture.shapes = [shape for shape in picture.shapes if not shape.is_empty(size)]
             except (TypeError, ValueError) as error:
                 faults.add(picture.source, f'{picture.name}: {error}')
             found.setdefault(image, picture)

@@ -85,6 +85,11 @@ class Shape:
         width, height = size
         return max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
 
+    def is_empty(self, size: Size) -> bool:
+        """Whether there is nothing of the shape within an image of ``size``."""
+        left, top, right, bottom = self.bounds(size)
+        return right <= left or bottom <= top
+
 
 @dataclass
 class Picture:
@@ -96,7 +101,7 @@ class Picture:
         source (str): the file of the annotations, for messages.
         size (tuple, optional): width and height that the tool saw.
         split (str): ``'train'``, ``'val'``, ``'test'``, or empty if the export has no splits.
-        skipped (list[str]): labels of shapes without an area, such as points and lines.
+        skipped (list[str]): labels of shapes without an area in the image, such as points, lines and boxes of no size.
     """
 
     name: str

@@ -16,8 +16,10 @@ def pictures(root: Element, source: str) -> list[Picture]:
         left, top, right, bottom = (
             float(element.findtext(f'bndbox/{side}', '')) for side in ('xmin', 'ymin', 'xmax', 'ymax')
         )
-        if not (left < right and top < bottom):
-            raise ValueError(f'a box of {element.findtext("name")} is empty: {left:g}, {top:g}, {right:g}, {bottom:g}')
+        if not (left <= right and top <= bottom):
+            raise ValueError(
+                f'a box of {element.findtext("name")} ends before it begins: {left:g}, {top:g}, {right:g}, {bottom:g}'
+            )
         crowd = (element.findtext('difficult') or '').strip() == '1'
         shapes.append(Shape(element.findtext('name', '').strip(), box=(left, top, right, bottom), crowd=crowd))
     folder = (root.findtext('folder') or '').strip()

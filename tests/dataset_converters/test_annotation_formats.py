@@ -339,8 +339,8 @@ def test_voc_files_may_have_no_size(size):
     assert voc.pictures(voc_file(size=size), '')[0].size is None
 
 
-@pytest.mark.parametrize('box', [(10, 5, 10, 13), (10, 5, 30, 5), (30, 5, 10, 13), (10, 13, 30, 5)])
-def test_empty_boxes_of_voc_are_named(box):
+@pytest.mark.parametrize('box', [(30, 5, 10, 13), (10, 13, 30, 5)])
+def test_boxes_of_voc_that_end_before_they_begin_are_named(box):
     with pytest.raises(ValueError, match=r'roof .*{}, {}, {}, {}$'.format(*box)):
         voc.pictures(voc_file(voc_object('tree', 0, 0, 1, 1), voc_object('roof', *box)), '')
 

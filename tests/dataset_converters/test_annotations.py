@@ -327,6 +327,45 @@ def test_files_of_no_known_format_are_named_and_left_out(tmp_path, capsys):
     assert re.findall(r'other\d|3 more', capsys.readouterr().out) == [*(f'other{n}' for n in range(5)), '3 more']
 
 
+@pytest.mark.parametrize('form', ['labelme', 'voc', 'yolo', 'coco'])
+def test_shapes_without_an_area_in_the_image_are_left_out_and_counted(tmp_path, command, out, form):
+    """Boxes of no width or height, and one beside the image. Bounds that COCO calls width and height may not be 0."""
+    folder = tmp_path / 'export'
+    boxes = [(10, 12, 30, 24), (10, 12, 10, 24), (10, 12, 30, 12), (-9, 12, -3, 24)]
+    for name in ('one', 'two'):
+        noise(folder / f'{name}.png')
+        if form == 'labelme':
+            shapes = [dict(label='a', shape_type='rectangle', points=[box[:2], box[2:]]) for box in boxes]
+            labelme(folder, name, shapes)
+        elif form == 'voc':
+            sides = 'xmin', 'ymin', 'xmax', 'ymax'
+            written = [''.join(f'<{side}>{x}</{side}>' for side, x in zip(sides, box)) for box in boxes]
+            objects = [f'<object><name>a</name><bndbox>{box}</bndbox></object>' for box in written]
+            text = f'<annotation><filename>{name}.png</filename>{"".join(objects)}</annotation>'
+            (folder / f'{name}.xml').write_text(text)
+        elif form == 'yolo':
+            (folder / 'classes.txt').write_text('a\n')
+            fractions = [(np.add(box[:2], box[2:]) / 2, np.subtract(box[2:], box[:2])) for box in boxes]
+            rows = [np.ravel(pair) / (WIDTH, HEIGHT, WIDTH, HEIGHT) for pair in fractions]
+            (folder / f'{name}.txt').write_text('\n'.join(f'0 {" ".join(map(str, row))}' for row in rows))
+    if form == 'coco':
+        content = dict(
+            categories=[dict(id=1, name='a')],
+            images=[dict(id=i, file_name=f'{name}.png') for i, name in enumerate(('one', 'two'))],
+            annotations=[
+                dict(image_id=i, category_id=1, bbox=[*box[:2], box[2] - box[0], box[3] - box[1]])
+                for i in range(2)
+                for box in boxes
+            ],
+        )
+        (folder / 'instances.json').write_text(json.dumps(content))
+    code, said, _ = command(annotations, folder, '--task', 'detection', '--val-fraction', 0.5, '--ungrouped')
+    assert code == 0
+    assert any(re.match('left out.* 6 of a$', line) for line in said)
+    (entry,) = json.loads((out / 'train.json').read_text())['annotations']
+    assert np.round(entry['bbox'], 6).tolist() == [10, 12, 20, 12]
+
+
 def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
     for name in ('one', 'two'):
         labelme(tmp_path, name, [polygon('a', *SQUARE)])

@@ -15,7 +15,7 @@ Splits of the export are kept. Without them, ``--val-fraction`` of the images ar
 whose names differ in their last number alone, such as frames of a clip, so that no clip is on both sides.
 
 In segmentation, pixels without a shape are ``background``, the label 0. Later shapes cover earlier ones; CVAT's
-``z_order`` counts. Shapes without an area, such as points and lines, are left out, and counted.
+``z_order`` counts. Shapes without an area, such as points, lines and boxes of no size, are left out, and counted.
 """
 
 import argparse
@@ -139,8 +139,6 @@ def coco_content(pictures: Mapping[str, Picture], classes: Sequence[str], ignore
         images.append(dict(id=number, file_name=name, width=width, height=height))
         for shape in picture.shapes:
             left, top, right, bottom = shape.bounds(picture.size)
-            if right <= left or bottom <= top:
-                continue
             common = dict(image_id=number, bbox=[left, top, right - left, bottom - top])
             outline = {}
             if shape.has_area:
