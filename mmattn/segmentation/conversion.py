@@ -31,7 +31,7 @@ metainfo = dict(classes={classes!r}, palette={palette!r})
 dataset = dict(data_root='{{{{ fileDirname }}}}', metainfo=metainfo, img_suffix={suffix!r})
 train_dataloader = dict(dataset={train})
 val_dataloader = dict(dataset=dataset)
-test_dataloader = val_dataloader
+test_dataloader = {test}
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
 work_dir = {work_dir!r}
 """
@@ -39,7 +39,9 @@ PIPELINES = """\
 train_pipeline, test_pipeline, tta_pipeline = _base_.train_pipeline, _base_.test_pipeline, _base_.tta_pipeline
 train_dataloader['dataset'].update(pipeline=train_pipeline)
 dataset.update(pipeline=test_pipeline)
+test_dataloader['dataset'].update(pipeline=test_pipeline)
 """
+TEST = "dict(dataset=dict(dataset, data_prefix=dict(img_path='img_dir/test', seg_map_path='ann_dir/test')))"
 CHANNELS = """\
 # Images with all their channels and values; mean and deviation are of the training images.
 load = dict(type='mmattn.LoadChannels', channels={channels})
@@ -278,12 +280,14 @@ def config_text(
     palette: Sequence[Sequence[int]],
     images: Collection[Path],
     crop: int | None = None,
+    test: bool = False,
 ) -> str:
     """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
     ``name`` names the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels. If one of
     ``images``, those for training, has other channels or values than a picture, the config loads all channels, and
-    has their measured mean and deviation. With ``crop``, it trains on crops of the pieces of :func:`cut_images`.
+    has their measured mean and deviation. With ``crop``, it trains on crops of the pieces of :func:`cut_images`. With
+    ``test``, it tests on ``img_dir/test`` in place of the images for validation.
     """
     plain = all(map(is_plain_picture, images))
     text = CONFIG.format(
@@ -291,6 +295,7 @@ def config_text(
         palette=palette,
         suffix=suffix,
         train='dict(dataset)' if crop is None else f'dict(dataset, img_suffix={piece_suffix(plain)!r})',
+        test=TEST if test else 'val_dataloader',
         count=len(classes),
         work_dir=f'work_dirs/{name}',
     )

@@ -589,6 +589,10 @@ def test_roboflow(tmp_path, command, out, form):
         split: len(json.loads((out / f'{split}.json').read_text())['images']) for split in ('train', 'val', 'test')
     }
     assert count == dict(train=6, val=1, test=1)
+    config = Config.fromfile(out / 'config.py')
+    for split in ('val', 'test'):
+        assert config[f'{split}_dataloader'].dataset.ann_file == f'{split}.json'
+        assert config[f'{split}_evaluator'] == dict(type='CocoMetric', metric='bbox', ann_file=f'{out}/{split}.json')
     content = json.loads((out / 'val.json').read_text())
     assert [each['name'] for each in content['categories']] == (['dog'] if form == 'voc' else ['cat', 'dog'])
     assert [np.round(each['bbox'], 3).tolist() for each in content['annotations']] == [[10, 10, 20, 20]]
@@ -605,8 +609,12 @@ def test_roboflow(tmp_path, command, out, form):
         ]
         assert not sources[0] & sources[1]
         assert len(sources[0]) == 4
+    config = Config.fromfile(out / 'config.py')
+    assert config.test_evaluator.ann_file == f'{out}/val.json'
+    assert config.test_dataloader.dataset.ann_file == 'val.json'
     if form in ('coco', 'yolo'):
         assert command(annotations, tmp_path / 'split', '--task', 'segmentation', '--overwrite')[0] == 0
+        assert Config.fromfile(out / 'config.py').test_dataloader.dataset.data_prefix.img_path == 'img_dir/test'
         [path] = (out / 'ann_dir/val').iterdir()
         labels = pixels(path)
         assert (labels == 2).sum() == (labels[10:30, 10:30] == 2).sum() == 400

@@ -80,10 +80,13 @@ def images(tmp_path):
     return paths
 
 
+@pytest.mark.parametrize('test', [False, True])
 @pytest.mark.parametrize(('plain', 'crop', 'stride'), [(True, None, None), (True, 32, 21), (False, 1, 1)])
-def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(tmp_path, images, plain, crop, stride, capsys):
+def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(
+    tmp_path, images, plain, crop, stride, test, capsys
+):
     names, palette = ['roof', "o'tree"], [[1, 2, 3], [4, 5, 6]]
-    text = config_text('set', '.tif', names, palette, images[2:] if plain else images[:2], crop)
+    text = config_text('set', '.tif', names, palette, images[2:] if plain else images[:2], crop, test)
     (tmp_path / 'config.py').write_text(text)
     cfg = Config.fromfile(tmp_path / 'config.py')
     assert cfg.work_dir == 'work_dirs/set'
@@ -92,6 +95,8 @@ def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(tmp_pat
         assert data.metainfo == dict(classes=tuple(names), palette=palette)
         pieces = {True: '.png', False: '.npy'}[plain] if crop is not None and loader == 'train' else '.tif'
         assert data.img_suffix == pieces
+        folder = 'val' if loader == 'test' and not test else loader
+        assert data.data_prefix == dict(img_path=f'img_dir/{folder}', seg_map_path=f'ann_dir/{folder}')
         loading = [step.channels for step in data.pipeline if 'channels' in step]
         assert loading == ([] if plain else [2])
     assert cfg.model.decode_head.num_classes == 2

@@ -64,12 +64,18 @@ dataset = dict(
 )
 train_dataloader = dict(dataset=dict(dataset, ann_file='train.json'))
 val_dataloader = dict(dataset=dict(dataset, ann_file='val.json'))
-test_dataloader = val_dataloader
 val_evaluator = dict(_delete_=True, type='CocoMetric', metric='bbox', ann_file='{{{{ fileDirname }}}}/val.json')
-test_evaluator = val_evaluator
-default_hooks = dict(checkpoint=dict(save_best='coco/bbox_mAP_50'))
+{test}default_hooks = dict(checkpoint=dict(save_best='coco/bbox_mAP_50'))
 model = dict(roi_head=dict(bbox_head=dict(num_classes={count})))
 work_dir = {work_dir!r}
+"""
+TEST = """\
+test_dataloader = dict(dataset=dict(dataset, ann_file='test.json'))
+test_evaluator = dict(val_evaluator, ann_file='{{ fileDirname }}/test.json')
+"""
+NO_TEST = """\
+test_dataloader = val_dataloader
+test_evaluator = val_evaluator
 """
 
 
@@ -264,7 +270,7 @@ def write_segmentation(
     convert_all([*targets], convert_picture).check()
     suffix = next(iter(targets.values())).suffix
     training = [new / 'img_dir' / target for target in targets.values() if target.parts[0] == 'train']
-    text = config_text(args.out_dir.resolve().name, suffix, classes, palette, training, args.crop)
+    text = config_text(args.out_dir.resolve().name, suffix, classes, palette, training, args.crop, 'test' in counts)
     if args.crop is not None:
         cut_images(new, args.crop)
     return classes, counts, text
@@ -295,6 +301,7 @@ def write_detection(
     text = DETECTOR.format(
         classes=tuple(classes),
         palette=[tuple(colour) for colour in distinct_colours(len(classes))],
+        test=TEST if 'test' in counts else NO_TEST,
         count=len(classes),
         work_dir=f'work_dirs/{args.out_dir.resolve().name}',
     )
