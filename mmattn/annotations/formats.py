@@ -146,8 +146,9 @@ def _read_yolo(
 ) -> tuple[list[Picture], list[str]]:
     pictures: list[Picture] = []
     classes: list[str] = []
+    keypoints = 0
     with _malformed(names[0], 'YOLO', faults):
-        classes = yolo.classes(names[0])
+        classes, keypoints = yolo.classes(names[0]), max(map(yolo.keypoint_numbers, names))
     for path in files:
         if path.suffix != '.txt' or path.name in yolo.NAMES or classes == []:
             continue
@@ -158,7 +159,7 @@ def _read_yolo(
             continue
         with _malformed(path, 'YOLO', faults):
             size = index.size(image)
-            pictures.append(Picture(str(image), yolo.shapes(path, classes, size), str(path), size))
+            pictures.append(Picture(str(image), yolo.shapes(path, classes, size, keypoints), str(path), size))
     return pictures, classes
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.annotations import coco, cvat, label_studio, labelme, voc, yolo
+from mmattn.annotations import coco, cvat, label_studio, labelme, read, voc, yolo
+from mmattn.utils.faults import FaultsError
 
 WIDTH, HEIGHT = 40, 20
 BOX = dict(bbox=[10, 5, 20, 8])
@@ -375,6 +376,25 @@ def test_yolo(tmp_path):
     assert (box.label, sure.label, outline.label) == ('tree', 'roof', 'tree')
     assert box.box == sure.box == (10, 4, 30, 6)
     np.testing.assert_array_equal(outline.polygons, [[(0, 0), (40, 0), (40, 10)]])
+
+
+@pytest.mark.parametrize(
+    ('kpt_shape', 'points'), [([2, 3], '0 0 0 0.4 0.3 2'), ([2, 2], '0 0 0.4 0.3'), ([1, 3], '0.4 0.3 2')]
+)
+def test_yolo_key_points_are_no_polygon(tmp_path, kpt_shape, points):
+    """The box remains. Another number of numbers is a fault, also that of a box alone."""
+    for name, text in (('a.txt', f'0 0.5 0.25 0.5 0.1 {points}\n'), ('classes.txt', 'person\n')):
+        (tmp_path / name).write_text(text)
+    (tmp_path / 'data.yaml').write_text(f'names: [person]\nkpt_shape: {kpt_shape}\n')
+    Image.new('RGB', (WIDTH, HEIGHT)).save(tmp_path / 'a.png')
+    [picture] = read(tmp_path).pictures.values()
+    assert [(shape.label, shape.box, shape.has_area) for shape in picture.shapes] == [('person', (10, 4, 30, 6), False)]
+    for line in ('0 0.5 0.25 0.5 0.1', f'0 0.5 0.25 0.5 0.1 {points} 0.5'):
+        (tmp_path / 'a.txt').write_text(line)
+        with pytest.raises(
+            FaultsError, match=rf'a\.txt: .*line 1: {len(line.split()) - 1} .* 4 \+ {np.prod(kpt_shape)}'
+        ):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(
