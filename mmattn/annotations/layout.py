@@ -40,17 +40,25 @@ class Images:
 
     def find(self, picture: Picture) -> Path:
         """Return the image of a picture: beside its annotations, or the one whose path ends most like its name."""
-        name = PurePosixPath(picture.name)
+        try:
+            return self._find(picture, picture.name)
+        except FaultsError:
+            if not picture.other_name:
+                raise
+        return self._find(picture, picture.other_name)
+
+    def _find(self, picture: Picture, text: str) -> Path:
+        name = PurePosixPath(text)
         beside = Path(picture.source).parent / name
         if beside.is_file():
             return beside.resolve() if '..' in name.parts else beside
         paths = self.by_name[name.name] or self.by_stem[name.name] or self.by_stem[name.stem]
         if not paths:
-            raise FaultsError(picture.source, f'no image {picture.name} below {self.folder} (--images)')
+            raise FaultsError(picture.source, f'no image {text} below {self.folder} (--images)')
         shared = [_common_end(path.parent.parts, name.parent.parts) for path in paths]
         best = [path for path, count in zip(paths, shared) if count == max(shared)]
         if len(best) > 1:
-            raise FaultsError(picture.source, f'{picture.name} may be {best[0]} or {best[1]}; give --images')
+            raise FaultsError(picture.source, f'{text} may be {best[0]} or {best[1]}; give --images')
         return best[0]
 
     def beside(self, labels: Path) -> Path | None:

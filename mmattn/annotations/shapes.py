@@ -96,12 +96,13 @@ class Picture:
     """An image with its shapes, in the order in which they were drawn.
 
     Args:
-        name (str): path of the image as the tool wrote it.
+        name (str): path of the image as the tool wrote it, or as it is most probable.
         shapes (list[Shape]): may be empty, for an image without an object.
         source (str): the file of the annotations, for messages.
         size (tuple, optional): width and height that the tool saw.
         split (str): ``'train'``, ``'val'``, ``'test'``, or empty if the export has no splits.
         skipped (list[str]): labels of shapes without an area in the image, such as points, lines and boxes of no size.
+        other_name (str): path of the image if there is none of ``name``.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Picture:
     size: Size | None = None
     split: str = ''
     skipped: list[str] = field(default_factory=list)
+    other_name: str = ''
 
 
 def masks() -> ModuleType:

@@ -1,6 +1,9 @@
 """Pascal VOC: an XML file per image, with boxes."""
 
+from pathlib import Path, PurePosixPath
 from xml.etree.ElementTree import Element
+
+from mmattn.utils.image_files import SUFFIXES
 
 from .shapes import Picture, Shape
 
@@ -22,8 +25,11 @@ def pictures(root: Element, source: str) -> list[Picture]:
             )
         crowd = (element.findtext('difficult') or '').strip() == '1'
         shapes.append(Shape(element.findtext('name', '').strip(), box=(left, top, right, bottom), crowd=crowd))
-    folder = (root.findtext('folder') or '').strip()
-    name = (root.findtext('filename') or '').strip()
-    return [
-        Picture(f'{folder}/{name}' if folder else name, shapes, source, (width, height) if width and height else None)
-    ]
+    stem = Path(source).stem
+    folder, file = ((root.findtext(tag) or '').strip().replace('\\', '/') for tag in ('folder', 'filename'))
+    written = PurePosixPath('/'.join(filter(None, (folder, file or stem))))
+    suffix = written.suffix if written.suffix.lower() in SUFFIXES else ''
+    # the name inside of a file that was copied or renamed is stale, and may be another image's
+    name = str(written.parent / f'{stem}{suffix}')
+    size = (width, height) if width and height else None
+    return [Picture(name, shapes, source, size, other_name=str(written))]

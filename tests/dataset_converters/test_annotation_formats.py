@@ -324,8 +324,8 @@ def test_voc():
         voc_object('tree', 0, 0, 1, 1),
         voc_object('roof', 1, 2, 3, 4, difficult),
     )
-    (picture,) = voc.pictures(content, 'here.xml')
-    assert (picture.name, picture.size, picture.source) == ('a.png', (WIDTH, HEIGHT), 'here.xml')
+    (picture,) = voc.pictures(content, 'a.xml')
+    assert (picture.name, picture.size, picture.source) == ('a.png', (WIDTH, HEIGHT), 'a.xml')
     assert [(shape.label, shape.crowd, shape.box) for shape in picture.shapes] == [
         ('roof', False, (10, 5, 30.5, 13)),
         ('tree', False, (0, 0, 1, 1)),

@@ -432,11 +432,48 @@ def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tm
 
 
 def test_names_of_voc_have_their_folder():
-    """Images of two folders may have the same name."""
+    """Images of two folders may have the same name. That of the XML file comes first, that inside of it second."""
     text = '<annotation><folder> a </folder><filename> x.png </filename></annotation>'
-    names = [voc.pictures(ElementTree.fromstring(xml), '')[0].name for xml in (text, text.replace(' a ', ''))]
-    assert names == ['a/x.png', 'x.png']
-    assert voc.pictures(ElementTree.fromstring('<annotation/>'), '')[0].name == ''
+    for xml, names in {
+        text: ('a/1.2.png', 'a/x.png'),
+        text.replace(' a ', ''): ('1.2.png', 'x.png'),
+        text.replace('x.png', 'b\\x.1'): ('a/b/1.2', 'a/b/x.1'),
+        text.replace('x.png', ''): ('a/1.2', 'a/1.2'),
+        '<annotation/>': ('1.2', '1.2'),
+    }.items():
+        (picture,) = voc.pictures(ElementTree.fromstring(xml), 'here/1.2.xml')
+        assert (picture.name, picture.other_name) == names
+
+
+def test_images_of_voc_have_the_name_of_their_xml_file_or_else_that_inside_of_it(tmp_path):
+    """The names inside of copied files are stale. A mask has the name of its image, too."""
+
+    def written(name, inside, folder='VOC2012'):
+        path = tmp_path / f'Annotations/{name}.xml'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>'
+        path.write_text(
+            f'<annotation><folder>{folder}</folder><filename>{inside}</filename><object><name>a</name>{box}</object>'
+            '</annotation>'
+        )
+
+    def images():
+        return {Path(each.source).stem: image for image, each in read(tmp_path).pictures.items()}
+
+    for image in ('JPEGImages/0.jpg', 'JPEGImages/1.jpg', 'JPEGImages/x_2.jpg', 'Masks/1.png'):
+        noise(tmp_path / image)
+    written('1', '0.jpg')
+    written('ann_2', 'x_2.jpg')
+    assert images() == {'1': tmp_path / 'JPEGImages/1.jpg', 'ann_2': tmp_path / 'JPEGImages/x_2.jpg'}
+    for folder in 'ab':
+        noise(tmp_path / f'{folder}/3.jpg')
+        noise(tmp_path / f'{folder}/ann_2.jpg')
+    written('3', '3.jpg', 'b')
+    assert images() == {
+        '1': tmp_path / 'JPEGImages/1.jpg',
+        'ann_2': tmp_path / 'JPEGImages/x_2.jpg',
+        '3': tmp_path / 'b/3.jpg',
+    }
 
 
 def test_cvat_orders_shapes_by_depth(export):
