@@ -38,7 +38,8 @@ def pictures(content: dict[str, Any], source: str) -> list[Picture]:
 def classes(content: dict[str, Any]) -> list[str]:
     """Return the categories in the order of their ids, without Roboflow's root, which only groups the others."""
     used = {entry['category_id'] for entry in content['annotations']}
-    parents = {category.get('supercategory') for category in content['categories']}
+    # many tools write the name itself, which groups nothing
+    parents = {each.get('supercategory') for each in content['categories'] if each.get('supercategory') != each['name']}
     ordered = sorted(content['categories'], key=lambda category: category['id'])
     return [str(each['name']) for each in ordered if each['id'] in used or each['name'] not in parents]
 

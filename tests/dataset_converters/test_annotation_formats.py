@@ -68,6 +68,8 @@ def test_coco():
     assert (second.name, second.size, second.shapes, second.skipped) == ('c.png', None, [], [])
     assert coco.classes(content) == ['tree', 'roof']
     assert coco.classes(coco_file(dict(category_id=1, **BOX))) == ['all', 'tree', 'roof']  # used, so no mere group
+    content['categories'] = [dict(each, supercategory=each['name']) for each in content['categories']]
+    assert coco.classes(content) == ['all', 'tree', 'roof']  # groups of themselves
     assert [coco.pictures(coco_file(**{side: 7}), '')[0].size for side in ('width', 'height')] == [None, None]
 
 
