@@ -504,6 +504,25 @@ def test_categories_with_gaps_and_a_root_that_only_groups(export):
     assert {shape.label for picture in export.pictures.values() for shape in picture.shapes} == {'road', 'car'}
 
 
+@pytest.mark.parametrize('crowds', [0, 1])
+def test_crowds_do_not_train_and_are_counted(command, export, out, crowds):
+    """In detection. CVAT marks each mask so."""
+    folder = export('coco')
+    for path in (folder / 'annotations').glob('*.json'):
+        content = json.loads(path.read_text())
+        for each in content['annotations'][:crowds]:
+            each['iscrowd'] = 1
+        path.write_text(json.dumps(content))
+    code, said, _ = command(annotations, folder, '--task', 'detection')
+    assert code == 0
+    assert [line.split()[0] for line in said if re.search('crowds.*CVAT for images', line)] == ['2'] * crowds
+    for split in ('train', 'val'):
+        marks = [each['iscrowd'] for each in json.loads((out / f'{split}.json').read_text())['annotations']]
+        assert marks.count(1) == crowds
+    _, said, _ = command(annotations, folder, '--task', 'segmentation', '--overwrite')
+    assert not any('as crowds' in line for line in said)
+
+
 @pytest.mark.parametrize('orientation', [1, 3, 6])
 def test_shapes_are_of_the_upright_image(tmp_path, orientation):
     folder = tmp_path / 'export'

@@ -216,6 +216,10 @@ def convert(args: argparse.Namespace) -> None:
             )
         pictures = export.pictures
         print(f'{export.format}: {len(pictures)} images with {sum(len(p.shapes) for p in pictures.values())} shapes')
+        crowds = sum(shape.crowd for picture in pictures.values() for shape in picture.shapes)
+        if crowds and args.task == 'detection':
+            of_cvat = '; CVAT marks masks so: export "CVAT for images" instead' if export.format == 'COCO' else ''
+            print(f'{crowds} shapes are marked as crowds, or as difficult, which do not train{of_cvat}')
         classes = choose_classes(export.classes, args.classes, args.ignore)
         root = args.images or (folder if folder.is_dir() else folder.parent)
         divide(pictures, root, args)
