@@ -8,6 +8,7 @@ import numpy as np
 
 from .shapes import Picture, Shape, corners, ellipse, polygons, run_lengths, turned
 
+GEOMETRIES = ('rectangle', 'polygon', 'ellipse', 'brush')  # of regions whose labels are a result of their own
 CHANNELS = 4  # of a brush's picture; the last is what was painted
 
 
@@ -20,35 +21,40 @@ def pictures(content: list[dict[str, Any]], source: str) -> list[Picture]:
             continue  # nobody has looked at the image
         chosen = next((each for each in annotations if each.get('ground_truth')), annotations[0])
         shapes, skipped, size = [], [], None
+        kinds = {each.get('id'): each['type'] for each in chosen['result'] if each.get('type') in GEOMETRIES}
         for region in chosen['result']:
             if 'original_width' not in region:
                 continue  # a choice or a text for the whole image, or a relation
             size = int(region['original_width']), int(region['original_height'])
-            for label, shape in _shapes(region, size):
+            for label, shape in _shapes(region, size, kinds.get(region.get('id'), '')):
                 if shape is None:
                     skipped.append(label)
                 else:
                     shapes.append(shape)
-        found.append(Picture(_file(task['data']), shapes, source, size, skipped=skipped))
+        name, other_name = _files(task['data'])
+        found.append(Picture(name, shapes, source, size, skipped=skipped, other_name=other_name))
     return found
 
 
-def _file(data: dict[str, Any]) -> str:
-    """Return the path of an image, without what an upload or an address adds to it."""
+def _files(data: dict[str, Any]) -> tuple[str, str]:
+    """Return the path of an image, without its address, and that without what an upload adds to its name, too."""
     address = next((text for text in data.values() if isinstance(text, str) and '.' in text), None)
     if address is None:
         raise ValueError(f'a task names no image: {data!r:.80}')
     parts = urlsplit(address)
     path = PurePosixPath(parse_qs(parts.query).get('d', [unquote(parts.path)])[0])
+    original = path
     if 'upload' in path.parts:  # /data/upload/PROJECT/12345678-NAME.jpg
         prefix, _, rest = path.name.partition('-')
-        path = path.with_name(rest) if rest and len(prefix) == 8 else path
-    return str(path).lstrip('/')
+        original = path.with_name(rest) if rest and len(prefix) == 8 else path
+    return str(path).lstrip('/'), str(original).lstrip('/')
 
 
-def _shapes(region: dict[str, Any], size: tuple[int, int]) -> list[tuple[str, Shape | None]]:
+def _shapes(region: dict[str, Any], size: tuple[int, int], geometry: str) -> list[tuple[str, Shape | None]]:
     kind, value = region['type'], region['value']
     labels = value.get(kind) if kind.endswith('labels') else None
+    if kind == 'labels':
+        kind = f'{geometry}labels'
     return [(str(label), _shape(kind, value, size, str(label))) for label in labels or ()]
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from xml.etree import ElementTree
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_label_studio():
         region('rectangle', **corner),
     ]
     (picture,) = label_studio.pictures([task(regions), dict(task(), annotations=[])], 'here.json')
-    assert (picture.name, picture.size, picture.source) == ('data/upload/3/a b.png', (400, 200), 'here.json')
+    assert (picture.other_name, picture.size, picture.source) == ('data/upload/3/a b.png', (400, 200), 'here.json')
     assert picture.skipped == ['thin', 'dot']
     assert [shape.label for shape in picture.shapes] == ['box', 'turned', 'round', 'upright', 'tent', 'both']
     box, turned, round_, upright, tent, _ = picture.shapes
@@ -198,6 +199,40 @@ def test_label_studio():
     assert is_ellipse(round_, 200, 100, 40, 10)
     assert is_ellipse(upright, 200, 100, 10, 40)
     assert bounds(tent) == [0, 0, 200, 100]
+
+
+@pytest.mark.parametrize('reverse', [False, True])
+def test_label_studio_labels_of_regions_without_labels(reverse):
+    """<Labels> beside <Rectangle>: two results of one id."""
+    corner = dict(x=10, y=20, width=30, height=10)
+    tent = dict(points=[[0, 0], [50, 0], [50, 50]])
+    regions = [
+        dict(region('rectangle', **corner), id='p'),
+        dict(region('labels', 'box', **corner), id='p'),
+        dict(region('choices', 'sure', **corner), id='p'),
+        dict(region('polygon', **tent), id='q'),
+        dict(region('labels', 'tent', 'both', **tent), id='q'),
+        dict(region('keypoint', x=1, y=1), id='r'),
+        dict(region('labels', 'dot', x=1, y=1), id='r'),
+        region('labels', 'alone', **corner),
+    ]
+    (picture,) = label_studio.pictures([task(regions[::-1] if reverse else regions)], '')
+    assert sorted((shape.label, *bounds(shape)) for shape in picture.shapes) == [
+        ('both', 0, 0, 200, 100),
+        ('box', 40, 40, 160, 60),
+        ('tent', 0, 0, 200, 100),
+    ]
+    assert sorted(picture.skipped) == ['alone', 'dot']
+
+
+@pytest.mark.parametrize('name', ['1234abcd-a b.png', 'a b.png'])
+def test_label_studio_images_have_their_names_with_or_without_that_of_the_upload(tmp_path, name):
+    """The first in Label Studio's own folder of uploads, the second in that of the user."""
+    content = [task([region('rectanglelabels', 'box', x=10, y=20, width=30, height=10)])]
+    (tmp_path / 'export.json').write_text(json.dumps(content))
+    (tmp_path / 'images').mkdir()
+    Image.new('RGB', (WIDTH * 10, HEIGHT * 10)).save(tmp_path / 'images' / name)
+    assert [*read(tmp_path / 'export.json', tmp_path / 'images').pictures] == [tmp_path / 'images' / name]
 
 
 def test_label_studio_has_one_annotation_of_a_task():
@@ -226,7 +261,8 @@ def test_label_studio_has_one_annotation_of_a_task():
     ],
 )
 def test_label_studio_names_of_images(address, name):
-    assert label_studio.pictures([task([], name=address)], '')[0].name == name
+    (picture,) = label_studio.pictures([task([], name=address)], '')
+    assert picture.name == picture.other_name == name
     with pytest.raises(ValueError, match=r'names no image: .*none'):
         label_studio.pictures([task([], name=7)], '')
 
