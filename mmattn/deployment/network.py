@@ -32,6 +32,7 @@ class LogitsNetwork(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Compute the logits of normalised images."""
         logits = self.segmentor(image, mode='tensor')
+        logits = logits[0] if isinstance(logits, tuple) else logits  # DANet's and EncNet's add what losses need
         corners = self.segmentor.align_corners
         return resize(logits, size=image.shape[2:], mode='bilinear', align_corners=corners, warning=False)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from mmseg.registry import MODELS
 from PIL import Image
 
 from mmattn.deployment import load_pt2
@@ -120,6 +121,25 @@ def test_a_file_of_torch_export_loads_without_mmseg(exported, run_python):
     assert classes.strip() == str(list(CLASSES))
     with torch.no_grad():  # the sum of 30,720 logits, which cancel, rounds by the number of threads
         torch.testing.assert_close(float(total), network(torch.ones(1, 3, 64, 96)).sum().item(), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    'head',
+    [
+        dict(type='mmseg.DAHead', in_channels=64, in_index=3, pam_channels=4),
+        dict(type='mmseg.EncHead', in_channels=[32, 64], in_index=[2, 3], num_codes=4),
+    ],
+)
+def test_of_several_outputs_of_a_head_the_first_are_the_logits(head):
+    """As in its predictions; the others are for losses."""
+    backbone = dict(type='mmseg.ResNet', depth=18, base_channels=8, stem_channels=8)
+    head = dict(head, channels=8, num_classes=3)
+    model = MODELS.build(dict(type='mmseg.EncoderDecoder', backbone=backbone, decode_head=head)).eval()
+    image = torch.rand(1, 3, 64, 96)
+    with torch.no_grad():
+        assert len(model(image, mode='tensor')) in (2, 3)
+        expected = model.encode_decode(image, [dict(img_shape=image.shape[2:])])
+        torch.testing.assert_close(LogitsNetwork(model).eval()(image), expected)
 
 
 @pytest.mark.slow
