@@ -134,6 +134,21 @@ def test_an_image_within_the_limit_is_served(server):
     assert status(server, post(picture(20))) == 200
 
 
+@pytest.mark.parametrize(
+    ('version', 'length', 'answers'),
+    [('1.1', None, (b'HTTP/1.1 100 ', b' 200 ')), ('1.1', 2 * 10**5, (b' 413 ',)), ('1.0', None, (b' 408 ',))],
+)
+def test_a_client_that_waits_before_its_body_is_told_to_send_it(server, version, length, answers):
+    """Or that it is too large. HTTP/1.0 has no such answer."""
+    body = picture()
+    head = f'POST / HTTP/{version}\r\nExpect: 100-Continue\r\nContent-Length: {length or len(body)}\r\n\r\n'
+    with socket.create_connection(server.server_address, 20) as connection:
+        connection.sendall(head.encode())
+        for answer, sent in zip(answers, (body, b'')):
+            assert answer in connection.recv(1000)
+            connection.sendall(sent)
+
+
 def test_idle_clients_do_not_keep_others_out(server):
     """Three connections at a time: the next ones are told so, until the idle ones have timed out."""
     idle = [socket.create_connection(server.server_address) for _ in range(3)]

@@ -124,6 +124,8 @@ def make_server(model, address, max_pixels=2**22, max_bytes=2**25, seconds=10, c
                 return self.send_error(400, explain=f'Content-Length must be one number; got {" ".join(lengths)}')
             if int(lengths[0]) > max_bytes:
                 return self.send_error(413, explain=f'an image may have {max_bytes} bytes; got {lengths[0]}')
+            if self.headers.get('Expect', '').lower() == '100-continue' and self.request_version >= 'HTTP/1.1':
+                self.wfile.write(b'HTTP/1.1 100 Continue\r\n\r\n')  # curl waits a second for it before a large body
             body = self.rfile.read(int(lengths[0]))
             if len(body) < int(lengths[0]):
                 return self.send_error(400, explain=f'{lengths[0]} bytes were announced; got {len(body)}')
