@@ -741,9 +741,24 @@ def test_the_config_reads_what_was_written(command, export, out):
         assert {*labels.unique().tolist()} == {0, 1, 2}
 
 
+@pytest.mark.parametrize(('mode', 'suffix'), [('CMYK', 'jpg'), ('LAB', 'tif')])
+def test_an_image_of_another_mode_is_converted_beside_a_png(tmp_path, command, out, mode, suffix):
+    folder = tmp_path / 'export'
+    squares(folder, 'one', 'two')
+    colour = (200, 40, 90)
+    Image.new('RGB', (WIDTH, HEIGHT), colour).convert(mode).save(folder / f'one.{suffix}')
+    (folder / 'one.png').unlink()
+    assert command(annotations, folder, '--task', 'segmentation', '--val-fraction', 0.5, '--ungrouped')[0] == 0
+    [path] = (out / 'img_dir').rglob('one.png')
+    with Image.open(path) as image:
+        assert np.abs(np.subtract(image.getpixel((9, 9)), colour)).max() <= 3
+
+
 @pytest.mark.parametrize(
     ('name', 'options', 'names'),
     [
+        ('coco', ['--task', 'detection', '--ignore', 'car', 'road'], '--ignore: '),
+        ('coco', ['--task', 'segmentation', '--ignore', 'car', 'road'], '--ignore: '),
         ('voc', ['--task', 'segmentation'], '--fill-boxes'),
         ('coco', ['--task', 'detection', '--classes', 'car'], '--classes.*road'),
         ('coco', ['--task', 'detection', '--classes', 'cars', 'road'], 'cars.*road, car'),

@@ -51,6 +51,7 @@ from mmattn.utils.faults import Faults, FaultsError, shorten
 
 WRITTEN = {'img_dir', 'ann_dir', 'images', 'train.json', 'val.json', 'test.json', 'config.py'}
 BACKGROUND = ('background', '_background_')  # the second is labelme's
+NOT_IN_PNG = ('CMYK', 'YCbCr', 'LAB', 'HSV')  # modes of pictures
 SAME_SUFFIX = {'.jpeg': '.jpg', '.tiff': '.tif'}
 DETECTOR = """\
 # Written by tools/dataset_converters/annotations.py; train with tools/train.py. The detector is small and starts from
@@ -87,6 +88,8 @@ def choose_classes(found: Sequence[str], chosen: Sequence[str], ignored: Collect
         )
     if chosen and (others := [name for name in found if name not in chosen and name not in ignored]):
         raise FaultsError(f'--classes: {", ".join(shorten(others))} are labels, too; add them here, or to --ignore')
+    if {*found} <= {*ignored}:
+        raise FaultsError('--ignore: no label is left to train on')
     return [name for name in chosen or found if name not in ignored]
 
 
@@ -123,7 +126,8 @@ def write_image(source: Path, target: Path) -> None:
         copy_image(source, target)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
-        open_upright(source).save(target)
+        image = open_upright(source)
+        (image.convert('RGB') if image.mode in NOT_IN_PNG else image).save(target)
 
 
 def paint(
