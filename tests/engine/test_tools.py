@@ -387,6 +387,8 @@ def test_a_published_model_has_weights_and_what_describes_it(tmp_path):
     done = run_command(tool('misc/publish_model.py', tmp_path / 'iter_7.pth', tmp_path / 'model.pth'))
     published = torch.load(done.stdout.split()[-1])
     assert str(published) == str(content)
+    done = run_command(tool('misc/publish_model.py', tmp_path / 'iter_7.pth', tmp_path / 'model-v0.3.1'))
+    assert re.fullmatch(r'model-v0\.3\.1-[0-9a-f]{8}\.pth', Path(done.stdout.split()[-1]).name)
 
 
 @pytest.mark.e2e

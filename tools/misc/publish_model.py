@@ -33,7 +33,8 @@ def publish(source: Path, target: Path) -> Path:
     content = io.BytesIO()
     torch.save(dict(meta=meta, state_dict=checkpoint['state_dict']), content)
     digest = hashlib.sha256(content.getbuffer()).hexdigest()
-    published = target.with_name(f'{target.stem}-{digest[:8]}.pth')
+    name = target.stem if target.suffix in ('.pth', '.pt') else target.name  # a version has dots, too
+    published = target.with_name(f'{name}-{digest[:8]}.pth')
     with atomic_write(published) as temporary:
         temporary.write_bytes(content.getbuffer())
     return published
