@@ -13,7 +13,8 @@ from .words import normalize_unicode
 
 JOIN = '￭'  # before a token that follows the one before without a space
 SPACES = re.compile(r'\s+')
-CONTROL = re.compile('[\x00-\x1f\x7f]')
+CONTROL = re.compile('[\x00-\x08\x0e-\x1b\x7f]')  # without those that are spaces
+WORDS = re.compile(r'\w+|[^\w\s]')
 JOINERS = '\u200c\u200d'  # zero-width, within words and emoji
 
 
@@ -131,9 +132,9 @@ class TextProcessor:
         )
 
     def _mark_joins(self, line: str) -> str:
-        line = CONTROL.sub('', SPACES.sub(_one_space, line)).strip().replace(JOIN, '■')
+        line = SPACES.sub(_one_space, CONTROL.sub('', line)).strip().replace(JOIN, '■')
         plain = line.replace('’', "'")  # Moses knows the apostrophe of typewriters alone
-        starts = find_starts(plain, self._split(plain)) or find_starts(plain, re.findall(r'\w+|[^\w\s]', plain)) or []
+        starts = find_starts(plain, self._split(plain)) or [match.start() for match in WORDS.finditer(plain)]
         starts = [i for i in starts if not _within_word(line, i)]
         tokens = [line[start:end].rstrip() for start, end in zip(starts, [*starts[1:], None])]
         before = (line[i - 1] for i in starts[1:])

@@ -36,9 +36,7 @@ def test_joins_restore_any_text(line):
     text = TextProcessor('en', CODES, lowercase=False, joins=True)
     tokens = text.tokenize(line)
     assert undo_bpe(text.segment(tokens)) == tokens
-    expected = re.sub('[\\x00-\\x1f\\x7f]', '', re.sub(r'\s+', ' ', unicodedata.normalize('NFC', line))).replace(
-        '￭', '■'
-    )
+    expected = re.sub('[\\x00-\\x08\\x0e-\\x1b\\x7f]', '', unicodedata.normalize('NFC', line)).replace('￭', '■')
     assert re.sub(r'\s+', ' ', text.detokenize(tokens)) == ' '.join(expected.split())
 
 
@@ -68,6 +66,9 @@ def test_joins_restore_the_typography_of_the_web_in_every_language(codes):
         ('non\u00a0! cafe\u0301', 'non \u00a0! caf\u00e9'),
         ('क्\u200dया है।', 'क्\u200dया है ￭।'),
         ('a ￭b \t c', 'a ■ ￭b c'),
+        ('A dog \x02 runs\x00.', 'A dog runs ￭.'),
+        ('\x02 A\tdog\x0bruns\x1cup\x1ffast\x7f \x7f', 'A dog runs up fast'),
+        ('non \x02\u00a0\x02 !', 'non \u00a0!'),
         ('', ''),
     ],
 )
