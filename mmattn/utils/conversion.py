@@ -96,8 +96,10 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
         raise FaultsError(out, 'contains the input; choose another --out-dir')
     check_replaceable(out, overwrite, written)
     with replace_folder(out) as scratch:
+        mark = Path(scratch, MARK)  # from the start, for what a killed process leaves
+        mark.write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
         yield scratch
-        Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
+        mark.rename(Path(scratch, 'new', MARK))
         try:
             check_replaceable(out, overwrite, written)
         except FaultsError as fault:
@@ -122,6 +124,11 @@ def check_folder(folder: Path) -> None:
     """Raise a fault if there is no such folder."""
     if not folder.is_dir():
         raise FaultsError(folder, 'no such folder')
+
+
+def is_converted(path: Path, folder: Path) -> bool:
+    """Check whether a path below a folder is in the output of a converter, which is no part of a release."""
+    return any((parent / MARK).is_file() for parent in path.parents if folder in parent.parents)
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -210,10 +217,11 @@ def check_held_out(place: object, images: Collection[Any]) -> None:
 
 
 def find(folder: Path, pattern: str) -> Path:
-    """Find the first match in ``folder``, or up to two levels below, as in archives."""
+    """Find the first match in ``folder``, or up to two levels below, as in archives, but in no converter's output."""
     for above in ('', '*/', '*/*/'):
         for path in sorted(folder.glob(above + pattern)):
-            return path
+            if not is_converted(path, folder):
+                return path
     raise FaultsError(folder, f'no {pattern} in it')
 
 

@@ -76,6 +76,13 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, out
     assert json.loads(path.read_bytes())['images'] == expected[:4]
 
 
+def test_the_release_is_found_beside_the_output(command, source):
+    source.rename(source.parent / 'z')
+    for _ in range(2):
+        code, _, said = command(flickr8k, source.parent, '--overwrite', '--out-dir', source, out=None)
+        assert (code, said) == (0, [])
+
+
 def test_a_test_set_for_a_trained_model(command, source, out, tmp_path):
     """The vocabulary is that of the data that the model was trained on."""
     assert command(flickr8k, source)[0] == 0

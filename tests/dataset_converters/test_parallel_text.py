@@ -4,6 +4,7 @@ import argparse
 import gzip
 import json
 import re
+import shutil
 
 import pytest
 from mmengine.config import Config
@@ -15,6 +16,7 @@ from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
 from mmattn.language.translation.conversion import add_arguments
 from mmattn.registry import DATASETS
+from mmattn.utils.conversion import output_folder
 from reproduction import language_releases
 from reproduction.language_releases import ENGLISH, GERMAN, xml
 from reproduction.releases import pack, text
@@ -94,6 +96,21 @@ def test_multi30k_in_other_languages_and_again(command, out, tmp_path):
     assert json.loads((out / 'corpus.json').read_text(encoding='utf-8'))['lowercase'] is False
     assert command(multi30k, source, *options, '--overwrite', '--workers', 2)[0] == 0
     check_names(out, 'en', 'de')
+
+
+def test_outputs_within_the_release_are_no_part_of_it(command, tmp_path):
+    """Neither whole ones, nor what a killed conversion left."""
+    source, options = written(MULTI30K, tmp_path / 'raw'), ['--merges', 12, '--allow-other-counts', '--overwrite']
+
+    def converted(out):
+        assert command(multi30k, source, *options, '--out-dir', out, out=None)[0] == 0
+        return content(out)
+
+    expected = converted(tmp_path / 'outside')
+    assert converted(source / 'en-de') == expected
+    with output_folder(source / 'killed', False, [], []) as scratch:
+        shutil.copytree(source / 'en-de', scratch / 'new', ignore=shutil.ignore_patterns('converted.txt'))
+        assert converted(source / 'en-de') == expected
 
 
 def test_empty_lines_are_dropped_in_training_only(command, out, tmp_path):

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from xml.sax.saxutils import unescape
 
+from mmattn.utils.conversion import is_converted
 from mmattn.utils.faults import Faults, FaultsError
 
 from .text_files import iter_lines
@@ -57,11 +58,12 @@ def read_segments(path: str | Path) -> list[str]:
 def find_files(folder: Path, names: Iterable[str], faults: Faults) -> dict[str, Path]:
     """Find files, with or without the suffix ``.gz``, in a folder and its subfolders.
 
-    Returns a dict from name to the path with the fewest folders above it. A missing file is a fault.
+    Returns a dict from name to the path with the fewest folders above it. Outputs of converters below the folder are
+    not searched. A missing file is a fault.
     """
     there: dict[str, Path] = {}
     for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
-        if path.is_file():
+        if path.is_file() and not is_converted(path, folder):
             there[path.name] = path  # the last is the nearest
     names = list(names)
     paths = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
