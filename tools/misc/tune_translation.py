@@ -34,6 +34,7 @@ def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -
     runner.call_hook('before_run')
     bleu = {}
     for number, checkpoint in averages.items():
+        runner.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # checks that it fits data and model
         runner.model.load_state_dict(checkpoint['state_dict'])
         for penalty in penalties:
             runner.model.test_cfg['length_penalty'] = penalty
@@ -60,6 +61,8 @@ def main() -> None:
         '--out', type=Path, required=True, help='path of the best average; an existing file is an error'
     )
     add_common_arguments(parser)
+    typed = argparse.ArgumentParser(add_help=False)
+    typed.add_argument('--cfg-options', nargs='+', action='extend', default=[])
     args = parser.parse_args()
     if args.launcher != 'none':
         parser.error('--launcher must be none: one process translates the validation data')
@@ -69,6 +72,7 @@ def main() -> None:
         raise FileExistsError(f'{args.out} exists already')
     check_writable(args.out.parent)
     cfg = config_from(args)
+    cfg.load_from = str(args.checkpoints)  # the name of all averages in errors
     paths = {number: last_checkpoints(args.checkpoints, number) for number in dict.fromkeys(args.last)}
     averages = {number: average(part) for number, part in paths.items()}
     bleu = scores(cfg, averages, args.length_penalty)
@@ -79,8 +83,10 @@ def main() -> None:
         print(f'| {number} averaged | {values} |')
     number, penalty = max(bleu, key=bleu.__getitem__)
     write_checkpoint(args.out, paths[number], lambda _: averages[number])
-    options = f'--cfg-options model.test_cfg.length_penalty={penalty:g}'
-    print(f'Test: python tools/test.py {shlex.quote(args.config)} {shlex.quote(str(args.out))} {options}')
+    command = ['python', 'tools/test.py', args.config, str(args.out)]
+    command += [] if args.work_dir is None else ['--work-dir', args.work_dir]
+    options = [*typed.parse_known_args()[0].cfg_options, f'model.test_cfg.length_penalty={penalty!r}']
+    print(f'Test: {shlex.join([*command, "--cfg-options", *options])}')
 
 
 if __name__ == '__main__':

@@ -1,6 +1,8 @@
 """tools/misc/tune_translation.py: every score of its table, by hand, sentence by sentence."""
 
+import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,8 +12,9 @@ from mmengine.config import Config
 from mmengine.logging import HistoryBuffer
 from torch.nn.utils.rnn import pad_sequence
 
-from mmattn.language.translation import TranslationTransformer
+from mmattn.engine import load_config, read_checkpoint
 from mmattn.language.translation.bleu import tokenized_bleu
+from mmattn.registry import MODELS
 
 from ...forked_tools import run_command
 from ..test_training import CONFIG, config_path, write_corpus
@@ -20,20 +23,25 @@ TOOL = Path(__file__).parents[3] / 'tools/misc/tune_translation.py'
 NUMBERS, PENALTIES = (1, 3), (0.0, 3.0)
 
 
+def write_config(folder):
+    """Write the config of a tiny model and its corpus; return the folder of the corpus."""
+    data = write_corpus(folder / 'corpus')
+    (folder / 'config.py').write_text(CONFIG.format(configs=config_path(), data=data), encoding='utf-8')
+    return data
+
+
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
     """Config, work dir and validation pairs of a model that starts to know them."""
     folder = tmp_path_factory.mktemp('tuned')
-    data = write_corpus(folder / 'corpus')
+    data = write_config(folder)
     symbols = 'abcdefghij'
     lines = ['a b c d e f g', 'h i j a b c d e', 'g f e d c b a', 'b d f h j a c e g i', 'e e d d c c', 'j i h g f']
     for language, side in (('en', lines), ('de', [' '.join(reversed(line.split())) for line in lines])):
         for kind in ('', 'raw.'):
             (data / f'val.{kind}{language}').write_text(''.join(f'{line}\n' for line in side))
-    (folder / 'config.py').write_text(CONFIG.format(configs=config_path(), data=data), encoding='utf-8')
-    cfg = Config.fromfile(folder / 'config.py')
     torch.manual_seed(0)
-    model = TranslationTransformer(**{key: value for key, value in cfg.model.items() if key != 'type'})
+    model = MODELS.build(Config.fromfile(folder / 'config.py').model)
     pairs = [
         tuple(torch.tensor([4 + symbols.index(x) for x in side.split()] + [2]) for side in (line, line[::-1]))
         for line in lines
@@ -79,10 +87,7 @@ def test_scores_are_of_the_averages_with_each_penalty(trained, tmp_path):
     rows = re.findall(r'^\| (\d) averaged \| (\S+) \| (\S+) \|$', done.stdout, re.MULTILINE)
     found = {(int(n), a): float(x) for n, *values in rows for a, x in zip(PENALTIES, values)}
     assert found == pytest.approx(expected, abs=0.006)
-    number, penalty = max(expected, key=expected.get)
-    assert (
-        f'test.py {folder / "config.py"} {out} --cfg-options model.test_cfg.length_penalty={penalty:g}\n' in done.stdout
-    )
+    number, _ = max(expected, key=expected.get)
     written = torch.load(out)['state_dict']
     for name, x in mean_of(folder, number).items():
         torch.testing.assert_close(written[name], x, rtol=0, atol=0)
@@ -95,3 +100,46 @@ def test_too_few_checkpoints(trained, tmp_path):
     assert done.returncode == 1
     assert 'has 3 checkpoints' in done.stderr
     assert not (tmp_path / 'tuned.pth').exists()
+
+
+@pytest.fixture
+def tune(tmp_path, monkeypatch):
+    """The tool, in a folder with a config and a checkpoint of an untrained model."""
+    write_config(tmp_path)
+    model = MODELS.build(load_config(str(tmp_path / 'config.py')).model)
+    meta = dict(dataset_meta=dict(source='en', target='de', symbols=[*'abcdefghij']))
+    torch.save(dict(meta=meta, state_dict=model.state_dict()), tmp_path / 'iter_1.pth')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    return importlib.import_module('tune_translation')
+
+
+@pytest.mark.parametrize(
+    ('meta', 'names'),
+    [
+        (dict(symbols=[*'abcdefghji']), "'i'.*'j'.*the checkpoint my_run"),
+        (dict(source='de', target='en'), "source is 'en', but 'de'"),
+    ],
+)
+def test_checkpoints_of_another_training(tune, meta, names):
+    checkpoint = read_checkpoint('iter_1.pth')
+    cfg = load_config('config.py', dict(work_dir='work', load_from='my_run'))
+    assert tune.scores(cfg, {1: checkpoint, 2: checkpoint}, [1.0]).keys() == {(1, 1.0), (2, 1.0)}
+    checkpoint['meta']['dataset_meta'].update(meta)
+    cfg = load_config('config.py', dict(work_dir='work', load_from='my_run'))
+    with pytest.raises(ValueError, match=names):
+        tune.scores(cfg, {1: checkpoint}, [1.0])
+
+
+@pytest.mark.parametrize(
+    'options', [[], ['--work-dir', 'my run', '--cfg-options', 'model.test_cfg.beam=2', 'log_level="INFO"']]
+)
+def test_the_printed_command_tests_what_was_tuned(tune, options, monkeypatch, capsys):
+    monkeypatch.setattr(tune, 'scores', lambda cfg, averages, penalties: dict.fromkeys([(1, penalties[0])], 1.0))
+    words = ['config.py', '.', '--out', 'best one.pth', '--last', '1', '--length-penalty', '0.12345678', *options]
+    monkeypatch.setattr(sys, 'argv', ['tune_translation.py', *words])
+    tune.main()
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    expected = [*options, 'model.test_cfg.length_penalty=0.12345678']
+    expected[:0] = [] if options else ['--cfg-options']
+    assert command == ['Test:', 'python', 'tools/test.py', 'config.py', 'best one.pth', *expected]
