@@ -9,13 +9,14 @@ import shutil
 import pytest
 from mmengine.config import Config
 
+from mmattn.engine import load_config
 from mmattn.language.text.preparation import Limits
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
 from mmattn.language.translation.conversion import add_arguments
-from mmattn.registry import DATASETS
+from mmattn.registry import DATASETS, METRICS
 from mmattn.utils.conversion import output_folder
 from reproduction import language_releases
 from reproduction.language_releases import ENGLISH, GERMAN, xml
@@ -437,6 +438,13 @@ def test_own_text_is_divided_by_its_source_sentences(command, out, tmp_path, for
     for name, loader in (('train', cfg.train_dataloader), ('val', cfg.val_dataloader), ('test', cfg.test_dataloader)):
         assert (loader.dataset.split, loader.dataset.data_root) == (name, str(tmp_path / 'moved'))
     assert cfg.model.vocab_size == len(DATASETS.build(cfg.train_dataloader.dataset).vocabulary)
+    path = tmp_path / 'moved/config.py'
+    own = path.read_text(encoding='utf-8')
+    for base in ('bi-sa_tiny_1xb4096_multi30k-en-de', 'sa_base_8xb3125-100k_wmt14-en-de'):
+        path.write_text(own.replace('bi-sa_tiny_1xb4096_multi30k-en-de', base), encoding='utf-8')
+        cfg = load_config(str(path))
+        assert cfg.model.size == base.split('_')[1]
+        assert not any(METRICS.build(each).compound_split for each in (cfg.val_evaluator, cfg.test_evaluator))
 
 
 def test_own_text_with_other_splits_and_a_later_test_set(command, out, tmp_path):

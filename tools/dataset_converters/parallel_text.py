@@ -42,6 +42,8 @@ dataset = dict(data_root='{{{{ fileDirname }}}}')
 train_dataloader = dict(dataset=dataset)
 val_dataloader = dict(dataset=dataset)
 test_dataloader = dict(dataset=dataset)
+val_evaluator = dict(compound_split=False)  # which some bases have for their data
+test_evaluator = val_evaluator
 model = dict(vocab_size={size})
 work_dir = {work_dir!r}
 """
