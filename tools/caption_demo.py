@@ -20,7 +20,7 @@ and the result is the same as after an uninterrupted run.
 Args:
     regions (STORE): folder of a region store, or several
     out (DIR): folder to write
-    ids (ID): images to caption; default: all
+    ids (ID): images to caption; default: all. Write --ids=ID for each one that begins with -
     ann_file: Karpathy's dataset_*.json or COCO's captions_*.json: its images are captioned
     split: split of --ann-file, if it has splits: 'train', 'val' or 'test'
     attributes (FILE): JSON: {image id: [[word, score], …]}, for ETA
@@ -39,6 +39,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from PIL import ExifTags
 from rich.progress import track
@@ -71,7 +72,7 @@ class Arguments(ModelsArguments):
     _: KW_ONLY
     regions: list[Path]
     out: Path
-    ids: list[str] | None = None
+    ids: Annotated[list[str] | None, dict(action='extend')] = None
     ann_file: Path | None = None
     split: str | None = None
     attributes: Path | None = None

@@ -125,6 +125,13 @@ def test_chosen_images_in_their_order(tiny, arguments, predictions, tmp_path, ca
     assert found == {name: predictions[name]['caption'] for name in IDS[:4]}
 
 
+def test_ids_that_begin_with_a_minus(tiny, tmp_path, call):
+    store = write_store(tmp_path / 'store', ['-x0_a', '--b', 'c'])
+    words = [tiny.san.config, tiny.san.checkpoint, '--regions', store, '--device', 'cpu', '--out', tmp_path]
+    call(*words, '--ids=--b', '--ids=-x0_a')
+    assert [each['image_id'] for each in read_json(tmp_path / 'captions.json')] == ['--b', '-x0_a']
+
+
 def test_page_of_pictures(tiny, arguments, tmp_path, call):
     call(*arguments, '--out', tmp_path / 'all', '--images', tiny.pictures)
     page = (tmp_path / 'all/captions.html').read_text(encoding='utf-8')
