@@ -79,7 +79,9 @@ class CaptionDataset(ShownOptions, TextDataset):
             check_images(self.store, regions, path, self.ids, faults)
         numbers: dict[str, list[int]] = {}
         if attributes is not None and not symbols and not faults:
-            faults.add(words_path, f'no word occurs {min_count} times, so attributes have no numbers; see min_count')
+            faults.add(
+                words_path, f'no word occurs more than {min_count} times, so attributes have no numbers; see min_count'
+            )
         if attributes is not None and symbols and self.ids:
             with faults.catch(attributes):
                 numbers = read_attributes(attributes, self.ids, Vocabulary(symbols), num_attributes)
