@@ -5,6 +5,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.dist import get_dist_info
@@ -32,24 +33,25 @@ def token_batches(
         >>> token_batches([(3, 4), (9, 8), (4, 4)], max_tokens=10)
         [[0, 2], [1]]
     """
-    longest = [max(columns) for columns in lengths]
-    too_long = [index for index, length in enumerate(longest) if length > max_tokens]
-    if too_long:
+    if not len(lengths):
+        return []
+    rows = np.asarray(lengths)
+    longest = rows.max(1)
+    if len(too_long := np.flatnonzero(longest > max_tokens)):
         raise ValueError(
             f'max_tokens must be at least the length of every sentence; got {max_tokens}, but sentence '
             f'{too_long[0]} (counted from 0) has {longest[too_long[0]]} tokens, and {len(too_long) - 1} others are '
             'longer, too: raise max_tokens or lower max_length of the data set'
         )
+    order = np.lexsort(rows.T)
     batches: list[list[int]] = []
-    batch: list[int] = []
-    widest = 0
-    for index in sorted(range(len(lengths)), key=lambda index: tuple(reversed(lengths[index]))):
-        widest = max(widest, longest[index])
-        if batch and (widest * (len(batch) + 1) > max_tokens or len(batch) == max_sentences):
-            batches.append(batch)
-            batch, widest = [], longest[index]
-        batch.append(index)
-    return [*batches, batch] if batch else batches
+    start = widest = 0
+    for end, length in enumerate(longest[order].tolist()):
+        widest = max(widest, length)
+        if end > start and (widest * (end - start + 1) > max_tokens or end - start == max_sentences):
+            batches.append(order[start:end].tolist())
+            start, widest = end, length
+    return [*batches, order[start:].tolist()]
 
 
 @DATA_SAMPLERS.register_module()

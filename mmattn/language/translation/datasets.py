@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
 from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
-from mmattn.language.text.text_files import read_lines, read_record, split_symbols
+from mmattn.language.text.text_files import iter_lines, read_lines, read_record
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
@@ -94,46 +94,37 @@ class ParallelTextDataset(TextDataset):
             codes=read_lines(root / 'bpe.codes'),
         )
         paths = [root / f'{split}.{language}' for language in (source, target)]
-        texts = [read_lines(path) for path in paths]
-        if len(texts[0]) != len(texts[1]):
-            raise ValueError(
-                f'{paths[0]} and {paths[1]} must have the same number of lines; got {len(texts[0])} and {len(texts[1])}'
-            )
         raw = [root / f'{split}.raw.{language}' for language in (source, target)]
+        self.texts = [read_lines(path) for path in paths] if test_mode else None
         self.raw = [read_lines(path) for path in raw] if test_mode and all(path.is_file() for path in raw) else None
-        if self.raw is not None and any(len(lines) != len(texts[0]) for lines in self.raw):
-            raise ValueError(f'{raw[0]} and {raw[1]} must have {len(texts[0])} lines, as {paths[0]}')
-        chosen: Sequence[int] = select_indices(range(len(texts[0]))[:num_samples], indices)
+        # a large corpus does not fit into memory as text: it is encoded as it is read, and pairs are not taken out
+        texts = map(iter_lines, paths) if self.texts is None else self.texts
+        kind = 'H' if len(self.vocabulary) <= 2**16 else 'i'
+        self.numbers = [PackedSequences(map(self.vocabulary.encode, lines), kind) for lines in texts]
+        count, other = map(len, self.numbers)
+        if count != other:
+            raise ValueError(f'{paths[0]} and {paths[1]} must have the same number of lines; got {count} and {other}')
+        if self.raw is not None and any(len(lines) != count for lines in self.raw):
+            raise ValueError(f'{raw[0]} and {raw[1]} must have {count} lines, as {paths[0]}')
+        lengths = np.stack([side.lengths().astype(np.int32) for side in self.numbers], 1)
+        self.lines = np.array(select_indices(range(count)[:num_samples], indices), np.int64)
         if not test_mode:
-            chosen = self._kept(paths, texts, chosen, max_length)
-        else:
-            empty = [number + 1 for number in chosen if not split_symbols(texts[0][number])]
-            if empty:
-                raise FaultsError(paths[0], f'empty lines cannot be translated: {", ".join(shorten(empty, 10))}')
-        if not len(chosen):
+            self.lines = self._kept(paths, lengths, max_length)
+        elif empty := (self.lines[lengths[self.lines, 0] == 1] + 1).tolist():
+            raise FaultsError(paths[0], f'empty lines cannot be translated: {", ".join(shorten(empty, 10))}')
+        if not len(self.lines):
             raise ValueError(f'{paths[0]} and {paths[1]} have no pair of sentences')
-        self.lines = list(chosen)
-        self.numbers = [
-            PackedSequences(self.vocabulary.encode(lines[number]) for number in self.lines) for lines in texts
-        ]
-        self.texts = [[lines[number] for number in self.lines] for lines in texts] if test_mode else None
-        self.lengths = list(zip(*(side.lengths() for side in self.numbers)))
+        self.lengths = lengths[self.lines]
 
-    @staticmethod
-    def _kept(paths: list[Path], texts: list[list[str]], chosen: Sequence[int], max_length: int) -> list[int]:
-        kept, empty, long = [], 0, 0
-        for number in chosen:
-            lengths = [len(split_symbols(lines[number])) for lines in texts]
-            if min(lengths) == 0:
-                empty += 1
-            elif max(lengths) > max_length:
-                long += 1
-            else:
-                kept.append(number)
-        if empty or long:
+    def _kept(self, paths: list[Path], lengths: np.ndarray, max_length: int) -> np.ndarray:
+        lengths = lengths[self.lines] - 1  # without </s>
+        empty = lengths.min(1) == 0
+        long = ~empty & (lengths.max(1) > max_length)
+        kept = self.lines[~(empty | long)]
+        if len(kept) < len(self.lines):
             print_log(
-                f'{paths[0]} and {paths[1]}: {empty} pairs with an empty side and {long} pairs with more than '
-                f'max_length={max_length} symbols are left out; {len(kept)} are left',
+                f'{paths[0]} and {paths[1]}: {empty.sum()} pairs with an empty side and {long.sum()} pairs with more '
+                f'than max_length={max_length} symbols are left out; {len(kept)} are left',
                 'current',
                 logging.WARNING,
             )
@@ -143,14 +134,15 @@ class ParallelTextDataset(TextDataset):
         return len(self.lines)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        sample: dict[str, Any] = dict(inputs=dict(source=self.numbers[0][index], target=self.numbers[1][index]))
+        line = int(self.lines[index])
+        source, target = (side[line] for side in self.numbers)
+        sample: dict[str, Any] = dict(inputs=dict(source=source, target=target))
         if self.texts is not None:
-            number = self.lines[index]
-            raw = [None, None] if self.raw is None else [lines[number] for lines in self.raw]
+            raw = [None, None] if self.raw is None else [lines[line] for lines in self.raw]
             sample['data_samples'] = BaseDataElement(
-                metainfo=dict(line=number + 1),
-                source=self.texts[0][index],
-                target=self.texts[1][index],
+                metainfo=dict(line=line + 1),
+                source=self.texts[0][line],
+                target=self.texts[1][line],
                 raw_source=raw[0],
                 raw_target=raw[1],
             )

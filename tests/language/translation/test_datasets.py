@@ -2,6 +2,7 @@
 
 import json
 import logging
+import tracemalloc
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def assert_samples(dataset, pairs):
         inputs = dataset[i]['inputs']
         assert [inputs[side].tolist() for side in ('source', 'target')] == [numbers(line) for line in pair]
         assert {x.dtype for x in inputs.values()} == {torch.int64}
-        assert dataset.lengths[i] == (len(inputs['source']), len(inputs['target']))
+        assert tuple(dataset.lengths[i]) == (len(inputs['source']), len(inputs['target']))
 
 
 def test_training(corpus, messages):
@@ -104,6 +105,45 @@ def test_tests_keep_every_pair(corpus, messages):
         assert (sample.source, sample.target) == pair
         assert (sample.raw_source, sample.raw_target) == raw
     assert_samples(ParallelTextDataset(str(corpus), 'test', num_samples=1, test_mode=True), TEST[:1])
+
+
+def test_chosen_pairs_in_their_order(corpus, messages):
+    """Of those, training leaves out what does not fit, and texts and line numbers of tests are those of the pair."""
+    dataset = ParallelTextDataset(str(corpus), 'train', indices=[5, 2, -5, 0], max_length=3)
+    assert_samples(dataset, [TRAIN[1], TRAIN[0]])
+    assert '1 pairs with an empty side and 1 pairs' in messages.pop()[1]
+    assert_samples(ParallelTextDataset(str(corpus), 'train', num_samples=5, indices=-4), [TRAIN[1], TRAIN[3]])
+    dataset = ParallelTextDataset(str(corpus), 'test', indices=[2, 0], test_mode=True)
+    assert_samples(dataset, [TEST[2], TEST[0]])
+    samples = [dataset[i]['data_samples'] for i in (0, 1, -1)]
+    assert [(sample.line, sample.source, sample.raw_target) for sample in samples] == [
+        (3, TEST[2][0], RAW[2][1]),
+        (1, TEST[0][0], RAW[0][1]),
+        (1, TEST[0][0], RAW[0][1]),
+    ]
+
+
+@pytest.mark.parametrize('size', [2**16, 2**16 + 1])
+def test_the_last_symbol_of_a_large_vocabulary(corpus, size):
+    write(corpus, 'vocabulary.txt', map(str, range(size - 4)))
+    write_pairs(corpus, 'train', [('0', str(size - 5))])
+    inputs = ParallelTextDataset(str(corpus), 'train')[0]['inputs']
+    assert (inputs['source'].tolist(), inputs['target'].tolist()) == ([4, EOS], [size - 1, EOS])
+
+
+def test_the_memory_of_a_large_corpus(corpus):
+    """Two bytes per symbol and little more, also while it is read."""
+    count, symbols = 2000, 40
+    write_pairs(corpus, 'train', [('dog ' * symbols, 'ein ' * symbols)] * count)
+    ParallelTextDataset(str(corpus), 'test', test_mode=True)  # what the first one imports
+    tracemalloc.start()
+    try:
+        dataset = ParallelTextDataset(str(corpus), 'train')
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(dataset) == count
+    assert 4 * symbols * count < kept < peak < (4 * symbols + 150) * count
 
 
 def test_without_published_text(corpus):
