@@ -132,9 +132,15 @@ def is_converted(path: Path, folder: Path) -> bool:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """List the files of a folder and its subfolders, sorted by path. Links are followed, hidden names skipped."""
-    paths = (Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
-    return sorted(path for path in paths if not any(part.startswith('.') for part in path.relative_to(folder).parts))
+    """List the files of a folder and its subfolders, sorted by path. Links are followed.
+
+    Hidden names are skipped, and the outputs of converters below the folder.
+    """
+    found = []
+    for root, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [x for x in folders if not x.startswith('.') and not Path(root, x, MARK).is_file()]
+        found += [Path(root, name) for name in names if not name.startswith('.')]
+    return sorted(found)
 
 
 def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:

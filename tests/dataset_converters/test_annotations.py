@@ -769,6 +769,15 @@ def test_options_that_do_not_fit(fails, export, name, options, names):
     assert re.search(names, ' '.join(fails(annotations, export(name), *options)))
 
 
+def test_the_output_of_an_earlier_run_is_no_part_of_the_export(command, export):
+    folder = export('voc')
+    out = folder / 'converted'
+    for _ in range(2):
+        assert command(annotations, folder, '--task', 'detection', '--overwrite', out=out)[0] == 0
+    content = [json.loads((out / f'{split}.json').read_text()) for split in ('train', 'val')]
+    assert sum(len(part['images']) for part in content) == len(NAMES)
+
+
 def test_ignored_labels_and_filled_boxes(command, export, out):
     options = '--task', 'segmentation', '--fill-boxes', '--ignore', 'car', '--no-background'
     assert command(annotations, export('ultralytics'), *options)[0] == 0

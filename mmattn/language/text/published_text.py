@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from xml.sax.saxutils import unescape
 
-from mmattn.utils.conversion import is_converted
+from mmattn.utils.conversion import files_below
 from mmattn.utils.faults import Faults, FaultsError
 
 from .text_files import iter_lines
@@ -62,9 +62,8 @@ def find_files(folder: Path, names: Iterable[str], faults: Faults) -> dict[str, 
     not searched. A missing file is a fault.
     """
     there: dict[str, Path] = {}
-    for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
-        if path.is_file() and not is_converted(path, folder):
-            there[path.name] = path  # the last is the nearest
+    for path in sorted(files_below(folder), key=lambda path: (len(path.parts), path), reverse=True):
+        there[path.name] = path  # the last is the nearest
     names = list(names)
     paths = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
     faults.add(folder, *(f'no {name} or {name}.gz in it' for name in names if name not in paths))
