@@ -1,9 +1,10 @@
 """The loader of images with any number of channels, which the data check knows."""
 
+import numpy as np
 from mmcv.transforms import LoadImageFromFile
 
 from mmattn.registry import TRANSFORMS
-from mmattn.utils.channels import read_channels
+from mmattn.utils.channels import as_picture, read_channels
 from mmattn.utils.checks import check_count
 
 
@@ -35,6 +36,10 @@ class LoadChannels(LoadImageFromFile):
         results['img'] = image
         results['img_shape'] = results['ori_shape'] = image.shape[:2]
         return results
+
+    def picture(self, path: str) -> np.ndarray:
+        """Read an image to look at, see :func:`~mmattn.utils.channels.as_picture`."""
+        return as_picture(read_channels(path, self.channels))
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}(channels={self.channels})'

@@ -23,7 +23,6 @@ from torch import nn
 from mmattn._compat import load_weights
 from mmattn.data_check.images import FirstLook, ImageFile
 from mmattn.engine import check_checkpoint, inference_pipeline, prepare_for_inference  # registers 'mmattn::…'
-from mmattn.utils.channels import loaded_picture
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
@@ -31,6 +30,7 @@ from mmattn.utils.files import atomic_write, check_path, check_writable, write_t
 from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
+from mmattn.visualization import read_image
 
 
 class DetectionInferencer(DetInferencer):
@@ -178,7 +178,7 @@ class DetectionInferencer(DetInferencer):
         return sample
 
     def _draw(self, path: str, sample: DetDataSample) -> np.ndarray:
-        image = loaded_picture(self._load(dict(img_path=path))['img'])
+        image = read_image(path, loader=self._load)
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.* out of bounds')  # objects at the border of the image
             self.visualizer.add_datasample(path, image, sample, draw_gt=False, pred_score_thr=-1)

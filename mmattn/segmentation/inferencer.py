@@ -30,13 +30,13 @@ from mmattn.engine import (  # registers 'mmattn::…'
     inference_precision,
     prepare_for_inference,
 )
-from mmattn.utils.channels import as_picture, loaded_picture, read_channels
 from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
 from mmattn.utils.image_files import SUFFIXES, lines, list_images, reason
 from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
+from mmattn.visualization import read_image
 
 from .result_files import Result, ResultFiles
 from .tiled_encoder_decoder import TiledEncoderDecoder
@@ -275,9 +275,7 @@ class SegmentationInferencer(MMSegInferencer):
 
         Of an image with other channels or values, it is what :func:`~mmattn.utils.channels.as_picture` shows.
         """
-        if isinstance(self._load, LoadChannels):
-            return as_picture(read_channels(path, self._load.channels))
-        return loaded_picture(self._load(path)['img'])
+        return read_image(path, loader=getattr(self._load, 'from_file', self._load))
 
     def list_inputs(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
         """List image files, see :func:`~mmattn.utils.image_files.list_images`."""

@@ -15,7 +15,7 @@ from .attention_maps import (
     attention_runs,
     capture_attention,
 )
-from .figure import draw_attention_maps, read_image
+from .figure import draw_attention_maps, image_loader, read_image
 from .picture_hook import PictureHook, picture_names
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     'attention_runs',
     'capture_attention',
     'draw_attention_maps',
+    'image_loader',
     'picture_names',
     'read_image',
 ]

@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from mmattn.registry import HOOKS
 
 from .attention_maps import attention_layers, attention_maps
-from .figure import draw_attention_maps, read_image
+from .figure import draw_attention_maps, image_loader, read_image
 
 
 @HOOKS.register_module()
@@ -61,7 +61,8 @@ class AttentionMapHook(Hook):
         maps = attention_maps(runner.model, data_batch, self.points, self.layer)[-1]  # all processes: it may be sharded
         if is_main_process():
             path = outputs[0].img_path
-            picture = draw_attention_maps(read_image(path), self.points, maps, self.threshold)
+            image = read_image(path, loader=image_loader(runner.val_dataloader.dataset))
+            picture = draw_attention_maps(image, self.points, maps, self.threshold)
             runner.visualizer.add_image(f'attention_maps_{Path(path).stem}', picture, runner.iter)
 
     def after_val(self, runner: Runner) -> None:

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
 from mmengine.fileio import get
 
-from mmattn.utils.channels import as_picture, is_plain_picture, read_channels
+from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, read_channels
 
 from .attention_maps import AttentionMaps
 from .panels import Panel, arrange, colour_bar, draw_boxes, draw_dot, overlay, resized
@@ -58,17 +59,41 @@ def draw_attention_maps(
     return arrange([[title], [rows, bar]], margin=10)
 
 
-def read_image(path: str, backend_args: dict | None = None) -> np.ndarray:
-    """Read an image through mmengine's file client as uint8 ``(H, W, 3)``, RGB.
+def image_loader(source: Any) -> Any:
+    """Find the transform that loads the images of a data set, of one in a wrapper, or of a pipeline, for a network.
+
+    None if they are loaded by a transform other than ``LoadImageFromFile`` and ``LoadChannels``, which may require more
+    than the path.
+    """
+    if hasattr(source, 'color_type'):
+        from mmcv.transforms import LoadImageFromFile  # lazy: attention maps are drawn without it
+
+        known = hasattr(source, 'picture') or getattr(type(source), 'transform', None) is LoadImageFromFile.transform
+        return source if known else None
+    if isinstance(source, list | tuple):
+        parts = source
+    else:
+        parts = [getattr(source, name, None) for name in ('datasets', 'dataset', 'pipeline', 'transforms')]
+    return next((loader for part in parts if part is not None and (loader := image_loader(part)) is not None), None)
+
+
+def read_image(path: str, backend_args: dict | None = None, loader: Any = None) -> np.ndarray:
+    """Read an image as uint8 ``(H, W, 3)``, RGB.
 
     Args:
         path (str): path or URL of the file.
-        backend_args (dict, optional): arguments of the file client. Defaults to None.
+        backend_args (dict, optional): arguments of mmengine's file client, without a ``loader``. Defaults to None.
+        loader (LoadImageFromFile, optional): the transform that loads it for a network, see :func:`image_loader`: the
+            picture has the same orientation. Defaults to None: it is turned by its EXIF orientation.
 
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: OpenCV cannot decode the file. The message names it.
     """
+    if hasattr(loader, 'picture'):
+        return loader.picture(path)
+    if loader is not None:
+        return loaded_picture(loader(dict(img_path=path))['img'])
     if backend_args is None and os.path.isfile(path) and not is_plain_picture(path):
         return as_picture(read_channels(path))
     image = cv2.imdecode(np.frombuffer(get(path, backend_args=backend_args), np.uint8), cv2.IMREAD_COLOR)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmattn.utils.files import atomic_write, common_folder
 
-from .figure import read_image
+from .figure import image_loader, read_image
 from .panels import add_legend, class_colours
 
 
@@ -25,7 +25,8 @@ class PictureHook(Hook):
     Args:
         out_dir (str or Path): folder for ``<name>.png``, or ``<folder>/<name>.png`` for images of the same name in
             several folders.
-        backend_args (dict, optional): arguments of mmengine's file client. Defaults to None.
+        backend_args (dict, optional): arguments of mmengine's file client, for images that the data set loads neither
+            by ``LoadImageFromFile`` nor by ``LoadChannels``. Defaults to None.
         legend (bool): whether to add the names and colours of the classes in a picture, of segmentors. Defaults to
             False.
         **options: arguments of the visualizer's ``add_datasample``, such as ``pred_score_thr``.
@@ -49,8 +50,9 @@ class PictureHook(Hook):
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
     ) -> None:
         """Draw the images of a batch."""
+        loader = image_loader(runner.test_dataloader.dataset)
         for sample in outputs if is_main_process() else ():  # mmengine's visualizers draw only in the main process
-            image = np.ascontiguousarray(read_image(sample.img_path, self.backend_args))
+            image = np.ascontiguousarray(read_image(sample.img_path, self.backend_args, loader))
             name = self.names[sample.img_path]
             with atomic_write(self.out_dir / name) as temporary:
                 runner.visualizer.add_datasample(name, image, sample, out_file=str(temporary), **self.options)

@@ -1,19 +1,23 @@
 """Hooks that draw in tests and validations, without a training: which images, where to, and what is passed on."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from mmcv.transforms import LoadImageFromFile
+from mmengine.dataset import Compose
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
 from PIL import Image
 from torch import nn
 
+from mmattn.data_check.load_channels import LoadChannels
 from mmattn.layers import BilateralNonLocal2d
 from mmattn.visualization import AttentionMapHook, PictureHook, attention_map_hook, attention_maps, picture_hook
-from mmattn.visualization.figure import read_image
+from mmattn.visualization.figure import image_loader, read_image
 
 META = dict(classes=('ground', 'roof', 'tree'), palette=[[250, 0, 0], [0, 250, 0], [0, 0, 250]])
 
@@ -136,7 +140,7 @@ def test_the_first_image_of_the_first_batches_of_some_validations(tmp_path, samp
     model, added = Model().eval(), []
     hook = AttentionMapHook(layer='second', **options)
     visualizer = SimpleNamespace(add_image=lambda name, picture, step: added.append((name, picture.shape, step)))
-    runner = SimpleNamespace(model=model, visualizer=visualizer)
+    runner = SimpleNamespace(model=model, visualizer=visualizer, val_dataloader=SimpleNamespace(dataset=None))
     hook.before_run(runner)
     for validation in range(3):
         runner.iter = 10 * validation
@@ -174,6 +178,60 @@ def test_a_model_whose_layers_do_not_run_is_named():
     data = dict(inputs=torch.randn(1, 8, 5, 6), data_samples=[SimpleNamespace(img_shape=(5, 6))])
     with pytest.raises(ValueError, match=r'Model .*first, second'):
         attention_maps(model, data, [(0.5, 0.5)])
+
+
+@pytest.mark.parametrize('colours', ['color', 'color_ignore_orientation', 'unchanged'])
+def test_pictures_are_turned_as_the_network_saw_them(tmp_path, runner, monkeypatch, colours):
+    """By both hooks, also in a wrapper of data sets. A quarter turn to the right by EXIF brings the red side up."""
+    pixels = np.full((30, 40, 3), 100, np.uint8)
+    pixels[:, :20] = 250, 0, 0
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = str(tmp_path / 'a.jpg')
+    Image.fromarray(pixels).save(path, exif=exif, quality=100, subsampling=0)
+    expected = np.rot90(pixels, -1) if colours == 'color' else pixels
+    pipeline = Compose([LoadImageFromFile(color_type=colours)])
+    dataset = SimpleNamespace(pipeline=pipeline, get_data_info=lambda i: dict(img_path=path))
+    seen = pipeline(dict(img_path=path))['img'][..., ::-1]
+    assert abs(seen.astype(int) - expected).max() < 9
+
+    labels = PixelData(data=torch.zeros((1, *expected.shape[:2]), dtype=int))
+    sample = SegDataSample(metainfo=dict(img_path=path), pred_sem_seg=labels)
+    drawn = []
+    runner.visualizer.add_datasample = lambda name, image, *_, **__: drawn.append(image)
+    runner.test_dataloader.dataset = SimpleNamespace(datasets=[dataset])
+    hook = PictureHook(tmp_path / 'out')
+    hook.names = {path: 'a.png'}
+    monkeypatch.setattr(picture_hook, 'atomic_write', nullcontext)
+    hook.after_test_iter(runner, 0, {}, [sample])
+
+    monkeypatch.setattr(attention_map_hook, 'draw_attention_maps', lambda image, *_: image)
+    runner.visualizer.add_image = lambda name, image, step: drawn.append(image)
+    runner.model, runner.iter, runner.val_dataloader = Model().eval(), 0, runner.test_dataloader
+    data = dict(inputs=torch.randn(1, 8, 5, 6), data_samples=[SimpleNamespace(img_shape=(5, 6))])
+    AttentionMapHook().after_val_iter(runner, 0, data, [sample])
+    assert len(drawn) == 2
+    for image in drawn:
+        np.testing.assert_array_equal(image, seen)
+
+
+def test_a_loader_of_all_channels_and_one_of_the_users_own(tmp_path):
+    """The latter may require more than the path: the image is then read without it."""
+    pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    path = str(tmp_path / 'a.png')
+    Image.fromarray(pixels).save(path, exif=exif)
+
+    class Pairs(LoadImageFromFile):
+        def transform(self, results):
+            return dict(img=results['first'] - results['second'])
+
+    loader = LoadChannels(3)
+    assert image_loader(Compose([loader])) is loader
+    np.testing.assert_array_equal(read_image(path, loader=loader), pixels)
+    assert image_loader(Compose([Pairs()])) is None
+    np.testing.assert_array_equal(read_image(path, loader=None), pixels[::-1, ::-1])
 
 
 def test_what_is_no_image_is_named(tmp_path):

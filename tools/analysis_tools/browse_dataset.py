@@ -5,6 +5,7 @@ python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split v
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import mmcv
 import numpy as np
@@ -20,7 +21,7 @@ from mmattn.utils.component_type import type_name
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.video.masks import draw_overlay
-from mmattn.visualization import read_image
+from mmattn.visualization import image_loader, read_image
 
 
 def clip_picture(item: dict) -> np.ndarray:
@@ -29,17 +30,17 @@ def clip_picture(item: dict) -> np.ndarray:
     return np.concatenate([draw_overlay(frame, mask, 0.5) for frame, mask in zip(frames, masks)], 1)
 
 
-def sample_image(item: dict, split: str, all_channels: bool = False) -> np.ndarray:
+def sample_image(item: dict, split: str, loader: Any, all_channels: bool = False) -> np.ndarray:
     """Return the image that the labels of an item fit: uint8 ``(H, W, 3)``, RGB.
 
-    For evaluation, pipelines load the labels after images are resized. They then fit the file. With ``all_channels``,
-    the item has those of ``LoadChannels``, otherwise BGR.
+    For evaluation, pipelines load the labels after images are resized. They then fit the file, as the data set's
+    ``loader`` reads it. With ``all_channels``, the item has those of ``LoadChannels``, otherwise BGR.
     """
     sample, pixels = item['data_samples'], item['inputs'].permute(1, 2, 0).numpy()
     pixels = as_picture(pixels) if all_channels else pixels[..., ::-1]
     if split == 'train':
         return pixels
-    image = read_image(sample.img_path)
+    image = read_image(sample.img_path, loader=loader)
     labels = sample.get('gt_sem_seg')
     return image if labels is None or tuple(labels.shape) == image.shape[:2] else pixels
 
@@ -68,6 +69,7 @@ def main() -> None:
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     dataset = DATASETS.build(cfg[f'{args.split}_dataloader'].dataset)
     all_channels = any(type_name(part) == 'LoadChannels' for part in dicts(cfg[f'{args.split}_dataloader']))
+    loader = image_loader(dataset)
     visualizer = VISUALIZERS.build(cfg.visualizer)
     visualizer.dataset_meta = dataset.metainfo
     for i in track(range(len(dataset) if args.number is None else min(args.number, len(dataset)))):
@@ -88,7 +90,7 @@ def main() -> None:
         visualizer.add_datasample(
             name,
             # contiguous, because mmseg 1.2.2 passes an array with the same strides to OpenCV to draw on
-            np.ascontiguousarray(sample_image(item, args.split, all_channels)),
+            np.ascontiguousarray(sample_image(item, args.split, loader, all_channels)),
             item['data_samples'],
             draw_pred=False,
             show=not args.not_show,

@@ -21,7 +21,7 @@ from mmattn.utils.arguments import command
 from mmattn.utils.command import run
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import check_not_input, check_writable, input_files, write_text
-from mmattn.visualization import attention_explorer, attention_layers, attention_runs, read_image
+from mmattn.visualization import attention_explorer, attention_layers, attention_runs
 
 
 @dataclass
@@ -44,11 +44,11 @@ def main(args: Arguments) -> None:
     check_writable(args.out.parent)
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
-    image = read_image(args.image)
     cfg = load_config(args.config, args.cfg_options)
     if 'decode_head' not in cfg.get('model', {}):
         raise ValueError(f'{args.config} is not the config of a segmentation model: it has no model.decode_head')
     inferencer = SegmentationInferencer(cfg, args.checkpoint, device=str(device))
+    image = inferencer.read_image(args.image)
     attention_layers(inferencer.model, args.layer)
     data = next(inferencer.preprocess([dict(img_path=args.image)]))
     (sample,) = inferencer.forward(data)

@@ -46,7 +46,7 @@ from mmattn.utils.command import run
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
-from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, read_image
+from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, image_loader, read_image
 
 
 def parse_box(text: str) -> tuple[int, ...]:
@@ -88,7 +88,6 @@ class Arguments(ModelArguments):
 
 def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
     """Build the config's model for inference, with the weights of a checkpoint, which must fit."""
-    init_default_scope(cfg.get('default_scope', 'mmseg'))
     model = MODELS.build(cfg.model)
     load_weights(model, read_checkpoint(checkpoint), checkpoint)
     return model.to(device).eval()
@@ -123,12 +122,13 @@ def relative(query: str, width: int, height: int) -> tuple[float, float]:
 
 
 def draw_image(args: Arguments, cfg: Config, device: torch.device) -> np.ndarray:
-    image = read_image(args.image)
+    pipeline = inference_pipeline(cfg)
+    image = read_image(args.image, loader=image_loader(pipeline))
     height, width = image.shape[:2]
     points = [relative(query, width, height) for query in args.query]
     model = load_model(cfg, args.checkpoint, device)
     check_layers(args, model)
-    data = pseudo_collate([inference_pipeline(cfg)(dict(img_path=args.image))])
+    data = pseudo_collate([pipeline(dict(img_path=args.image))])
     maps = attention_maps(model, data, points, args.layer, args.kinds)[-1]
     return draw_attention_maps(image, points, maps, args.threshold, args.box or [])
 
@@ -199,6 +199,7 @@ def main(args: Arguments) -> None:
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
     cfg = load_config(args.config, args.cfg_options)
+    init_default_scope(cfg.get('default_scope', 'mmseg'))
     draw = draw_geometry if args.image is None else draw_image if args.mask is None else draw_clip
     write(Image.fromarray(draw(args, cfg, device)), args.out)
     print(args.out)
