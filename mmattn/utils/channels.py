@@ -121,9 +121,14 @@ def loaded_picture(pixels: np.ndarray) -> np.ndarray:
     """Return what ``LoadImageFromFile`` of mmcv returns as an image to look at, see :func:`as_picture`.
 
     Args:
-        pixels: ``(H, W)``, or ``(H, W, C)`` with blue first, and maybe alpha last.
+        pixels: ``(H, W)``, or ``(H, W, C)`` with blue first, and maybe alpha last. Floats that are all whole and at
+            most 255 are those of 8 bits, by ``to_float32``.
     """
     pixels = np.atleast_3d(pixels)
+    if pixels.dtype.kind == 'f':
+        with np.errstate(invalid='ignore'):  # NaN
+            bytes_ = pixels.astype(np.uint8)
+        pixels = bytes_ if np.array_equal(bytes_, pixels) else pixels
     return as_picture(pixels[..., 2::-1] if pixels.shape[2] >= 3 else pixels)
 
 

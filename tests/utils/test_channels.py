@@ -155,6 +155,8 @@ def test_a_loaded_image_has_the_colours_of_its_file(tmp_path):
         Image.fromarray(pixels[..., channels], mode).save(tmp_path / 'a.png')
         loaded = cv2.imread(str(tmp_path / 'a.png'), cv2.IMREAD_UNCHANGED)
         expected = pixels[..., [0, 0, 0]] if mode == 'L' else pixels[..., :3]
-        np.testing.assert_array_equal(loaded_picture(loaded), expected)
+        for kind in (np.uint8, np.float32):  # to_float32
+            np.testing.assert_array_equal(loaded_picture(loaded.astype(kind)), expected)
     deep = pixels[..., :3].astype(np.uint16) * 257
-    np.testing.assert_array_equal(loaded_picture(deep[..., ::-1]), as_picture(deep))
+    for other in (deep, deep.astype(np.float32), pixels[..., :3] / np.float32(256), pixels[..., :3] - np.float32(1)):
+        np.testing.assert_array_equal(loaded_picture(other[..., ::-1]), as_picture(other))
