@@ -73,11 +73,15 @@ def open_header(stream: BinaryIO) -> Image.Image:
 
 
 def tiff_tags(stream: BinaryIO) -> ImageFileDirectory_v2 | None:
-    """Return the tags of the first picture in a TIFF, which PIL may not open. None for another format."""
+    """Return the tags of the first picture in a TIFF or BigTIFF, which PIL may not open. None for another format."""
     header = stream.read(8)
-    if header[:4] not in (b'II*\0', b'MM\0*'):
+    if header[:4] in (b'II+\0', b'MM\0+'):
+        # PIL knows a BigTIFF by the first of these bytes, in either order
+        tags = ImageFileDirectory_v2(b'II+\0' + header[4:] + stream.read(8), prefix=header[:2])
+    elif header[:4] in (b'II*\0', b'MM\0*'):
+        tags = ImageFileDirectory_v2(header)
+    else:
         return None
-    tags = ImageFileDirectory_v2(header)
     stream.seek(tags.next)
     tags.load(stream)
     return tags

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import struct
 
 import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
 from mmattn.segmentation.geojson import GeoReference, geojson, read_georeference
+from mmattn.utils.images import tiff_bands
 
 from .test_inferencer import CLASSES, PALETTE, blocks, checkpoint, demo, model, save  # noqa: F401
 
@@ -63,6 +65,28 @@ def test_a_geotiff_of_four_bands_of_16_bits_that_pil_cannot_open(tmp_path):
     found = read_georeference(path)
     np.testing.assert_array_equal(found.matrix, [[0.5, 0, 7], [0, -0.25, 9]])
     assert found.epsg == 32633
+
+
+@pytest.mark.parametrize('order', ['<', '>'])
+def test_a_bigtiff(tmp_path, order):
+    """Of four bands, of which the fourth is no transparency, in both orders of bytes."""
+    keys = (1, 1, 0, 1, KEYS['projected'], 0, 1, 32633)
+    entries = [(256, 'H', [2]), (257, 'H', [2]), (262, 'H', [2]), (277, 'H', [4]), (338, 'H', [0])]
+    entries += [(33550, 'd', (0.5, 0.25, 0.0)), (33922, 'd', (0.0, 0.0, 0.0, 7.0, 9.0, 0.0)), (34735, 'H', keys)]
+    head = struct.pack(f'{order}2sHHHQQ', b'II' if order == '<' else b'MM', 43, 8, 0, 16, len(entries))
+    behind, after = b'', len(head) + 20 * len(entries) + 8  # values that do not fit into an entry
+    for tag, kind, values in entries:
+        content = struct.pack(f'{order}{len(values)}{kind}', *values)
+        head += struct.pack(f'{order}HHQ', tag, 3 if kind == 'H' else 12, len(values))
+        head += struct.pack(f'{order}Q', after + len(behind)) if len(content) > 8 else content.ljust(8, b'\0')
+        behind += content if len(content) > 8 else b''
+    path = tmp_path / 'big.tif'
+    path.write_bytes(head + bytes(8) + behind)
+    found = read_georeference(path)
+    np.testing.assert_array_equal(found.matrix, [[0.5, 0, 7], [0, -0.25, 9]])
+    assert found.epsg == 32633
+    with open(path, 'rb') as stream:
+        assert tiff_bands(stream) == (4, 3)
 
 
 def test_world_files_of_arrays_and_in_other_case(tmp_path):
