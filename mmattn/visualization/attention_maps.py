@@ -208,9 +208,19 @@ def attention_runs(model: nn.Module, data: dict, layer: str | None = None) -> li
 
 
 def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float]]:
+    height, width = _size_without_padding(data['data_samples'][0])  # first: preprocessors write pad_shape, too
     data = unwrapped(model).data_preprocessor({name: batch[:1] for name, batch in data.items()}, False)
-    height, width = data['data_samples'][0].img_shape[:2]
     return data, (data['inputs'].shape[-1] / width, data['inputs'].shape[-2] / height)
+
+
+def _size_without_padding(sample: Any) -> Sequence[int]:
+    """Return height and width of the image in a sample of a pipeline, of which a ``Pad`` changes ``img_shape``."""
+    shape = sample.img_shape[:2]
+    # mmcv's Pad writes three sides, mmseg's ResizeToMultiple two; mmdet does not keep them
+    if len(getattr(sample, 'pad_shape', ())) != 3 and not hasattr(type(sample), 'gt_instances'):
+        return shape
+    across, down = getattr(sample, 'scale_factor', (1, 1))
+    return [min(side, round(stored * scale)) for side, stored, scale in zip(shape, sample.ori_shape, (down, across))]
 
 
 def _check_any(layers: Sequence, model: nn.Module, layer: str | None) -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 from mmcv.transforms import LoadImageFromFile
+from mmdet.structures import DetDataSample
 from mmengine.dataset import Compose
+from mmengine.registry import TRANSFORMS
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
@@ -20,6 +22,7 @@ from mmattn.visualization import AttentionMapHook, PictureHook, attention_map_ho
 from mmattn.visualization.figure import image_loader, read_image
 
 META = dict(classes=('ground', 'roof', 'tree'), palette=[[250, 0, 0], [0, 250, 0], [0, 0, 250]])
+FIT = dict(type='Resize', scale=(36, 36), keep_ratio=True)
 
 
 @pytest.fixture
@@ -232,6 +235,32 @@ def test_a_loader_of_all_channels_and_one_of_the_users_own(tmp_path):
     np.testing.assert_array_equal(read_image(path, loader=loader), pixels)
     assert image_loader(Compose([Pairs()])) is None
     np.testing.assert_array_equal(read_image(path, loader=None), pixels[::-1, ::-1])
+
+
+@pytest.mark.parametrize(
+    ('kind', 'steps', 'size'),
+    [
+        (SegDataSample, [], (48, 24)),
+        (SegDataSample, [dict(type='Pad', size=(64, 72))], (48, 24)),
+        (SegDataSample, [FIT, dict(type='Pad', size_divisor=32)], (36, 18)),
+        (SegDataSample, [dict(type='mmseg.ResizeToMultiple', size_divisor=32)], (64, 32)),
+        (DetDataSample, [], (48, 24)),
+        (DetDataSample, [FIT, dict(type='Pad', size_divisor=32)], (36, 18)),
+        (DetDataSample, [dict(type='Resize', scale=(72, 36)), dict(type='CenterCrop', crop_size=16)], (16, 16)),
+    ],
+)
+def test_padding_by_the_pipeline_is_not_the_image(kind, steps, size):
+    """An image of 48×24 pixels."""
+    image = np.zeros((48, 24, 3), np.uint8)
+    results = dict(img=image, img_shape=(48, 24), ori_shape=(48, 24))
+    with TRANSFORMS.switch_scope_and_registry('mmcv'):
+        results = Compose([TRANSFORMS.build(step) for step in steps])(results)
+    height, width = results['img'].shape[:2]
+    keys = 'img_shape', 'ori_shape', 'scale_factor', *(['pad_shape'] if kind is SegDataSample else [])
+    sample = kind(metainfo={key: results[key] for key in keys if key in results})
+    data = dict(inputs=torch.randn(1, 8, height, width), data_samples=[sample])
+    maps = attention_maps(Model().eval(), data, [(0, 0)])
+    assert maps[-1].extent == (width / size[1], height / size[0])
 
 
 def test_what_is_no_image_is_named(tmp_path):
