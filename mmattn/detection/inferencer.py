@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import mmcv.transforms
 import numpy as np
@@ -31,6 +30,7 @@ from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.utils.trained_model import warn_of_differences
 from mmattn.visualization import read_image
+from mmattn.visualization.panels import detector_meta
 
 
 class DetectionInferencer(DetInferencer):
@@ -154,9 +154,7 @@ class DetectionInferencer(DetInferencer):
         if not {'dataset_meta', 'CLASSES'} & {*meta}:  # mmdet would take the classes of COCO
             raise ValueError(f'{self.weights} has no names of classes (meta.dataset_meta)')
         super()._load_weights_to_model(model, checkpoint, cfg)
-        dataset_meta: Any = model.dataset_meta
-        if not isinstance(dataset_meta['palette'], str):  # mmdet draws no colours that are lists
-            dataset_meta['palette'] = [*map(tuple, dataset_meta['palette'])]
+        model.dataset_meta = detector_meta(model.dataset_meta)  # type: ignore[assignment, arg-type]
 
     def _init_pipeline(self, cfg: Config) -> Compose:
         return inference_pipeline(cfg)

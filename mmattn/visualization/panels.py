@@ -294,3 +294,19 @@ def class_colours(meta: Mapping[str, Any], labels: np.ndarray) -> dict[str, Sequ
     """Map the names of the classes that occur in ``labels`` to their colours. ``meta`` is that of the data set."""
     classes, palette = meta['classes'], meta['palette']
     return {classes[label]: palette[label] for label in np.unique(labels).tolist() if label < len(classes)}
+
+
+def detector_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``meta`` of a data set with a palette that mmdet's visualizer can draw.
+
+    It takes no colours that are lists, and fails at the first object of a class beyond the palette's end: those of
+    VOC and COCO, which a data set of more classes inherits, become random ones.
+
+    Example:
+        >>> detector_meta(dict(classes=['cat', 'dog'], palette=[[250, 0, 0]]))['palette']
+        'random'
+    """
+    palette = meta.get('palette') or 'random'
+    if not isinstance(palette, str):
+        palette = [*map(tuple, palette)] if len(palette) >= len(meta['classes']) else 'random'
+    return dict(meta, palette=palette)

@@ -14,7 +14,7 @@ from PIL import Image
 from mmattn.utils.files import atomic_write, common_folder
 
 from .figure import image_loader, read_image
-from .panels import add_legend, class_colours
+from .panels import add_legend, class_colours, detector_meta
 
 
 class PictureHook(Hook):
@@ -40,9 +40,11 @@ class PictureHook(Hook):
         self.names: dict[str, str] = {}
 
     def before_test(self, runner: Runner) -> None:
-        """Choose the names of the pictures."""
+        """Choose the names of the pictures, and colours for a detector's classes."""
         dataset = runner.test_dataloader.dataset
         self.names = picture_names(dataset.get_data_info(i)['img_path'] for i in range(len(dataset)))
+        if hasattr(runner.visualizer, 'bbox_color'):  # mmdet's
+            runner.visualizer.dataset_meta = detector_meta(runner.visualizer.dataset_meta)
         if get_world_size() > 1:
             runner.logger.warning(f'Only the first process draws pictures: 1 of {get_world_size()} images has one')
 

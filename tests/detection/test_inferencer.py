@@ -57,6 +57,14 @@ def test_options_are_checked_before_the_model_runs(tmp_path, demo, options, name
     assert not list(tmp_path.glob('out/**/*.*'))
 
 
+def test_a_palette_may_be_shorter_than_the_classes(case, tmp_path):
+    """As that of VOC, which a data set of more classes inherits."""
+    cfg = Config.fromfile(case.config)
+    cfg.test_dataloader.dataset.metainfo.palette = case.meta['palette'][:1]
+    (path,) = case.make(cfg)(case.items[:1], tmp_path / 'out', 0)
+    assert max(json.loads(path.read_text())['labels']) > 0
+
+
 def test_the_first_of_several_data_sets_counts(case, tmp_path):
     """Its files need not be here."""
     cfg = Config.fromfile(case.config)

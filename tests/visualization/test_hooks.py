@@ -8,9 +8,10 @@ import pytest
 import torch
 from mmcv.transforms import LoadImageFromFile
 from mmdet.structures import DetDataSample
+from mmdet.visualization import DetLocalVisualizer
 from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS
-from mmengine.structures import PixelData
+from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
 from PIL import Image
@@ -99,6 +100,22 @@ def test_of_several_processes_the_first_draws_and_says_what_is_left_out(tmp_path
     assert '1 of 2' in said
     hook.after_test_iter(runner, 0, {}, samples[:1])
     assert (tmp_path / 'out/a/1.png').is_file() == first
+
+
+@pytest.mark.parametrize('palette', [[[250, 0, 0]], [[250, 0, 0], [0, 250, 0], [0, 0, 250]]])
+def test_objects_of_classes_beyond_the_palette_are_drawn(tmp_path, samples, runner, palette):
+    """mmdet would raise an IndexError, and for colours that are lists an AssertionError."""
+    runner.visualizer = DetLocalVisualizer(name='objects')
+    runner.visualizer.dataset_meta = dict(META, palette=palette)
+    boxes = InstanceData(bboxes=torch.tensor([[5.0, 5, 30, 25]]), labels=torch.tensor([2]), scores=torch.ones(1))
+    sample = DetDataSample(metainfo=dict(img_path=samples[0].img_path), pred_instances=boxes)
+    hook = PictureHook(tmp_path / 'out', pred_score_thr=0.3, draw_gt=False)
+    hook.before_test(runner)
+    hook.after_test_iter(runner, 0, {}, [sample])
+    picture = np.array(Image.open(tmp_path / 'out/a/1.png').convert('RGB'))
+    assert picture.std((0, 1)).max() > 5
+    if len(palette) == 3:
+        assert picture[15, 5].argmax() == 2
 
 
 class Model(nn.Module):
