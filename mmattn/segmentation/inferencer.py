@@ -192,6 +192,8 @@ class SegmentationInferencer(MMSegInferencer):
         with ResumableFiles(progress_file, settings, resume) as run:
             rest = [path for path in paths if not run.is_finished(path, files.of(path))]
             items = ((path, self._read(path, pipeline)) for path in rest)
+            if tiles is None:
+                items = self._with_warning(items, pipeline)
             if windows:
                 results = self._tiled(items, pipeline, batch_size, *windows, asked=tiles is not None)
             else:
@@ -297,6 +299,22 @@ class SegmentationInferencer(MMSegInferencer):
         resize = [] if scale == 1 else [TRANSFORMS.build(dict(type='Resize', scale_factor=float(scale)))]
         return Compose([first, *resize, *(transform for transform in rest if not _resizes(transform))])
 
+    def _with_warning(
+        self, items: Iterator[tuple[str, dict | str]], pipeline: Compose
+    ) -> Iterator[tuple[str, dict | str]]:
+        """Pass images on, and warn of the first whose labels mmseg stretches over padding, as its own tests do."""
+        warned = False
+        for path, item in items:
+            if not (isinstance(item, str) or warned or _is_whole(item, pipeline)) and _pads(pipeline):
+                warned = True
+                print_log(
+                    f'{path}: the labels are displaced, because the test pipeline pads: it makes {_sizes(item)}. '
+                    'Leave its Pad out: model.data_preprocessor.test_cfg pads, and its padding is cut off',
+                    'current',
+                    logging.WARNING,
+                )
+            yield path, item
+
     def _predict(self, items: Iterator[tuple[str, dict | str]], batch_size: int) -> Iterator[Result | str]:
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
@@ -322,16 +340,21 @@ class SegmentationInferencer(MMSegInferencer):
                 continue
             image, sample = item['inputs'], item['data_samples']
             (height, width), original = image.shape[1:], sample.ori_shape
-            made = f'{width}×{height} of {original[1]}×{original[0]} pixels'
-            if (height, width) != original and not any(map(_resizes, pipeline.transforms)):
-                fault = f'tiles require a test pipeline that keeps the size, or has a Resize; it makes {made}'
-                yield from [fault] if asked else self._segment([item])  # the windows of the config, by the model
+            if not _is_whole(item, pipeline):
+                if asked or isinstance(self.model, TiledEncoderDecoder):
+                    yield (
+                        'tiles require a test pipeline that keeps the size, or has a Resize, and does not pad; it '
+                        f'makes {_sizes(item)}'
+                    )
+                else:  # the windows of the config, by the model
+                    yield from self._segment([item])
                 continue
             if pipeline is self.pipeline and not warned and max(height, width) <= max(tile) < max(original):
                 warned = True
                 print_log(
-                    f'{path}: the test pipeline makes {made}, which fit into one tile. If the model was trained on '
-                    'larger images or crops of them, set scale (--scale): 1 segments at the size of the file',
+                    f'{path}: the test pipeline makes {_sizes(item)}, which fit into one tile. If the model was '
+                    'trained on larger images or crops of them, set scale (--scale): 1 segments at the size of the '
+                    'file',
                     'current',
                     logging.WARNING,
                 )
@@ -386,6 +409,23 @@ FaceParsingInferencer = SegmentationInferencer  # its name in `mmattn.segmentati
 
 def _resizes(transform: object) -> bool:
     return 'Resize' in type(transform).__name__
+
+
+def _pads(pipeline: Compose) -> bool:
+    return any('Pad' in type(transform).__name__ for transform in pipeline.transforms)
+
+
+def _is_whole(item: dict, pipeline: Compose) -> bool:
+    """Whether an input is the image, of its size or resized, rather than padded or a part of it."""
+    sample = item['data_samples']
+    scales = np.broadcast_to(sample.get('scale_factor', 1), 2)[::-1]  # ResizeToMultiple does not write it
+    resized = tuple(round(side * scale) for side, scale in zip(sample.ori_shape, scales))
+    return item['inputs'].shape[1:] == resized or (any(map(_resizes, pipeline.transforms)) and not _pads(pipeline))
+
+
+def _sizes(item: dict) -> str:
+    (height, width), original = item['inputs'].shape[1:], item['data_samples'].ori_shape
+    return f'{width}×{height} of {original[1]}×{original[0]} pixels'
 
 
 class _ModelError(Exception):

@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.segmentation import face_parsing
+from mmattn.segmentation import inferencer as inferencer_module
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.segmentation.tiles import join_tiles, resize_rows, segment_in_tiles
 from mmattn.utils import image_files
@@ -30,6 +31,7 @@ from ..requirements import requires
 CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
 MEAN, STD = [120.0, 110.0, 100.0], [60.0, 55.0, 50.0]
 ORIENTATION = 0x0112
+FIT = dict(type='Resize', scale=(56, 40), keep_ratio=True)
 TURNED_LEFT = 6  # to be shown a quarter turn to the right
 
 
@@ -308,6 +310,51 @@ def test_a_pipeline_that_pads_leaves_the_windows_of_the_config_to_the_model(chec
         assert labels.unique().numel() > 1
     with pytest.raises(ValueError, match=r'2 of 2 images .*\n.*a\.png: .* 90×70 .*\n.*b\.png: .* 90×70 '):
         inferencer(images, tmp_path / 'out', tile=32)
+
+
+@pytest.mark.parametrize(
+    ('steps', 'options', 'outcome'),
+    [
+        ([FIT], {}, ''),
+        ([FIT, dict(type='Pad', size=(56, 56))], {}, 'warning'),
+        ([FIT, dict(type='Pad', size=(56, 40))], {}, ''),  # no padding
+        ([dict(type='Pad', size=(64, 64))], {}, 'warning'),
+        ([FIT], dict(tile=32), ''),
+        ([FIT, dict(type='Pad', size=(56, 56))], dict(tile=32), 'error'),
+        ([FIT, dict(type='Pad', size=(56, 56))], dict(tile=32, scale=0.5), 'error'),
+        ([dict(type='ResizeToMultiple', size_divisor=16)], dict(tile=32), ''),
+        ([FIT, dict(type='ResizeToMultiple', size_divisor=16)], {}, ''),
+    ],
+)
+def test_labels_that_padding_displaces(checkpoint, tmp_path, monkeypatch, steps, options, outcome):
+    """Of images of 60×84, which FIT makes 40×56: a warning for all, in tiles an error."""
+    logged = []
+    monkeypatch.setattr(inferencer_module, 'print_log', lambda message, *_: logged.append(message))
+    for name in ('a', 'b'):
+        Image.fromarray(blocks(60, 84)).save(tmp_path / f'{name}.png')
+    cfg = config()
+    cfg.test_dataloader.dataset.pipeline[1:1] = steps
+    inferencer = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)
+    paths = [tmp_path / 'a.png', tmp_path / 'b.png']
+    if outcome == 'error':
+        with pytest.raises(ValueError, match=r'2 of 2 .*\n.* pad'):
+            inferencer(paths, tmp_path / 'out', **options)
+    else:
+        inferencer(paths, tmp_path / 'out', **options)
+    assert len(logged) == (outcome == 'warning')
+    assert all(re.search(r'a\.png: .*displaced', message) for message in logged)
+
+
+def test_padding_in_a_tiled_model_is_named(checkpoint, tmp_path):
+    Image.fromarray(blocks(70, 90)).save(tmp_path / 'a.png')
+    cfg = config()
+    cfg.model.update(
+        type='mmattn.TiledEncoderDecoder', test_cfg=dict(mode='slide', crop_size=(32, 24), stride=(21, 16))
+    )
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Pad', size_divisor=32))
+    inferencer = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)
+    with pytest.raises(ValueError, match='96×96 of 90×70'):
+        inferencer(tmp_path / 'a.png', tmp_path / 'out')
 
 
 def test_defaults_are_those_that_are_documented(inferencer, tmp_path):
