@@ -52,11 +52,23 @@ def coco_annotations(labels: np.ndarray, skipped: Collection[int] = ()) -> Itera
     for label, box, pixels, outlines in connected_areas(labels, skipped):
         segmentation: Any = [[value for point in outlines[0] for value in point]]
         if len(outlines) > 1:
-            left, top, width, height = box
-            whole = np.zeros(labels.shape, bool)
-            whole[top : top + height, left : left + width] = pixels
-            segmentation = run_lengths(whole)
+            segmentation = dict(size=[*labels.shape], counts=_counts(labels.shape, box, pixels))
         yield dict(category_id=label + 1, bbox=[*box], area=int(pixels.sum()), iscrowd=0, segmentation=segmentation)
+
+
+def _counts(shape: tuple[int, ...], box: tuple[int, int, int, int], pixels: np.ndarray) -> list[int]:
+    """Return the run lengths of an area in an image of the ``shape``, from its own columns alone."""
+    left, top, width, height = box
+    columns = np.zeros((shape[0], width), bool)
+    columns[top : top + height] = pixels
+    counts = run_lengths(columns)['counts']
+    counts[0] += left * shape[0]
+    if after := (shape[1] - left - width) * shape[0]:
+        if len(counts) % 2:  # the last run is outside
+            counts[-1] += after
+        else:
+            counts.append(after)
+    return counts
 
 
 def _outlines(area: np.ndarray) -> list[list[tuple[int, int]]]:

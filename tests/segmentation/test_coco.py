@@ -1,11 +1,14 @@
 """COCO annotations hold every pixel of their label map, exactly."""
 
+import itertools
 import json
 
 import cv2
 import numpy as np
 import pytest
 
+from mmattn.annotations.shapes import run_lengths
+from mmattn.segmentation import coco
 from mmattn.segmentation.coco import coco_annotations
 
 from .test_inferencer import CLASSES, checkpoint, folder, inferencer, model, save  # noqa: F401
@@ -42,6 +45,19 @@ def test_annotations_cover_the_label_map_exactly(seed):
         assert list(cv2.boundingRect(area.astype(np.uint8))) == annotation['bbox']
         drawn[annotation['category_id'] - 1] += area
     np.testing.assert_array_equal(drawn, labels == np.arange(3)[:, None, None])
+
+
+@pytest.mark.parametrize(('top', 'left'), itertools.product((0, 4, 9), (0, 3, 7)))
+def test_an_area_with_a_hole_is_encoded_from_its_own_columns(monkeypatch, top, left):
+    """At each edge of the image. The time for many areas does not grow with their number times the pixels."""
+    labels = np.zeros((12, 10), np.uint8)
+    labels[top : top + 3, left : left + 3] = 1
+    labels[top + 1, left + 1] = 0
+    sizes = []
+    monkeypatch.setattr(coco, 'run_lengths', lambda mask: sizes.append(mask.size) or run_lengths(mask))
+    (area,) = coco_annotations(labels, [0])
+    assert area['segmentation'] == run_lengths(labels == 1)
+    assert sizes == [12 * 3]
 
 
 def test_a_file_for_all_images(inferencer, folder, tmp_path):  # noqa: F811
