@@ -38,8 +38,8 @@ def test_a_metric_with_a_scope_or_in_a_list_is_read(evaluator, metrics):
     ('lines', 'named'),
     [
         (
-            "test_evaluator = dict(_delete_=True, type='mmattn.ForegroundIoUMetric', background='Sky')",
-            'test_evaluator must be one of IoUMetric, .*; got ForegroundIoUMetric',
+            "test_evaluator = dict(_delete_=True, type='CityscapesMetric', output_dir='x')",
+            'test_evaluator must be one of IoUMetric, .*; got CityscapesMetric',
         ),
         (f'test_evaluator = [{IOU.format("")}, {IOU.format("")}]', 'test_evaluator must be one metric; got IoU.*, IoU'),
         ('test_evaluator = []', 'test_evaluator must be one metric; got none'),

@@ -6,14 +6,17 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
+from mmengine.registry import METRICS
 from PIL import Image
 from scipy import stats
 
 from mmattn.utils import config_path
 from reproduction.results import Measured, Result, compare
-from reproduction.task import ProtocolError
+from reproduction.task import ProtocolError, find_metrics
 from reproduction.two_configs import read_pair
+from reproduction.units import score_by_unit, score_sample
 from reproduction.verdict import POWER, Verdict
 
 BASE = 'bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py'
@@ -113,6 +116,47 @@ def test_runs_keep_what_resuming_and_the_report_need(pair):
         assert cfg.val_evaluator == cfg.test_evaluator
         assert 'work_dir' not in cfg
         assert not cfg.get('resume')
+
+
+@pytest.mark.parametrize(
+    'lines',
+    [
+        'visualizer = None',
+        'default_hooks = dict(checkpoint=None)',
+        'default_hooks = dict(logger=None)',
+        'default_hooks = dict(checkpoint=dict(interval=None))',
+        'default_hooks = None',
+    ],
+)
+def test_what_is_none_is_as_not_set(pair, lines):
+    cfg = pair(lines).configs[1]
+    assert cfg.default_hooks.checkpoint.type.endswith('CheckpointHook')
+    assert cfg.default_hooks.checkpoint.interval == cfg.train_cfg.max_iters // 4
+    assert cfg.default_hooks.logger.interval <= cfg.train_cfg.max_iters // 10
+    assert [backend.type for backend in cfg.visualizer.vis_backends] == ['LocalVisBackend']
+
+
+def test_the_metric_of_the_foreground_has_intervals_over_images(pair):
+    metric = "dict(_delete_=True, type='mmattn.ForegroundIoUMetric', iou_metrics=['mIoU'], background='Sky')"
+    lines = f'test_evaluator = {metric}\nval_evaluator = test_evaluator\n'
+    with pytest.raises(ProtocolError, match='test_evaluator'):  # the other config has mmseg's
+        pair(lines)
+    pair.paths[0].write_text(pair.paths[0].read_text() + lines)
+    cfg = read_pair(pair.paths, {}).configs[1]
+    assert [*find_metrics(cfg)[1]] == ['mIoU', 'mAcc', 'aAcc', 'mIoU_foreground', 'mAcc_foreground']
+
+    results = [
+        tuple(map(torch.tensor, areas))
+        for areas in (
+            ([3.0, 1], [4.0, 5], [3.0, 5], [4.0, 1]),
+            ([0.0, 2], [2.0, 2], [0.0, 2], [2.0, 2]),
+        )
+    ]
+    metric = METRICS.build(cfg.test_evaluator)
+    metric._dataset_meta = dict(classes=['Sky', 'Road'])
+    sums = np.sum([score_sample(metric, result, 'mIoU') for result in results], 0)
+    assert 100 * (sums[:2] / sums[2:]).mean() == pytest.approx(metric.compute_metrics(results)['mIoU'], abs=0.01)
+    assert score_by_unit(cfg) == 'mIoU'
 
 
 def measured(name, values, samples=None):

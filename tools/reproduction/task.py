@@ -16,6 +16,11 @@ SENTENCE_TASKS = 'text', 'captions', 'grounding', 'questions'
 # Metrics of an evaluator: its task, names of its metrics by key in the log, and factor to percent.
 METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'IoUMetric': ('mmseg', {name: name for name in ('mIoU', 'mAcc', 'aAcc')}, 1),
+    'mmattn.ForegroundIoUMetric': (
+        'mmseg',
+        {name: name for name in ('mIoU', 'mAcc', 'aAcc', 'mIoU_foreground', 'mAcc_foreground')},
+        1,
+    ),
     'mmattn.FaceParsingMetric': ('mmseg', {'overall': 'overall', 'accuracy': 'accuracy'}, 1),
     'CocoMetric': ('mmdet', {'coco/bbox_mAP': 'mAP', 'coco/bbox_mAP_50': 'AP50'}, 100),
     'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50', 'pascal_voc/AP75': 'AP75'}, 100),

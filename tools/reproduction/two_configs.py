@@ -76,9 +76,9 @@ def read_config(path: Path, options: dict[str, Any]) -> Config:
     _check_metric(path, cfg)
     cfg.val_cfg = cfg.get('val_cfg') or dict(type='ValLoop')
     steps, unit = length(cfg)
-    hooks = cfg.setdefault('default_hooks', {})
-    saver = hooks.setdefault('checkpoint', dict(type='CheckpointHook'))
-    interval = saver.get('interval', -1)
+    hooks = _get_or_set(cfg, 'default_hooks', {})
+    saver = _get_or_set(hooks, 'checkpoint', dict(type='CheckpointHook'))
+    interval = saver.get('interval') or -1
     if isinstance(saver.get('save_best'), list | tuple):
         raise ProtocolError(f'{path}: save_best must be one metric, which chooses the checkpoint that is tested')
     if any(type_name(hook) == 'EarlyStoppingHook' for hook in cfg.get('custom_hooks') or ()):
@@ -90,15 +90,21 @@ def read_config(path: Path, options: dict[str, Any]) -> Config:
     quarter = max(1, steps // 4)
     saver.update(by_epoch=unit == 'epoch', interval=min(interval, quarter) if interval > 0 else quarter, save_last=True)
     saver.setdefault('max_keep_ckpts', 1)
-    logger = hooks.setdefault('logger', dict(type='LoggerHook'))
+    logger = _get_or_set(hooks, 'logger', dict(type='LoggerHook'))
     if unit == 'iter':
         logger.interval = min(logger.get('interval', 10), max(1, steps // 10))
-    visualizer = cfg.setdefault('visualizer', dict(type='Visualizer'))
+    visualizer = _get_or_set(cfg, 'visualizer', dict(type='Visualizer'))
     backends = list(visualizer.get('vis_backends') or ())
     if not any(type_name(backend) == 'LocalVisBackend' for backend in backends):  # which writes the log that is read
         visualizer.vis_backends = [*backends, dict(type='LocalVisBackend')]
     set_validations(cfg, None)
     return cfg
+
+
+def _get_or_set(cfg: Any, key: str, default: dict) -> Any:
+    """Return a part of a config, which is the default if it is not set, or None."""
+    cfg[key] = cfg.get(key) or default
+    return cfg[key]
 
 
 def _check_metric(path: Path, cfg: Config) -> None:
@@ -112,7 +118,8 @@ def _check_metric(path: Path, cfg: Config) -> None:
         raise ProtocolError(f'{path}: test_evaluator must have neither prefix nor format_only; got {dict(evaluator)}')
     for key, needed in (('iou_metrics', 'mIoU'), ('metric', 'bbox')):
         written = evaluator.get(key, needed)
-        if kind in ('IoUMetric', 'CocoMetric') and needed not in ([written] if isinstance(written, str) else written):
+        known = kind in ('IoUMetric', 'ForegroundIoUMetric', 'CocoMetric')
+        if known and needed not in ([written] if isinstance(written, str) else written):
             raise ProtocolError(f'{path}: test_evaluator.{key} must have {needed}; got {written}')
 
 

@@ -17,7 +17,13 @@ from .backbone import add_import
 from .task import ProtocolError, find_metrics
 
 # The statistic of a metric's scores, see `reproduction.results.STATISTICS`.
-STATISTIC_NAMES = {'IoUMetric': 'mIoU', 'FaceParsingMetric': 'mean', 'VOSMetric': 'mean', 'BLEU': 'BLEU'}
+STATISTIC_NAMES = {
+    'IoUMetric': 'mIoU',
+    'ForegroundIoUMetric': 'mIoU',
+    'FaceParsingMetric': 'mean',
+    'VOSMetric': 'mean',
+    'BLEU': 'BLEU',
+}
 
 
 def score_sample(metric: BaseMetric, result: Any, key: str) -> list[float]:
@@ -34,7 +40,7 @@ def score_sample(metric: BaseMetric, result: Any, key: str) -> list[float]:
         lengths of a sentence.
     """
     kind = type(metric).__name__
-    if kind == 'IoUMetric':
+    if kind in ('IoUMetric', 'ForegroundIoUMetric'):
         intersections, unions, *_ = result
         return [*intersections.tolist(), *unions.tolist()]
     if kind == 'FaceParsingMetric':
