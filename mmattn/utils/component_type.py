@@ -53,13 +53,16 @@ def inner_data_sets(cfg: dict) -> list[Any]:
 def model_scope(cfg: Mapping) -> str:
     """Get the scope in which a config's model is looked up: of its type, else the default one, '' if there is none.
 
+    Of a class, it is the package, mmdet or mmseg, that it comes or derives from, else its own.
+
     Example:
         >>> model_scope(dict(default_scope='mmdet', model=dict(type='FasterRCNN')))
         'mmdet'
     """
     kind = cfg['model']['type']
-    if not isinstance(kind, str):  # the class, in a pure-Python config
-        return kind.__module__.partition('.')[0]
+    if not isinstance(kind, str):  # the class, in a pure-Python config; a user's own derives from one of these packages
+        packages = [base.__module__.partition('.')[0] for base in getattr(kind, '__mro__', [kind])]
+        return next((name for name in packages if name in ('mmdet', 'mmseg')), packages[0])
     return kind.rpartition('.')[0] or cfg.get('default_scope') or ''
 
 
