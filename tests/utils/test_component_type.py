@@ -1,7 +1,6 @@
 """Names and classes of components in configs whose types have a scope, or are classes, as in pure-Python configs."""
 
 import pytest
-from mmdet.models.detectors.base import BaseDetector
 from mmseg.models.decode_heads import FCNHead
 from torch import nn
 
@@ -45,7 +44,7 @@ def test_data_sets_in_wrappers_are_found():
         (dict(model=dict(type='SST'), default_scope='mmseg'), 'mmseg'),
         (dict(model=dict(type='SST')), ''),
         (dict(model=dict(type=FCNHead), default_scope='mmdet'), 'mmseg'),
-        (dict(model=dict(type=type('MyDetector', (BaseDetector,), {}))), 'mmdet'),
+        (dict(model=dict(type=type('MyHead', (FCNHead,), {})), default_scope='mmdet'), 'mmseg'),
         (dict(model=dict(type=BAConv2d)), 'mmattn'),
         (dict(model=dict(type=type('Mine', (nn.Module,), {}))), 'tests'),
     ],

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from mmcv.transforms import LoadImageFromFile
-from mmdet.structures import DetDataSample
-from mmdet.visualization import DetLocalVisualizer
 from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS
 from mmengine.structures import InstanceData, PixelData
@@ -22,8 +20,11 @@ from mmattn.layers import BilateralNonLocal2d
 from mmattn.visualization import AttentionMapHook, PictureHook, attention_map_hook, attention_maps, picture_hook
 from mmattn.visualization.figure import image_loader, read_image
 
+from ..requirements import requires
+
 META = dict(classes=('ground', 'roof', 'tree'), palette=[[250, 0, 0], [0, 250, 0], [0, 0, 250]])
 FIT = dict(type='Resize', scale=(36, 36), keep_ratio=True)
+OPERATORS = requires('mmcv operators')
 
 
 @pytest.fixture
@@ -102,9 +103,13 @@ def test_of_several_processes_the_first_draws_and_says_what_is_left_out(tmp_path
     assert (tmp_path / 'out/a/1.png').is_file() == first
 
 
+@requires('mmcv operators')
 @pytest.mark.parametrize('palette', [[[250, 0, 0]], [[250, 0, 0], [0, 250, 0], [0, 0, 250]]])
 def test_objects_of_classes_beyond_the_palette_are_drawn(tmp_path, samples, runner, palette):
     """mmdet would raise an IndexError, and for colours that are lists an AssertionError."""
+    from mmdet.structures import DetDataSample
+    from mmdet.visualization import DetLocalVisualizer
+
     runner.visualizer = DetLocalVisualizer(name='objects')
     runner.visualizer.dataset_meta = dict(META, palette=palette)
     boxes = InstanceData(bboxes=torch.tensor([[5.0, 5, 30, 25]]), labels=torch.tensor([2]), scores=torch.ones(1))
@@ -257,24 +262,33 @@ def test_a_loader_of_all_channels_and_one_of_the_users_own(tmp_path):
 @pytest.mark.parametrize(
     ('kind', 'steps', 'size'),
     [
-        (SegDataSample, [], (48, 24)),
-        (SegDataSample, [dict(type='Pad', size=(64, 72))], (48, 24)),
-        (SegDataSample, [FIT, dict(type='Pad', size_divisor=32)], (36, 18)),
-        (SegDataSample, [dict(type='mmseg.ResizeToMultiple', size_divisor=32)], (64, 32)),
-        (DetDataSample, [], (48, 24)),
-        (DetDataSample, [FIT, dict(type='Pad', size_divisor=32)], (36, 18)),
-        (DetDataSample, [dict(type='Resize', scale=(72, 36)), dict(type='CenterCrop', crop_size=16)], (16, 16)),
+        ('mmseg', [], (48, 24)),
+        ('mmseg', [dict(type='Pad', size=(64, 72))], (48, 24)),
+        ('mmseg', [FIT, dict(type='Pad', size_divisor=32)], (36, 18)),
+        ('mmseg', [dict(type='mmseg.ResizeToMultiple', size_divisor=32)], (64, 32)),
+        pytest.param('mmdet', [], (48, 24), marks=OPERATORS),
+        pytest.param('mmdet', [FIT, dict(type='Pad', size_divisor=32)], (36, 18), marks=OPERATORS),
+        pytest.param(
+            'mmdet',
+            [dict(type='Resize', scale=(72, 36)), dict(type='CenterCrop', crop_size=16)],
+            (16, 16),
+            marks=OPERATORS,
+        ),
     ],
 )
 def test_padding_by_the_pipeline_is_not_the_image(kind, steps, size):
     """An image of 48×24 pixels."""
+    if kind == 'mmdet':
+        from mmdet.structures import DetDataSample as Sample
+    else:
+        Sample = SegDataSample
     image = np.zeros((48, 24, 3), np.uint8)
     results = dict(img=image, img_shape=(48, 24), ori_shape=(48, 24))
     with TRANSFORMS.switch_scope_and_registry('mmcv'):
         results = Compose([TRANSFORMS.build(step) for step in steps])(results)
     height, width = results['img'].shape[:2]
-    keys = 'img_shape', 'ori_shape', 'scale_factor', *(['pad_shape'] if kind is SegDataSample else [])
-    sample = kind(metainfo={key: results[key] for key in keys if key in results})
+    keys = 'img_shape', 'ori_shape', 'scale_factor', *(['pad_shape'] if kind == 'mmseg' else [])
+    sample = Sample(metainfo={key: results[key] for key in keys if key in results})
     data = dict(inputs=torch.randn(1, 8, height, width), data_samples=[sample])
     maps = attention_maps(Model().eval(), data, [(0, 0)])
     assert maps[-1].extent == (width / size[1], height / size[0])
