@@ -46,13 +46,20 @@ def compare_segmentations(
             set of the first model's config, or as :class:`SegmentationInferencer` writes them. 255 is ignored. Defaults
             to None: no such column.
         max_images (int): rows of the sheet, the first images. Defaults to 8.
-        **options: further arguments of :class:`SegmentationInferencer`, such as ``tile``.
+        **options: further arguments of :class:`SegmentationInferencer`, such as ``tile``. A ``progress_file`` is for
+            one model.
 
     Raises:
-        ValueError: before a model runs, classes or palettes differ, or a mask does not fit. After the first model, some
+        ValueError: before a model runs, classes or palettes differ, a mask does not fit, or several models have a
+            ``progress_file``. After the first model, some
             images could not be segmented.
         OSError: a mask does not exist, or a result cannot be written.
     """
+    if len(inferencers) > 1 and options.get('progress_file') is not None:
+        raise ValueError(
+            f'progress_file is of one model; got {len(inferencers)}: call each SegmentationInferencer with a file '
+            'of its own, and leave it out here'
+        )
     out_dir = check_path('out_dir', out_dir)
     check_writable(out_dir)
     first = next(iter(inferencers.values()))

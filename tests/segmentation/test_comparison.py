@@ -221,6 +221,15 @@ def test_masks_are_read_as_the_data_set_reads_them(dataset, reduced, label_map):
     assert bool(mapped) == bool(label_map)
 
 
+def test_a_progress_file_is_of_one_model(inferencers, folder, tmp_path):  # noqa: F811
+    options = dict(inputs=folder / 'even.png', out_dir=tmp_path / 'out', progress_file=tmp_path / 'part')
+    with pytest.raises(ValueError, match=r'progress_file .*2'):
+        compare_segmentations(inferencers, **options)
+    assert not [*tmp_path.glob('out/**/*.*')]
+    first = dict([*inferencers.items()][:1])
+    assert compare_segmentations(first, **options) == compare_segmentations(first, **options)
+
+
 def test_images_may_come_from_a_generator(checkpoints, folder, sheets, tmp_path):  # noqa: F811
     inferencer = SegmentationInferencer(config(), checkpoints[0], device='cpu', show_progress=False)
     images = (folder / name for name in ('even.png',))
