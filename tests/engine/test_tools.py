@@ -4,10 +4,13 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import socket
 import sys
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import mmseg
 import numpy as np
@@ -234,6 +237,27 @@ def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, tmp_
     lines = (tmp_path / 'table.md').read_text().splitlines()
     assert lines[2] == '| Bi-CC | 1.00 | 2.00 | 3.00 |'
     assert lines[3] == f'| majority class | {100 * share:.2f} | {50 * share:.2f} | 50.00 |'
+
+
+def test_the_majority_baseline_holds_one_mask_at_a_time(monkeypatch):
+    alive = []
+
+    class Masks(list):
+        metainfo = dict(classes=('a', 'b'))
+
+        def __getitem__(self, number):
+            assert sum(mask() is not None for mask in alive) <= 1
+            mask = np.full((2, 3), number % 2)
+            alive.append(weakref.ref(mask))
+            return dict(gt_seg_map=mask)
+
+    name, *_ = tool('analysis_tools/majority_baseline.py')[1:]
+    annotations = runpy.run_path(str(name))['annotations']
+    registry = SimpleNamespace(build=lambda cfg: Masks(range(cfg['size'])))
+    monkeypatch.setitem(annotations.__globals__, 'DATASETS', registry)
+    maps, meta = annotations(dict(dataset=dict(datasets=[dict(size=2), dict(size=3)])), [])
+    assert [int(labels.sum()) for labels in maps] == [0, 6, 0, 6, 0]
+    assert meta == Masks.metainfo
 
 
 @requires('mmcv operators')

@@ -8,6 +8,7 @@ The scores are computed with the config's data sets and evaluator. ``--result`` 
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,11 @@ from mmattn.utils.component_type import inner_data_sets
 from mmattn.utils.files import check_not_input, check_writable, write_text
 
 
-def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[list[np.ndarray], dict]:
-    """Load the label maps of a config's data sets, ``(H, W)`` each, and their meta information."""
+def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[Iterator[np.ndarray], dict]:
+    """Return the label maps of a config's data sets, ``(H, W)``, read one by one, and their meta information."""
     data_sets = [DATASETS.build({**cfg, 'pipeline': pipeline}) for cfg in inner_data_sets(dataloader['dataset'])]
-    return [dataset[i]['gt_seg_map'] for dataset in data_sets for i in range(len(dataset))], data_sets[0].metainfo
+    maps = (dataset[i]['gt_seg_map'] for dataset in data_sets for i in range(len(dataset)))
+    return maps, data_sets[0].metainfo
 
 
 def majority_metrics(cfg: Config) -> dict[str, float]:
@@ -40,13 +42,15 @@ def majority_metrics(cfg: Config) -> dict[str, float]:
     evaluator = Evaluator(cfg.test_evaluator)
     evaluator.dataset_meta = meta
     test, _ = annotations(cfg.test_dataloader, load)
+    count = 0
     for labels in test:
+        count += 1
         truth = torch.from_numpy(labels.astype(np.int64))[None]
         sample = SegDataSample(
             gt_sem_seg=PixelData(data=truth), pred_sem_seg=PixelData(data=torch.full_like(truth, majority))
         )
         evaluator.process(data_samples=[sample], data_batch=None)
-    return evaluator.evaluate(len(test))
+    return evaluator.evaluate(count)
 
 
 def table(rows: dict[str, dict]) -> str:
