@@ -191,7 +191,7 @@ class SegmentationInferencer(MMSegInferencer):
         faults: dict[str, str] = {}
         with ResumableFiles(progress_file, settings, resume) as run:
             rest = [path for path in paths if not run.is_finished(path, files.of(path))]
-            items = ((path, self._read(path, pipeline)) for path in rest)
+            items: Iterator[tuple[str, dict | str]] = ((path, self._read(path, pipeline)) for path in rest)
             if tiles is None:
                 items = self._with_warning(items, pipeline)
             if windows:
