@@ -6,6 +6,8 @@ from mmseg.models.utils import resize
 from mmseg.registry import MODELS
 from torch import Tensor, nn
 
+from mmattn.utils.component_type import component_class
+
 
 class LogitsNetwork(nn.Module):
     """The network of a segmentor, with its logits resized to the size of the image.
@@ -49,7 +51,7 @@ def load_segmentor(cfg: Config, checkpoint: str) -> EncoderDecoder:
     """
     from mmattn.segmentation.inferencer import SegmentationInferencer
 
-    kind = MODELS.get(cfg.model.type)
+    kind = component_class(cfg.model, MODELS)
     if not (isinstance(kind, type) and issubclass(kind, EncoderDecoder)):
         raise ValueError(
             f'only segmentors (EncoderDecoder of mmseg) can be exported; model.type is {cfg.model.type!r}. '

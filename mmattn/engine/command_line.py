@@ -207,7 +207,10 @@ def trained_models(args: ModelsArguments) -> list[TrainedModel]:
 
 def add_common_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that all OpenMMLab tools have."""
-    parser.add_argument('--work-dir', help='folder for logs, checkpoints and metrics; default: work_dirs/<config name>')
+    parser.add_argument(
+        '--work-dir',
+        help='folder for logs, checkpoints and metrics; default: work_dirs/<name of config, or of folder of config.py>',
+    )
     add_config_options(parser)
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher; default: none'
@@ -228,7 +231,8 @@ def leave_process_group() -> None:
 def config_from(args: Namespace) -> Config:
     """Load ``args.config`` and apply the common arguments.
 
-    The work dir comes from the argument, then from the config. By default, it is named after the config.
+    The work dir comes from the argument, then from the config. By default, it is named after the config, or after the
+    folder of a ``config.py``.
 
     Raises:
         OSError: the config does not exist, or the work dir is not writable.
@@ -240,7 +244,9 @@ def config_from(args: Namespace) -> Config:
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
-        cfg.work_dir = str(Path('work_dirs', Path(args.config).stem))
+        path = Path(args.config)
+        # converters write a config.py beside the data
+        cfg.work_dir = str(Path('work_dirs', path.absolute().parent.name if path.stem == 'config' else path.stem))
     variable, starter = LAUNCHERS.get(args.launcher, ('', ''))
     if variable and variable not in os.environ:
         raise ValueError(f'--launcher {args.launcher} is for processes that {starter} starts: {variable} is not set')

@@ -33,7 +33,6 @@ train_dataloader = dict(dataset={train})
 val_dataloader = dict(dataset=dataset)
 test_dataloader = {test}
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
-work_dir = {work_dir!r}
 """
 PIPELINES = """\
 train_pipeline, test_pipeline, tta_pipeline = _base_.train_pipeline, _base_.test_pipeline, _base_.tta_pipeline
@@ -274,7 +273,6 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
 
 
 def config_text(
-    name: str,
     suffix: str,
     classes: Sequence[str],
     palette: Sequence[Sequence[int]],
@@ -284,10 +282,10 @@ def config_text(
 ) -> str:
     """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
-    ``name`` names the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels. If one of
-    ``images``, those for training, has other channels or values than a picture, the config loads all channels, and
-    has their measured mean and deviation. With ``crop``, it trains on crops of the pieces of :func:`cut_images`. With
-    ``test``, it tests on ``img_dir/test`` in place of the images for validation.
+    ``palette`` has the RGB colours of ``classes``, in the order of their labels. If one of ``images``, those for
+    training, has other channels or values than a picture, the config loads all channels, and has their measured mean
+    and deviation. With ``crop``, it trains on crops of the pieces of :func:`cut_images`. With ``test``, it tests on
+    ``img_dir/test`` in place of the images for validation.
     """
     plain = all(map(is_plain_picture, images))
     text = CONFIG.format(
@@ -297,7 +295,6 @@ def config_text(
         train='dict(dataset)' if crop is None else f'dict(dataset, img_suffix={piece_suffix(plain)!r})',
         test=TEST if test else 'val_dataloader',
         count=len(classes),
-        work_dir=f'work_dirs/{name}',
     )
     if not plain or crop is not None:
         text += PIPELINES

@@ -292,6 +292,10 @@ class SegmentationInferencer(MMSegInferencer):
             return super()._init_pipeline(cfg)
         return Compose([step for step in steps if 'Annotations' not in type_name(step)])
 
+    def _get_transform_idx(self, pipeline_cfg: Sequence[dict], name: str) -> int:
+        # mmseg knows no classes, which a pure-Python config has in place of names
+        return next((i for i, step in enumerate(pipeline_cfg) if type_name(step) == name), -1)
+
     def _pipeline_at(self, scale: float) -> Compose:
         if not 0 < scale < math.inf:
             raise ValueError(f'scale must be a positive number; got {scale}')

@@ -253,6 +253,22 @@ def arguments(tmp_path, **settings):
     )
 
 
+def test_a_child_has_a_work_dir_of_its_own(tmp_path, monkeypatch):
+    """Of a config.py, which converters write, it is named after the folder."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / 'data/mine'
+    data.mkdir(parents=True)
+    (data / 'config.py').write_text('a = 1\n')
+    (tmp_path / 'child.py').write_text("_base_ = 'data/mine/config.py'\n")
+    for config, name in (('data/mine/config.py', 'mine'), ('child.py', 'child')):
+        found = command_line.config_from(Namespace(**vars(arguments(tmp_path)) | dict(config=config, work_dir=None)))
+        assert found.work_dir == f'work_dirs/{name}'
+    monkeypatch.chdir(data)
+    found = command_line.config_from(Namespace(**vars(arguments(tmp_path)) | dict(config='config.py', work_dir=None)))
+    assert found.work_dir == 'work_dirs/mine'
+
+
 @pytest.mark.parametrize('key', ['output_dir', 'outfile_prefix'])
 @pytest.mark.parametrize('name', ['val_evaluator', 'test_evaluator'])
 @pytest.mark.parametrize('listed', [True, False])

@@ -12,11 +12,14 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.apis import inference_model
-from mmseg.models import SegTTAModel
+from mmseg.models import EncoderDecoder, SegTTAModel
+from mmseg.registry import TRANSFORMS
 from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmattn.deployment.metadata import describe_network
+from mmattn.deployment.network import load_segmentor
 from mmattn.segmentation import face_parsing
 from mmattn.segmentation import inferencer as inferencer_module
 from mmattn.segmentation.inferencer import SegmentationInferencer
@@ -95,6 +98,20 @@ def test_the_model_segments_arrays_by_inference_model_of_mmseg(checkpoint, tmp_p
     labels = inference_model(inferencer.model, pixels[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
     assert (labels == np.array(Image.open(path))).all()
     assert len(np.unique(labels)) > 1
+
+
+def test_a_pure_python_config_has_classes_in_place_of_names(inferencer, checkpoint, tmp_path):
+    cfg = config()
+    cfg.model.type = EncoderDecoder
+    for step in cfg.test_dataloader.dataset.pipeline:
+        step.type = TRANSFORMS.get(step.type)
+    Image.fromarray(blocks(40, 56)).save(tmp_path / 'a.png')
+    of_classes = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    (path,), (other,) = (run(tmp_path / 'a.png', tmp_path / f'{i}') for i, run in enumerate((inferencer, of_classes)))
+    assert (np.array(Image.open(path)) == np.array(Image.open(other))).all()
+    described = describe_network(cfg, load_segmentor(cfg, checkpoint))
+    assert described == describe_network(config(), inferencer.model)
+    assert described['not_described'] == []
 
 
 def blocks(height, width, channels=3, seed=0):

@@ -68,7 +68,6 @@ val_dataloader = dict(dataset=dict(dataset, ann_file='val.json'))
 val_evaluator = dict(_delete_=True, type='CocoMetric', metric='bbox', ann_file='{{{{ fileDirname }}}}/val.json')
 {test}default_hooks = dict(checkpoint=dict(save_best='coco/bbox_mAP_50'))
 model = dict(roi_head=dict(bbox_head=dict(num_classes={count})))
-work_dir = {work_dir!r}
 """
 TEST = """\
 test_dataloader = dict(dataset=dict(dataset, ann_file='test.json'))
@@ -278,7 +277,7 @@ def write_segmentation(
     convert_all([*targets], convert_picture).check()
     suffix = next(iter(targets.values())).suffix
     training = [new / 'img_dir' / target for target in targets.values() if target.parts[0] == 'train']
-    text = config_text(args.out_dir.resolve().name, suffix, classes, palette, training, args.crop, 'test' in counts)
+    text = config_text(suffix, classes, palette, training, args.crop, 'test' in counts)
     if args.crop is not None:
         cut_images(new, args.crop)
     return classes, counts, text
@@ -311,7 +310,6 @@ def write_detection(
         palette=[tuple(colour) for colour in distinct_colours(len(classes))],
         test=TEST if 'test' in counts else NO_TEST,
         count=len(classes),
-        work_dir=f'work_dirs/{args.out_dir.resolve().name}',
     )
     return classes, counts, text
 

@@ -174,8 +174,7 @@ def main(
             validation = choose_validation(seen, val_fraction, seed)
             divide(converted, scratch / 'new', validation)
             training = [image_paths[name] for name in names if name not in validation]
-            name = out_dir.resolve().name
-            text = config_text(name, *suffixes, classes.classes, classes.of_classes(), training, crop)
+            text = config_text(*suffixes, classes.classes, classes.of_classes(), training, crop)
             (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
             if crop is not None:
                 cut_images(scratch / 'new', crop)

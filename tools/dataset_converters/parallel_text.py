@@ -45,7 +45,6 @@ test_dataloader = dict(dataset=dataset)
 val_evaluator = dict(compound_split=False)  # which some bases have for their data
 test_evaluator = val_evaluator
 model = dict(vocab_size={size})
-work_dir = {work_dir!r}
 """
 
 
@@ -99,8 +98,7 @@ def convert(args: argparse.Namespace) -> None:
             moses=dict(joins=True),
             total=counts['train'],
         )
-        size, name = record['vocabulary'] + len(SPECIALS), args.out_dir.resolve().name
-        write_text(scratch / 'new/config.py', CONFIG.format(size=size, work_dir=f'work_dirs/{name}'))
+        write_text(scratch / 'new/config.py', CONFIG.format(size=record['vocabulary'] + len(SPECIALS)))
     print(f'Train with\n{shlex.join(["python", "tools/train.py", str(args.out_dir / "config.py")])}')
 
 
