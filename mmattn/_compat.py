@@ -56,6 +56,11 @@ def set_checkpoint_path(runner: Runner, path: str | None) -> None:
     runner._load_from = path
 
 
+def learning_rate_scaling(runner: Runner) -> dict[str, Any]:
+    """Get the ``auto_scale_lr`` that a Runner applies. In a FlexibleRunner, it is that of the strategy, and private."""
+    return runner.strategy._auto_scale_lr if hasattr(runner, 'strategy') else runner.auto_scale_lr
+
+
 def built_data_loaders(runner: Runner) -> dict[str, DataLoader]:
     """Get the data loaders that a Runner has built, by key of the config. Its public properties would build others."""
     loops = {f'{part}_dataloader': getattr(runner, f'_{part}_loop', None) for part in ('train', 'val', 'test')}

@@ -5,6 +5,7 @@ import argparse
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from mmattn._compat import learning_rate_scaling
 from mmattn.engine import (
     CPUConvolutionsHook,
     SharedBuffersHook,
@@ -59,7 +60,7 @@ def main() -> None:
             )
         cfg.auto_scale_lr.enable = True
     try:
-        count_accumulated(cfg)
+        accumulated = count_accumulated(cfg)
     except ValueError as error:
         raise SystemExit(f'--auto-scale-lr: {args.config}: {error}') from None
     if args.resume not in (None, 'auto'):
@@ -71,6 +72,8 @@ def main() -> None:
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        if accumulated > 1:
+            learning_rate_scaling(runner)['base_batch_size'] /= accumulated
         runner.register_hook(CPUConvolutionsHook(args.channels_last))
         runner.register_hook(SharedBuffersHook())
         log_operators()

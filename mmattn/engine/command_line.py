@@ -279,8 +279,11 @@ def data_paths(cfg: Config) -> list[Path]:
     return list(dict.fromkeys(path for key in loops for path in walk(cfg.get(key), '', key)))
 
 
-def count_accumulated(cfg: Config) -> None:
-    """Let ``auto_scale_lr``, where it is enabled, count the samples of all iterations that one update accumulates.
+def count_accumulated(cfg: Config) -> int:
+    """Count the iterations that one update accumulates, if ``auto_scale_lr`` is enabled. Otherwise it is 1.
+
+    mmengine counts the samples of one iteration, so ``base_batch_size`` of the Runner must be divided by this number.
+    The config keeps its own, since the Runner writes it, and another run may start from what it has written.
 
     Raises:
         ValueError: the number of samples per update is not constant: optimizers accumulate differently, or batches are
@@ -288,7 +291,7 @@ def count_accumulated(cfg: Config) -> None:
     """
     scaling: Any = cfg.get('auto_scale_lr') or {}
     if not scaling.get('enable') or not scaling.get('base_batch_size'):
-        return
+        return 1
     if 'max_tokens' in ((cfg.get('train_dataloader') or {}).get('batch_sampler') or {}):
         raise ValueError('batches are bounded by max_tokens, so the number of samples per update is not known')
     wrapper = cfg.get('optim_wrapper') or {}
@@ -301,7 +304,7 @@ def count_accumulated(cfg: Config) -> None:
         count = (cfg.get('strategy') or {}).get('gradient_accumulation_steps', 1)
     if count != 1:
         print_log(f'auto_scale_lr: an update accumulates {count} iterations', 'current')
-        scaling.base_batch_size /= count  # mmengine counts the samples of one iteration
+    return count
 
 
 def _check_lengths(cfg: Config) -> None:

@@ -1,6 +1,7 @@
 """Runs that are resumed with other settings than they had, with a network of one weight."""
 
 import re
+import runpy
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from mmattn.engine import CheckpointHook, count_accumulated
+
+from ...forked_tools import ROOT
 
 
 @DATASETS.register_module()
@@ -267,22 +270,38 @@ def test_early_stopping_goes_on_where_it_was(tmp_path):
     assert validations == [1, 2, 3, 4, 5]
 
 
-def test_a_scaled_learning_rate_counts_accumulated_samples(tmp_path):
-    def rate(**settings):
-        cfg = config(tmp_path, False, auto_scale_lr=dict(enable=True, base_batch_size=8), **settings)
-        count_accumulated(cfg)
-        runner = Runner.from_cfg(cfg)
-        runner.train()
-        return runner.optim_wrapper.get_lr()['lr'][0]
+@pytest.mark.parametrize('runner', [{}, dict(runner_type='FlexibleRunner', env_cfg={})])
+def test_a_scaled_learning_rate_counts_accumulated_samples(tmp_path, monkeypatch, runner):
+    """Also in a run from the config that the run has written."""
+    train = runpy.run_path(str(ROOT / 'tools' / 'train.py'))['main']
+    monkeypatch.setenv('LOCAL_RANK', '0')
 
-    assert rate() == pytest.approx(0.1 * 2 / 8)
-    assert rate(**{'optim_wrapper.accumulative_counts': 4}) == pytest.approx(0.1)
-    tokens = dict(type='mmattn.TokenBatchSampler', max_tokens=9)
-    with pytest.raises(ValueError, match='max_tokens'):
-        rate(**{'train_dataloader.batch_sampler': tokens})
+    def rate(name, **settings):
+        scaling = dict(enable=True, base_batch_size=8)
+        settings = {'train_cfg.max_iters': 1, 'optim_wrapper.type': 'OptimWrapper', **settings, **runner}
+        config(tmp_path, False, auto_scale_lr=scaling, **settings).dump(tmp_path / f'{name}.py')
+        for generation in ('first', 'second'):
+            path = tmp_path / (f'{name}.py' if generation == 'first' else f'first/{name}.py')
+            monkeypatch.setattr('sys.argv', ['train.py', str(path), '--work-dir', str(tmp_path / generation)])
+            train()
+            checkpoint = torch.load(tmp_path / generation / 'iter_1.pth', weights_only=False)
+            yield checkpoint['optimizer']['param_groups'][0]['lr']
+
+    assert [*rate('each')] == pytest.approx([0.1 * 2 / 8] * 2)
+    assert [*rate('accumulated', **{'optim_wrapper.accumulative_counts': 2})] == pytest.approx([0.1 * 4 / 8] * 2)
+
+
+def test_a_learning_rate_is_not_scaled_by_a_number_that_changes(tmp_path):
+    scaled = config(tmp_path, False, auto_scale_lr=dict(enable=True, base_batch_size=8))
     optimizers = {name: dict(optimizer=dict(type='SGD'), accumulative_counts=n) for name, n in (('a', 1), ('b', 2))}
-    with pytest.raises(ValueError, match='accumulative_counts'):
-        rate(optim_wrapper=optimizers)
+    for key, value, named in (
+        ('train_dataloader.batch_sampler', dict(type='mmattn.TokenBatchSampler', max_tokens=9), 'max_tokens'),
+        ('optim_wrapper', optimizers, 'accumulative_counts'),
+    ):
+        cfg = Config(scaled.to_dict())
+        cfg.merge_from_dict({key: value})
+        with pytest.raises(ValueError, match=named):
+            count_accumulated(cfg)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +318,5 @@ def test_iterations_that_an_update_accumulates_are_told_where_they_count(monkeyp
     monkeypatch.setattr('mmattn.engine.command_line.print_log', lambda text, *_: logged.append(text))
     for enable in (False, True):
         cfg = Config(dict(auto_scale_lr=dict(enable=enable, base_batch_size=8), **settings))
-        count_accumulated(cfg)
-        assert cfg.auto_scale_lr.base_batch_size == (8 / count if enable else 8)
+        assert count_accumulated(cfg) == (count if enable else 1)
         assert [re.findall(r'\d+', text) for text in logged] == ([[str(count)]] if enable and count > 1 else [])
