@@ -144,11 +144,12 @@ class EvaluatedConfig:
             for name, numbers in self._setters.items()
             if any(_plain(files[i].result[name]) != _plain(self._final[name]) for i in numbers[:-1])
         ]
-        together = self._stale(changed, changed) if changed else []
-        alone = {name: self._stale([name], changed) for name in changed} if together else {}
-        for name, keys in alone.items():
+        stale = {name: self._stale([name], changed) for name in changed}
+        if len(changed) > 1 and not any(stale.values()):  # some settings change only with all
+            stale = dict.fromkeys(changed, self._stale(changed, changed))
+        for name, keys in stale.items():
             origins: dict[str, list[str]] = {}
-            for key in keys if any(alone.values()) else together:
+            for key in keys:
                 origins.setdefault(self._origin(name, key), []).append(_dotted(key))
             listed = '; '.join(f'{", ".join(shorten(texts, 6))} (of {file})' for file, texts in origins.items())
             last = self._setters[name][-1]

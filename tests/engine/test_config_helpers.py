@@ -189,6 +189,22 @@ def test_what_may_be_meant_is_a_warning(tmp_path, monkeypatch, files, names):
     assert re.search(names, logged[0][0])
 
 
+BROKEN = """
+data_root = 'old'
+steps = [dict(size=1), dict(size=2)]
+steps[1]['size'] = 3  # fails with a shorter list
+model = dict(root=data_root, steps=steps)
+"""
+
+
+def test_a_helper_that_cannot_be_followed_hides_no_other(tmp_path):
+    (tmp_path / 'base.py').write_text(BROKEN)
+    child = "data_root = 'new'\nsteps = [dict(size=1)]\nmodel = dict(steps=steps)"
+    (tmp_path / 'child.py').write_text(CHILD + child)
+    with pytest.raises(ValueError, match=r"'data_root' is a helper.*model\.root"):
+        load_config(tmp_path / 'child.py')
+
+
 def test_a_name_of_another_version_in_a_base_is_a_warning(tmp_path, monkeypatch):
     """As `optimizer_config` in a config of mmdet, which its user did not write."""
     logged = []
