@@ -8,6 +8,7 @@ from mmengine.config import Config
 
 from mmattn.engine import command_line, config_helpers, load_config
 from mmattn.engine.config_helpers import EvaluatedConfig
+from mmattn.utils.paths import config_path
 
 ROOT = 'train_dataloader.dataset.data_root, val_dataloader.dataset.data_root'
 VAL = 'val_dataloader.dataset.data_root'
@@ -202,6 +203,14 @@ def test_a_helper_that_cannot_be_followed_hides_no_other(tmp_path):
     child = "data_root = 'new'\nsteps = [dict(size=1)]\nmodel = dict(steps=steps)"
     (tmp_path / 'child.py').write_text(CHILD + child)
     with pytest.raises(ValueError, match=r"'data_root' is a helper.*model\.root"):
+        load_config(tmp_path / 'child.py')
+
+
+def test_what_shipped_bases_change_among_themselves_hides_no_helper(tmp_path):
+    """Their pipeline has another length than that of their own base."""
+    base = config_path('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py')
+    (tmp_path / 'child.py').write_text(f"_base_ = '{base}'\ncrop_size = (128, 128)")
+    with pytest.raises(ValueError, match=r"'crop_size' is a helper.*pipeline\.3\.crop_size"):
         load_config(tmp_path / 'child.py')
 
 
