@@ -157,17 +157,17 @@ def splits_of_lists(files: Iterable[Path], images: Images, faults: Faults) -> di
     added to ``faults``. YOLO's labels of an image ``val.jpg`` are no list.
     """
     splits: dict[str, str] = {}
-    lists = [path for path in files if path.suffix == '.txt' and path.stem.lower() in SPLITS]
-    for path in sorted(lists, key=lambda path: path.stem.lower() == 'trainval'):
+    names = {path: path.stem.lower() for path in files if path.suffix == '.txt' and path.stem.lower() in SPLITS}
+    for path in sorted(names, key=lambda path: names[path] == 'trainval'):
         if images.beside(path) is not None:
             continue
         lines: list[str] = []
         with faults.catch(path), reading(path, 'not a list of images'):
             lines = path.read_text(encoding='utf-8-sig').splitlines()
-        split = SPLITS[path.stem.lower()]
+        split = SPLITS[names[path]]
         for line in lines:
             for end in ends(PurePosixPath(line.strip().replace('\\', '/'))):
-                if path.stem.lower() == 'trainval':
+                if names[path] == 'trainval':
                     splits.setdefault(end, split)
                 else:
                     splits[end] = split if splits.get(end, split) == split else ''

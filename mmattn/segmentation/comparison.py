@@ -51,8 +51,7 @@ def compare_segmentations(
 
     Raises:
         ValueError: before a model runs, classes or palettes differ, a mask does not fit, or several models have a
-            ``progress_file``. After the first model, some
-            images could not be segmented.
+            ``progress_file``. After the first model, some images could not be segmented.
         OSError: a mask does not exist, or a result cannot be written.
     """
     if len(inferencers) > 1 and options.get('progress_file') is not None:
