@@ -14,6 +14,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import Registry
 
 from ._compat import default_scopes
+from .former_names import FORMER_NAMES
 from .utils.optional import requires
 from .utils.options import checked_options
 
@@ -116,8 +117,11 @@ class FolderRegistry(Registry):
                 import_registered(name)
             if name in self.module_dict:
                 return self.module_dict[name]
-        scope = scope or config_scope()
-        return self.parent.get(f'{scope}.{name}' if scope else name)
+        elsewhere = scope or config_scope()
+        found = self.parent.get(f'{elsewhere}.{name}' if elsewhere else name)
+        if found is None and scope in ('', 'mmattn') and name in FORMER_NAMES:
+            raise KeyError(f'mmattn.{name} is gone: {FORMER_NAMES[name]}')
+        return found
 
 
 DATASETS = FolderRegistry('DATASETS')

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / 'mmattn'
 # From the ground up. A folder imports only folders of the floors below; folders of one floor do not import each other.
 FLOORS = (
-    {'_compat', '__init__'},
+    {'_compat', '__init__', 'former_names'},
     {'utils'},
     {'registry'},
     {'ops', 'data_check', 'annotations'},

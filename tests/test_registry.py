@@ -184,6 +184,25 @@ def test_a_name_without_a_scope_is_that_of_the_configs_default_scope(scopes):
     assert TRANSFORMS.get('mmattn.LoadChannels').__module__ == 'mmattn.data_check.load_channels'
 
 
+@pytest.mark.parametrize(('scope', 'names'), {'mmseg': ['mmattn.Gone'], 'mmattn': ['mmattn.Gone', 'Gone']}.items())
+def test_a_former_name_tells_what_to_do(monkeypatch, scope, names):
+    """A name without ours in the scope mmattn, too. One that the default scope has is found there, as before."""
+    from mmengine.registry import TRANSFORMS
+    from mmseg.datasets.transforms import LoadAnnotations
+
+    from mmattn import registry
+
+    for name in ('Gone', 'LoadAnnotations'):
+        monkeypatch.setitem(registry.FORMER_NAMES, name, 'write mmseg.Resize')
+    DefaultScope._instance_dict.clear()
+    init_default_scope(scope)
+    for name in names:
+        with pytest.raises(KeyError, match=r'mmattn\.Gone.* write mmseg\.Resize'):
+            TRANSFORMS.build(dict(type=name))
+    assert registry.TRANSFORMS.get('LoadAnnotations') is LoadAnnotations
+    assert registry.TRANSFORMS.get('mmattn.NeverThere') is None
+
+
 @pytest.mark.slow
 def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
     shutil.copytree(PACKAGE, tmp_path / 'mmattn', ignore=shutil.ignore_patterns('.mim', '__pycache__'))
