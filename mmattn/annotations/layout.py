@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,11 +49,15 @@ class Images:
         return self._find(picture, picture.other_name)
 
     def _find(self, picture: Picture, text: str) -> Path:
-        name = PurePosixPath(text)
+        name = PurePosixPath(os.path.normpath(text))
         beside = Path(picture.source).parent / name
-        if beside.is_file():
-            return beside.resolve() if '..' in name.parts else beside
         paths = self.by_name[name.name] or self.by_stem[name.name] or self.by_stem[name.stem]
+        if beside.is_file():
+            if not name.is_absolute() and '..' not in name.parts:
+                return beside
+            if same := [path for path in paths if path.samefile(beside)]:
+                return same[0]
+            raise FaultsError(picture.source, f'the image {text} is outside of {self.folder} (--images)')
         if not paths:
             raise FaultsError(picture.source, f'no image {text} below {self.folder} (--images)')
         shared = [_common_end(path.parent.parts, name.parent.parts) for path in paths]

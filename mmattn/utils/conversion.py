@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -118,6 +118,26 @@ def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> N
         raise FaultsError(out, f'not written by a converter (it has no {MARK}); --overwrite would delete it')
     if foreign := {path.name for path in out.iterdir()} - {*written, MARK}:
         raise FaultsError(out, f'also contains {min(foreign)}, which --overwrite would delete')
+
+
+def check_config_names(names: Mapping[str, object]) -> None:
+    """Raise a fault for each name that no config may have. ``names`` maps the names of classes to their files.
+
+    mmengine replaces what is in double braces in the text of a config, and what it inserts can be code.
+    """
+    faults = Faults()
+    for name, file in names.items():
+        if '{{' in name or '}}' in name:
+            faults.add(file, f'a config cannot have the name {name!r}: mmengine would replace what is in double braces')
+    faults.check()
+
+
+def check_config_folder(folder: Path) -> None:
+    """Raise a fault if a config cannot lie in ``folder``, whose path mmengine writes into it."""
+    path = str(folder.resolve())
+    if {*'\'"\\\n'} & {*path}:
+        raise FaultsError(folder, 'a config cannot be in a folder with quotes or backslashes in its path')
+    check_config_names({path: folder})
 
 
 def check_folder(folder: Path) -> None:

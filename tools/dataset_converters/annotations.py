@@ -46,7 +46,14 @@ from mmattn.segmentation.conversion import (
     save_labels,
 )
 from mmattn.utils.channels import is_plain_picture
-from mmattn.utils.conversion import convert_all, output_folder, run_converter, unpack
+from mmattn.utils.conversion import (
+    check_config_folder,
+    check_config_names,
+    convert_all,
+    output_folder,
+    run_converter,
+    unpack,
+)
 from mmattn.utils.faults import Faults, FaultsError, shorten
 
 WRITTEN = {'img_dir', 'ann_dir', 'images', 'train.json', 'val.json', 'test.json', 'config.py'}
@@ -199,8 +206,7 @@ def divide(pictures: Mapping[Path, Picture], root: Path, args: argparse.Namespac
 def convert(args: argparse.Namespace) -> None:
     if not 0 < args.val_fraction < 1:
         raise FaultsError(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
-    if {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
-        raise FaultsError(args.out_dir, 'a config cannot be in a folder with quotes or backslashes in its path')
+    check_config_folder(args.out_dir)
     check_crop(args.crop)
     if args.crop is not None and args.task != 'segmentation':
         raise FaultsError('--crop: only with --task segmentation')
@@ -224,6 +230,8 @@ def convert(args: argparse.Namespace) -> None:
             of_cvat = '; CVAT marks masks so: export "CVAT for images" instead' if export.format == 'COCO' else ''
             print(f'{crowds} shapes are marked as crowds, or as difficult, which do not train{of_cvat}')
         classes = choose_classes(export.classes, args.classes, args.ignore)
+        sources = {shape.label: picture.source for picture in pictures.values() for shape in picture.shapes}
+        check_config_names({name: sources.get(name, folder) for name in classes})
         root = args.images or (folder if folder.is_dir() else folder.parent)
         divide(pictures, root, args)
         names, suffix = output_names(pictures, root), one_suffix(pictures)

@@ -61,7 +61,14 @@ from mmattn.segmentation.conversion import (
     save_labels,
 )
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter
+from mmattn.utils.conversion import (
+    OutDir,
+    Overwrite,
+    check_config_folder,
+    check_config_names,
+    convert_all,
+    converter,
+)
 from mmattn.utils.faults import Faults, FaultsError, shorten
 
 WHITE = 2**16 - 1  # in 16 bits
@@ -70,6 +77,7 @@ SUFFIXES = {*Image.registered_extensions(), '.npy'}
 
 def read_palette(entries: Sequence[str]) -> Palette:
     """Parse ``name:r,g,b`` entries, or the file with such entries."""
+    file = 'palette'
     if len(entries) == 1 and Path(entries[0]).is_file():
         try:
             text = Path(entries[0]).read_text(encoding='utf-8-sig')
@@ -92,6 +100,7 @@ def read_palette(entries: Sequence[str]) -> Palette:
     if len(classes) > IGNORED:
         faults.add('palette', f'{len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
     faults.check()
+    check_config_names(dict.fromkeys(classes, file))
     return Palette(classes, np.array(list(parsed)), np.uint8([classes.index(name) for name in parsed.values()]))
 
 
@@ -139,8 +148,8 @@ def main(
         raise FaultsError('--crop requires --val-fraction: it cuts the training images, and writes a config')
     if not max_distance >= 0:
         raise FaultsError(f'--max-distance must be at least 0; got {max_distance}')
-    if val_fraction is not None and {*'\'"\\\n'} & {*str(out_dir.resolve())}:
-        raise FaultsError(out_dir, 'a config cannot be in a folder with quotes or backslashes in its path')
+    if val_fraction is not None:
+        check_config_folder(out_dir)
     if images.resolve() == masks.resolve():
         raise FaultsError(images, '--images and --masks must be different folders')
     with label_folder(out_dir, overwrite, [images, masks]) as scratch:

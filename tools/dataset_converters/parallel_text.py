@@ -30,7 +30,7 @@ from mmattn.language.text.preparation import prepare_test
 from mmattn.language.text.published_text import Pair, iter_pairs, iter_table
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.language.translation.conversion import add_arguments, corpus_folder, prepare, report
-from mmattn.utils.conversion import run_converter
+from mmattn.utils.conversion import check_config_folder, run_converter
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 
@@ -66,8 +66,8 @@ def convert(args: argparse.Namespace) -> None:
         faults.add('', f'{args.vocab_from} sets all other options but --columns')
     elif not args.vocab_from and (args.source == args.target or None in (args.source, args.target)):
         faults.add('', '--source and --target must be the two languages, such as en and de')
-    if {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
-        faults.add(args.out_dir, 'a config cannot be in a folder with quotes or backslashes in its path')
+    with faults.catch():
+        check_config_folder(args.out_dir)
     faults.check()
 
     def read(name: str) -> Iterator[Pair]:
