@@ -8,14 +8,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from mmengine.registry import DefaultScope
 
 if TYPE_CHECKING:
-    from mmengine.config import Config
     from mmengine.logging import MessageHub
     from mmengine.runner import BaseLoop, Runner
     from torch import Tensor, nn
@@ -65,43 +62,6 @@ def built_data_loaders(runner: Runner) -> dict[str, DataLoader]:
     """Get the data loaders that a Runner has built, by key of the config. Its public properties would build others."""
     loops = {f'{part}_dataloader': getattr(runner, f'_{part}_loop', None) for part in ('train', 'val', 'test')}
     return {key: loop.dataloader for key, loop in loops.items() if loop is not None and not isinstance(loop, dict)}
-
-
-@contextmanager
-def replaced_in_config(run: Callable, load: Callable, evaluate: Callable) -> Iterator[None]:
-    """Replace how mmengine's ``Config`` evaluates a file and its bases, within the block. It has no public hooks.
-
-    ``run(code, names)`` executes a Python file, ``load(path)`` reads another one, ``evaluate(original, filename, …)``
-    calls mmengine's function for a file and its bases. Texts that stand for ``{{_base_.name}}`` are not random.
-    """
-    from mmengine.config import config  # lazy: the module, which needs no registry
-
-    def run_or_evaluate(code: Any, *names: Any) -> Any:
-        return run(code, names[0]) if names else eval(code)  # without names: the names of the bases
-
-    replaced = dict(eval=run_or_evaluate, exec=run_or_evaluate, load=load, uuid=SimpleNamespace(uuid4=_same_number))
-    before = {name: vars(config)[name] for name in replaced if name in vars(config)}
-    methods = {name: vars(config.Config)[name] for name in ('_file2dict', '_parse_lazy_import')}
-    vars(config).update(replaced)
-    for name, method in methods.items():
-        setattr(config.Config, name, staticmethod(partial(evaluate, method.__func__)))
-    try:
-        yield
-    finally:
-        for name, method in methods.items():
-            setattr(config.Config, name, method)
-        for name in replaced:
-            del vars(config)[name]
-        vars(config).update(before)
-
-
-def lazy_dict(cfg: Config) -> dict[str, Any]:
-    """Convert a config to a dict in which objects are not imported. mmengine's ``to_dict`` has texts for them."""
-    return cfg._to_lazy_dict(keep_imported=True)
-
-
-def _same_number() -> Any:
-    return SimpleNamespace(hex='000000')
 
 
 def default_flop_handles() -> dict[str, Callable]:

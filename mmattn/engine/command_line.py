@@ -5,79 +5,28 @@ import atexit
 import difflib
 import errno
 import gc
-import logging
 import os
 import re
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
 from mmengine.logging import print_log
-from mmengine.registry import (
-    DATA_SAMPLERS,
-    DATASETS,
-    HOOKS,
-    LOOPS,
-    METRICS,
-    MODELS,
-    OPTIM_WRAPPERS,
-    OPTIMIZERS,
-    PARAM_SCHEDULERS,
-    TRANSFORMS,
-    VISUALIZERS,
-)
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.engine.checkpoint_files import guard_checkpoints
-from mmattn.engine.config_helpers import SETTINGS, EvaluatedConfig
+from mmattn.engine.former_values import SETTINGS, warn_of_former_values
 from mmattn.utils.command import describe
-from mmattn.utils.component_type import component_class, type_name
-from mmattn.utils.faults import Faults
 from mmattn.utils.files import check_not_input, check_writable, config_files
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
-# Settings that may be a number or a truth value, or text.
-NUMBER_OR_TEXT = {
-    'add_extra_convs',
-    'bias',
-    'conv_bias',
-    'device',
-    'log_level',
-    'loss_scale',
-    'padding',
-    'priority',
-    'resume',
-}
-OLD_SETTINGS = {  # of MMSegmentation 0.x and MMDetection 2.x, which mmengine ignores, and their successors
-    'checkpoint_config': 'default_hooks.checkpoint',
-    'evaluation': 'train_cfg.val_interval and val_evaluator',
-    'log_config': 'default_hooks.logger',
-    'lr_config': 'param_scheduler',
-    'optimizer_config': 'optim_wrapper',
-    'resume_from': 'load_from with resume',
-}
-COMPONENTS = (  # registries whose classes a part of a config may name
-    MODELS,
-    DATASETS,
-    TRANSFORMS,
-    HOOKS,
-    METRICS,
-    OPTIMIZERS,
-    OPTIM_WRAPPERS,
-    PARAM_SCHEDULERS,
-    DATA_SAMPLERS,
-    LOOPS,
-    VISUALIZERS,
-)
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: an environment variable that it sets, and the command that starts it
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
@@ -307,78 +256,18 @@ def count_accumulated(cfg: Config) -> int:
     return count
 
 
-def _check_lengths(cfg: Config) -> None:
-    # mmengine and mmseg do not check these settings: with invalid values, a run does nothing or fails late
-    seed = (cfg.get('randomness') or {}).get('seed')
-    if not isinstance(seed, int | None):
-        raise ValueError(f'randomness.seed must be an integer; got {seed!r}')
-    for key in ('max_iters', 'max_epochs', 'val_interval'):
-        value = (cfg.get('train_cfg') or {}).get(key)
-        if isinstance(value, int) and value < 1:
-            raise ValueError(f'train_cfg.{key} must be at least 1; got {value}')
-    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
-        for key, least in (('batch_size', 1), ('num_workers', 0)):
-            value = (cfg.get(loader) or {}).get(key)
-            if isinstance(value, int) and value < least:
-                raise ValueError(f'{loader}.{key} must be at least {least}; got {value}')
-    train_cfg, sampler = cfg.get('train_cfg') or {}, (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if 'max_epochs' in train_cfg and type_name(sampler) == 'InfiniteSampler':
-        raise ValueError(
-            f'train_cfg counts epochs, but with the sampler {sampler["type"]} an epoch never ends: set '
-            "train_dataloader.sampler=dict(type='mmattn.DefaultSampler', shuffle=True)"
-        )
-    test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
-    if test_cfg.get('mode') == 'slide':
-        stride: Any = test_cfg.get('stride')
-        crop: Any = test_cfg.get('crop_size')
-        pairs = all(isinstance(sides, list | tuple) for sides in (stride, crop))
-        if not pairs or not all(0 < step <= side for step, side in zip(stride, crop)):
-            raise ValueError(
-                "model.test_cfg with mode='slide' requires a stride from 1 to the crop_size of each side; "
-                f'got stride {stride}, crop_size {crop}'
-            )
-    dataset = (cfg.get('train_dataloader') or {}).get('dataset') or {}
-    for i, transform in enumerate(dataset.get('pipeline') or ()):
-        if type_name(transform) != 'RandomCrop' or 'crop_type' in transform:  # crops of mmdet may be relative
-            continue
-        crop = transform.get('crop_size')
-        sides = crop if isinstance(crop, list | tuple) else [crop] * 2
-        if len(sides) != 2 or any(isinstance(side, float) or (isinstance(side, int) and side < 1) for side in sides):
-            raise ValueError(
-                f'train_dataloader.dataset.pipeline.{i}.crop_size must be one or two sides in whole pixels; got {crop}'
-            )
-
-
-def _check_plugins(cfg: Config) -> None:
-    # mmseg and mmdet fail with "Not implemented yet."
-    backbone: Any = (cfg.get('model') or {}).get('backbone') or {}
-    is_stock = type_name(backbone) in ('ResNet', 'ResNetV1c', 'ResNetV1d')
-    if is_stock and backbone.get('plugins') and backbone.get('depth') in (18, 34):
-        raise ValueError(
-            f'model.backbone.plugins requires a ResNet of depth 50 or more; got depth {backbone.depth}. Set '
-            'depth=50 and, for a network as small, base_channels=16, or use mmattn.AttentionHead in a segmentor: '
-            'docs/components.md#attention-in-a-backbone'
-        )
-
-
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
     """Load a config and override its settings.
 
     Args:
         path (str or Path): the file.
         options (mapping, optional): values by key, for example 'train_cfg.max_iters'. The first part of a key must be a
-            setting, or a name in the config; a name that no setting reads is a warning. A later part that the config
-            does not have is added, with a warning that suggests the most similar existing key, unless it is an argument
-            of the component.
+            setting, or a name in the config.
 
     Raises:
         OSError: the file does not exist, or is a folder.
-        ValueError: the file is not a config or has an error (the message gives file and line, also in a base config), a
-            name in the file looks like a misspelt or old setting, an option does not fit the config, an option or the
-            file changes a helper and nothing takes the new value (a warning if some settings do), or a value makes no
-            sense: training without an iteration, an epoch without an end, windows of ``test_cfg`` that leave gaps, a
-            crop size that is not in whole pixels, a seed that is not an integer, or plugins in a ResNet-18 or
-            ResNet-34.
+        ValueError: the file is not a config or has an error (the message gives file and line, also in a base config),
+            or an option does not fit the config.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
@@ -394,28 +283,20 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     if path.suffix not in SUFFIXES:
         raise ValueError(f'{path} is not a config: its suffix must be one of {", ".join(SUFFIXES)}')
     try:
-        evaluated = EvaluatedConfig(path)
+        cfg = Config.fromfile(path)
     except Exception as error:  # the code in a config may raise any exception
         raise ValueError(_fault(path, error)) from error
-    _check_names(path, evaluated)
-    cfg = evaluated.config.copy()
-    for key in options:
-        _look_up(cfg, key, options)
+    names = {key.partition('.')[0] for key in options}
+    for name in sorted(names - SETTINGS - cfg.keys()):
+        nearest = difflib.get_close_matches(name, {*cfg, *SETTINGS}, 1)
+        hint = f'; did you mean {nearest[0]}?' if nearest else ''
+        raise ValueError(f"--cfg-options: '{name}' is not a setting of the config{hint}")
+    before = {name: value for name, value in cfg.to_dict().items() if name in names}
     try:
         cfg.merge_from_dict(deepcopy(options))
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
-    stale = [*evaluated.stale_helpers(cfg, options)]
-    own = {'--cfg-options', os.path.normpath(path)}  # other files may belong to others, and their changes be meant
-    Faults(path, (text for file, text, used in stale if file in own and not used and not _is_shipped(file))).check()
-    for _, text, _ in stale:
-        print_log(text, 'current', logging.WARNING)
-    for name in {key.partition('.')[0]: None for key in options}:
-        if name not in SETTINGS and not evaluated.reads(name):
-            text = f"--cfg-options {name}: no setting of the config reads '{name}', so only code of yours can"
-            print_log(text, 'current', logging.WARNING)
-    _check_lengths(cfg)
-    _check_plugins(cfg)
+    warn_of_former_values(cfg, before)
     for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):
         if not loader.get('num_workers'):  # torch refuses options of workers without workers
             for option in {'persistent_workers', 'prefetch_factor'}.intersection(loader):
@@ -439,55 +320,3 @@ def _parses(path: Path) -> bool:
     except Exception:  # parsers of YAML have errors of their own
         return False
     return True
-
-
-def _is_shipped(file: str | None) -> bool:
-    return file is not None and '.mim' in Path(file).parts  # its user cannot change it
-
-
-def _check_names(path: Path, evaluated: EvaluatedConfig) -> None:
-    for name in evaluated.config.keys() - SETTINGS:
-        # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
-        nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
-        if nearest and not evaluated.reads(name):
-            text = f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?"
-            if not _is_shipped(str(path)) and evaluated.sets(name):
-                raise ValueError(text)
-            print_log(text, 'current', logging.WARNING)
-
-
-def _is_argument(kind: Any, name: str, cfg: Config) -> bool:
-    """Whether the class that a ``type`` names has an argument of this name, so that it is no misspelling."""
-    if kind is None:
-        return False
-    for registry in COMPONENTS:
-        with suppress(ImportError):  # of a missing package, which building names
-            found = component_class(dict(type=kind), registry, cfg.get('default_scope'))
-            if isinstance(found, type):
-                return any(name in signature(base).parameters for base in found.__mro__[:-1])
-    return False
-
-
-def _look_up(cfg: Config, key: str, options: Mapping[str, Any]) -> None:
-    value, new, parts = cfg.to_dict(), options[key], key.split('.')
-    for depth, part in enumerate(parts):
-        if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        elif not isinstance(value, dict):
-            return  # mmengine rejects such a key, or replaces the whole value
-        elif part in value:
-            value = value[part]
-        else:
-            allowed = sorted({*value, *SETTINGS} if depth == 0 else value)
-            nearest = difflib.get_close_matches(part, allowed, 1)
-            hint = f'; did you mean {".".join([*parts[:depth], *nearest])}?' if nearest else ''
-            path = '.'.join(parts[: depth + 1])
-            if depth == 0 and part not in SETTINGS:
-                raise ValueError(f"--cfg-options {key}: '{part}' is not a setting of the config{hint}")
-            kind = options.get('.'.join([*parts[:depth], 'type']), value.get('type'))  # an option may set it
-            if depth > 0 and not _is_argument(kind, part, cfg):
-                print_log(f'--cfg-options {key}: {path} is new in the config{hint}', 'current', logging.WARNING)
-            return
-    if isinstance(value, bool | int | float) and isinstance(new, str) and parts[-1] not in NUMBER_OR_TEXT:
-        kind = 'true or false' if isinstance(value, bool) else 'a number'
-        raise ValueError(f'--cfg-options {key} must be {kind}, as in the config ({value}); got {new!r}')
