@@ -14,9 +14,9 @@ from mmengine.visualization import Visualizer
 from mmattn.utils.command import silence
 
 from . import tiny_data as tiny_data_sets
-from .covering import left_out
+from .covering import left_out, marked
 from .forked_tools import run_command
-from .requirements import missing_for
+from .requirements import ADDED, missing_of, required_parts
 
 silence()
 
@@ -24,19 +24,23 @@ silence()
 def pytest_addoption(parser):
     parser.addoption('--update-golden', action='store_true', help='record what tests/golden compares with')
     parser.addoption('--all-cases', action='store_true', help='all combinations of the parameters of a test')
+    parser.addoption('--rest', action='store_true', help='what run_tests.sh without options leaves out or skips')
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption('--all-cases'):
-        rest = left_out(items)
-        config.hook.pytest_deselected(items=[item for item in items if item in rest])
-        items[:] = [item for item in items if item not in rest]
+    if config.getoption('--all-cases'):
+        return
+    leave = left_out(items)
+    if config.getoption('--rest'):
+        rest = lambda item: item in leave or marked(item) or not ADDED.isdisjoint(required_parts(item))  # noqa: E731
+        leave = {item for item in items if not rest(item)}
+    config.hook.pytest_deselected(items=[item for item in items if item in leave])
+    items[:] = [item for item in items if item not in leave]
 
 
 def pytest_runtest_setup(item):
-    for mark in item.iter_markers('required_by'):
-        if missing := missing_for(*mark.args):
-            pytest.skip(missing)
+    if missing := missing_of(required_parts(item)):
+        pytest.skip(missing)
 
 
 @pytest.fixture(autouse=True)

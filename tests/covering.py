@@ -2,7 +2,8 @@
 
 A test with two parameters runs with each value of both; a test with more, with each pair of values. A test marked
 ``every_case`` runs with every combination, as one does that does something else where a parameter has some value; one
-marked ``one_case`` runs with the first. ``--all-cases`` runs all.
+marked ``one_case`` runs with the first. ``--all-cases`` runs all, and ``--rest`` the others
+alone, with what is marked slow, e2e or kernels.
 """
 
 import ast
@@ -38,9 +39,13 @@ def parameters(case):
     return [*values, *params.values()]
 
 
+def marked(case):
+    """Return whether the mark of a case says that it does not run by default."""
+    return any(case.get_closest_marker(mark) for mark in ('slow', 'e2e', 'kernels'))
+
+
 def first(cases):
     """Return the first case that runs by default."""
-    marked = lambda case: any(case.get_closest_marker(mark) for mark in ('slow', 'e2e', 'kernels'))  # noqa: E731
     return next((case for case in cases if not marked(case)), cases[0])
 
 

@@ -61,10 +61,17 @@ PARTS = {  # whether it is here, and what to do otherwise
 }
 
 
+ADDED = {
+    'mmcv operators',
+    'av',
+    'sphinx',
+    'triton',
+}  # by run_tests.sh --all and --rest; without options, it has the others
+
+
 def requires(*parts):
     """The mark of a test that requires some of PARTS."""
-    gone = [f'{part}: {remedy}' for part in parts for is_here, remedy in [PARTS[part]] if not is_here]
-    return pytest.mark.skipif(bool(gone), reason=f'requires {"; ".join(gone)}')
+    return pytest.mark.requires(*parts)
 
 
 def required_by(name):
@@ -72,10 +79,19 @@ def required_by(name):
     return pytest.mark.required_by(name)
 
 
+def missing_of(parts):
+    """Say which of some parts are missing, if any are, and how to get them."""
+    gone = [f'{part}: {remedy}' for part in parts for is_here, remedy in [PARTS[part]] if not is_here]
+    return f'requires {"; ".join(gone)}' if gone else None
+
+
 @cache
-def missing_for(name):
-    """Say what is missing to build the model of a shipped config, if anything is."""
-    is_here, remedy = PARTS['mmcv operators']
-    if is_here or not needs_mmcv_operators(Config.fromfile(config_path(name))):
-        return None
-    return f'requires mmcv operators: {remedy}'
+def parts_for(name):
+    """The parts that the model of a shipped config requires."""
+    return ['mmcv operators'] if needs_mmcv_operators(Config.fromfile(config_path(name))) else []
+
+
+def required_parts(test):
+    """The parts that a collected test requires."""
+    by_configs = [part for mark in test.iter_markers('required_by') for part in parts_for(*mark.args)]
+    return [part for mark in test.iter_markers('requires') for part in mark.args] + by_configs

@@ -73,3 +73,27 @@ def test_a_mark_says_how_many_cases_run(pytester):
     pairs = count.pop('test_pairs')
     assert 6 <= pairs < 12
     assert count == dict(test_one=1, test_every=12, test_branches=12, test_one_branches=3)
+
+
+MARKED = """
+@pytest.mark.slow
+def test_slow(): ...
+
+
+@pytest.mark.required_by('bi_cc/cc_r18-d8-half_1xb8-50_buildings-256x256.py')
+def test_that_the_default_environment_skips(): ...
+"""
+
+
+def test_the_rest_is_all_that_does_not_run_by_default(pytester):
+    """A test of a part that ``run_tests.sh --rest`` installs is in both, and skipped by default."""
+    pytester.makeconftest('from tests.conftest import pytest_addoption, pytest_collection_modifyitems')
+    pytester.makepyfile(CASES + MARKED)
+
+    def collect(*options):
+        lines = pytester.runpytest('--collect-only', '-q', *options).outlines
+        return [line for line in lines if '::' in line]
+
+    default, rest, every = (collect(*options) for options in (['-m', 'not slow'], ['--rest'], ['--all-cases']))
+    assert sorted({*default, *rest}) == sorted(every)
+    assert [name.rpartition('::')[2] for name in default if name in rest] == ['test_that_the_default_environment_skips']

@@ -13,7 +13,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmattn.engine import add_config_options
 from mmattn.utils import config_path
 
-from .requirements import missing_for
+from .requirements import missing_of, parts_for
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md')), *sorted(ROOT.glob('configs/*/README.md'))]
@@ -95,7 +95,7 @@ def test_an_option_builds_as_printed(case):
     names = configs_of(page, end)
     depths = {name: depth(Config.fromfile(config_path(name)), key) for name in names[:20]}
     deepest = [name for name in depths if depths[name] == max(depths.values())]
-    missing = {name: missing_for(name) for name in deepest if key.startswith('model.')}
+    missing = {name: missing_of(parts_for(name)) for name in deepest if key.startswith('model.')}
     errors = []
     for name in deepest:
         try:

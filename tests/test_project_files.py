@@ -1,9 +1,12 @@
 """What a repository's host reads, such as citation and workflow, and image files, which ``docker/prove.sh`` builds."""
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 import mmattn
@@ -55,6 +58,44 @@ def test_ci_runs_the_first_two_commands_of_the_readme():
         'bash tools/quickstart.sh',
         'bash tools/run_tests.sh',
     ]
+
+
+def test_ci_runs_each_test_once_and_sets_aside_what_changes_them(tmp_path):
+    """In copies that only note how they are called."""
+    notes, checkout, config = tmp_path / 'notes', tmp_path / 'mmattn', tmp_path / 'config'
+    shutil.copytree(ROOT / '.ci', checkout / '.ci')
+    for name in ('README.md', 'tools/environment/steps.sh'):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    for name in ('quickstart.sh', 'run_tests.sh'):
+        (checkout / 'tools' / name).write_text(f'printf "%s\\n" "$0 $*" "$(env)" >> {notes}')
+    (config / 'uv').mkdir(parents=True)
+    (config / 'uv/uv.toml').touch()
+    changes = (
+        'MMATTN_BACKEND',
+        'PYTEST_ADDOPTS',
+        'PYTHONOPTIMIZE',
+        'OMP_NUM_THREADS',
+        'CUDA_HOME',
+        'CAMVID_ROOT',
+        'TORCH_LOGS',
+    )
+    kept = dict.fromkeys(('UV_INDEX', 'PIP_INDEX_URL', 'TORCH_INDEX_URL', 'PYTHON'), 'of the caller')
+    env = {**os.environ, **dict.fromkeys(changes, 'of the caller'), **kept, 'XDG_CONFIG_HOME': str(config)}
+    subprocess.run(['bash', checkout / '.ci/run'], env=env, capture_output=True, check=True)
+    lines = notes.read_text().splitlines()
+    scripts = [line.strip() for line in lines if line.startswith('tools/')]
+    tests = 'tools/run_tests.sh'
+    assert scripts == [f'{tests} --lint', 'tools/quickstart.sh', tests, f'{tests} --rest']
+    assert {line.split('=')[0] for line in lines if line.endswith('=of the caller')} == {*kept}
+    assert f'UV_CONFIG_FILE={config}/uv/uv.toml' in lines
+
+
+@pytest.mark.parametrize(('option', 'code'), [('--help', 0), ('--al', 2)])
+def test_ci_prints_its_usage(option, code):
+    done = subprocess.run(['bash', ROOT / '.ci/run', option], capture_output=True, text=True)
+    assert done.returncode == code
+    assert '--commands' in (done.stderr if code else done.stdout)
 
 
 def test_reports_come_with_the_environment():

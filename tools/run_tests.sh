@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs the tests, in the environment that it makes first, as quickstart.sh does:
+# Runs the linters and the tests, in the environment that it makes first, as quickstart.sh does:
 #
 #     bash tools/run_tests.sh          does it work here? Without the tests marked slow, e2e or kernels in pyproject.toml, and
 #                                      with the combinations of parameters that tests/covering.py keeps
-#     bash tools/run_tests.sh --all    all tests and the linters; also compiles mmcv's operators, once, and installs Triton,
-#                                      Sphinx and PyAV
+#     bash tools/run_tests.sh --all    all tests; also compiles mmcv's operators, once, and installs Triton, Sphinx and PyAV
+#     bash tools/run_tests.sh --rest   as --all, without the tests that ran by default
+#     bash tools/run_tests.sh --lint   the linters alone
 #
 # It prints one line per step, the slowest tests, and why others were skipped. All output is in work_dirs/tests.log, each test
 # with its result as soon as it ends, and what failed is printed in the end.
-# Arguments after these are passed to pytest, which then prints its own output:
+# Other arguments are passed to pytest, which then prints its own output, and no linter runs:
 #
 #     bash tools/run_tests.sh tests/ops -k causal -n 0
 #
@@ -19,14 +20,23 @@ source tools/environment/steps.sh
 
 marks=(-m 'not (slow or e2e or kernels)')
 with_ops=()
-if [ "${1:-}" = --all ]; then
-    marks=(--all-cases)
-    with_ops=(--with-mmcv-ops)
-    shift
-fi
+case "${1:-}" in
+    -h|--help) usage tools/run_tests.sh && exit ;;
+    --all) marks=(--all-cases) with_ops=(--with-mmcv-ops) && shift ;;
+    --rest) marks=(--rest) with_ops=(--with-mmcv-ops) && shift ;;
+esac
 export MMATTN_LOG=$PWD/work_dirs/tests.log
 mkdir -p work_dirs
 : >"$MMATTN_LOG"
+lint() {
+    .venv/bin/ruff check . &&
+        { .venv/bin/ruff format --check . || { echo 'not formatted: .venv/bin/ruff format .'; return 1; }; } &&
+        find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 |
+        xargs -0 .venv/bin/clang-format --dry-run --Werror && .venv/bin/mypy
+}
+bash tools/environment/dependencies.sh "${with_ops[@]}"
+if [ $# = 0 ] || [ "$*" = --lint ]; then step 'linters' lint; fi
+if [ "$*" = --lint ]; then exit; fi
 bash tools/environment/setup.sh "${with_ops[@]}"
 python=.venv/bin/python
 if [ ${#with_ops[@]} != 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
@@ -38,14 +48,6 @@ if [ ${#with_ops[@]} != 0 ]; then # 200 MB, for the kernels in its interpreter; 
         step 'installing Triton 3.6.0' $python -m pip install --disable-pip-version-check --no-deps --target "$oldest" triton==3.6.0
     fi
 fi
-
-lint() {
-    .venv/bin/ruff check . &&
-        { .venv/bin/ruff format --check . || { echo 'not formatted: .venv/bin/ruff format .'; return 1; }; } &&
-        find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 |
-        xargs -0 .venv/bin/clang-format --dry-run --Werror && .venv/bin/mypy
-}
-if [ ${#with_ops[@]} != 0 ]; then step 'linters' lint; fi
 
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE= # many processes import the same modules
 run=($python -m pytest -n auto --maxprocesses 4 --dist worksteal "${marks[@]}")
