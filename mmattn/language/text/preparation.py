@@ -32,7 +32,6 @@ from mmattn.utils.optional import import_optional
 from mmattn.utils.progress import progress_stream, track
 
 from .published_text import Pair, iter_pairs
-from .raw_text import RawTextCheck, restoring_warnings
 from .subwords import TextProcessor
 from .text_files import read_record, split_symbols
 from .vocabulary import SPECIALS, Vocabulary
@@ -80,6 +79,18 @@ def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) ->
         return sum(words[side][word] for word in FREQUENT[language].split()) / max(words[side].total(), 1)
 
     return all(share(language, 1 - side) > share(language, side) for side, language in enumerate(languages))
+
+
+def looks_tokenized(pair: Pair) -> bool:
+    """Check for what tokenizers write and people do not: a space before the last full stop, or an entity."""
+    return any(line.rstrip().endswith(' .') or '&apos;' in line for line in pair)
+
+
+def tokenized_warning(split: str, count: int, total: int) -> list[str]:
+    """Warn of text of which more than a twentieth :func:`looks_tokenized`, ``count`` of ``total`` pairs."""
+    if 20 * count <= total:
+        return []
+    return [f'{split}: {count / total:.0%} of the pairs end in " ." or hold "&apos;"; give text that is not tokenized']
 
 
 def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
@@ -289,14 +300,13 @@ def prepare_corpus(
     for split, pairs in published.items():
         check_sources(split, (tokens for _, tokens in pairs))
     held_out: list[tuple[Pair, Pair]] = []
-    check = RawTextCheck(languages)
     words: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    dropped = number = equal = 0
+    dropped = number = equal = tokenized = 0
     with TemporaryDirectory(prefix='tokenized-', dir=folder.parent) as scratch:
         paths = Path(scratch, 'source'), Path(scratch, 'target')
         with pair_files(*paths) as write_tokens:
             for raw, tokens in map_pairs(tokenize, train, workers, 'tokenizing', total):
-                check(raw)
+                tokenized += looks_tokenized(raw)
                 if token_limits is not None and not token_limits.allow(tokens):
                     dropped += 1
                     continue
@@ -314,10 +324,7 @@ def prepare_corpus(
             )
         if 2 * equal > number:
             writer.warnings.append(f'train: source and target are equal in {equal:,} of {number:,} pairs')
-        writer.warnings += check.warnings('train')
-        for split, pairs in published.items():
-            writer.warnings += raw_warnings(split, first, pairs, check.frequent())
-        writer.warnings += restoring_warnings('val', first, held_out)
+        writer.warnings += tokenized_warning('train', tokenized, number + dropped)
         codes = learn_codes(words[0] + words[1], merges)
         del words
         if len(codes) - 1 < merges:
@@ -335,19 +342,6 @@ def prepare_corpus(
     for split, pairs in published.items():
         writer.write_evaluation(split, _segmented(segment, pairs))
     return writer.finish(codes, lowercase, moses), writer.warnings
-
-
-def raw_warnings(
-    split: str, texts: Sequence[TextProcessor], pairs: list[tuple[Pair, Pair]], said: Iterable[tuple[int, str]] = ()
-) -> list[str]:
-    """Describe the lines of an evaluation set that are not raw text, except kinds ``said``, or that are not restored.
-
-    ``pairs`` are raw text and tokens.
-    """
-    check = RawTextCheck((texts[0].language, texts[1].language))
-    for raw, _ in pairs:
-        check(raw)
-    return [*check.warnings(split, said), *restoring_warnings(split, texts, pairs)]
 
 
 def _segmented(segment: Functions, pairs: Iterable[tuple[Pair, Pair]]) -> Iterator[tuple[Pair, Pair]]:
@@ -377,7 +371,7 @@ def prepare_test(
     segmented = [*_segmented((texts[0].segment, texts[1].segment), pairs)]
     writer = CorpusWriter(folder, languages)
     writer.write_evaluation('test', segmented)
-    writer.warnings += raw_warnings('test', texts, pairs)
+    writer.warnings += tokenized_warning('test', sum(looks_tokenized(raw) for raw, _ in pairs), len(pairs))
     pieces = [piece for _, both in segmented for line in both for piece in split_symbols(line)]
     if unknown := sum(piece not in vocabulary for piece in pieces):
         writer.warnings.append(f'test: {unknown:,} of {len(pieces):,} symbols are not in the vocabulary of {prepared}')

@@ -23,12 +23,6 @@ def languages() -> list[str]:
     return sorted(set(import_optional('sacremoses.corpus').NonbreakingPrefixes().available_langs.values()))
 
 
-def language_names(code: str) -> set[str]:
-    """Return the code of a language, and its English name."""
-    names = import_optional('sacremoses.corpus').NonbreakingPrefixes().available_langs
-    return {code, *(name for name, other in names.items() if other == code)}
-
-
 def undo_bpe(text: str) -> str:
     """Join the pieces of a segmented line."""
     return re.sub(r'(@@ )|(@@ ?$)', '', text)
@@ -157,11 +151,6 @@ class TextProcessor:
                 token[1:] if token[0] == JOIN else token if token[0].isspace() else f' {token}' for token in tokens
             ).strip()
         return self._detokenizer.detokenize(tokenized.split(), unescape=self.escape)
-
-    def restores(self, line: str, tokenized: str) -> bool:
-        """Check whether :meth:`detokenize` makes a line from its tokens, up to the kind and the number of spaces."""
-        line = normalize_unicode(line)
-        return self.detokenize(tokenized).split() == (line.lower() if self.lowercase else line).split()
 
 
 def _one_space(run: re.Match[str]) -> str:

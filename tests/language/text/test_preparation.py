@@ -149,8 +149,7 @@ def test_a_corpus_with_a_validation_set(tmp_path):
     codes = learn_codes(Counter(word for pair in tokens_of(PAIRS) for line in pair for word in line.split()), 20)
     train, held_out, test = (segments_of(each, codes) for each in (tokens, tokens_of(val), tokens_of(TEST)))
     check_corpus(tmp_path / 'new', train, held_out, test, codes, dict(val=val, test=TEST))
-    assert warnings[-1] == 'test: empty lines are kept: 2'
-    assert [line.split()[0] for line in warnings[:-1]] == ['test.en:', 'test.de:']  # '…' is not restored
+    assert warnings == ['test: empty lines are kept: 2']
     assert record == read_json(tmp_path / 'new/corpus.json')
     assert record['counts'] == dict(train=18, val=1, test=2)
     assert [record[key] for key in ('source', 'target', 'lowercase', 'merges', 'dropped')] == ['en', 'de', True, 20, 3]
@@ -243,10 +242,22 @@ def test_exchanged_and_equal_sides_are_warnings(tmp_path):
     assert warnings == ['train: source and target are equal in 18 of 21 pairs']  # three are empty
 
 
-def test_held_out_lines_that_are_not_restored_are_a_warning(tmp_path):
-    train = [('Dogs bark…', 'Hunde bellen.')] * 5 + PAIRS[:2] * 5
-    _, (warning,) = prepare(tmp_path, train=train, val=None, validate_every=5)
-    assert warning.startswith('val.en: 1 of 3 lines are not restored')
+@pytest.mark.parametrize('change', [lambda line: line.replace('.', ' .'), lambda line: line.replace("'", '&apos;')])
+@pytest.mark.parametrize('side', [0, 1])
+def test_text_that_is_tokenized_already_is_a_warning(tmp_path, change, side):
+    """Of the training, and of a later test set. One line among many is no reason."""
+    line = "The men's dog runs."
+    raw = [(line, line)] * 3
+    changed = [tuple(change(text) if i == side else text for i, text in enumerate(pair)) for pair in raw]
+    _, warnings = prepare(tmp_path / 'one', train=[*PAIRS, *changed[:1]])
+    assert warnings == []
+    _, [warning] = prepare(tmp_path / 'more', train=[*PAIRS, *changed])
+    assert warning.startswith('train: ')
+    assert '12%' in warning
+    _, warnings = prepare_test(tmp_path / 'test', tmp_path / 'one/new', changed)
+    assert '100%' in warnings[0]
+    _, warnings = prepare_test(tmp_path / 'raw', tmp_path / 'one/new', raw)
+    assert '%' not in ''.join(warnings)
 
 
 def test_a_new_test_set_of_other_symbols(tmp_path):
