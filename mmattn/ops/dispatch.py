@@ -40,8 +40,7 @@ class Row(NamedTuple):
 # has no row, the composition runs on a GPU, and the reference on a CPU. Times are in units of the composition's.
 # local_attention is plain C++, without tensor cores, inline assembly or atomics: it also runs from 8.0 on, with the
 # values of an emulation that has the limits of 8.0. dynamic_conv does not: a process that had run it on the H200, with
-# right values, was aborted when it ended, and nobody knows why. grid_attention, local_attention and strided_attention
-# have Triton kernels, too. Nobody has timed them, so no row selects them: MMATTN_BACKEND=local_attention=triton does.
+# right values, was aborted when it ended, and nobody knows why.
 VERIFIED = 9
 # fmt: off
 TABLE = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .dispatch import TABLE, choose, device_and_dtype, failure, is_verified
+from .dispatch import choose, device_and_dtype, failure, is_verified
 from .operator import record_call
 
 PASSES = ('forward', 'backward')
@@ -35,10 +35,6 @@ def _chosen(name: str, device: torch.device, dtype: torch.dtype, **lacking: str)
     reasons |= {kernel: f'no {x}' for kernel, x in lacking.items() if x and not reasons.get(kernel, x)}
     chosen = next((x for x, reason in reasons.items() if not reason), list(reasons)[-1])
     against = dict(itertools.takewhile(lambda x: x[0] != chosen, reasons.items()))
-    if chosen == 'triton' and not any(
-        row.operator == name.removesuffix('_backward') and 'triton' in (row.forward, row.backward) for row in TABLE
-    ):  # the table selects what was timed
-        return 'triton, not verified or timed on any GPU', against
     is_kernel = chosen in ('native', 'triton')
     return f'{chosen}, not verified on this GPU' if is_kernel and not is_verified(device) else chosen, against
 
@@ -65,7 +61,6 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
         options = {x: getattr(arguments, x) for x in declared.cuda_lacks}
         given = (x for x, value in options.items() if value is not None and value is not False)  # or it is a tensor
         lacking['native'] = next(given, '')
-        lacking['triton'] = 'iterations above 1' if getattr(arguments, 'iterations', 1) > 1 else ''
     lines = [f'{name}, {dtype} on {device}']
     for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
         chosen, against = _chosen(full_name, device, dtype, **lacking)

@@ -1,6 +1,6 @@
-"""Random calls of Triton's kernels in its interpreter, with all gradients, compared with the references in float64:
+"""Random calls of Triton's global attention in its interpreter, with all gradients, beside the reference in float64:
 
-    TRITON_INTERPRET=1 python -m tests.fuzz.triton_kernels [--count 1000] [--only OPERATOR …] [--file calls.jsonl]
+    TRITON_INTERPRET=1 python -m tests.fuzz.triton_kernels [--count 1000] [--file calls.jsonl]
 
 The tiles are drawn, too: small ones, so that a map of a hundred positions has several. An error is in units of what two
 roundings of all inputs and of the output change (``testing.reference``). Each call is a line of the file. A run that
@@ -25,22 +25,19 @@ DTYPES = torch.float16, torch.float32, torch.bfloat16
 MOST = 70  # positions of a map: the interpreter takes a second for a call
 
 
-def random_call(operator, chance):
-    """A call that the kernels support, of a small map. Some numbers have channels first in memory, some keys are −∞."""
+def random_call(chance):
+    """A call of global attention on a small map. Some numbers have channels first in memory, some keys are −∞."""
 
     def draw(*shape, **_):
         x = operator_calls.randn(*shape, seed=chance.randrange(2**32))
         return x.movedim(-1, 0).contiguous().movedim(0, -1) if chance.random() < 0.3 else x
 
-    call = operator_calls.random_call(operator, chance, draw, MOST, 5 if operator == 'local_attention' else 9)
-    call.settings |= {name: x for name, x in {'normalize': False, 'iterations': 1}.items() if name in call.settings}
-    for name in {'key_bias', 'window_bias', 'offset_bias'} & call.tensors.keys():
-        if name != 'window_bias' or operator != 'global_attention':
-            above = chance.choice((0 if operator == 'local_attention' else 0.7, 9, 9))
-            biases = operator_calls.each(
-                {name: call.tensors[name]}, lambda x, above=above: x.masked_fill(x > above, -math.inf)
-            )
-            call.tensors |= biases
+    call = operator_calls.random_call('global_attention', chance, draw, MOST, 9)
+    if 'normalize' in call.settings:
+        call.settings['normalize'] = False
+    if 'key_bias' in call.tensors:
+        above, bias = chance.choice((0.7, 9, 9)), call.tensors['key_bias']
+        call.tensors['key_bias'] = bias.masked_fill(bias > above, -math.inf)
     return call
 
 
@@ -81,51 +78,37 @@ def small_tiles(rng):
     """Select the tiles of a kernel at random, in place of ``launch.select_config``."""
     from mmattn.ops.triton.launch import Config
 
-    def select(kernel, capability, **constants):
-        if kernel.__name__.startswith('local_') or kernel.__name__ == 'grid_along':
-            return Config(rng.choice((16, 32, 64)), 0, 0, 4, 2)
+    def select(kernel, **constants):
         strip = rng.choice((16, 16, 32))
-        has_strip = not kernel.__name__.startswith(('axis_', 'grid_', 'strided_'))
+        has_strip = kernel.__name__ != 'axis_gradients'
         return Config(rng.choice((16, 32, 32, 64)), strip * rng.choice((1, 2)), strip if has_strip else 0, 4, 2)
 
     return select
 
 
-def check(operator, number):
-    """Compare one call: its largest error in units of the bound, of which result, and how many launches it takes."""
-    from mmattn.ops.triton import blocks, grid_attention, launch, local_attention
+def check(number):
+    """Compare one call: its largest error in units of the bound, and of which result."""
+    from mmattn.ops.triton import blocks, launch
 
     chance, dtype = random.Random(number), DTYPES[number % len(DTYPES)]
-    call, launches = random_call(operator, chance), []
-    run, select = launch.launch, small_tiles(chance)
-
-    def counted(kernel, *arguments, **constants):
-        launches.append(kernel.__name__)
-        run(kernel, *arguments, **constants)
-
-    changed = mock.patch.multiple(launch, launch=counted, select_config=select, KEYS_AS_ROWS=chance.random() < 0.5)
-    narrow = mock.patch.object(local_attention, 'LEAST_COLUMNS', 8)
-    chunks = mock.patch.object(grid_attention, 'CHUNK', chance.choice((16, 32)))
-    dtypes = mock.patch.dict(blocks.OPERANDS, cpu=DTYPES)
-    with changed, narrow, chunks, dtypes:
+    call = random_call(chance)
+    tiles = mock.patch.object(launch, 'select_config', small_tiles(chance))
+    with tiles, mock.patch.dict(blocks.OPERANDS, cpu=DTYPES):
         errors = testing.errors(call, dtype, 'triton')
-    assert errors is not None, (operator, number, dispatch.failure(operator))
+    assert errors is not None, (number, dispatch.failure('global_attention'))
     worst = max(errors, key=errors.get)
     return {
-        'operator': operator,
         'number': number,
         'dtype': str(dtype).removeprefix('torch.'),
         'error': round(errors[worst], 4),
         'of': worst,
-        'launches': len(launches),
     }
 
 
 def main(argv=None):
     """Run the calls that the file lacks, and print a table of all. Returns 1 if an error is above its bound."""
     parser = argparse.ArgumentParser(prog='triton_kernels', description='Random calls of the Triton kernels.')
-    parser.add_argument('--count', type=int, default=1000, help='calls of each operator')
-    parser.add_argument('--only', nargs='+', choices=triton.OPERATORS, default=triton.OPERATORS)
+    parser.add_argument('--count', type=int, default=1000, help='number of calls')
     parser.add_argument('--file', type=Path, help='a line of JSON for each call')
     args = parser.parse_args(argv)
     if not triton.interpreted():
@@ -133,21 +116,20 @@ def main(argv=None):
     torch.set_num_threads(1)
     speed_up_interpreter()
     found = [json.loads(x) for x in args.file.read_text().splitlines()] if args.file and args.file.exists() else []
-    done = {(x['operator'], x['number']) for x in found}
+    done = {x['number'] for x in found}
     for number in range(args.count):
-        for operator in args.only:
-            if (operator, number) not in done:
-                found.append(check(operator, number))
-                if args.file:
-                    with args.file.open('a') as file:
-                        file.write(json.dumps(found[-1]) + '\n')
+        if number not in done:
+            found.append(check(number))
+            if args.file:
+                with args.file.open('a') as file:
+                    file.write(json.dumps(found[-1]) + '\n')
     by_dtype = defaultdict(list)
     for x in found:
-        by_dtype[x['operator'], x['dtype']].append(x)
-    print('| operator | dtype | calls | largest error / bound | above the bound | of |\n|---|---|---|---|---|---|')
-    for (operator, dtype), calls in sorted(by_dtype.items()):
+        by_dtype[x['dtype']].append(x)
+    print('| dtype | calls | largest error / bound | above the bound | of |\n|---|---|---|---|---|')
+    for dtype, calls in sorted(by_dtype.items()):
         worst, above = max(calls, key=lambda x: x['error']), [x['number'] for x in calls if not x['error'] <= 1]
-        print(f'| {operator} | {dtype} | {len(calls)} | {worst["error"]:.2f} | {above or "–"} | {worst["of"]} |')
+        print(f'| {dtype} | {len(calls)} | {worst["error"]:.2f} | {above or "–"} | {worst["of"]} |')
     return int(any(not x['error'] <= 1 for x in found))
 
 

@@ -318,31 +318,6 @@ def test_triton_runs_where_it_is_faster_or_selected(gpu, monkeypatch):
     assert ran[-1] == 'forward'
 
 
-@pytest.mark.parametrize('operator', ['grid_attention', 'local_attention', 'strided_attention'])
-def test_triton_runs_an_operator_if_it_is_selected_and_nobody_has_timed_it(gpu, operator):
-    with dispatch.backend(f'{operator}=triton'):
-        assert first(operator, torch.float16) == first(f'{operator}_backward', torch.bfloat16) == 'triton'
-        assert first(operator, torch.float32) == 'composition'
-        assert first('global_attention', torch.float16) == 'triton'
-        assert first('dynamic_conv', torch.float16) == 'native'
-        assert 'triton, not verified or timed on any GPU' in reports.describe(operator, GPU)
-    assert 'triton' not in reports.describe(operator, GPU)
-
-
-def test_why_triton_does_not_run_local_attention(gpu):
-    with dispatch.backend('local_attention=triton'):
-        x = on_gpu(1, 1, 4, 4, 8)
-        text = ops.explain(local_attention, x, x, x, return_lse=True)  # the CUDA kernel lacks it, but not Triton's
-        assert 'forward: triton, not verified or timed on any GPU\nbackward: triton' in text
-        text = ops.explain(local_attention, x, x, x, iterations=2)
-        assert 'forward: composition\n    not triton: no iterations above 1\nbackward: composition' in text
-    assert reports.describe('local_attention', GPU) == 'native'
-    with dispatch.backend('strided_attention=triton'), fake_tensor.FakeTensorMode():  # it has no iterations
-        x = torch.empty(1, 1, 4, 4, 8, device='cuda', dtype=torch.bfloat16)
-        text = ops.explain(ops.strided_attention, x, x, x, pattern='block', step=2)
-    assert 'forward: triton, not verified or timed on any GPU\nbackward: triton' in text
-
-
 def test_why_the_cuda_kernel_does_not_run_local_attention(gpu):
     x = on_gpu(1, 1, 4, 4, 8)
     assert 'forward: native\nbackward: native' in ops.explain(local_attention, x, x, x)

@@ -57,7 +57,7 @@ kernels=$("$python" -c 'from mmattn.ops import triton; print(triton.unavailable_
 if [ -z "$kernels" ]; then
     say 'compiling the Triton kernels'
     kernels='compiled'
-    "$python" tools/benchmarks/compile_triton.py --capabilities 90 --channels 64 --dtypes float16 || { status=$? kernels='failed'; }
+    "$python" tools/benchmarks/compile_triton.py --channels 64 --dtypes float16 || { status=$? kernels='failed'; }
     kernels="Triton $("$python" -c 'import triton; print(triton.__version__)'): $kernels"
 fi
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-OPERATORS = 'global_attention', 'grid_attention', 'local_attention', 'strided_attention'
+OPERATORS = ('global_attention',)
 OLDEST = (3, 6)
 
 

@@ -15,24 +15,10 @@ from . import interpreted
 
 LOG2E = tl.constexpr(1.4426950408889634)  # the kernels compute powers of 2: logits are multiplied by log₂ e
 AXES = 3  # of positions, at most
-MOST_CHANNELS = 256  # the sums of a position stay in registers: in grid attention, those of queries
-UNIT = 8  # numbers of 16 bit in the longest load
+MOST_CHANNELS = 256  # the sums of a position stay in registers
 # Dtypes of operands. On GPUs, float32 is left to cuBLAS. In Triton's interpreter, it shows the arithmetic, and the
 # products of bfloat16 are wrong.
 OPERANDS = {'cuda': (torch.float16, torch.bfloat16), 'cpu': (torch.float16, torch.float32)}
-
-
-class Map(NamedTuple):
-    """A tensor ``(batch, heads, *positions, channels)`` in memory. Strides but the last are in ``unit`` elements."""
-
-    data: Tensor
-    batch: int
-    head: int
-    plane: int  # missing axes of positions come first, with a stride of 0
-    row: int
-    column: int
-    channel: int
-    unit: tl.constexpr  # the compiler loads so many channels at once
 
 
 class Table(NamedTuple):
@@ -48,7 +34,7 @@ class Table(NamedTuple):
 class Gradient(NamedTuple):
     """The gradient of the output, and what the gradients need of each query."""
 
-    rows: Tensor | Map  # (maps, N, Dv); a tensor is contiguous
+    rows: Tensor  # (maps, N, Dv), contiguous
     lse: Tensor  # (maps, N)
     along: Tensor  # Σ gradient · output − gradient of the log-sum-exp, (maps, N)
 
@@ -67,47 +53,12 @@ decode: Any = tl.core.builtin(_decode) if not interpreted() else lambda x: x
 
 
 @triton.jit
-def point_to_head(call, x, map):
-    """Point to one head of one sample of a :class:`Map`."""
-    return x.data + (map // call.heads * x.batch + map % call.heads * x.head) * x.unit
-
-
-@triton.jit
-def offset_to(x, plane, row, column):
-    """Compute offsets of the first channel of positions of a :class:`Map` in a head. They have 32 bits."""
-    return (plane * x.plane + row * x.row + column * x.column) * x.unit
-
-
-@triton.jit
-def load_channels(call, x, map, offsets, there, channels, WIDTH: tl.constexpr, chunk=0):
-    """Load a chunk of the channels of a :class:`Map`, ``(len(offsets), WIDTH)``. What is not there is 0."""
-    at = chunk * WIDTH + tl.arange(0, WIDTH)
-    # The sums of offsets have 32 bits, too: 64 would need registers.
-    to = point_to_head(call, x, map) + (offsets[:, None] + at[None, :] * x.channel)
-    return tl.load(to, mask=there[:, None] & (at < channels)[None, :], other=0.0)
-
-
-@triton.jit
-def store_channels(call, x, map, offsets, there, channels, rows, WIDTH: tl.constexpr, chunk=0):
-    """Store a chunk of the channels of positions in the dtype of the :class:`Map`."""
-    at = chunk * WIDTH + tl.arange(0, WIDTH)
-    to = point_to_head(call, x, map) + (offsets[:, None] + at[None, :] * x.channel)
-    tl.store(to, rows.to(x.data.dtype.element_ty), mask=there[:, None] & (at < channels)[None, :])
-
-
-@triton.jit
-def rescale(peak, highest):
-    """Return what logits are reduced by, and the factor of the sums so far, as the largest one rises to ``highest``."""
-    zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
-    return zero, tl.exp2(peak - zero)
-
-
-@triton.jit
 def add_tile(acc, peak, total, x, value):
     """Add a tile of logits ``x`` (queries × keys, times log₂ e), and its values, to the sums of the online softmax."""
     highest = tl.maximum(peak, tl.max(x, 1))
-    zero, factor = rescale(peak, highest)
+    zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
     weights = tl.exp2(x - zero[:, None])
+    factor = tl.exp2(peak - zero)
     return tl.dot(weights.to(value.dtype), value, acc * factor[:, None]), highest, total * factor + tl.sum(weights, 1)
 
 
@@ -146,18 +97,6 @@ def rows(x: Tensor) -> Tensor:
     return x.flatten(2, -2).flatten(0, 1).contiguous()
 
 
-def describe(x: Tensor | None) -> Any:
-    """Describe a map, without a copy. Returns a :class:`Map`, or None for None."""
-    if x is None:
-        return None
-    *strides, channel = x.stride()
-    is_aligned = channel == 1 and all(stride % UNIT == 0 for n, stride in zip(x.shape, strides) if n > 1)
-    unit = UNIT if is_aligned else 1
-    batch, head, *positions = (stride // unit for stride in strides)
-    plane, row, column = [0, 0, *positions][-3:]
-    return Map(x, batch, head, plane, row, column, channel, tl.constexpr(unit))
-
-
 def table(x: Tensor | None) -> Table | None:
     """Describe position biases ``(batch, heads, *positions, entries)``, without a copy where strides allow."""
     if x is None:
@@ -174,12 +113,13 @@ def prepare_gradient(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Te
     return Gradient(rows(grad), lse.masked_fill(lse == -torch.inf, 0).contiguous(), along.contiguous())
 
 
-def gradients_like(
-    tensors: Sequence[Tensor | None], needed: Sequence[bool], layout: torch.memory_format = torch.contiguous_format
-) -> list[Tensor | None]:
-    """Allocate a gradient, or None, for each tensor. ``needed`` has one item per tensor that is not None."""
+def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Allocate a contiguous gradient, or None, for each tensor. ``needed`` has one item per tensor that is not None."""
     flags = iter(needed)
-    return [torch.empty_like(x, memory_format=layout) if x is not None and next(flags) else None for x in tensors]
+    return [
+        torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None and next(flags) else None
+        for x in tensors
+    ]
 
 
 def supports_tensors(args: tuple, like: Tensor) -> bool:

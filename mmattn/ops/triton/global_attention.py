@@ -18,7 +18,7 @@ from ..global_attention import GlobalArguments, has_biases
 from ..layouts import empty_with_layout
 from . import launch
 from .blocks import AXES, MOST_CHANNELS, gradients_like, prepare_gradient, rows, supports_tensors, table
-from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, key_rows, query_gradients
+from .global_attention_kernels import axis_gradients, forward_kernel, key_gradients, query_gradients
 from .global_attention_logits import Call
 from .launch import Config, width
 
@@ -65,7 +65,7 @@ class Operands:
             'DIMS': 0 if window is None else axes,
         }
 
-    def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0, **constants: Any) -> None:
+    def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0) -> None:
         """Run a kernel whose programs own ``owned`` rows of each map. If ``parts`` > 0, programs share a tile."""
 
         def programs(config: Config) -> int:
@@ -73,7 +73,7 @@ class Operands:
             return self.maps * -(-owned // config.owned) * shares
 
         with torch.cuda.device_of(self.call.query):  # no effect on CPUs
-            launch.launch(kernel, programs, self.call, *arguments, **self.constants, **constants)
+            launch.launch(kernel, programs, self.call, *arguments, **self.constants)
 
 
 def forward(*arguments: Any) -> Any:
@@ -107,12 +107,7 @@ def backward(grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *a
         operands.launch(query_gradients, upstream, d_query, d_window, d_outside, owned=call.queries)
     if d_outside is not None and grad_lse is not None:
         d_outside += grad_lse.masked_fill(lse == -math.inf, 0)
-    if launch.KEYS_AS_ROWS:
-        if d_value is not None:
-            operands.launch(key_rows, upstream, d_value, None, owned=call.keys, OF_KEYS=False)
-        if d_key is not None or d_bias is not None:
-            operands.launch(key_rows, upstream, d_key, d_bias, owned=call.keys, OF_KEYS=True)
-    elif any(x is not None for x in (d_key, d_value, d_bias)):
+    if any(x is not None for x in (d_key, d_value, d_bias)):
         operands.launch(key_gradients, upstream, d_key, d_value, d_bias, owned=call.keys)
     for axis, d_axis in enumerate(d_axes):
         if d_axis is not None:

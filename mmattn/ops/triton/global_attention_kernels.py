@@ -34,7 +34,7 @@ def attend(
     """Add a tile of keys to the sums of the online softmax."""
     key, value = load_keys(call, map, keys, D, DV)
     product = tl.dot(query, key.T)
-    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 1)
+    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     return add_tile(acc, peak, total, x, value)
 
 
@@ -82,7 +82,7 @@ def differentiate(
 ):  # fmt: skip
     """Compute the weights of a tile, and the gradients of its logits."""
     product = tl.dot(query, key.T)
-    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 1)
+    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     weights = tl.exp2(x - lse[:, None])
     d_weights = tl.dot(grad, value.T)
     return weights, weights * (d_weights - along[:, None])
@@ -127,7 +127,7 @@ def query_gradients(
             )
             if d_query is not None:
                 acc = tl.dot(d_logits.to(key.dtype), key, acc)
-            entry, inside = find_entries(call, queries, keys, DIMS, 1)
+            entry, inside = find_entries(call, queries, keys, DIMS)
             inside_sum += tl.sum(tl.where(inside, d_logits, 0.0), 1)
             if d_window is not None:  # each entry belongs to one pair; entries without a key are not written
                 to = d_window + map * call.queries * call.entries + (queries[:, None] * call.entries + entry)
@@ -206,72 +206,6 @@ def key_gradients(
     if d_bias is not None:
         to = d_bias + map * call.keys + keys
         tl.store(to, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
-
-
-@triton.jit
-def accumulate_rows(
-    call, upstream, key, value, acc, bias_sum, map, queries, keys,
-    INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
-    OF_KEYS: tl.constexpr,
-):  # fmt: skip
-    """Add a tile of keys × queries to the gradient of values, or of keys and key biases."""
-    query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
-    x = compute_logits(call, tl.dot(key, query.T), outside, map, queries, keys, INSIDE, CAUSAL, DIMS, 0)
-    weights = tl.exp2(x - lse[None, :])
-    if OF_KEYS:
-        d_logits = weights * (tl.dot(value, grad.T) - along[None, :])
-        acc = tl.dot(d_logits.to(query.dtype), query, acc)
-        bias_sum += tl.sum(d_logits, 1)
-    else:
-        acc = tl.dot(weights.to(grad.dtype), grad, acc)
-    return acc, bias_sum
-
-
-@triton.jit
-def key_rows(
-    call, upstream, out, d_bias,
-    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, OF_KEYS: tl.constexpr,
-    OWN: tl.constexpr, STREAM: tl.constexpr, STRIP: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradient of values, or of keys and key biases, from tiles of keys × queries.
-
-    The weights of such a tile are the left operand of the product that needs them, so none is transposed.
-    """
-    call = decode(call)
-    tiles = tl.cdiv(call.keys, OWN)
-    map = (tl.program_id(0) // tiles).to(tl.int64)
-    first = tl.program_id(0) % tiles * OWN
-    last = tl.minimum(first + OWN, call.keys) - 1
-    keys = first + tl.arange(0, OWN)
-    key, value = load_keys(call, map, keys, D, DV)  # of the gradient of values, the compiler drops `value`
-    acc = tl.zeros([OWN, D if OF_KEYS else DV], tl.float32)
-    bias_sum = tl.zeros([OWN], tl.float32)
-    begin = 0
-    if CAUSAL:  # queries before all of the keys
-        begin = tl.maximum(first - (call.keys - call.queries), 0) // STREAM * STREAM
-    end = tl.cdiv(call.queries, STREAM) * STREAM
-    enter, leave = begin, begin
-    if call.window is not None:
-        enter, leave = strip(first, last, call.key_size, call.size, -call.before[0], call.reach[0], end, STREAM)
-        enter = tl.maximum(enter, begin)
-        leave = tl.maximum(leave, begin)
-        for start in range(enter, leave, STRIP):
-            queries = start + tl.arange(0, STRIP)
-            acc, bias_sum = accumulate_rows(
-                call, upstream, key, value, acc, bias_sum, map, queries, keys, True, D, DV, CAUSAL, DIMS, OF_KEYS
-            )
-    for start in range(begin, end - (leave - enter), STREAM):
-        queries = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
-        acc, bias_sum = accumulate_rows(
-            call, upstream, key, value, acc, bias_sum, map, queries, keys, False, D, DV, CAUSAL, DIMS, OF_KEYS
-        )
-    if OF_KEYS:
-        if out is not None:
-            store_rows(out, map, keys, call.keys, call.channels, acc * call.scale, D)
-        if d_bias is not None:
-            tl.store(d_bias + map * call.keys + keys, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
-    else:
-        store_rows(out, map, keys, call.keys, call.value_channels, acc, DV)
 
 
 @triton.jit

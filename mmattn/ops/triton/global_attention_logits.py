@@ -53,67 +53,60 @@ def load_outside(call, map, queries):
 
 
 @triton.jit
-def find_entries(call, queries, keys, DIMS: tl.constexpr, Q: tl.constexpr):
-    """Compute the window entry of each pair of a tile, and whether it exists.
-
-    ``Q`` is the axis that vectors of queries lack in the tile: 1 for queries × keys, 0 for keys × queries.
-    """
+def find_entries(call, queries, keys, DIMS: tl.constexpr):
+    """Compute the window entry of each pair, and whether it exists."""
     q0, q1, q2 = locate(queries, call.size)
     k0, k1, k2 = locate(keys, call.key_size)
-    entry = tl.expand_dims(k0, 1 - Q) - tl.expand_dims(q0 + call.before[0] - call.reach[0], Q)
+    entry = k0[None, :] - (q0 + call.before[0] - call.reach[0])[:, None]
     inside = (entry >= 0) & (entry <= 2 * call.reach[0])
     if DIMS > 1:
-        offset = tl.expand_dims(k1, 1 - Q) - tl.expand_dims(q1 - call.reach[1], Q)
+        offset = k1[None, :] - (q1 - call.reach[1])[:, None]
         inside &= (offset >= 0) & (offset <= 2 * call.reach[1])
         entry = entry * (2 * call.reach[1] + 1) + offset
     if DIMS > 2:
-        offset = tl.expand_dims(k2, 1 - Q) - tl.expand_dims(q2 - call.reach[2], Q)
+        offset = k2[None, :] - (q2 - call.reach[2])[:, None]
         inside &= (offset >= 0) & (offset <= 2 * call.reach[2])
         entry = entry * (2 * call.reach[2] + 1) + offset
     inside &= entry < call.entries  # with is_causal, entries after the centre do not exist
-    return entry, inside & tl.expand_dims(queries < call.queries, Q) & tl.expand_dims(keys < call.keys, 1 - Q)
+    return entry, inside & (queries < call.queries)[:, None] & (keys < call.keys)[None, :]
 
 
 @triton.jit
-def axis_logits(call, x, table, map, queries, at, Q: tl.constexpr):
+def axis_logits(call, x, table, map, queries, at):
     """Add the biases of one axis to logits. ``at`` holds the coordinates of the keys."""
-    places = tl.expand_dims(queries * table.query, Q) + tl.expand_dims(at * table.entry, 1 - Q)
-    biases = tl.load(point_to_map(call, table, map) + places, mask=tl.expand_dims(queries < call.queries, Q), other=0.0)
-    return x + biases.to(tl.float32) * LOG2E
+    from_table = point_to_map(call, table, map) + (queries[:, None] * table.query + at[None, :] * table.entry)
+    return x + tl.load(from_table, mask=(queries < call.queries)[:, None], other=0.0).to(tl.float32) * LOG2E
 
 
 @triton.jit
 def compute_logits(
-    call, product, outside, map, queries, keys,
-    INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, Q: tl.constexpr,
-):  # fmt: skip
-    """Compute logits times log₂ e from products, −∞ where a query does not attend to a key. Q: see find_entries."""
+    call, product, outside, map, queries, keys, INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr
+):
+    """Compute logits times log₂ e from products, −∞ where a query does not attend to a key."""
     x = call.scale * LOG2E * product
     if call.window is not None:
-        outside = tl.expand_dims(outside, Q)
         if INSIDE:
-            entry, inside = find_entries(call, queries, keys, DIMS, Q)
-            at = tl.expand_dims(queries * call.window.query, Q) + entry * call.window.entry
+            entry, inside = find_entries(call, queries, keys, DIMS)
+            at = queries[:, None] * call.window.query + entry * call.window.entry
             window = tl.load(point_to_map(call, call.window, map) + at, mask=inside, other=0.0)
-            x += tl.where(inside, window.to(tl.float32) * LOG2E, outside)
+            x += tl.where(inside, window.to(tl.float32) * LOG2E, outside[:, None])
         else:
-            x += outside
+            x += outside[:, None]
     at = locate(tl.minimum(keys, call.keys - 1), call.key_size)
     if call.axis_bias[0] is not None:
-        x = axis_logits(call, x, call.axis_bias[0], map, queries, at[0], Q)
+        x = axis_logits(call, x, call.axis_bias[0], map, queries, at[0])
     if call.axis_bias[1] is not None:
-        x = axis_logits(call, x, call.axis_bias[1], map, queries, at[1], Q)
+        x = axis_logits(call, x, call.axis_bias[1], map, queries, at[1])
     if call.axis_bias[2] is not None:
-        x = axis_logits(call, x, call.axis_bias[2], map, queries, at[2], Q)
+        x = axis_logits(call, x, call.axis_bias[2], map, queries, at[2])
     attended = keys < call.keys
     if call.key_bias is not None:
-        bias = tl.load(call.key_bias + map * call.keys + keys, mask=attended, other=0.0)
-        x += tl.expand_dims(bias.to(tl.float32) * LOG2E, 1 - Q)
+        x += tl.load(call.key_bias + map * call.keys + keys, mask=attended, other=0.0).to(tl.float32)[None, :] * LOG2E
     if call.key_mask is not None:
         attended &= tl.load(call.key_mask + map // call.heads * call.keys + keys, mask=attended, other=0) != 0
-    pairs = tl.expand_dims(queries < call.queries, Q) & tl.expand_dims(attended, 1 - Q)
+    pairs = (queries < call.queries)[:, None] & attended[None, :]
     if CAUSAL:
-        pairs &= tl.expand_dims(keys, 1 - Q) <= tl.expand_dims(queries + call.keys - call.queries, Q)
+        pairs &= keys[None, :] <= (queries + call.keys - call.queries)[:, None]
     return tl.where(pairs, x, float('-inf'))
 
 

@@ -3,9 +3,8 @@
 #
 # wheels: whl/, MMSegmentation and what it needs, in pure Python, for Python 3.12. library: _C.so, the kernels for
 # torch 2.11.0+cu130 and ARCH=9.0, with a torch of its own in ~/.cache/mmattn/gpu_run (7 GB). It needs nvcc 13. Without
-# it, gpu_run.sh builds the kernels. kernels: triton.tar, the Triton kernels that the part tune compares, and those of
-# the part ops that no row selects, compiled for ARCH=9.0 by Triton 3.6.0, as that torch has it. They take minutes of
-# the CPU, and no GPU.
+# it, gpu_run.sh builds the kernels. kernels: triton.tar, the Triton kernels that the part tune compares, compiled for
+# ARCH=9.0 by Triton 3.6.0, as that torch has it. They take minutes of the CPU, and no GPU.
 set -euo pipefail
 source "$(dirname "$0")/checkout.sh"
 cache=${MMATTN_CACHE:-$HOME/.cache/mmattn}/gpu_run python=${PYTHON:-python3}

@@ -16,13 +16,6 @@ from mmattn.ops import dispatch, operator_calls, testing
 from mmattn.utils import profiling
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32)
-# Layer: operator, whose Triton kernels the table does not select.
-UNTIMED = {
-    'BA': 'local_attention',
-    'Bi-CC': 'grid_attention',
-    'SST (Grid)': 'grid_attention',
-    'SST (Strided)': 'strided_attention',
-}
 
 
 def run_layers(seconds: float) -> None:
@@ -57,10 +50,7 @@ def _layers(comparison: str) -> None:
                     return layer(x)
 
             passes = profiling.passes(forward, [x, *layer.parameters()])
-            backends = ['auto'] if title == stock else ['auto', 'composition']
-            if title in UNTIMED and GPU and dtype:  # float32 is the composition's
-                backends.append(f'{UNTIMED[title]}=triton')
-            for backend in backends:
+            for backend in ['auto'] if title == stock else ['auto', 'composition']:
                 fields = {'comparison': comparison, 'title': title, 'backend': backend, 'mode': mode}
                 with guarded('layers', **fields), dispatch.backend(backend):
                     for pass_, call in passes.items():
@@ -98,8 +88,6 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
         torch.manual_seed(0)
         work = build(name, dtype)
         titles = ['composition', *operator_calls.kernels_of(operator, torch.device(DEVICE))]
-        if SMALL and operator in UNTIMED.values():  # a few hundred positions take Triton's interpreter minutes
-            titles = [title for title in titles if title != 'triton']
         calls = {title: (title, work.ours) for title in titles}
         calls |= {peer: ('auto', call) for peer, call in work.peers.items() if peer != 'FlexAttention'}
         for title, (implementation, call) in calls.items():

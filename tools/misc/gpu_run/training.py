@@ -38,13 +38,13 @@ NETWORKS = {  # config, images, backends
     'Bi-CC': (
         'bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py',
         SEGMENTATION,
-        ('composition', 'auto', 'grid_attention=native', 'grid_attention=triton'),
+        ('composition', 'auto', 'grid_attention=native'),
     ),
     'U-Net': ('unet_ba/unet_r18-d8_1xb12-100e_lfw-pl-224x224.py', FACES, ('composition',)),
     'U-Net-BA': (
         'unet_ba/unet-ba_r18-d8_1xb12-100e_lfw-pl-224x224.py',
         FACES,
-        ('composition', 'auto', 'local_attention=triton'),
+        ('composition', 'auto'),
     ),
 }
 ITERATIONS = 1 if SMALL else 12

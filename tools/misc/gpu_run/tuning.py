@@ -16,7 +16,7 @@ DTYPE = torch.bfloat16 if GPU else torch.float32  # the interpreter's products o
 CHANNELS = (16,) if SMALL else (256, 128, 64)
 WINDOW = 3 if SMALL else 31
 COMPARED_SIDE, TIMED_SIDE = (5, 5) if SMALL else (41, 97)  # of the maps
-# Rows that a program owns, rows per iteration, in the strip, warps, stages: of all kernels, and of key_rows alone.
+# Rows that a program owns, rows per iteration, in the strip, warps, stages.
 CONFIGS = (
     (128, 64, 16, 8, 2),
     (128, 32, 16, 8, 2),
@@ -25,16 +25,10 @@ CONFIGS = (
     (64, 32, 16, 4, 2),
     (64, 64, 64, 4, 2),
 )
-OF_ROWS = ((128, 64, 32, 8, 2), (128, 32, 16, 8, 2), (128, 64, 16, 8, 2), (64, 32, 16, 4, 2))
 LAUNCHES = 10  # in one graph: the host takes longer for a launch than many a kernel runs
 
-Group = tuple[int, bool, tuple[int, ...]]
-GROUPS: list[Group] = [
-    (channels, keys_as_rows, config)
-    for channels in CHANNELS
-    for keys_as_rows, configs in ((True, OF_ROWS), (False, CONFIGS))
-    for config in configs[: 1 if SMALL else None]
-]
+Group = tuple[int, tuple[int, ...]]
+GROUPS: list[Group] = [(channels, config) for channels in CHANNELS for config in CONFIGS[: 1 if SMALL else None]]
 
 
 def run_tune(seconds: float) -> None:
@@ -46,16 +40,10 @@ def run_tune(seconds: float) -> None:
 
 
 @contextmanager
-def configured(keys_as_rows: bool, config: tuple[int, ...]) -> Iterator[None]:
+def configured(config: tuple[int, ...]) -> Iterator[None]:
     from mmattn.ops.triton import launch
 
-    selected = launch.select_config
-
-    def select(kernel: Any, *arguments: Any, **constants: Any) -> Any:
-        is_asked = not keys_as_rows or kernel.__name__ == 'key_rows'
-        return launch.Config(*config) if is_asked else selected(kernel, *arguments, **constants)
-
-    chosen = mock.patch.multiple(launch, select_config=select, KEYS_AS_ROWS=keys_as_rows)
+    chosen = mock.patch.object(launch, 'select_config', return_value=launch.Config(*config))
     failures = mock.patch.dict('mmattn.ops.dispatch._failures', clear=True)  # of another configuration
     with chosen, failures, dispatch.backend('global_attention=triton'):
         yield
@@ -63,11 +51,11 @@ def configured(keys_as_rows: bool, config: tuple[int, ...]) -> Iterator[None]:
 
 def _wrong(group: Group) -> str:
     """Say what is wrong with the kernels in a configuration, or return ''."""
-    channels, *configuration = group
+    channels, config = group
     size, options = (COMPARED_SIDE,) * 2, dict(channels=channels, value_channels=channels, window_size=WINDOW)
     call = operator_calls.make('global_attention', size, *operator_calls.WINDOW, **options)
     call.tensors = operator_calls.each(call.tensors, lambda x: x.to(DEVICE))
-    with configured(*configuration):
+    with configured(config):
         errors = testing.errors(call, DTYPE, 'triton')
         if errors is None:
             return dispatch.failure('global_attention') or 'did not run'
@@ -75,7 +63,7 @@ def _wrong(group: Group) -> str:
 
 
 def _fields(group: Group) -> dict[str, Any]:
-    return dict(zip(('channels', 'keys_as_rows', 'config'), group))
+    return dict(zip(('channels', 'config'), group))
 
 
 def _compare(group: Group) -> None:
@@ -90,19 +78,18 @@ def _time(group: Group) -> None:
             record('tune', **_fields(group), ms=_kernel_times(*group))
 
 
-def _kernel_times(channels: int, *configuration: Any) -> dict[str, float]:
-    """Measure the ms of each launch of a step on the device, of key_rows or of all kernels."""
+def _kernel_times(channels: int, config: tuple[int, ...]) -> dict[str, float]:
+    """Measure the ms of each launch of a step on the device."""
     from mmattn.ops.triton import launch
 
     original, calls = launch.launch, {}
 
     def spy(kernel: Any, *arguments: Any, **constants: Any) -> None:
-        if kernel.__name__ == 'key_rows' or not configuration[0]:
-            calls[launch.title(kernel, constants)] = lambda: original(kernel, *arguments, **constants)
+        calls[kernel.__name__] = lambda: original(kernel, *arguments, **constants)
         original(kernel, *arguments, **constants)
 
     call, tensors = bi_nl(1, TIMED_SIDE, channels, WINDOW, DTYPE)
-    with configured(*configuration):
+    with configured(config):
         with mock.patch.object(launch, 'launch', spy):
             testing.evaluate(call, tensors)
         return {name: graph_milliseconds(function) for name, function in calls.items()}
