@@ -26,8 +26,8 @@ Args:
         transparent, except on smoothed edges
     references: masks of an object that count in a frame: the last one before it, the nearest one, or all, weighted by
         their distance; with the latter two, objects are also followed backwards
-    frame_order (READING): how to read the names of frames in a folder if the log names several ways, such as numbers,
-        decimals, letters or "day first"
+    frame_order (READING): how to read the names of frames in a folder if the log warns that another order is possible:
+        numbers, decimals, signed or text
     allow_gaps: allow frame numbers with unequal steps in a folder of frames
     cutout (FORMAT): also cut the objects out: webm, png (one per frame) or gif, transparent or on a background, and
         mp4, mov or mkv on a background; videos require PyAV, pip install 'mmattn[cutouts]'

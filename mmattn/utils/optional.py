@@ -22,8 +22,8 @@ def requires(name: str, packages: Sequence[str]) -> str:
     )
 
 
-def import_optional(name: str) -> ModuleType:
-    """Import a module of the extra ``language``. If it is missing, the ImportError gives the command that installs it.
+def import_optional(name: str, extra: str = 'language') -> ModuleType:
+    """Import a module of an extra of ours. If it is missing, the ImportError gives the command that installs it.
 
     Example:
         >>> import_optional('sacremoses').__name__
@@ -35,4 +35,4 @@ def import_optional(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != package:  # the package is there, but broken
             raise
-        raise ImportError(f"{package} is not installed: pip install 'mmattn[language]'") from error
+        raise ImportError(f"{package} is not installed: pip install 'mmattn[{extra}]'") from error

@@ -72,8 +72,9 @@ class VideoFolderDataset(ShownOptions, BaseDataset):
         single_object (bool): make all values except 0 object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
             to False.
         allow_gaps (bool): allow frame numbers with unequal steps. Defaults to False.
-        frame_order (str, optional): how to read the names of frames, such as 'numbers' or 'decimals', see
-            :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None, by the names.
+        frame_order (str, optional): how to read the names of frames, 'numbers', 'decimals', 'signed' or 'text', see
+            :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None: numbers, with a warning if another order is
+            possible.
         check_files (bool): check every file, which decodes a few masks per clip. Defaults to True.
         **kwargs: ``data_root``, ``pipeline``, ``test_mode`` and so on, as in mmengine's ``BaseDataset``.
 

@@ -172,8 +172,9 @@ class VOSInferencer:
             references (str): which masks of an object count in a frame, 'last', 'nearest' or 'all', as in
                 :class:`~mmattn.video.ClipSession`. With the latter two, objects are also followed backwards, except in
                 a stream, whose later masks are not known yet. Defaults to 'last'.
-            frame_order (str, optional): how to read the names of frames, such as 'numbers' or 'decimals', see
-                :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None, by the names.
+            frame_order (str, optional): how to read the names of frames, 'numbers', 'decimals', 'signed' or 'text', see
+                :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None: numbers, with a warning if another
+                order is possible.
             cutouts (sequence of str): cut the objects out of the frames, see :func:`~mmattn.video.cutouts.cut_out`, as
                 'webm', 'gif', 'mp4', 'mov' or 'mkv' into the file ``cutout.<format>``, as 'png' into the files
                 ``cutout/<frame>.png``. Videos require PyAV. Defaults to none.
