@@ -27,6 +27,15 @@ SHEET = 'Ortoimagem_MI_2970-1-SO'
 VAL = {f'{SHEET}_{number}' for number in (967, 970, 997, 1045)}
 TRAIN = {f'{SHEET}_{number}' for number in (966, 973, 995, 996, 998, 1033, 1036, 1039)}
 LICENCE = 'deepforest-2.1.0.dist-info/licenses/LICENSE'
+BACKEND = b"""
+from pathlib import Path
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    info = Path(folder, 'pytorch_segmentation_models_trainer-1.4.0.dist-info')
+    info.mkdir()
+    (info / 'METADATA').write_bytes(Path('PKG-INFO').read_bytes())
+    return info.name
+"""
 IMAGE, MASK = f'{DATA}/images/{SHEET}/{SHEET}_998.tif', f'{DATA}/polygon_masks/{SHEET}_998.tif'
 
 
@@ -43,7 +52,8 @@ def release(tmp_path_factory):
     images = {name: rng.integers(256, size=(23, 20, 3), dtype=np.uint8) for name in sorted(TRAIN | VAL)}
     masks = {name: rng.choice(np.uint8([0, 127, 128, 255]), (23, 20)) for name in images}
     files = {
-        f'{ROOT}/pyproject.toml': b'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n',
+        f'{ROOT}/pyproject.toml': b'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        f'{ROOT}/backend.py': BACKEND,  # that of the release, hatchling, is on the index
         f'{ROOT}/PKG-INFO': b'Metadata-Version: 2.1\nName: pytorch_segmentation_models_trainer\nVersion: 1.4.0\n',
         f'{DATA}/boundary_masks/{SHEET}_998.tif': encoded(masks[f'{SHEET}_998']),
         **{f'{DATA}/images/{SHEET}/{name}.tif': encoded(image) for name, image in images.items()},
@@ -211,6 +221,15 @@ def test_another_file_on_the_index(command, sample, tmp_path, name):
 def test_no_file_on_the_index(command, tmp_path, name):
     message = failure(command(name=name))
     assert sample_data.SAMPLES[name].requirement in message
+    assert '--archive' in message
+    assert not leftovers(tmp_path)
+
+
+def test_no_build_tool_on_the_index(command, release, tmp_path):
+    project = release.files[f'{ROOT}/pyproject.toml'].replace(b'[]', b'["hatchling"]')
+    archive = pack(tmp_path / 'links' / ARCHIVE, release.files | {f'{ROOT}/pyproject.toml': project})
+    message = failure(command(right=archive))
+    assert 'hatchling' in message
     assert '--archive' in message
     assert not leftovers(tmp_path)
 

@@ -25,8 +25,9 @@ contains at least half of its area. It is clipped to the tile, and then marked `
 dropped. One image distinguishes Dead and Alive; both become Tree, as in the other three. Boxes are as in Pascal VOC:
 first and last pixel, counted from 1. No box required repair: each has an area and lies in its image.
 
-pip downloads the release and checks its sha256. It is cached in ``$MMATTN_CACHE/downloads`` (default:
-``~/.cache/mmattn/downloads``), so a second run requires no network.
+pip downloads the release, as its settings say, and checks its sha256. For ``buildings``, it also asks the build tool
+hatchling for the metadata of the release; no code of the release is run. The release is cached in
+``$MMATTN_CACHE/downloads`` (default: ``~/.cache/mmattn/downloads``), so a second run requires no network.
 
 OUT is written atomically; a complete OUT is not changed. A failure is one line on stderr, with exit code 1 (130
 after Ctrl-C).
@@ -73,7 +74,6 @@ class Sample:
     split: dict[str, tuple[str, ...]]
     layout: tuple[str, ...]
     convert: Callable[[Path, Path], None]
-    backend: str | None = None  # The build backend of a source release; None for a wheel.
 
 
 # The tiles are a grid of 4 rows and 3 columns without overlap. val is two pairs of neighbours in opposite corners. Both
@@ -182,7 +182,6 @@ SAMPLES = {
         split=BUILDINGS,
         layout=('img_dir/{part}/{name}.png', 'ann_dir/{part}/{name}.png'),
         convert=convert_buildings,
-        backend='hatchling.build',
     ),
     'trees': Sample(
         requirement='deepforest==2.1.0',
@@ -202,19 +201,6 @@ SAMPLES = {
         convert=convert_trees,
     ),
 }
-
-# To download a source release, pip requests metadata from its build backend. This substitute returns the minimum that
-# pip accepts, so that no code of the release is run, and its build tool is not required.
-BACKEND = """
-import os
-
-def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    name = '{0}-{1}.dist-info'.replace('-', '_', '{0}'.count('-'))
-    os.mkdir(os.path.join(folder, name))
-    with open(os.path.join(folder, name, 'METADATA'), 'w', encoding='utf-8') as file:
-        file.write('Metadata-Version: 2.1\\nName: {0}\\nVersion: {1}\\n')
-    return name
-"""
 
 
 def check_hash(path: Path, expected: str) -> None:
@@ -241,18 +227,11 @@ def fetch(sample: Sample) -> Path:
     with tempfile.TemporaryDirectory(prefix=f'{sample.archive}.part-', dir=archive.parent) as folder:
         requirements = Path(folder, 'requirements.txt')
         requirements.write_text(f'{sample.requirement} --hash=sha256:{sample.sha256}\n', encoding='utf-8')
-        if sample.backend:
-            backend = Path(folder, 'backend', *sample.backend.split('.')).with_suffix('.py')
-            backend.parent.mkdir(parents=True)
-            (backend.parent / '__init__.py').touch()
-            backend.write_text(BACKEND.format(*sample.requirement.split('==')), encoding='utf-8')
         command = [sys.executable, '-m', 'pip', 'download', '--ignore-requires-python', '--no-deps', '--no-cache-dir']
-        command += ['--no-binary' if sample.backend else '--only-binary', ':all:', '--no-build-isolation']
         command += ['--dest', folder, '--requirement', requirements]
         print(f'downloading {sample.archive} ({sample.megabytes} MB) to {archive.parent}', flush=True)
         pip = subprocess.run(
             command,
-            env=os.environ | {'PYTHONPATH': f'{folder}/backend'},
             stdout=sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL,  # pip draws its progress bar on stdout.
             stderr=subprocess.PIPE,
             text=True,
@@ -263,8 +242,10 @@ def fetch(sample: Sample) -> Path:
                 f'the index has {sample.archive} with the wrong hash: expected sha256 {expected}, got {got}'
             )
         if pip.returncode:
-            # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end.
-            reasons = re.findall(r'^[\w.]*error: (?!Exception:).+', pip.stderr, re.IGNORECASE | re.MULTILINE)
+            # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end; pip indents
+            # what it says of the build tool.
+            reason = r'^ *([\w.]*error: (?!Exception:|subprocess-).+)'
+            reasons = re.findall(reason, pip.stderr, re.IGNORECASE | re.MULTILINE)
             reasons = reasons or pip.stderr.strip().splitlines() or ['no message']
             raise FaultsError(f'pip cannot download it (--archive uses a copy downloaded elsewhere): {reasons[-1]}')
         os.replace(Path(folder, sample.archive), archive)
@@ -315,8 +296,7 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
             raise FaultsError(
                 f'{out} also contains {min(other_files).relative_to(out)}, which --overwrite would delete'
             )
-    kind = 'source release' if sample.backend else 'wheel'
-    print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
+    print(f'data: {sample.archive} of the package index\nlicence: {sample.licence}')
     if archive:
         check_hash(archive, sample.sha256)
     else:
