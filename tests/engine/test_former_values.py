@@ -60,6 +60,16 @@ def test_settings_that_keep_a_former_value_are_a_warning(tmp_path, monkeypatch, 
     assert sorted(', '.join(logged).split(', ')) == sorted(names or [''])
 
 
+def test_settings_of_a_base_of_a_package(tmp_path, monkeypatch):
+    """Whose parts mmengine marks with the scope."""
+    logged = []
+    monkeypatch.setattr(former_values, 'print_log', lambda *line: logged.append(line[0]))
+    base = 'mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
+    (tmp_path / 'child.py').write_text(f'_base_ = {base!r}\nnorm_cfg = dict(type="BN", requires_grad=False)')
+    load_config(tmp_path / 'child.py')
+    assert ['model.backbone.norm_cfg' in line for line in logged] == [True]
+
+
 def test_a_config_runs_as_often_as_by_mmengine(tmp_path):
     """Each file of a chain once: here, each makes a folder with a new number."""
     code = 'import glob, os\nos.makedirs(f\'{root}/{len(glob.glob(root + "/*"))}\')\n'
