@@ -80,7 +80,9 @@ def _literal(node: ast.expr, values: Mapping[str, Any]) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items() if key != '_scope_'}  # of a base of a package
-    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [*map(_plain, value)]
+    return value if isinstance(value, str | int | float | None) else repr(value)  # two arrays have no single equality
 
 
 def _holding(value: Any, name: str, part: Any, key: tuple = ()) -> Iterator[str]:

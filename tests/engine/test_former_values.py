@@ -71,10 +71,12 @@ def test_settings_of_a_base_of_a_package(tmp_path, monkeypatch):
 
 
 def test_a_config_runs_as_often_as_by_mmengine(tmp_path):
-    """Each file of a chain once: here, each makes a folder with a new number."""
+    """Each file of a chain once: here, each makes a folder with a new number, and one value is no literal."""
     code = 'import glob, os\nos.makedirs(f\'{root}/{len(glob.glob(root + "/*"))}\')\n'
     shipped = config_path('bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py')
     for name, base in (('base', str(shipped)), ('child', 'base.py')):
-        (tmp_path / f'{name}.py').write_text(f"_base_ = {base!r}\nroot = '{tmp_path}/{name}'\n{code}crop_size = (8, 8)")
+        (tmp_path / f'{name}.py').write_text(
+            f"_base_ = {base!r}\nroot = '{tmp_path}/{name}'\n{code}crop_size = __import__('numpy').zeros(2)"
+        )
     load_config(tmp_path / 'child.py', {'crop_size': (16, 16)})
     assert [[x.name for x in (tmp_path / name).iterdir()] for name in ('base', 'child')] == [['0'], ['0']]
