@@ -6,7 +6,6 @@ PYTHONPATH=tools python docs/results/score_clothes.py work_dirs/evidence_j_cc/re
 
 import argparse
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,14 +101,17 @@ def pairs(rows: Rows, ours: str, baseline: str) -> list[float]:
     return [points(run) - points(rows[baseline][seed]) for seed, run in rows[ours].items() if seed in rows[baseline]]
 
 
-def gains(rows: Rows, ours: str, baseline: str) -> list[tuple[float, str]]:
-    """Return the gain of each photograph in points of its own mIoU, the mean over seeds, from the least to the most."""
+def gain(rows: Rows, ours: str, baseline: str, photograph: str, seed: str) -> float:
+    """Return the gain of a photograph by a seed, in points of its own mIoU."""
+    scores = [float(mean_iou(np.array(rows[row][seed].samples[photograph]))) for row in (ours, baseline)]
+    return scores[0] - scores[1]
+
+
+def by_mean_gain(rows: Rows, ours: str, baseline: str) -> list[str]:
+    """Return the photographs from the least to the largest gain, which is its mean over seeds."""
     common = [seed for seed in rows[ours] if seed in rows[baseline]]
-    found = []
-    for photograph in rows[ours][common[0]].samples:
-        sums = ([np.array(rows[row][seed].samples[photograph]) for row in (ours, baseline)] for seed in common)
-        found.append((statistics.mean(float(mean_iou(a) - mean_iou(b)) for a, b in sums), photograph))
-    return sorted(found)
+    photographs = rows[ours][common[0]].samples
+    return sorted(photographs, key=lambda name: sum(gain(rows, ours, baseline, name, seed) for seed in common))
 
 
 def label_maps(run: Path, photographs: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -137,7 +139,10 @@ def label_maps(run: Path, photographs: Sequence[str]) -> list[tuple[np.ndarray, 
 
 
 def draw(path: Path, rows: Rows, target: Path) -> None:
-    """Draw the label maps of the photographs with the least, the median and the largest gain of Bi-CC, by seed 0."""
+    """Draw the label maps by seed 0 of the photographs with the least, the median and the largest mean gain of Bi-CC.
+
+    Below them is the gain by seed 0: that of the maps that are drawn.
+    """
     from mmengine.config import Config
     from PIL import Image
 
@@ -148,17 +153,19 @@ def draw(path: Path, rows: Rows, target: Path) -> None:
     files = {results_key(file): file.stem for file in path.parent.glob('configs/*.py')}
     content = json.loads(path.read_text(encoding='utf-8'))
     runs = {row['name']: path.parent / f'{files[row["configs"][0]]}_seed-0' for row in content['rows']}
-    ordered = gains(rows, ours, baseline)
+    ordered = by_mean_gain(rows, ours, baseline)
     chosen = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
     palette = Config.fromfile(Path(__file__).with_name('ccp.py')).metainfo['palette']
     colours = np.array(palette + [[255, 255, 255]] * (256 - len(palette)), np.uint8)  # white: ignored
-    maps = {name: label_maps(runs[name], [photograph for _, photograph in chosen]) for name in (baseline, ours)}
+    maps = {name: label_maps(runs[name], chosen) for name in (baseline, ours)}
     columns = []
-    for number, (gain, _) in enumerate(chosen):
+    for number, photograph in enumerate(chosen):
         truth = maps[ours][number][0]
         shown = {'truth': truth, 'CC': maps[baseline][number][1], 'Bi-CC': maps[ours][number][1]}
         pictures = [Panel(smaller(colours[labels]), title) for title, labels in shown.items()]
-        columns.append(Panel(arrange([pictures], gap=4), caption=f'{gain:+.1f} points'))
+        columns.append(
+            Panel(arrange([pictures], gap=4), caption=f'{gain(rows, ours, baseline, photograph, "0"):+.1f} points')
+        )
     picture = add_legend(arrange([columns], gap=24, margin=6), dict(zip(CLASSES, palette)))
     Image.fromarray(picture).quantize(32).save(target, optimize=True)
 

@@ -474,6 +474,11 @@ def test_the_prose_of_the_evidence():
         for name in ('trousers', 'legwear', 'shoes', 'bag', 'hair')
     ]
     sizes = [Runs('evidence_j_cc').methods[name].parameters for name in score_clothes.CONTRASTS[0]]
+    by_gain = score_clothes.by_mean_gain(clothes, *score_clothes.CONTRASTS[0])
+    drawn = [
+        statistics.mean(score_clothes.gain(clothes, *score_clothes.CONTRASTS[0], name, str(seed)) for seed in range(15))
+        for name in (by_gain[0], by_gain[len(by_gain) // 2], by_gain[-1])
+    ]
     nl, nl_rows = score_clothes.CONTRASTS[2], score_clothes.read(RESULTS / 'evidence_j_nl.json')
     of_nl = statistics.mean(score_clothes.pairs(nl_rows, *nl))
     nl_sizes = [Runs('evidence_j_nl').methods[name].parameters for name in nl]
@@ -497,6 +502,7 @@ def test_the_prose_of_the_evidence():
         f'gain {min(of_nl_class):.1f} to {max(of_nl_class):.1f} points',
         f'with {100 * sizes[0] / sizes[1] - 100:.1f} % more parameters',
         f'gain {min(of_class):.1f} to {max(of_class):.1f} points',
+        '{:+.1f}, {:+.1f} and {:+.1f}'.format(*drawn).replace('-', '−'),
         f"label propagation in SST's backbone {clips['label propagation']:.1f}",
         f'SST (Grid), first recipe, {first["SST (Grid)"]:.1f} on six clips, and '
         f'{pictures["SST (Grid)"]:.1f} with photographs',
@@ -739,6 +745,26 @@ def test_texts_on_clothes():
     for head, gain in gains.items():
         page = ' '.join((ROOT / f'configs/bi_{head.lower()}/README.md').read_text(encoding='utf-8').split())
         assert f'it is {gain} points ahead on [clothes]' in page
+
+
+def test_photographs_of_clothes_that_are_there_twice_change_little():
+    """The differences without photographs that are in a training, too."""
+    text = (RESULTS / 'runs.md').read_text(encoding='utf-8').partition('### Photographs that are there twice')[2]
+    printed = dict(itertools.islice(((cells[0], cells[1:]) for _, cells in rows_of(text)), 3))
+    for head, contrasts in dict(CC=score_clothes.CONTRASTS[:2], NL=score_clothes.CONTRASTS[2:]).items():
+        rows = score_clothes.read(RESULTS / f'evidence_j_{head.lower()}.json')
+        for ours, baseline in contrasts:
+            for without, cell in enumerate(printed[f'{ours} − {baseline}'], 1):
+                left_out = ('0183', '0594', '0616')[:without]
+                some = {
+                    name: {
+                        seed: run._replace(samples={key: x for key, x in run.samples.items() if key not in left_out})
+                        for seed, run in rows[name].items()
+                    }
+                    for name in (ours, baseline)
+                }
+                (interval,) = INTERVAL.findall(cell)
+                assert all(map(is_printed, interval, score_clothes.compare(some, ours, baseline)))
 
 
 def test_the_picture_of_the_evidence_has_the_intervals_of_the_pages():
