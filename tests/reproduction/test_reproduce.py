@@ -398,9 +398,12 @@ def finished(folder):
     )
 
 
-@pytest.mark.parametrize('steps', [(2, 4), (2,), ()])
-def test_a_run_that_stopped_in_its_last_validation_is_not_finished(steps, tmp_path, monkeypatch):
-    """The last checkpoint is written before it. It is resumed; an error names what lacks its validation even then."""
+@pytest.mark.parametrize(('steps', 'awaits'), [((2, 4), False), ((2, 4), True), ((2,), False), ((), False)])
+def test_a_run_that_stopped_in_its_last_validation_is_not_finished(steps, awaits, tmp_path, monkeypatch):
+    """The last checkpoint is written before it. It is resumed; an error names what lacks its validation even then.
+
+    Between the line in the log and the best checkpoint, the last one still awaits the validation.
+    """
     log = tmp_path / 'run/20260101_000000/vis_data/scalars.json'
     log.parent.mkdir(parents=True)
     lines = [dict(loss=1.0, time=0.1, step=step) for step in range(1, 5)] + [
@@ -408,13 +411,13 @@ def test_a_run_that_stopped_in_its_last_validation_is_not_finished(steps, tmp_pa
     ]
     log.write_text(''.join(json.dumps(line) + '\n' for line in lines))
     last = tmp_path / 'run/iter_4.pth'
-    last.touch()
+    torch.save(dict(message_hub=dict(runtime_info=dict(to_resume=dict(validating=awaits)))), last)
     called = []
     monkeypatch.setattr(runs, 'call', lambda run, jobs, tool, *command: called.append(command))
     run = runs.Run('CC', 0, tmp_path / 'config.py', tmp_path / 'run')
     if 4 in steps:
         runs.finish(run, 1, last, 4)
-        assert not called
+        assert ['--resume' in command for command in called] == [True] * awaits
         return
     with pytest.raises(RuntimeError, match=rf'no validation of it: remove {tmp_path}/run$'):
         runs.finish(run, 1, last, 4)

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from rich.progress import track
 
+from mmattn.engine import awaits_validation, read_checkpoint
 from mmattn.utils import config_path
 from mmattn.utils.files import exclusive, write_text
 
@@ -147,6 +148,8 @@ def finish(run: Run, jobs: int, last: Path, step: int | None = None) -> None:
         jobs (int): processes that share the cores.
         last (Path): its last checkpoint, which is written before the last validation.
         step (int, optional): iteration or epoch of that validation, which the log must have. Defaults to None.
+
+    A training that was killed in its last validation is resumed: the log may have the scores, but no best checkpoint.
     """
 
     def validated() -> bool:
@@ -155,7 +158,7 @@ def finish(run: Run, jobs: int, last: Path, step: int | None = None) -> None:
         )
 
     with _trainings[str(run.folder)]:
-        if not (last.exists() and validated()):
+        if not last.exists() or not validated() or awaits_validation(read_checkpoint(last)):
             resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
             options = ['--cfg-options', f'randomness.seed={run.seed}', *run.options]
             call(run, jobs, 'train.py', run.config, '--work-dir', run.folder, *resume, *options)

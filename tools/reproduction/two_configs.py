@@ -77,7 +77,9 @@ def read_config(path: Path, options: dict[str, Any]) -> Config:
     cfg.val_cfg = cfg.get('val_cfg') or dict(type='ValLoop')
     steps, unit = length(cfg)
     hooks = _get_or_set(cfg, 'default_hooks', {})
-    saver = _get_or_set(hooks, 'checkpoint', dict(type='CheckpointHook'))
+    saver = _get_or_set(hooks, 'checkpoint', dict(type='mmattn.CheckpointHook'))
+    if type_name(saver) == 'CheckpointHook':
+        saver.type = 'mmattn.CheckpointHook'  # mmengine's forgets a validation in which a run is killed
     interval = saver.get('interval') or -1
     if isinstance(saver.get('save_best'), list | tuple):
         raise ProtocolError(f'{path}: save_best must be one metric, which chooses the checkpoint that is tested')

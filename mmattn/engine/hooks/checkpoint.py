@@ -5,8 +5,8 @@ import os
 import random
 import re
 import zipfile
+from bisect import bisect
 from collections.abc import Callable, Collection
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
 from mmengine.hooks import EarlyStoppingHook
 from mmengine.logging import print_log
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 
 from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
 from mmattn.engine.checkpoint_files import check_checkpoint, guard_checkpoints
@@ -42,14 +42,15 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
       serve only the training steps: random numbers for data loading or validation do not change them. The first step
       after resumption therefore draws the same numbers as without an interruption.
     * A resumed run continues at the sampler's position, without loading the earlier data.
+    * A validation belongs to the run. The checkpoint before it marks it as due, and the last checkpoint is saved again
+      after it. A run that is killed during a validation repeats it first when it is resumed.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation. Such a checkpoint does not
       count in ``max_keep_ckpts``. It is removed when the resumed run saves the next regular checkpoint.
     * Best checkpoints can be resumed if ``resumable_best`` is set. mmengine saves them without the states of optimizer
       and schedules.
     * The best ``max_keep_best`` checkpoints of each metric of ``save_best`` are kept, for example to average their
       weights. mmengine keeps one. A resumed run goes on with the list.
-    * The state of ``EarlyStoppingHook`` is saved and resumed. For it, and for schedules that act after a validation,
-      the last checkpoint is saved again after the validation.
+    * The state of ``EarlyStoppingHook`` is saved and resumed.
     * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves the
       best checkpoints of the first run.
     * A second run in the same work dir, or with the same ``out_dir``, gets a BlockingIOError, because each would
@@ -79,6 +80,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     best_ckpt_path: str | None
     file_backend: Any
     filename_tmpl: str
+    last_ckpt: str | None
     max_keep_ckpts: int
 
     def __init__(self, *args, resumable_best: bool = False, max_keep_best: int = 1, **kwargs) -> None:
@@ -94,7 +96,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._rng_state: dict[str, Any] = {}
         self._position: dict[str, int] = {}
         self._batches_done = 0  # in this epoch
-        self._validate_first = False
+        self._validation_due = False
+        self._best_is_new = False
         self._extra = ''  # the checkpoint of save_now from which the run was resumed
 
     def before_loops(self, runner: Runner) -> None:
@@ -115,7 +118,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             set_position(runner.train_loop, resumed['epoch'], resumed['iter'])
 
     def before_train(self, runner: Runner) -> None:
-        """Lock the work dir, restore the generators and the position in the data, and select atomic writes."""
+        """Lock the work dir, restore generators and position, select atomic writes, and repeat a lost validation."""
         if self.backend_args is None and self.file_client_args is None and '://' not in str(self.out_dir):
             self.backend_args = dict(backend='mmattn.aside')
         if is_main_process():
@@ -134,25 +137,20 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             resumed = runner.message_hub.runtime_info.get('to_resume', {})
             # another iteration: a run with the stock hook has copied `to_resume` from an older checkpoint
             self._continue(runner, resumed if resumed.get('iter') == runner.iter else {})
-            if runner.iter >= runner.max_iters and not self._validate_first:
+            if runner.iter >= runner.max_iters and not self._validation_due:
                 runner.logger.warning(
                     f'Nothing is trained: the checkpoint is of iteration {runner.iter}, and training ends at '
                     f'{runner.max_iters}'
                 )
+        if self is [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)][-1]:  # all have continued
+            _forget(runner)
+            if self._validation_due:
+                runner.logger.info('The run was interrupted during validation: the validation is repeated first')
+                runner.val_loop.run()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check that the run can continue from the checkpoint."""
         check_resumed_state(runner, checkpoint)
-
-    def before_train_epoch(self, runner: Runner) -> None:
-        """Repeat a validation that was interrupted."""
-        _forget(runner)
-        self._repeat_validation(runner)
-
-    def after_train(self, runner: Runner) -> None:
-        """Repeat the last validation if it was interrupted. A loop by epoch then has no further epoch."""
-        self._repeat_validation(runner)
-        super().after_train(runner)
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Set the generators of the training steps."""
@@ -162,19 +160,20 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         """Store the generators for the next step, and save a checkpoint if one is due."""
         self._rng_state = get_rng_state()
         self._batches_done = batch_idx + 1
+        if isinstance(runner.train_loop, IterBasedTrainLoop):
+            self._validation_due = _validates_after(runner, runner.iter + 1, runner.max_iters)
         super().after_train_iter(runner, batch_idx, *args, **kwargs)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Save a checkpoint if one is due."""
         self._batches_done = 0
+        if isinstance(runner.train_loop, EpochBasedTrainLoop):
+            self._validation_due = _validates_after(runner, runner.epoch + 1, runner.max_epochs)
         super().after_train_epoch(runner)
 
-    def save_now(self, runner: Runner, *, validating: bool = False) -> None:
-        """Save a checkpoint between two iterations, regardless of ``interval``.
-
-        ``validating`` (default False) tells that a validation is in progress, which the resumed run must repeat.
-        """
-        count = runner.epoch if self.by_epoch else runner.iter
+    def save_now(self, runner: Runner) -> None:
+        """Save a checkpoint between two iterations, of training or validation, regardless of ``interval``."""
+        count = self._count(runner)
         within = self.by_epoch and self._batches_done > 0
         regular = not within and self.interval > 0 and count % self.interval == 0
         kept, template = self.max_keep_ckpts, self.filename_tmpl
@@ -184,13 +183,15 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.filename_tmpl = template.replace('}', f'}}_iter_{runner.iter}')
         try:
             meta = dict(epoch=runner.epoch, iter=runner.iter)
-            self._save_checkpoint_with_step(runner, count, meta, validating=validating, extra=not regular and kept > 0)
+            self._save_checkpoint_with_step(runner, count, meta, extra=not regular and kept > 0)
         finally:
             self.max_keep_ckpts, self.filename_tmpl = kept, template
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Correct the position of FlexibleRunner, which also counts an unfinished iteration. Add states to the best."""
         checkpoint['meta'].update(self._position)
+        if to_resume := checkpoint['message_hub']['runtime_info'].get('to_resume'):
+            to_resume['outdated'] = [Path(path).name for path in self.file_backend.due()]
         if self._saves_best and self.resumable_best:
             schedulers = runner.param_schedulers or []
             checkpoint['optimizer'] = runner.optim_wrapper.state_dict()
@@ -200,15 +201,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 else [part.state_dict() for part in schedulers]
             )
 
-    def _save_checkpoint_with_step(
-        self, runner: Runner, step: int, meta: dict, *, validating: bool = False, extra: bool = False
-    ) -> None:
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict, *, extra: bool = False) -> None:
         name = self.filename_tmpl.format(step)
         if self._extra and self._extra != name:
             self._remove(self._extra)
         self._extra = ''
         self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
-        self._note_state(runner, validating=validating, extra=name if extra else '')
+        self._note_state(runner, extra=name if extra else '')
         try:
             super()._save_checkpoint_with_step(runner, step, meta)
         except OSError as error:
@@ -219,6 +218,9 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._position = {}
         self.file_backend.flush(self._bests())
 
+    def _count(self, runner: Runner) -> int:
+        return runner.epoch if self.by_epoch else runner.iter
+
     def _remove(self, name: str) -> None:
         path = self.file_backend.join_path(self.out_dir, name)
         if is_main_process() and self.file_backend.isfile(path):
@@ -226,13 +228,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         elif is_main_process() and self.file_backend.isdir(path):
             self.file_backend.rmtree(path)
 
-    def _note_state(self, runner: Runner, *, validating: bool = False, extra: str = '') -> None:
+    def _note_state(self, runner: Runner, *, extra: str = '') -> None:
         runner.message_hub.update_info(
             'to_resume',
             dict(
                 self._position,
                 batches_done=self._batches_done,
-                validating=validating,
+                validating=self._validation_due,
                 extra=extra,
                 sampler_seed=getattr(find_sampler(runner.train_dataloader), 'seed', None),
                 rng_state=all_gather_object(self._rng_state),
@@ -243,6 +245,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         self._saves_best = True
+        kept, last = self._kept_bests(runner), self.last_ckpt
+        self.last_ckpt = None  # mmengine would save it again before other hooks and schedules have counted the scores
         if self.resumable_best:
             self._position = dict(epoch=runner.epoch, iter=runner.iter)
             self._note_state(runner)
@@ -250,10 +254,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self._save_several_best(runner, metrics)
         else:
             super()._save_best_checkpoint(runner, metrics)
-        self._saves_best = False
+        self._saves_best, self.last_ckpt = False, last
+        self._best_is_new = self._kept_bests(runner) != kept
         _forget(runner)
         self._position = {}
-        self.file_backend.flush(self._bests())
+
+    def _kept_bests(self, runner: Runner) -> tuple:
+        return self._bests(), runner.message_hub.runtime_info.get('best_ckpts')
 
     def _save_several_best(self, runner: Runner, metrics: dict) -> None:
         if 'auto' in self.key_indicators:
@@ -302,15 +309,23 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         if names and self.last_ckpt is not None:  # with the list
             self._save_checkpoint_with_step(runner, step, meta)
 
+    def before_val(self, runner: Runner) -> None:
+        """Note that the validation is not finished."""
+        self._validation_due = True
+
     def after_val(self, runner: Runner) -> None:
-        """Save the last checkpoint again if a hook or a schedule has counted this validation."""
-        count = runner.epoch if self.by_epoch else runner.iter
-        if not self.last_ckpt or Path(self.last_ckpt).name != self.filename_tmpl.format(count):
-            return
-        parts = runner.param_schedulers or []
-        schedulers = [*chain(*parts.values())] if isinstance(parts, dict) else parts
-        if _stopping_hooks(runner) or any(getattr(part, 'need_val_args', False) for part in schedulers):
-            self._save_checkpoint_with_step(runner, count, dict(epoch=runner.epoch, iter=runner.iter))
+        """Save the last checkpoint again, with the end of the validation and what hooks and schedules made of it.
+
+        The previous best checkpoints are removed only now: a run that is killed earlier still names them.
+        """
+        self._validation_due = False
+        if self.last_ckpt is not None:
+            count = self._count(runner)
+            name = self.filename_tmpl.format(count)
+            if self._best_is_new or (Path(self.last_ckpt).name == name != self._extra):
+                self._save_checkpoint_with_step(runner, count, dict(epoch=runner.epoch, iter=runner.iter))
+        self._best_is_new = False
+        self.file_backend.flush(self._bests())
 
     def _bests(self) -> list[str]:
         paths = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
@@ -340,12 +355,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 'names. To keep them, choose another --work-dir; to continue the run, use --resume'
             )
 
-    def _repeat_validation(self, runner: Runner) -> None:
-        if self._validate_first:
-            self._validate_first = False
-            runner.logger.info('The run was interrupted during validation: the validation is repeated first')
-            runner.val_loop.run()
-
     def _continue(self, runner: Runner, to_resume: dict[str, Any]) -> None:
         states = to_resume.get('rng_state', [])
         if len(states) == runner.world_size:
@@ -362,8 +371,14 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 f'{type(runner.train_dataloader.batch_sampler).__name__}; the result equals that of an uninterrupted '
                 'run only with mmattn.InfiniteSampler without a batch sampler, or with mmattn.DefaultSampler'
             )
-        self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
+        self._validation_due = to_resume.get('validating', False) and runner.val_loop is not None
         self._extra = to_resume.get('extra', '')
+        if self._validation_due:  # after which the checkpoint is saved again
+            name = self.filename_tmpl.format(self._count(runner))
+            self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
+        for name in to_resume.get('outdated', ()):  # a killed run may have left them
+            self._remove(name)
+        self.file_backend.flush(self._bests())
         for hook, (best, count) in zip(_stopping_hooks(runner), to_resume.get('stopping', ())):
             hook.best_score, hook.wait_count = best, count
             if to_resume['stopped'] and hook.wait_count >= hook.patience and runner.iter < runner.max_iters:
@@ -378,6 +393,13 @@ def _stopping_hooks(runner: Runner) -> list[EarlyStoppingHook]:
 def _name_pattern(filename_tmpl: str) -> str:
     # a template may have a format, such as 'iter_{:06d}.pth'
     return re.sub(r'\\\{[^}]*\\\}', lambda _: NUMBER, re.escape(filename_tmpl))
+
+
+def _validates_after(runner: Runner, done: int, end: int) -> bool:
+    """Tell whether mmengine's training loops validate after so many iterations or epochs."""
+    loop: Any = runner.train_loop
+    interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, done + 1) - 1]
+    return runner.val_loop is not None and done >= loop.val_begin and (done % interval == 0 or done == end)
 
 
 def _forget(runner: Runner) -> None:
@@ -423,6 +445,12 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     if checkpoints or named:
         raise FileNotFoundError(f'{reason}, and there is no complete checkpoint to resume from')
     return None
+
+
+def awaits_validation(checkpoint: dict[str, Any]) -> bool:
+    """Tell whether a run with :class:`CheckpointHook` has not finished the validation after its checkpoint."""
+    info = checkpoint.get('message_hub', {}).get('runtime_info', {})
+    return info.get('to_resume', {}).get('validating', False)
 
 
 def has_checkpoint(work_dir: str | Path) -> bool:
@@ -480,6 +508,9 @@ class _RemoveLater:  # mmengine removes the old checkpoint before it writes the 
 
     def rmtree(self, path: str) -> None:
         self._due.append((self._backend.rmtree, path))
+
+    def due(self) -> list[str]:
+        return [path for _, path in self._due]
 
     def flush(self, written: Collection[str]) -> None:
         for remove, path in self._due:

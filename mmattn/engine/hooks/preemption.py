@@ -100,7 +100,7 @@ class PreemptionHook(Hook):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):  # restores the weights, which it has replaced by averages for validation
                     hook.after_val_epoch(runner)
-            self._exit(runner, validating=True)
+            self._exit(runner)
 
     def after_run(self, runner: Runner) -> None:
         """Restore the earlier signal handlers, unless the process exits because of a signal."""
@@ -127,11 +127,11 @@ class PreemptionHook(Hook):
             self._received, self._since = int(received), time.monotonic()
         return bool(received > 0)  # equal in all processes: a signal that arrives now is reported the next time
 
-    def _exit(self, runner: Runner, *, validating: bool = False) -> None:
+    def _exit(self, runner: Runner) -> None:
         hook = self._checkpoint_hook(runner)
         name = signal.Signals(self._received).name
         if runner.iter > 0 and hook is not None:
-            hook.save_now(runner, validating=validating)
+            hook.save_now(runner)
             runner.logger.warning(
                 f'{name}: saved {hook.last_ckpt}, from which --resume continues; exit code {os.EX_TEMPFAIL}'
             )

@@ -538,13 +538,25 @@ def fake_runner(folder, name, seen=None, **info):
     )
 
 
+def start(hook, runner):
+    """Register the hook, and start the training."""
+    runner.hooks.append(hook)
+    hook.before_train(runner)
+
+
+def validate(hook, runner, score):
+    hook.before_val(runner)
+    hook.after_val_epoch(runner, dict(mIoU=score))
+    hook.after_val(runner)
+
+
 def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
     seen = []
     runner = fake_runner(tmp_path, 'old checkpoints', seen)
     hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1, save_best='mIoU')
-    hook.before_train(runner)
+    start(hook, runner)
     for runner.iter, score in enumerate((10.0, 5.0, 20.0)):
-        hook.after_val_epoch(runner, dict(mIoU=score))
+        validate(hook, runner, score)
     assert seen == [set(), {'best_mIoU_iter_0.pth'}]
     assert {path.name for path in tmp_path.glob('*.pth')} == {'best_mIoU_iter_2.pth'}
     for runner.iter in (3, 5):
@@ -568,7 +580,7 @@ def test_checkpoints_of_an_earlier_run_are_a_warning_unless_it_goes_on(tmp_path,
     runner.iter, runner.world_size, runner.val_loop, runner.train_dataloader = iteration, 1, None, loader
     runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=iteration)
     warnings = note_warnings(runner)
-    CheckpointHook(by_epoch=False, interval=2).before_train(runner)
+    start(CheckpointHook(by_epoch=False, interval=2), runner)
     said = [text for text in warnings if 'earlier run' in text]
     assert len(said) == (iteration == 0)
     assert all(f'{tmp_path} ' in text and 'best_mIoU_iter_16.pth, iter_16.pth, iter_20.pth,' in text for text in said)
@@ -582,7 +594,7 @@ def test_training_steps_share_one_sequence_of_random_numbers(tmp_path):
     torch.manual_seed(3)
     expected = torch.rand(3).tolist()
     torch.manual_seed(3)
-    hook.before_train(runner)
+    start(hook, runner)
     found = []
     for step in range(3):
         torch.rand(5)
@@ -603,7 +615,7 @@ def test_a_checkpoint_of_another_number_of_processes_is_a_warning(tmp_path, proc
     runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=2)
     hook = CheckpointHook(by_epoch=False, interval=2)
     warnings = note_warnings(runner)
-    hook.before_train(runner)
+    start(hook, runner)
     assert loader.sampler.seed == 7
     assert (hook._rng_state is states[0]) == (processes == 1)
     said = [text for text in warnings if 'rng_state' in text]
@@ -613,7 +625,6 @@ def test_a_checkpoint_of_another_number_of_processes_is_a_warning(tmp_path, proc
 
 @pytest.mark.parametrize(('iteration', 'validating', 'said'), [(9, False, '9'), (9, True, ''), (8, False, '')])
 def test_a_run_goes_on_at_its_end_with_an_interrupted_validation_or_not_at_all(tmp_path, iteration, validating, said):
-    """The validation is repeated once."""
     resumed = dict(iter=iteration, rng_state=[{}], batches_done=0, sampler_seed=7, validating=validating)
     runner = fake_runner(tmp_path, f'end {iteration} {validating}', to_resume=resumed)
     loader, validated = DataLoader(range(6), sampler=InfiniteSampler(range(6))), []
@@ -621,10 +632,7 @@ def test_a_run_goes_on_at_its_end_with_an_interrupted_validation_or_not_at_all(t
     runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=iteration)
     runner.val_loop = SimpleNamespace(run=lambda: validated.append(1))
     warnings = note_warnings(runner)
-    hook = CheckpointHook(by_epoch=False, interval=2)
-    hook.before_train(runner)
-    for _ in range(2):
-        hook.before_train_epoch(runner)
+    start(CheckpointHook(by_epoch=False, interval=2), runner)
     assert len(validated) == validating
     assert [text for text in warnings if 'Nothing is trained' in text and f' {iteration},' in text] == warnings
     assert len(warnings) == bool(said)
@@ -639,7 +647,7 @@ def test_a_sampler_that_cannot_go_on_is_a_warning(tmp_path, ours):
     runner.iter, runner.world_size, runner.rank, runner.val_loop, runner.train_dataloader = 2, 1, 0, None, loader
     runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=2)
     warnings = note_warnings(runner)
-    CheckpointHook(by_epoch=False, interval=2).before_train(runner)
+    start(CheckpointHook(by_epoch=False, interval=2), runner)
     assert len(warnings) == (not ours)
     assert all('SequentialSampler' in text for text in warnings)
 
@@ -675,7 +683,7 @@ def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_nex
         runner.train_dataloader = loader
         runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=iteration)
         hook = CheckpointHook(by_epoch=False, interval=3, max_keep_ckpts=kept)
-        hook.before_train(runner)
+        start(hook, runner)
         return runner, hook
 
     runner, hook = started(0)
@@ -694,7 +702,7 @@ def test_a_resumed_run_removes_the_checkpoint_of_a_signal_when_it_writes_the_nex
 def test_a_checkpoint_out_of_turn_replaces_no_regular_one(tmp_path):
     runner = fake_runner(tmp_path, 'out of turn')
     hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1)
-    hook.before_train(runner)
+    start(hook, runner)
     runner.iter = 1
     hook.after_train_iter(runner, 1)
     for runner.iter, left in ((3, {2, 3}), (4, {3, 4})):
@@ -706,7 +714,7 @@ def test_a_checkpoint_out_of_turn_replaces_no_regular_one(tmp_path):
 def test_a_full_disk_names_what_was_written(tmp_path, named):
     runner = fake_runner(tmp_path, f'full {named}')
     hook = CheckpointHook(by_epoch=False, interval=3)
-    hook.before_train(runner)
+    start(hook, runner)
 
     def fail(*_, **__):
         raise OSError(28, 'No space left', *(['iter_3.pth'] if named else []))
@@ -722,7 +730,7 @@ def test_names_of_checkpoints_may_have_a_format(tmp_path):
     """Also of one within an epoch; and a dot in the name is no other letter."""
     runner = fake_runner(tmp_path, 'formats')
     hook = CheckpointHook(by_epoch=True, interval=1, filename_tmpl='epoch_{:03d}.pth')
-    hook.before_train(runner)
+    start(hook, runner)
     runner.epoch, runner.iter = 1, 30
     hook.after_train_iter(runner, 4)
     hook.save_now(runner)
@@ -738,7 +746,7 @@ def test_two_runs_cannot_write_to_one_folder(tmp_path, held):
     """To one work dir, or to one ``out_dir`` from work dirs of the same name."""
     (tmp_path / 'a/run').mkdir(parents=True)
     hook = CheckpointHook(by_epoch=False, interval=2, out_dir=str(tmp_path / 'out'))
-    hook.before_train(fake_runner(tmp_path / 'a/run', f'run that holds {held}'))
+    start(hook, fake_runner(tmp_path / 'a/run', f'run that holds {held}'))
     code = f'from mmattn.utils.files import hold; hold({str(tmp_path / held)!r})'
     other = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert f"in use by another run: '{tmp_path / held}'" in other.stderr
@@ -756,10 +764,10 @@ def test_only_best_checkpoints_of_the_own_folder_are_removed(tmp_path, moved):
         (second / name).unlink()
     runner = fake_runner(second, f'elsewhere {moved}', best_ckpt=str(first / name), best_score=10.0)
     hook = CheckpointHook(by_epoch=False, interval=2, save_best='mIoU')
-    hook.before_train(runner)
+    start(hook, runner)
     runner.iter = 5
     for score in (20.0, 30.0):  # the second has the same name, as in a loop by iteration that counts epochs
-        hook.after_val_epoch(runner, dict(mIoU=score))
+        validate(hook, runner, score)
     assert (first / name).exists()
     assert [path.name for path in second.glob('*.pth')] == ['best_mIoU_iter_5.pth']
 
