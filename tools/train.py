@@ -17,6 +17,7 @@ from mmattn.engine import (
     count_accumulated,
     enable_amp,
     has_checkpoint,
+    hold_work_dir,
     leave_process_group,
     log_operators,
     prepare_for_cpu,
@@ -63,6 +64,7 @@ def main() -> None:
         accumulated = count_accumulated(cfg)
     except ValueError as error:
         raise SystemExit(f'--auto-scale-lr: {args.config}: {error}') from None
+    _lock = hold_work_dir(cfg)  # before anything is written, and until the process ends
     if args.resume not in (None, 'auto'):
         cfg.resume, cfg.load_from = True, args.resume
     elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # otherwise the run starts according to the config

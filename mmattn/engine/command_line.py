@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
@@ -24,7 +24,7 @@ import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mme
 from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.engine.former_values import SETTINGS, warn_of_former_values
 from mmattn.utils.command import describe
-from mmattn.utils.files import check_not_input, check_writable, config_files
+from mmattn.utils.files import check_not_input, check_writable, config_files, hold
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
@@ -207,6 +207,18 @@ def config_from(args: Namespace) -> Config:
                 if metric.get(key):
                     check_not_input(f'{name}.{key}', metric[key], data_paths(cfg))
     return cfg
+
+
+def hold_work_dir(cfg: Config) -> IO[str] | None:
+    """Create and lock the work dir of a training, in the first process of its launcher, before anything is written.
+
+    The lock lasts until the returned file is closed. If another run holds the work dir, a BlockingIOError names it.
+    """
+    variable, _ = LAUNCHERS.get(cfg.launcher, ('', ''))
+    if os.environ.get(variable, '0') != '0':
+        return None
+    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
+    return hold(cfg.work_dir)
 
 
 def data_paths(cfg: Config) -> list[Path]:

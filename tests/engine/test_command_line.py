@@ -20,7 +20,8 @@ from PIL import Image
 from torch import distributed
 
 from mmattn.engine import check_checkpoint, command_line, load_config
-from mmattn.engine.command_line import data_paths
+from mmattn.engine.command_line import data_paths, hold_work_dir
+from mmattn.utils.files import hold
 from mmattn.utils.launch import launch
 
 from ..forked_tools import tool
@@ -33,6 +34,25 @@ def fails(done, code=1):
     assert done.returncode == code, done.stdout
     assert 'Traceback' not in done.stderr
     return done.stderr
+
+
+def test_a_run_that_is_refused_writes_nothing(attempt, tmp_path):
+    """Another run holds the work dir."""
+    with hold(tmp_path):
+        error = fails(attempt(*tool('train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', 'randomness.seed=7')))
+    assert str(tmp_path) in error
+    assert [path.name for path in tmp_path.iterdir()] == ['.lock']
+
+
+@pytest.mark.parametrize(
+    ('launcher', 'rank', 'holds'), [('none', '1', True), ('pytorch', '0', True), ('pytorch', '1', False)]
+)
+def test_the_first_process_holds_the_work_dir(tmp_path, monkeypatch, launcher, rank, holds):
+    monkeypatch.setenv('RANK', rank)
+    file = hold_work_dir(Config(dict(work_dir=str(tmp_path / 'new'), launcher=launcher)))
+    assert (file is not None) == (tmp_path / 'new').exists() == holds
+    if file is not None:
+        file.close()
 
 
 # --- configs
