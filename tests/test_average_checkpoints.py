@@ -69,17 +69,13 @@ def test_named_files(work_dir):
         ('{}/iter_5.pth {}/other.pth', '{}/other.pth and {}/iter_5.pth'),
         ('{}/iter_5.pth {}/best_BLEU_iter_10.pth', 'best_BLEU_iter_10.pth and {}/iter_5.pth'),
         ('{}/iter_5.pth {}/symbols.pth', 'dataset_meta.symbols'),
-        ('{}/symbols.pth {}/zscore.pth', 'model.attention.smoothing'),
         ('{}/mixed --last 2', 'iter_*.pth and epoch_*.pth'),
     ],
 )
 def test_errors(work_dir, arguments, names):
     folder, states = work_dir
     torch.save(dict(state_dict=dict(weight=torch.zeros(5))), folder / 'other.pth')
-    for name, smoothing in (('symbols', 'mean'), ('zscore', 'zscore')):
-        cfg = f"model = dict(type='A', attention=dict(smoothing='{smoothing}'))"
-        meta = dict(cfg=cfg, dataset_meta=dict(symbols=['b']))
-        torch.save(dict(meta=meta, state_dict=states[5]), folder / f'{name}.pth')
+    torch.save(dict(meta=dict(dataset_meta=dict(symbols=['b'])), state_dict=states[5]), folder / 'symbols.pth')
     (folder / 'text.pth').write_text('not yet')
     (folder / 'mixed').mkdir()
     for name in ('iter_5.pth', 'epoch_5.pth'):

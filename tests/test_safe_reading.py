@@ -27,7 +27,6 @@ from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.conversion import unpack
 from mmattn.utils.faults import FaultsError
-from mmattn.utils.trained_model import trained_settings
 from mmattn.video.backbone_weights import load_backbone
 
 from .full_disk import full_disk
@@ -304,13 +303,6 @@ def test_a_cache_of_another_content_is_dropped(content, tmp_path):
     cache.write_text(content, encoding='utf-8')
     assert inspect_files([], cache) == ({}, 0)
     assert not cache.exists() or cache.read_text(encoding='utf-8') in (content, '{}')
-
-
-@pytest.mark.parametrize(
-    'text', ['a = ' + '-' * 10**5 + '1', 'a = ' + '1+' * 50_000 + '1', "a = '\ud800'", '\0', 'a b']
-)
-def test_settings_of_a_checkpoint_that_are_no_config(text):
-    assert isinstance(trained_settings(dict(cfg=text)), dict)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,10 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmattn._compat import checkpoint_path, process_store
+from mmattn._compat import process_store
 from mmattn.utils.faults import Faults, shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.model_wrappers import unwrapped
-from mmattn.utils.trained_model import warn_of_differences
 
 from .data_sets import CheckableDataset, Fault, data_sets, loader_name
 from .metrics import metric_faults, monitor_faults
@@ -47,8 +46,7 @@ class DataCheckHook(Hook):
     ``before_train`` also checks that the schedules fit the length of the training, see
     :func:`~mmattn.data_check.schedules.check_schedules`.
 
-    The log warns if the checkpoint was trained with another model, for example with another attention, even if its
-    weights fit. Before a test, it also warns if the checkpoint was trained on other classes.
+    Before a test, the log warns if the checkpoint was trained on other classes.
 
     Args:
         enabled (bool): False disables the check. Defaults to True.
@@ -109,13 +107,10 @@ class DataCheckHook(Hook):
                 )
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare the checkpoint's model with the config's, and keep the checkpoint's classes for the test."""
+        """Keep the checkpoint's classes for the test."""
         if self.enabled:
             meta = checkpoint.get('meta')
             meta = meta if isinstance(meta, dict) else {}  # it may be a weight
-            model = runner.cfg.get('model') or {}
-            name = checkpoint_path(runner) or f'of {runner.work_dir}'
-            warn_of_differences(name, meta, model.get('module', model))  # test-time augmentation has a module
             self._classes = list((meta.get('dataset_meta') or {}).get('classes') or ())
 
     before_test_loop = before_test

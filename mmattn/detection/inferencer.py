@@ -28,7 +28,6 @@ from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
 from mmattn.utils.resumable import ResumableFiles, weights_digest
-from mmattn.utils.trained_model import warn_of_differences
 from mmattn.visualization import read_image
 from mmattn.visualization.panels import detector_meta
 
@@ -150,7 +149,6 @@ class DetectionInferencer(DetInferencer):
         assert checkpoint is not None
         load_weights(model, checkpoint, self.weights)
         meta = checkpoint.get('meta') or {}
-        warn_of_differences(self.weights, meta, cfg.model)
         if not {'dataset_meta', 'CLASSES'} & {*meta}:  # mmdet would take the classes of COCO
             raise ValueError(f'{self.weights} has no names of classes (meta.dataset_meta)')
         super()._load_weights_to_model(model, checkpoint, cfg)

@@ -22,7 +22,6 @@ from mmattn.utils import config_path
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
 from mmattn.utils.resumable import Resumable, digest, weights_digest
-from mmattn.utils.trained_model import warn_of_differences
 
 from .models.embedding import vocabulary_size
 from .models.generation import LengthPenalty
@@ -220,7 +219,6 @@ class LanguageInferencer(BaseInferencer):
                 f'dir, or --cfg-options model.vocab_size={len(self.vocabulary)}'
             )
         load_weights(model, checkpoint, self.weights)
-        warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
 
     def _read_meta(self) -> None:
         self.vocabulary = Vocabulary(self.meta['symbols'])

@@ -35,7 +35,6 @@ from mmattn.utils.component_type import check_model, component_class, inner_data
 from mmattn.utils.devices import check_device
 from mmattn.utils.image_files import SUFFIXES, lines, list_images, reason
 from mmattn.utils.resumable import ResumableFiles, weights_digest
-from mmattn.utils.trained_model import warn_of_differences
 from mmattn.visualization import read_image
 
 from .result_files import Result, ResultFiles
@@ -241,7 +240,6 @@ class SegmentationInferencer(MMSegInferencer):
         if checkpoint is None:
             raise ValueError('weights must be the path or URL of a checkpoint; got None')
         load_weights(model, checkpoint, self.weights)
-        warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
         meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
         if not (meta.get('classes') and meta.get('palette')):
             meta = DATASETS.build({**cfg.test_dataloader.dataset, 'lazy_init': True, 'pipeline': []}).metainfo

@@ -31,7 +31,6 @@ from mmattn.utils.faults import reading
 from mmattn.utils.files import check_path, check_writable, exclusive, remove_temporary_files, write_text
 from mmattn.utils.paths import config_path
 from mmattn.utils.resumable import check_same_run
-from mmattn.utils.trained_model import warn_of_differences
 
 from .backbone_weights import load_backbone
 from .clip_readers import Clip, open_clip
@@ -98,9 +97,7 @@ class VOSInferencer:
         if backbone_weights is not None and not (weights is None and isinstance(self.model, LabelPropagation)):
             raise ValueError('backbone_weights are for label propagation; a checkpoint contains the backbone')
         if weights is not None:
-            checkpoint = read_checkpoint(weights)
-            load_weights(self.model, checkpoint, weights)
-            warn_of_differences(str(weights), checkpoint.get('meta') or {}, self.cfg.model)
+            load_weights(self.model, read_checkpoint(weights), weights)
         elif isinstance(self.model, LabelPropagation):
             load_backbone(self.model.backbone, self.cfg.model.backbone, backbone_weights)
         else:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import mmattn.detection
@@ -18,7 +17,6 @@ import mmattn.language.translation
 import mmattn.language.vqa
 import mmattn.segmentation
 import mmattn.video
-from mmattn.utils import trained_model
 
 from ..full_disk import full_disk
 from ..language.files import edit
@@ -199,18 +197,6 @@ def test_what_is_no_model_of_the_kind_is_refused(case):
     if not case.untrained:
         with pytest.raises((TypeError, ValueError), match='weights'):
             case.kind(case.config, None, 'cpu')
-
-
-@each()
-def test_another_model_than_trained_is_named(case, tmp_path, monkeypatch):
-    said, cfg = [], Config.fromfile(case.config)
-    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
-    for settings in ({}, dict(smoothing='zscore')):
-        assert not said
-        text = Config(dict(model=dict(cfg.model.to_dict(), **settings))).pretty_text
-        case.make(weights=changed(case, tmp_path / 'other.pth', lambda x, text=text: x['meta'].update(cfg=text)))
-    (message,) = said
-    assert re.search(r"other\.pth: .*model\.smoothing is not set \(in training: 'zscore'\)", message)
 
 
 @each(cases={name: case for name, case in INFERENCERS.items() if name != 'detection'})

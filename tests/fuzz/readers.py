@@ -33,7 +33,6 @@ from mmattn.language.vqa.encoders import read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.resumable import Resumable
-from mmattn.utils.trained_model import trained_settings, warn_of_differences
 from mmattn.video.backbone_weights import load_backbone
 from mmattn.video.clip_readers import open_clip
 from mmattn.video.datasets import DAVISDataset, YouTubeVOSDataset
@@ -131,16 +130,9 @@ def _write_checkpoint(folder, zipped=True):
 
 def _read_checkpoint(folder):
     path = folder / 'model.pth'
-    checkpoint = read_checkpoint(path)
-    meta = checkpoint.get('meta', {}) if isinstance(checkpoint, dict) else {}
-    if isinstance(meta, dict):
-        warn_of_differences(str(path), meta, dict(type='mmattn.SANCaptioner', num_layers=3))
+    read_checkpoint(path)
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     load_backbone(module, dict(type='x'), path)
-
-
-def _read_settings(folder):
-    trained_settings(dict(cfg=(folder / 'config.py').read_text(encoding='utf-8', errors='surrogateescape')))
 
 
 def _read_archive(folder):
@@ -364,7 +356,6 @@ def _coco_captions(folder):
 KINDS = {
     'checkpoint (zip)': Kind(_write_checkpoint, _read_checkpoint),
     'checkpoint (legacy)': Kind(partial(_write_checkpoint, zipped=False), _read_checkpoint),
-    'config in a checkpoint': Kind(lambda folder: (folder / 'config.py').write_text(CONFIG), _read_settings),
     'region store': Kind(lambda folder: tiny_data._regions(folder / 'regions', 'abcd'), _read_store),
     'region store, unfinished': Kind(_write_part, _resume_part, '**/*.json*'),
     'region archive (npz)': Kind(

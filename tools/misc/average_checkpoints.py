@@ -22,7 +22,6 @@ from mmattn import engine
 from mmattn.utils.arguments import command
 from mmattn.utils.command import run
 from mmattn.utils.files import atomic_write, check_writable
-from mmattn.utils.trained_model import model_differences, trained_model
 
 
 def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
@@ -86,12 +85,11 @@ def average(paths: Sequence[Path]) -> dict:
 
 
 def training_differences(meta: dict, first: dict) -> list[str]:
-    """Return what differs in the data sets and models of two trainings; weights of both may have the same shapes."""
+    """Return what differs in the data sets of two trainings; weights of both may have the same shapes."""
     data, first_data = (checkpoint_meta.get('dataset_meta') or {} for checkpoint_meta in (meta, first))
     # A training that another version began does not have all names.
     names = [name for name in first_data if name in data and repr(data[name]) != repr(first_data[name])]
-    model, trained = (trained_model(checkpoint_meta) or {} for checkpoint_meta in (meta, first))
-    return [f'dataset_meta.{name} of the data' for name in names] + model_differences(model, trained)
+    return [f'dataset_meta.{name} of the data' for name in names]
 
 
 @command

@@ -16,8 +16,8 @@ from mmattn.utils.complexity import count
 from mmattn.utils.component_type import type_name
 from mmattn.utils.faults import one_line, shorten
 from mmattn.utils.files import check_writable, write_text
-from mmattn.utils.trained_model import differing_values, value_text
 
+from .differences import differing_values, value_text
 from .machine import Machine
 from .plan import Method, write_configs
 from .plots import plot_curves, plot_pair

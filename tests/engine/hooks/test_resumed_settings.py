@@ -1,4 +1,4 @@
-"""Runs that are resumed with other settings than they had, with a network of one weight."""
+"""Runs that are resumed, also with other settings than they had, with a network of one weight."""
 
 import re
 import runpy
@@ -103,91 +103,26 @@ def resumed(tmp_path, by_epoch, settings):
     return whole, path, cfg
 
 
-@pytest.mark.parametrize(
-    ('by_epoch', 'settings', 'said'),
-    [
-        (False, {}, ''),
-        pytest.param(True, {}, '', marks=pytest.mark.slow),
-        pytest.param(
-            True,
-            {'train_dataloader.batch_size': 3},
-            r'train_dataloader\.batch_size is 3 \(in training: 2\)',
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            False, {'train_dataloader.num_workers': 1}, r'num_workers is 1 \(in training: 0\)', marks=pytest.mark.slow
-        ),
-        (False, {'custom_hooks': [dict(type='EMAHook')]}, r'custom_hooks is .*EMAHook.* \(in training: not set\)'),
-        (False, {'custom_hooks': [], 'auto_scale_lr': None}, ''),
-        pytest.param(
-            False,
-            {'optim_wrapper.optimizer.momentum': 0.9},
-            r'momentum is 0\.9 .*options, continue from',
-            marks=pytest.mark.slow,
-        ),
-        (False, {'optim_wrapper.optimizer.lr': 0.5}, r'learning rate of the checkpoint, 0\.1, .* 0\.5, is not'),
-    ],
-)
-def test_a_run_goes_on_with_other_settings(tmp_path, by_epoch, settings, said):
-    """Nothing is skipped or repeated, and what differs is said."""
-    whole, _, cfg = resumed(tmp_path, by_epoch, settings)
-    seen, warnings = run(cfg)
-    assert re.search(said, '\n'.join(warnings))
-    assert any('other settings' in text for text in warnings) == bool(said)
+@pytest.mark.parametrize('by_epoch', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_resumed_run_skips_and_repeats_nothing(tmp_path, by_epoch):
+    whole, _, cfg = resumed(tmp_path, by_epoch, {})
+    seen, _ = run(cfg)
     assert sorted(seen) == sorted(whole[24:] if by_epoch else whole[6:])
 
 
-def test_a_setting_that_the_run_had_as_code_is_not_compared(tmp_path):
-    _, path, cfg = resumed(tmp_path, False, {'custom_hooks': [dict(type='EMAHook')], 'train_dataloader.num_workers': 1})
-    checkpoint = torch.load(path, weights_only=False)
-    checkpoint['meta']['cfg'] += '\ncustom_hooks = [make()]\n'
-    torch.save(checkpoint, path)
-    (text,) = (text for text in run(cfg)[1] if 'other settings' in text)
-    assert 'num_workers is 1' in text
-    assert 'custom_hooks' not in text
-
-
-@pytest.mark.parametrize(
-    ('settings', 'said'),
-    [
-        (
-            {'train_dataloader.batch_size': 3},
-            r'repeat data: .*batch_size is 3, of 1 processes \(in training: 2, of 1\)',
-        ),
-        (
-            {'train_dataloader.sampler.shuffle': False},
-            r'repeat data: .*sampler\.shuffle is False \(in training: True\)',
-        ),
-        ({'optim_wrapper.optimizer': dict(type='Adam')}, 'another optimizer: .*momentum.* of Adam'),
-        ({'param_scheduler': []}, 'the states of 1 other param_schedulers'),
-    ],
-)
-def test_a_run_does_not_go_on_with_settings_that_do_not_fit(tmp_path, settings, said):
-    _, path, cfg = resumed(tmp_path, False, settings)
-    with pytest.raises(ValueError, match=f'{path} .*{said}'):
-        run(cfg)
-
-
 @pytest.mark.one_case
-@pytest.mark.parametrize(
-    ('length', 'said'),
-    [
-        (8, r'train_cfg\.max_iters is 8 \(in training: 6\)'),
-        (3, 'Nothing is trained: .* iteration 3, and training ends at 3'),
-    ],
-)
-def test_a_run_of_another_length(tmp_path, length, said):
+@pytest.mark.parametrize('length', [8, 3])
+def test_a_run_of_another_length(tmp_path, length):
     _, _, cfg = resumed(tmp_path, False, {'train_cfg.max_iters': length})
     seen, warnings = run(cfg)
-    assert any('other settings' in text for text in warnings)
-    assert re.search(said, '\n'.join(warnings))
+    assert any('Nothing is trained' in text for text in warnings) == (length == 3)
     assert len(seen) == 2 * (length - 3)  # batches of 2
 
 
 def test_weights_without_the_state_of_a_run_are_not_resumed(tmp_path):
     path = tmp_path / 'weights.pth'
     torch.save(dict(meta=dict(epoch=0, iter=3), state_dict=OneWeight().state_dict()), path)
-    with pytest.raises(ValueError, match=f'{path} cannot be resumed: it has weights, but no state of a run'):
+    with pytest.raises(ValueError, match=f'{path} cannot be resumed: .* of the optimizer and the schedules'):
         run(config(tmp_path, False, resume=True, load_from=str(path)))
 
 

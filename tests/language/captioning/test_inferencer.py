@@ -11,7 +11,6 @@ from PIL import Image
 
 from mmattn.language.captioning import CaptionEnsemble, CaptionInferencer
 from mmattn.language.regions.region_store import RegionStore
-from mmattn.utils import trained_model
 
 from ..files import names, read_json, write_json
 from ..interruption import Stop, stop_once
@@ -306,24 +305,6 @@ def test_an_ensemble_captions_with_the_mean_of_the_three_models(tiny, members, t
         expected.append(' '.join(SYMBOLS[token - 4] for token in best.tokens))
     assert [each['caption'] for each in read_json(tmp_path / 'out/captions.json')] == expected
     assert len(set(expected)) > 2
-
-
-def test_an_ensemble_of_other_models_than_its_config(members, tmp_path, run_tool, logged):
-    """Whose weights have the same names and shapes: a warning names what differs."""
-    paths = [tmp_path / f'{name}.pth' for name in 'ab']
-    for path, each in zip(paths, members):
-        content = torch.load(each.checkpoint)
-        content['meta']['cfg'] = each.config.read_text(encoding='utf-8')
-        torch.save(content, path)
-    run_tool(ENSEMBLE, *paths, '--out', tmp_path / 'ensemble.pth')
-    other = dict(SAN, encoder_attention=dict(SAN['encoder_attention'], query_norm=None))
-    messages = logged(trained_model)
-    for number, configs in enumerate(([SAN, SAN], [SAN, other])):
-        CaptionInferencer(
-            Config(dict(model=dict(type='mmattn.CaptionEnsemble', members=configs))), tmp_path / 'ensemble.pth', 'cpu'
-        )
-        assert len(messages) == number
-    assert "members.1.encoder_attention.query_norm is None (in training: 'instance')" in messages[0]
 
 
 def test_a_model_of_another_vocabulary_than_that_of_its_checkpoint(tiny, tmp_path):

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from mmattn.language import TextDataCheckHook
 from mmattn.language.regions import image_inputs
 from mmattn.registry import DATASETS
-from mmattn.utils import config_path, trained_model
+from mmattn.utils import config_path
 from mmattn.utils.faults import Faults
 
 from ...tiny_data import SYMBOLS, captions, entities, parallel_text, questions
@@ -165,18 +165,3 @@ def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
         with pytest.raises(ValueError, match=message):
             getattr(build(root, load_from=path), start)()
     build(root, load_from=path, **exchanged('train', 'val', 'test')).test()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_attention_is_a_warning(build, corpus, tmp_path, monkeypatch):
-    """All names and shapes of its weights fit."""
-    root, kind = corpus('a'), 'mmattn.BilateralMultiheadAttention'
-    attention = {f'model.encoder_attention.{name}': x for name, x in dict(type=kind, window_size=5).items()}
-    build(root, **attention).train()
-    logged = []
-    monkeypatch.setattr(trained_model, 'print_log', lambda text, *args: logged.append(text.split(' model: ')[1]))
-    other = {**attention, 'model.encoder_attention.smoothing': 'zscore', 'model.label_smoothing': 0.2}
-    for options in (attention, other):
-        runner = build(root, load_from=str(tmp_path / 'work/iter_1.pth'), **options)
-        runner.test()
-        assert logged == ["model.encoder_attention.smoothing is 'zscore' (in training: not set)"] * (options is other)
