@@ -6,8 +6,6 @@ only mmengine: mmengine interprets an ImportError in this module as "not in the 
 
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isclass
-from typing import Any
 
 from mmengine import registry as mmengine_registry
 from mmengine.config.utils import MODULE2PACKAGE
@@ -16,7 +14,6 @@ from mmengine.registry import Registry
 from ._compat import default_scopes
 from .former_names import FORMER_NAMES
 from .utils.optional import requires
-from .utils.options import checked_options
 
 # `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` of mmengine locate the package by this table, as a registry is
 # found by its scope. With a module name instead of a distribution name, Python locates it, including editable installs,
@@ -94,12 +91,6 @@ class FolderRegistry(Registry):
     def __init__(self, name: str) -> None:
         parent = getattr(mmengine_registry, name)
         super().__init__(parent.name, parent=parent, scope='mmattn')
-
-    def _register_module(self, module: Any, *args: Any, **options: Any) -> None:
-        """Register a component. One of this package then names the nearest option where one is unknown."""
-        if isclass(module) and module.__module__.startswith('mmattn.'):
-            checked_options(module)
-        super()._register_module(module, *args, **options)
 
     def import_from_location(self) -> None:
         """Import every folder whose dependencies are installed, to list the registered names."""

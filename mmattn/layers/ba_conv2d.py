@@ -1,6 +1,5 @@
 """Local bilateral attention as a ``conv_cfg``: replaces the 3×3 convolutions of existing modules."""
 
-from inspect import Parameter, signature
 from typing import TypedDict
 
 from torch import nn
@@ -9,8 +8,7 @@ from typing_extensions import Unpack
 
 from mmattn.ops.arguments import as_window_size
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_options
-from mmattn.utils.options import ShownOptions, parameters
+from mmattn.utils.checks import check_count
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise
 
@@ -30,7 +28,7 @@ class BilateralOptions(TypedDict, total=False):
 
 
 @MODELS.register_module()
-class BAConv2d(ShownOptions, LocalBilateralAttention):
+class BAConv2d(LocalBilateralAttention):
     """Local bilateral attention with the interface of ``nn.Conv2d``, for ``conv_cfg=dict(type='mmattn.BAConv2d', …)``.
 
     The call returns a plain ``nn.Conv2d``, which is not an instance of this class, when attention cannot replace the
@@ -70,7 +68,6 @@ class BAConv2d(ShownOptions, LocalBilateralAttention):
     ):
         """Build a plain convolution if attention cannot replace it. ``copy`` calls this without arguments."""
         if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
-            check_options(cls, options, parameters(cls))
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 
@@ -107,9 +104,3 @@ class BAConv2d(ShownOptions, LocalBilateralAttention):
         self.groups = 1
         self.transposed = False
         self.output_padding = (0, 0)
-
-    @classmethod
-    def passed_on(cls) -> dict[str, Parameter]:
-        """List the options of attention, with their defaults."""
-        options = signature(LocalBilateralAttention).parameters
-        return {name: options[name] for name in BilateralOptions.__annotations__}

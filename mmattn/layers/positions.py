@@ -1,13 +1,11 @@
 """The positions of Bi-NL, Bi-CC and Bi-SA: their options, and the logits that they add (Eq. 3.9 to 3.12)."""
 
-from inspect import Parameter
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict
 
 from torch import Tensor
 
 from mmattn.ops import grid_attention
-from mmattn.utils.checks import check_choice, check_options, check_positive
-from mmattn.utils.options import ShownOptions
+from mmattn.utils.checks import check_choice, check_positive
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
@@ -42,25 +40,19 @@ class PositionOptions(TypedDict, total=False):
     max_offset: int
 
 
-class Positions(ShownOptions, AttentionWeights):
+class Positions(AttentionWeights):
     """Mix-in of Bi-NL, Bi-CC and Bi-SA: they add position logits, by :class:`PositionOptions`, to content logits."""
 
     position_options = PositionOptions(window_size=31, padding='learned', smoothing='zscore', max_offset=96)
     scale: float  # of the content logits
-
-    @classmethod
-    def passed_on(cls) -> dict[str, Parameter]:
-        """List the options of positions, with their defaults."""
-        types = get_type_hints(PositionOptions)
-        options = cls.position_options.items()
-        return {name: Parameter(name, Parameter.KEYWORD_ONLY, default=x, annotation=types[name]) for name, x in options}
 
     def choose_positions(self, position: str | dict, options: PositionOptions) -> dict[str, Any]:
         """Set the attribute ``position``, and return all options of positions."""
         chosen = dict(position) if isinstance(position, dict) else dict(type=position)
         self.position = chosen.pop('type', 'bilateral')
         check_choice('position', self.position, POSITIONS)
-        check_options(type(self), chosen, self.position_options)
+        if unknown := {*chosen, *options} - {*self.position_options}:  # not every position would read them
+            raise TypeError(f'{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}')
         if twice := chosen.keys() & options:
             raise ValueError(f'{min(twice)} is given in position={position} and beside it')
         return {**self.position_options, **chosen, **options}

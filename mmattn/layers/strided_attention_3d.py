@@ -1,7 +1,6 @@
 """Strided attention for video, Eq. 5.7 and 5.9 of the thesis on attention and fusion of deep representations."""
 
 from collections.abc import Sequence
-from inspect import Parameter
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,6 @@ from mmattn.ops import attention_rows, strided_attention
 from mmattn.ops.patterns import as_step, offset_ranges, strided_support
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice
-from mmattn.utils.options import ShownOptions, parameters
 
 from .multihead_attention_3d import EncodingOptions, MultiheadAttention3d, check_maps, pad_maps, pad_numbers
 
@@ -21,7 +19,7 @@ class _Attention(MultiheadAttention3d):
 
 
 @MODELS.register_module()
-class StridedAttention3d(ShownOptions, nn.Module):
+class StridedAttention3d(nn.Module):
     """Two multi-head attentions in sequence: within a cube of voxels (I¹), then to voxels at multiples of a step (I²).
 
     The side of the cube is the step h. The keys of the second attention have gathered the values of their cubes in the
@@ -66,11 +64,6 @@ class StridedAttention3d(ShownOptions, nn.Module):
         self.step = step
         self.local_pattern = local_pattern
         self.local_attention, self.strided_attention = (_Attention(embed_dims, num_heads, **options) for _ in range(2))
-
-    @classmethod
-    def passed_on(cls) -> dict[str, Parameter]:
-        """List the options of both attentions."""
-        return parameters(_Attention)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query``, in two steps, to all voxels of ``key``.

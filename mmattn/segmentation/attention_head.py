@@ -1,27 +1,28 @@
 """FCN decode heads with an attention layer between their two convolutions."""
 
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
 from mmseg.models.decode_heads import FCNHead
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
 
 from mmattn.registry import MODELS
-from mmattn.utils.options import ShownOptions, parameters
 
 from .ignored_batch import IgnoredBatch
 
+STOCK = {*signature(FCNHead).parameters, *signature(BaseDecodeHead).parameters}
 SHARED = ('conv_cfg', 'norm_cfg', 'act_cfg')  # of the head, for its layer, too
 
 
 @MODELS.register_module()
-class AttentionHead(ShownOptions, IgnoredBatch, FCNHead):
+class AttentionHead(IgnoredBatch, FCNHead):
     """mmseg's ``FCNHead`` with an attention layer between its convolutions, as in CCNet.
 
     The layers are conv → attention → conv → classifier. A subclass can set ``layer``, the class of its attention, as
-    :class:`BiNLHead` does. It then takes the options of this layer among its own. An option that both have is the
-    head's. The layer gets the head's ``conv_cfg``, ``norm_cfg`` and ``act_cfg``, if it has them.
+    :class:`BiNLHead` does. Options that the stock head does not have are then options of this layer. The layer gets the
+    head's ``conv_cfg``, ``norm_cfg`` and ``act_cfg``, if it has them.
 
     Args:
         attention (dict, optional): config of a layer that maps ``(B, channels, H, W)`` to the same shape, or with
@@ -47,35 +48,16 @@ class AttentionHead(ShownOptions, IgnoredBatch, FCNHead):
     def __init__(self, attention: dict | None = None, num_convs: int = 2, **kwargs: Any) -> None:
         if num_convs != 2:
             raise ValueError(f'num_convs must be 2, around the attention; got {num_convs}')
-        options = {name: kwargs.pop(name) for name in self.layer_options() if name in kwargs}
+        kind = getattr(type(self), 'layer', None)
+        options = {} if kind is None else {name: kwargs.pop(name) for name in [*kwargs] if name not in STOCK}
         super().__init__(num_convs=2, **kwargs)
         layer = None
-        if (own := self.layer_type()) is not None:
-            named = attention or {}
-            if others := sorted(named.keys() - parameters(own).keys() | named.keys() & {'in_channels'}):
-                raise TypeError(f'attention has the options of {own.__name__}, without in_channels; got {others}')
-            shared = {name: getattr(self, name) for name in signature(own).parameters if name in SHARED}
-            layer = own(in_channels=self.channels, **{**shared, **named, **options})
+        if kind is not None:
+            shared = {name: getattr(self, name) for name in signature(kind).parameters if name in SHARED}
+            layer = kind(in_channels=self.channels, **{**shared, **(attention or {}), **options})
         elif attention is not None:
             layer = MODELS.build(dict(attention, in_channels=self.channels))
         setattr(self, self.attribute, layer)
-
-    @classmethod
-    def layer_type(cls) -> Any:
-        """Return the class ``layer``, if there is one."""
-        return getattr(cls, 'layer', None)
-
-    @classmethod
-    def layer_options(cls) -> dict[str, Parameter]:
-        """List the options of ``layer`` that the head does not have."""
-        own, stock = cls.layer_type(), parameters(FCNHead)
-        options = {} if own is None else signature(own).parameters
-        return {name: x for name, x in options.items() if name not in stock and x.kind != x.VAR_KEYWORD}
-
-    @classmethod
-    def passed_on(cls) -> dict[str, Parameter]:
-        """List the options of ``layer`` and of the stock head."""
-        return cls.layer_options() | parameters(FCNHead)
 
     def attend(self, x: Tensor) -> Tensor:
         """Apply the layer to the output of the first convolution, ``(B, channels, H, W)``."""

@@ -1,8 +1,7 @@
 """Checks of arguments: numbers and choices. Errors name the argument, the accepted values and the given value."""
 
 import sys
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
+from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
@@ -13,15 +12,6 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Check that an argument is one of ``choices``."""
     if value not in choices:
         raise ValueError(f'{name} must be one of {tuple(choices)}; got {value!r}')
-
-
-def check_options(owner: type, options: Iterable[str], accepted: Collection[str]) -> None:
-    """Check that a class has all ``options``. The error names it and the nearest option."""
-    for name in options:
-        if name not in accepted:
-            nearest = get_close_matches(name, accepted)
-            hint = f'did you mean {nearest[0]}?' if nearest else f'its options are {", ".join(sorted(accepted))}'
-            raise TypeError(f'{owner.__name__} has no option {name!r}; {hint}')
 
 
 def check_count(name: str, number: int, least: int = 1) -> None:

@@ -13,7 +13,6 @@ from typing_extensions import Unpack
 
 from mmattn.registry import DATASETS
 from mmattn.utils.faults import Faults, reading, shorten
-from mmattn.utils.options import ShownOptions
 
 from .frame_files import check_frames, check_gaps, find_files
 from .masks import VOID, doubtful_ids, object_ids, read_mask
@@ -45,7 +44,7 @@ class VideoOptions(FolderOptions, total=False):
 
 
 @DATASETS.register_module()
-class VideoFolderDataset(ShownOptions, BaseDataset):
+class VideoFolderDataset(BaseDataset):
     """Load clips from folders of frames and masks. Any frame may have a mask.
 
     ``JPEGImages/<clip>/<frame>.jpg`` belongs to ``Annotations/<clip>/<frame>.png``, whose values are the ids of the

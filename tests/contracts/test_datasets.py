@@ -130,11 +130,9 @@ def test_all_data_sets_are_here():
 
 
 @each
-def test_an_unknown_option_is_named_with_the_nearest(case, root):
-    for option in ('test_mod', 'data_rot', 'indicess'):
-        right = dict(test_mod='test_mode', data_rot='data_root', indicess='indices')[option]
-        with pytest.raises(TypeError, match=rf'{case.kind.__name__} .*{option}.*{right}'):
-            case.build(root, **{option: 1})
+def test_an_unknown_option_is_an_error(case, root):
+    with pytest.raises(TypeError, match='test_mod'):
+        case.build(root, test_mod=1)
 
 
 @each

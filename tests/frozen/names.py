@@ -25,6 +25,8 @@ def options(component):
     if not inspect.isclass(component):
         return sorted(inspect.signature(component).parameters)
     found = {*signature(component)[0]}
+    if isinstance(layer := getattr(component, 'layer', None), type):  # a head has the options of its layer
+        found |= {*options(layer)} - {'**'}
     for base in [base for base in component.__mro__ if '__init__' in vars(base) and base not in (Module, object)]:
         named, rest = signature(base.__init__)
         found |= {*named} - {'self'}

@@ -160,7 +160,6 @@ TOGETHER = [
             (dict(padding=1, dilation=2), 'padding'),
             (dict(padding=(2, 1), dilation=(2, 1)), 'dilation'),
             (dict(padding=1, num_heads=4), 'num_heads'),
-            (dict(stride=2, bogus=3), 'bogus'),
         )
     ),
     ('BAConv2d', dict(in_channels=4, out_channels=6, kernel_size=2, padding=1), 'kernel_size'),

@@ -29,7 +29,7 @@ def test_a_subclass_may_have_a_module_called_layer():
 
 
 def test_options_of_a_fixed_layer_are_not_a_layer():
-    with pytest.raises(TypeError, match=r"attention.*BilateralNonLocal2d.*'type'"):
+    with pytest.raises(TypeError, match=r"BilateralNonLocal2d.*'type'"):
         BiNLHead(attention=dict(type='mmattn.BilateralNonLocal2d', window_size=3), **HEAD)
 
 

@@ -14,7 +14,6 @@ from mmattn.utils.checks import (
     check_fraction,
     check_map,
     check_number,
-    check_options,
     check_positive,
 )
 
@@ -86,18 +85,6 @@ def test_each_of_several_counts_is_checked():
     for wrong in ('height', 'width'):
         with pytest.raises(ValueError, match=f'^{wrong} .* 1; got 0$'):
             check_counts(**{'height': 1, 'width': 2, wrong: 0})
-
-
-@pytest.mark.parametrize(
-    ('wrong', 'hint'),
-    [('widht', 'did you mean width'), ('heigt', 'did you mean height'), ('zoom', 'depth, height, width$')],
-)
-def test_an_option_that_a_class_does_not_have(wrong, hint):
-    """The nearest option is named, or all of them where none is near."""
-    accepted = ('width', 'height', 'depth')
-    check_options(nn.ReLU, accepted, accepted)
-    with pytest.raises(TypeError, match=f"^ReLU .*'{wrong}'.*{hint}"):
-        check_options(nn.ReLU, ('depth', wrong), accepted)
 
 
 @pytest.mark.parametrize(

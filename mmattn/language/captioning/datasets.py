@@ -20,7 +20,6 @@ from mmattn.language.text.words import unspaced_fault
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.faults import Faults
-from mmattn.utils.options import ShownOptions
 
 from .annotations import (
     MIN_COUNT,
@@ -35,7 +34,7 @@ from .caption_metric import NO_CIDER
 from .cider import CiderD
 
 
-class CaptionDataset(ShownOptions, TextDataset):
+class CaptionDataset(TextDataset):
     """Base of the data sets of images or videos with region features and captions. See :class:`COCOCaptionDataset`."""
 
     def __init__(

@@ -1,7 +1,6 @@
 """Heads that answer a question from its encoded words and the regions of an image."""
 
 from collections.abc import Callable
-from inspect import Parameter
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_li
 from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_choice, check_counts, check_divisor, check_fraction
-from mmattn.utils.options import parameters
 
 from .encoders import EncodedQuestion
 
@@ -103,11 +101,6 @@ class BANHead(AnswerHead):
         fused = question_dim * (self.network.num_glimpses if self.network.mode == 'concat' else 1)
         self.classifier = answer_classifier(fused, 2 * question_dim, num_answers, classifier_dropout)
 
-    @classmethod
-    def passed_on(cls) -> dict[str, Parameter]:
-        """List the options of the network."""
-        return parameters(BilinearAttentionNetwork)
-
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -152,11 +145,6 @@ class UnitaryHead(AnswerHead):
         embed_dim = question_dim if embed_dim is None else embed_dim
         self.attention = self.layer(question_dim, region_dim, embed_dim, **attention)
         self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
-
-    @classmethod
-    def passed_on(cls) -> dict[str, Parameter]:
-        """List the options of the attention."""
-        return parameters(cls.layer)
 
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
