@@ -5,7 +5,6 @@ mmattn.registry imports this module, so it imports only mmengine's registry.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.utils.data import DataLoader
     from torch.utils.hooks import RemovableHandle
-
-# The public unpickler, in C, allocates and fills as much memory as a pickle says.
-PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
 
 
 def default_scopes() -> list[str]:
@@ -86,13 +82,6 @@ def mmengine_home() -> str:
     from mmengine.runner.checkpoint import _get_mmengine_home  # lazy: it imports the Runner
 
     return _get_mmengine_home()
-
-
-def weights_only_names() -> set[str]:
-    """Get the full names of what ``torch.load(weights_only=True)`` creates. torch has no public list."""
-    from torch._weights_only_unpickler import _get_allowed_globals  # lazy: it imports torch
-
-    return set(_get_allowed_globals())
 
 
 def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:

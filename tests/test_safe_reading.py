@@ -20,7 +20,7 @@ from mmengine.runner import load_checkpoint
 from torch import nn
 
 from mmattn.data_check.images import inspect_files
-from mmattn.engine import add_safe_globals, check_checkpoint
+from mmattn.engine import check_checkpoint, guard_checkpoints
 from mmattn.language.regions.region_archives import REQUIRED, read_archive
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
@@ -237,7 +237,7 @@ def test_logs_in_checkpoints_are_accepted_after_a_load_of_mmengine(zipped, tmp_p
     for _ in range(2):
         check_checkpoint(tmp_path / 'model.pth')
         load_checkpoint(nn.Linear(1, 1), str(tmp_path / 'model.pth'))
-    add_safe_globals()
+    guard_checkpoints()
     found = torch.load(tmp_path / 'model.pth', weights_only=True)['message_hub']
     assert (found['loss'].mean(), found['loss'].min(), found['best']) == (2.0, 1.0, 3.0)
 

@@ -27,6 +27,5 @@ __getattr__, __all__ = lazy_names(
         'mixed_precision': 'enable_amp enable_test_amp inference_precision',
         'operators': 'log_operators',
         'pipelines': 'inference_pipeline',
-        'safe_globals': 'add_safe_globals',
     },
 )

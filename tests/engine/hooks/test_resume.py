@@ -30,8 +30,8 @@ from mmattn.engine import (
     DefaultSampler,
     InfiniteSampler,
     SeedAugmentation,
-    add_safe_globals,
     data_sampling,
+    guard_checkpoints,
     latest_checkpoint,
 )
 from mmattn.engine.data_sampling import SampleIndex, continue_data, find_sampler
@@ -424,7 +424,7 @@ def test_safe_globals(uninterrupted):
     torch.serialization.clear_safe_globals()
     with pytest.raises(pickle.UnpicklingError):
         torch.load(path, weights_only=True)
-    add_safe_globals()
+    guard_checkpoints()
     assert isinstance(torch.load(path, weights_only=True)['message_hub']['runtime_info']['best_score'], np.float32)
 
 
