@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mmengine.registry import DefaultScope
@@ -82,6 +83,22 @@ def mmengine_home() -> str:
     from mmengine.runner.checkpoint import _get_mmengine_home  # lazy: it imports the Runner
 
     return _get_mmengine_home()
+
+
+def replace_load_state_dict(function: Callable[..., None]) -> None:
+    """Let mmengine load all weights by ``function(load, module, state_dict, …)``, with ``load`` as its own function.
+
+    ``load_from``, ``resume``, ``init_cfg`` and inferencers come together in ``load_state_dict``, which has no hook.
+    """
+    from mmengine.runner import checkpoint  # lazy: it imports the Runner
+
+    if getattr(checkpoint.load_state_dict, 'func', None) is not function:
+        checkpoint.load_state_dict = partial(function, checkpoint.load_state_dict)
+
+
+def tensor_version(x: Tensor) -> int:
+    """Get a number that changes with each change of a tensor in place. torch has no public function for it."""
+    return x._version
 
 
 def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:

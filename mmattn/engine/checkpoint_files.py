@@ -28,7 +28,8 @@ from mmengine.runner import (
     get_torchvision_models,
 )
 
-from mmattn._compat import mmengine_home
+from mmattn._compat import mmengine_home, replace_load_state_dict
+from mmattn.engine.loaded_keys import load_and_report, remember_checkpoint
 
 TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 LARGEST_PICKLE = 2**26  # bytes. That of a network with 1,000 layers and its optimizer has 1 MB
@@ -46,15 +47,18 @@ def guard_checkpoints() -> None:
 
     mmengine reads a checkpoint wherever a config names one: ``load_from``, ``resume``, ``init_cfg`` and ``pretrained``
     of any module. It would run the code in a file, or fail on its own checkpoints. The types that OpenMMLab stores
-    beside the weights become safe for ``torch.load``. The tools, the inferencers and ``mmattn.CheckpointHook`` call
-    this function, importing mmattn does not. In a script with none of them, call it before you build a model.
+    beside the weights become safe for ``torch.load``, and the log says how many keys of a model are loaded. The tools,
+    the inferencers and ``mmattn.CheckpointHook`` call this function, importing mmattn does not. In a script with none
+    of them, call it before you build a model.
     """
     torch.serialization.add_safe_globals(_safe_types())
     CheckpointLoader.register_scheme(PREFIXES, load_from_checked, force=True)
+    replace_load_state_dict(load_and_report)
 
 
 def load_from_checked(filename: str, map_location: Any = None) -> Any:
     """Read a checkpoint for mmengine, which logs the name of this function."""
+    remember_checkpoint(filename)
     with _local(filename) as path:
         content = _load(path, map_location)
     if filename.startswith('mmcls://'):
