@@ -11,14 +11,10 @@ import pytest
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
-from mmattn.utils.command import silence
-
 from . import tiny_data as tiny_data_sets
 from .covering import left_out, marked
 from .forked_tools import run_command
 from .requirements import ADDED, missing_of, required_parts
-
-silence()
 
 
 def pytest_addoption(parser):

@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 SERVER = multiprocessing.get_context('forkserver')
 SERVER.set_forkserver_preload(
     [
-        'tests.silent',  # first: it silences what the others print when they are imported
         'torch',
         'mmseg.models',
         'mmseg.datasets',

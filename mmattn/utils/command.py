@@ -1,4 +1,4 @@
-"""Behaviour that all command lines share: quiet packages, output in any encoding, and one message per error.
+"""Behaviour that all command lines share: output in any encoding, and one message per error.
 
 A tool ends with ``run(main)``. It imports packages that print at import, such as mmseg, in ``main``.
 """
@@ -11,7 +11,6 @@ import re
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -22,21 +21,7 @@ from urllib.error import URLError
 
 DEBUG = 'MMATTN_DEBUG'
 EXPECTED = (OSError, ValueError, RuntimeError, ImportError, FloatingPointError, MemoryError, EOFError, UnpicklingError)
-# Messages of other packages that users cannot act on. Printed despite level DEBUG: a proprietary data format is not
-# installed. With default configs: a disabled hook, a metric without a prefix, deprecated functions that mmengine itself
-# calls, a registry of inferencers that mmseg neither has nor requires, an operator of a lane detector in mmdet.
-IRRELEVANT = re.compile(
-    r'Could not import OneDL(\. Skipping OneDL datasets\.)?$'
-    r'|The prefix is not set in metric class \w+\.$'
-    r'|"FileClient" will be deprecated in future\. '
-    r'|"HardDiskBackend" is the alias of "LocalBackend" '
-    r'|Failed to search registry with scope "\w+" in the "function" registry tree\. '
-    r'|Line NMS is not compiled\.'
-)
-SWITCHED_OFF = 'The draw is False, it means that the hook for visualization will not take effect'
-OPTIONAL_METRIC = 'faster_coco_eval is not installed, metrics will not be computed'  # of mmdet, at import
-# mmcv without its operators: messages of mmengine and mmcv at import, and of components that require the operators.
-WITHOUT_OPERATORS = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
+# mmcv without its operators: messages of components that require the operators.
 NEEDS_OPERATORS = re.compile(
     r"No module named 'mmcv\._ext'|[Ii]nstall (onedl-)?mmcv for .* ops|Cannot find None in registry"
 )
@@ -56,7 +41,6 @@ def run(main: Callable[[], int | None]) -> None:
     cause is printed. If several processes fail, the first prints its message.
     """
     use_utf8()
-    silence()
     logging.raiseExceptions = os.environ.get(DEBUG, '0') not in ('', '0')  # of a log file on a full disk
     trace = ''
     try:
@@ -205,31 +189,3 @@ def _exit(code: int, message: str) -> NoReturn:
     if message:
         time.sleep(1.0)  # keep the store alive while the other processes read it
     os._exit(code)  # a normal exit would abort in gloo, and might wait for other processes in NCCL
-
-
-def silence() -> None:
-    """Silence messages of other packages that users cannot act on, in this process, which is a command line's.
-
-    ``IRRELEVANT``, ``SWITCHED_OFF``, ``OPTIONAL_METRIC`` and ``WITHOUT_OPERATORS`` list them. mmseg and mmdet print
-    some of them when they are imported, with a ``print_log`` that they look up just before. A Runner logs others to
-    a logger that it creates. There is no object yet to which a filter could be added, so the functions are
-    replaced.
-    """
-    warnings.filterwarnings('ignore', WITHOUT_OPERATORS)
-    warnings.filterwarnings('ignore', SWITCHED_OFF)
-    warnings.filterwarnings('ignore', OPTIONAL_METRIC)
-    if find_spec('mmengine') is None:
-        return
-    import mmengine.logging
-
-    print_log = mmengine.logging.print_log
-
-    def filtered(msg: object, *args: Any, **kwargs: Any) -> None:
-        if not IRRELEVANT.match(str(msg)):
-            print_log(msg, *args, **kwargs)
-
-    def is_relevant(logger: logging.Logger, record: logging.LogRecord) -> Any:
-        return not IRRELEVANT.match(record.getMessage()) and logging.Logger.filter(logger, record)
-
-    mmengine.logging.print_log = filtered
-    mmengine.logging.MMLogger.filter = is_relevant

@@ -172,39 +172,3 @@ def test_help_of_every_tool_in_ascii(tool):
     assert code == 0, said
     assert out.startswith('usage: ')
     assert said == ''
-
-
-NO_SCOPE = 'Failed to search registry with scope "mmseg" in the "{}" registry tree. '
-NO_PREFIX = 'The prefix is not set in metric class IoUMetric'
-FROM_OPERATORS = '``MultiScaleDeformableAttention`` from ``mmcv.ops.multi_scale_deform_attn``'
-QUIET = """
-import warnings
-from mmattn.utils.command import silence
-silence()
-from mmengine.logging import MMLogger, print_log
-{}
-"""
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize(
-    ('call', 'silent', 'said'),
-    [
-        ('print_log({}, None)', 'Could not import OneDL', 'Could not import OneDL datasets of yours'),
-        ("print_log({}, 'current')", NO_SCOPE.format('function'), NO_SCOPE.format('model')),
-        ("print_log({}, 'current')", NO_PREFIX + '.', NO_PREFIX + ', and it should'),
-        ('warnings.warn({})', f'Fail to import {FROM_OPERATORS}', f'Failed to import {FROM_OPERATORS}'),
-    ],
-)
-def test_a_message_is_silent_and_one_of_its_kind_is_not(call, silent, said):
-    assert run('-c', QUIET.format(call.format(repr(silent)))) == (0, '', '')
-    code, *output = run('-c', QUIET.format(call.format(repr(said))))
-    assert code == 0
-    assert said[:30] in ''.join(output)
-
-
-@pytest.mark.slow
-def test_importing_the_open_mmlab_packages_says_nothing():
-    imports = 'import mmseg.datasets, mmseg.apis, mmattn.segmentation, mmattn.video, mmattn.engine'
-    assert run('-c', f'from mmattn.utils.command import silence\nsilence()\n{imports}') == (0, '', '')
-    assert run('-c', imports)[1] != ''  # or else this test shows nothing

@@ -18,7 +18,6 @@ from mmattn.utils.command import describe, needs_mmcv_operators, run
 @pytest.fixture
 def ends(monkeypatch, capsys):
     """``ends(main)``: how a tool of this name ends, and what it says."""
-    monkeypatch.setattr(command, 'silence', lambda: None)
     monkeypatch.setattr(command, 'use_utf8', lambda: None)
     monkeypatch.setattr(command, '_log', lambda error: None)
     monkeypatch.setattr(command.logging, 'raiseExceptions', command.logging.raiseExceptions)
