@@ -53,13 +53,17 @@ def unanswered(names, rows):
     ]
 
 
+def nothing(missing, why):
+    assert not missing, '\n'.join([f'{len(missing)} {why}:', *sorted(missing)])
+
+
 def test_registered_names(present):
     """Sentences are for names that are gone alone."""
     now = {name for those in present['components'].values() for name in those}
     former = {name for those in FORMER['components'].values() for name in those}
-    assert sorted(former - now - {*FORMER_NAMES}) == [], 'without a sentence in mmattn/former_names.py'
-    assert sorted(now & {*FORMER_NAMES}) == [], 'registered, and called gone in mmattn/former_names.py'
-    assert sorted({*FORMER_NAMES} - former) == [], 'in mmattn/former_names.py, but not in release 0.3.0'
+    nothing(former - now - {*FORMER_NAMES}, 'without a sentence in mmattn/former_names.py')
+    nothing(now & {*FORMER_NAMES}, 'registered, and called gone in mmattn/former_names.py')
+    nothing({*FORMER_NAMES} - former, 'in mmattn/former_names.py, but not in release 0.3.0')
 
 
 def test_options_of_components(present, rows):
@@ -71,7 +75,7 @@ def test_options_of_components(present, rows):
         for option in {*options} - {*present['components'][registry][name]}
     ]
     missing = {*unanswered({name.partition('.')[2] for name in gone}, rows)}
-    assert [name for name in sorted(gone) if name.partition('.')[2] in missing] == [], 'without a row in CHANGELOG.md'
+    nothing([name for name in gone if name.partition('.')[2] in missing], 'without a row in CHANGELOG.md')
 
 
 @pytest.mark.slow
@@ -80,14 +84,12 @@ def test_keys_of_configs(present, rows):
     now = {key.rpartition('.')[2] for key in names('keys')['keys']}
     now |= {option for those in present['components'].values() for options in those.values() for option in options}
     gone = {key.rpartition('.')[2] for key in FORMER['keys']} - now
-    assert unanswered(sorted(gone), rows) == [], 'without a row in CHANGELOG.md'
+    nothing(unanswered(gone, rows), 'without a row in CHANGELOG.md')
 
 
 def test_files_of_configs(present, rows):
     gone = {*FORMER['configs']} - {*present['configs']}
-    assert unanswered(sorted(gone), rows) == [], (
-        'without a row in CHANGELOG.md; a row may have a pattern, `bi_cc/*ade20k*`'
-    )
+    nothing(unanswered(gone, rows), 'without a row in CHANGELOG.md, which may have a pattern, `bi_cc/*ade20k*`')
 
 
 def test_options_of_tools(present, rows):
@@ -96,4 +98,4 @@ def test_options_of_tools(present, rows):
     missing += [
         f'{path} {x}' for path in gone if path in present['tools'] for x in unanswered(sorted(gone[path]), rows)
     ]
-    assert sorted(missing) == [], 'without a row in CHANGELOG.md'
+    nothing(missing, 'without a row in CHANGELOG.md')
