@@ -116,11 +116,11 @@ def mix_vectors(sentences: Sequence[Sequence[int]], vectors: Tensor, plain_count
     for start in track(range(0, len(sentences), CHUNK), 'Mixing'):
         part = sentences[start : start + CHUNK]
         words = torch.tensor([i for sentence in part for i in sentence], dtype=torch.long)
-        sentence_numbers = torch.arange(len(part)).repeat_interleave(torch.tensor([len(sentence) for sentence in part]))
-        ones = torch.ones(len(words)).double()
-        positions = torch.sparse_coo_tensor(torch.stack([words, sentence_numbers]), ones, (size, len(part)))
-        mixed += positions @ (positions.T @ weighted)
-    mixed -= counts[:, None] * weighted  # a position is no companion of its own
+        lengths = torch.tensor([len(sentence) for sentence in part])
+        word_vectors = weighted[words]
+        sentence_numbers = torch.arange(len(part)).repeat_interleave(lengths)
+        total = torch.zeros(len(part), word_vectors.shape[1]).double().index_add_(0, sentence_numbers, word_vectors)
+        mixed.index_add_(0, words, total[sentence_numbers] - word_vectors)  # of all other positions
     # The difference of equal sums may be a rounding error.
     alone = torch.ones(size, dtype=torch.bool)
     alone[[i for sentence in sentences if len(sentence) > 1 for i in sentence]] = False
