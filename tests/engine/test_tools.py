@@ -108,23 +108,6 @@ def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
     assert mixed != full
 
 
-@pytest.mark.e2e
-def test_the_best_two_by_the_foreground_are_kept(run, tmp_path):
-    config = tmp_path / 'config.py'
-    evaluator = "val_evaluator = dict(type='mmattn.ForegroundIoUMetric', iou_metrics=['mIoU'], background='background')"
-    hook = "dict(save_best='mIoU_foreground', rule='greater', max_keep_best=2)"
-    config.write_text(f'_base_ = {str(CONFIG)!r}\n{evaluator}\ndefault_hooks = dict(checkpoint={hook})\n')
-    options = [*SMALL, 'train_cfg.val_interval=1', 'default_hooks.checkpoint.interval=1']
-    command = tool('train.py', config, '--work-dir', tmp_path)
-    logs = [
-        run(*command, *resume, '--cfg-options', *options, f'train_cfg.max_iters={length}')
-        for length, resume in ((2, ()), (4, ('--resume',)))
-    ]
-    scores = [float(score) for log in logs for score in re.findall(r'  mIoU_foreground: (\S+)', log)]
-    best = sorted(range(1, 5), key=lambda number: -scores[number - 1])[:2]  # the earlier of equal ones
-    assert {path.name for path in tmp_path.glob('best*')} == {f'best_mIoU_foreground_iter_{n}.pth' for n in best}
-
-
 AT_EXIT = """
 import atexit, os, pathlib
 threads = lambda: [path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')]

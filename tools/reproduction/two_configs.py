@@ -87,7 +87,7 @@ def read_config(path: Path, options: dict[str, Any]) -> Config:
         raise ProtocolError(
             f'{path}: EarlyStoppingHook ends runs at different times; leave it out, and choose by save_best'
         )
-    for key in ('out_dir', 'filename_tmpl', 'max_keep_best'):  # where the checkpoint of a run is expected
+    for key in ('out_dir', 'filename_tmpl'):  # where the checkpoint of a run is expected
         saver.pop(key, None)
     quarter = max(1, steps // 4)
     saver.update(by_epoch=unit == 'epoch', interval=min(interval, quarter) if interval > 0 else quarter, save_last=True)

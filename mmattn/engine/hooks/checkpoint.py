@@ -17,14 +17,20 @@ from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
 from mmengine.hooks import EarlyStoppingHook
 from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 
-from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
+from mmattn._compat import (
+    checkpoint_path,
+    forget_info,
+    is_resumed,
+    resumes_without_path,
+    set_checkpoint_path,
+    set_position,
+)
 from mmattn.engine.checkpoint_files import check_checkpoint, guard_checkpoints
 from mmattn.engine.data_sampling import continue_data, find_sampler
-from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.registry import HOOKS
-from mmattn.utils.checks import check_count
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
@@ -46,15 +52,9 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
       after it. A run that is killed during a validation repeats it first when it is resumed.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation. Such a checkpoint does not
       count in ``max_keep_ckpts``. It is removed when the resumed run saves the next regular checkpoint.
-    * Best checkpoints can be resumed if ``resumable_best`` is set. mmengine saves them without the states of optimizer
-      and schedules.
-    * The best ``max_keep_best`` checkpoints of each metric of ``save_best`` are kept, for example to average their
-      weights. mmengine keeps one. A resumed run goes on with the list.
     * The state of ``EarlyStoppingHook`` is saved and resumed.
-    * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves the
-      best checkpoints of the first run.
-    * A second run in the same work dir, or with the same ``out_dir``, gets a BlockingIOError, because each would
-      replace the other's checkpoints.
+    * A checkpoint without the states of optimizer or schedules, such as a best one, is not resumed.
+    * A second run in the same work dir gets a BlockingIOError, because each would replace the other's checkpoints.
 
     With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``), and ``mmattn.SeedAugmentation`` as the
     first transform, a resumed run on a CPU ends with bitwise the same weights. This requires the same number of
@@ -63,10 +63,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     ``find_unused_parameters = True`` in the config keeps the order fixed.
 
     Args:
-        resumable_best (bool): save best checkpoints with the states from which a run resumes. They become as large as
-            other checkpoints. Defaults to False.
-        max_keep_best (int): number of best checkpoints. Of equal ones, the earlier is better. Those of a run
-            that is resumed into another folder stay in theirs, and in the ranking. Defaults to 1.
         ``*args``, ``**kwargs``: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless
             ``backend_args`` or ``file_client_args`` select another way to write.
 
@@ -83,14 +79,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     last_ckpt: str | None
     max_keep_ckpts: int
 
-    def __init__(self, *args, resumable_best: bool = False, max_keep_best: int = 1, **kwargs) -> None:
+    def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        check_count('max_keep_best', max_keep_best)
-        if max_keep_best > 1 and not self.save_best:
-            raise ValueError('max_keep_best is only used with save_best')
-        self.resumable_best = resumable_best
-        self.max_keep_best = max_keep_best
-        self._saves_best = False
         guard_checkpoints()  # here, because a FlexibleRunner loads its checkpoint before it calls a hook
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
@@ -125,11 +115,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self._lock = hold(runner.work_dir)
             self._warn_of_other_run(runner)
         super().before_train(runner)
-        self._forget_bests_elsewhere()
         if is_main_process() and '://' not in str(self.out_dir):
-            if Path(self.out_dir).resolve() != Path(runner.work_dir).resolve():  # another work dir may have the same
-                Path(self.out_dir).mkdir(parents=True, exist_ok=True)
-                self._out_lock = hold(self.out_dir)
             remove_temporary_files(self.out_dir)  # left by a killed run
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
@@ -149,8 +135,15 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 runner.val_loop.run()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check that the run can continue from the checkpoint."""
-        check_resumed_state(runner, checkpoint)
+        """Refuse to resume from a checkpoint without the states of optimizer or schedules, such as a best one."""
+        if is_resumed(runner) and isinstance(runner.optim_wrapper, OptimWrapper):
+            needed = ['optimizer', *(['param_schedulers'] if runner.param_schedulers else [])]
+            if missing := [key for key in needed if not checkpoint.get(key)]:
+                path = checkpoint_path(runner)
+                raise ValueError(
+                    f'{path} cannot be resumed: it has no {", ".join(missing)}. Resume from the last checkpoint, with '
+                    f'--resume, or start a new run from its weights, with --cfg-options load_from={path}'
+                )
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Set the generators of the training steps."""
@@ -188,18 +181,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.max_keep_ckpts, self.filename_tmpl = kept, template
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Correct the position of FlexibleRunner, which also counts an unfinished iteration. Add states to the best."""
+        """Correct the position of FlexibleRunner, which also counts an unfinished iteration. Name what it outdates."""
         checkpoint['meta'].update(self._position)
         if to_resume := checkpoint['message_hub']['runtime_info'].get('to_resume'):
             to_resume['outdated'] = [Path(path).name for path in self.file_backend.due()]
-        if self._saves_best and self.resumable_best:
-            schedulers = runner.param_schedulers or []
-            checkpoint['optimizer'] = runner.optim_wrapper.state_dict()
-            checkpoint['param_schedulers'] = (
-                {name: [part.state_dict() for part in parts] for name, parts in schedulers.items()}
-                if isinstance(schedulers, dict)
-                else [part.state_dict() for part in schedulers]
-            )
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict, *, extra: bool = False) -> None:
         name = self.filename_tmpl.format(step)
@@ -244,70 +229,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         )
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        self._saves_best = True
-        kept, last = self._kept_bests(runner), self.last_ckpt
+        bests, last = self._bests(), self.last_ckpt
         self.last_ckpt = None  # mmengine would save it again before other hooks and schedules have counted the scores
-        if self.resumable_best:
-            self._position = dict(epoch=runner.epoch, iter=runner.iter)
-            self._note_state(runner)
-        if self.max_keep_best > 1:
-            self._save_several_best(runner, metrics)
-        else:
-            super()._save_best_checkpoint(runner, metrics)
-        self._saves_best, self.last_ckpt = False, last
-        self._best_is_new = self._kept_bests(runner) != kept
-        _forget(runner)
-        self._position = {}
-
-    def _kept_bests(self, runner: Runner) -> tuple:
-        return self._bests(), runner.message_hub.runtime_info.get('best_ckpts')
-
-    def _save_several_best(self, runner: Runner, metrics: dict) -> None:
-        if 'auto' in self.key_indicators:
-            self._init_rule(self.rules, [next(iter(metrics))])
-        step = runner.epoch if self.by_epoch else runner.iter
-        meta = dict(epoch=runner.epoch, iter=runner.iter)
-        hub = runner.message_hub
-        kept = {**hub.runtime_info.get('best_ckpts', {})}  # by metric: scores and names, the best first
-        names = []
-        for key, rule in zip(self.key_indicators, self.rules):
-            of_key = '' if len(self.key_indicators) == 1 else f'_{key}'
-            is_better, score = self.is_better_than[key], metrics[key]
-            if score is None or not is_better(score, self.init_value_map[rule]):  # nan
-                continue
-            name = f'best_{key}_{self.filename_tmpl.format(step)}'.replace('/', '_')
-            if key not in kept and (path := hub.runtime_info.get(f'best_ckpt{of_key}')):  # of a run that kept one
-                kept[key] = [(hub.get_info(f'best_score{of_key}'), Path(path).name)]
-            ranking = [(other, file) for other, file in kept.get(key, ()) if file != name]
-            place = sum(not is_better(score, other) for other, _ in ranking)
-            ranking.insert(place, (score, name))
-            kept[key] = ranking[: self.max_keep_best]
-            for _, file in ranking[self.max_keep_best :]:
-                self._remove(file)
-            if place < self.max_keep_best:
-                names.append(name)
-                runner.logger.info(f'{name} is number {place + 1} of the best in {key}: {score:0.4f}')
-            if place == 0:
-                path = self.file_backend.join_path(self.out_dir, name)
-                hub.update_info_dict({f'best_score{of_key}': score, f'best_ckpt{of_key}': path})
-                if of_key:
-                    self.best_ckpt_path_dict[key] = path
-                else:
-                    self.best_ckpt_path = path
-        hub.update_info('best_ckpts', kept)
-        for name in names:
-            runner.save_checkpoint(
-                self.out_dir,
-                name,
-                self.file_client_args,
-                save_optimizer=False,
-                save_param_scheduler=False,
-                meta=meta,
-                by_epoch=False,
-                backend_args=self.backend_args,
-            )
-        if names and self.last_ckpt is not None:  # with the list
-            self._save_checkpoint_with_step(runner, step, meta)
+        super()._save_best_checkpoint(runner, metrics)
+        self.last_ckpt, self._best_is_new = last, self._bests() != bests
 
     def before_val(self, runner: Runner) -> None:
         """Note that the validation is not finished."""
@@ -330,20 +255,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     def _bests(self) -> list[str]:
         paths = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
         return [path for path in paths if path]
-
-    def _forget_bests_elsewhere(self) -> None:
-        if '://' in str(self.out_dir):
-            return
-
-        # the run's own folder may have been moved
-        def own(path: str | None) -> str | None:
-            copy = Path(self.out_dir, Path(path).name) if path else None
-            return str(copy) if copy and copy.exists() else None
-
-        if getattr(self, 'best_ckpt_path', None):
-            self.best_ckpt_path = own(self.best_ckpt_path)
-        for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
-            self.best_ckpt_path_dict[key] = own(path)
 
     def _warn_of_other_run(self, runner: Runner) -> None:
         pattern = f'(best_.*)?{_name_pattern(self.filename_tmpl)}'
@@ -410,8 +321,7 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     """Find the checkpoint to resume from.
 
     This is the checkpoint that ``last_checkpoint`` names, first in ``work_dir``, which may be a copy. If it is missing
-    or truncated, the newest complete checkpoint in its folder or in ``work_dir`` is used. A best checkpoint is used
-    only if there never was another one.
+    or truncated, the newest complete checkpoint in its folder or in ``work_dir`` is used.
 
     Args:
         work_dir (str or Path): the folder with the file ``last_checkpoint``.
@@ -434,8 +344,6 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     pattern = _name_pattern(filename_tmpl)
     checkpoints = [path for path in paths if re.fullmatch(pattern, path.name)]
-    if not checkpoints and not named:
-        checkpoints = [path for path in paths if re.fullmatch(f'best_.*_{pattern}', path.name)]
     complete = [path for path in checkpoints if _is_complete(path)]
     reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'
     if complete:
@@ -455,7 +363,7 @@ def awaits_validation(checkpoint: dict[str, Any]) -> bool:
 
 def has_checkpoint(work_dir: str | Path) -> bool:
     """Check whether a run has saved a checkpoint in ``work_dir``, complete or not."""
-    names = 'last_checkpoint', 'iter_*.pth', 'epoch_*.pth', 'best_*.pth'
+    names = 'last_checkpoint', 'iter_*.pth', 'epoch_*.pth'
     return any(path for name in names for path in Path(work_dir).glob(name))
 
 
