@@ -200,7 +200,7 @@ def _logits(
     if queries is None or keys is None:
         queries, keys = lines_along(a.query[:, :, rows], axis), _keys(a.key, axis, rows)
     length, index = keys.shape[-2], None
-    part = (rows.start, rows.stop) if axis == 0 else (None, None)
+    part: tuple[int | None, int | None] = (rows.start, rows.stop) if axis == 0 else (None, None)
     if biases is None:
         arm = (queries * a.scale) @ keys.transpose(-1, -2)
     else:
