@@ -105,12 +105,6 @@ def write_text_and_table(source, out):
     return [*files, '--source', 'en', '--target', 'de', '--merges', 12]
 
 
-def write_words(source, out):
-    write_files({'glove.txt': text(['what 1 0', 'dog 0 1', 'sits 3 3'])}, source)
-    write_questions(source / 'questions.json', [Question(1, '1', "What's, that dog?"), Question(2, '1', 'What sits?')])
-    return [source / 'glove.txt', source / 'questions.json', '--out', out / 'mixed.txt']
-
-
 def write_genome(source, out):
     language_releases.visual_genome(source, 'Yes.', 'A zebra.')
     out.mkdir(parents=True)
@@ -219,7 +213,6 @@ CONVERTERS = dict(
         counts=('newstest2013.tok.bpe.32000', 'newstest2014.tok.bpe.32000'),
         unseen=r'newstest\d+\.\w\w$',
     ),
-    word_mixture=FILE('word_mixture', write_words),
     youtube_vos_split=Converter('youtube_vos_split', write_videos, kind='files'),
 )
 ALONE = {'sample_data'}  # fetches from a package index, and leaves a complete output alone: see test_sample_data.py

@@ -5,7 +5,6 @@ Their learning rates, parameters and operations, and options of their pages, are
 
 import argparse
 import math
-import os
 import re
 import shutil
 
@@ -107,12 +106,11 @@ def shrink_grounder(cfg, folder):
 
 def shrink_answerer(cfg, folder):
     cfg.model.update(vocab_size=4 + len(QUESTION_WORDS), num_answers=len(ANSWERS), num_features=FEATURES)
-    for hook in cfg.get('custom_hooks', []):
-        hook.file = hook.file.replace(os.environ['VQA2_ROOT'], str(folder / 'vqa2'))
     if cfg.model.type == 'mmattn.MCAN':
         cfg.model.update(SMALL, word_dim=6, fused_dim=6)
         return
-    cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
+    mixed = any(hook.get('mixture') for hook in cfg.get('custom_hooks', []))
+    cfg.model.question_encoder.update(word_dim=12 if mixed else 6, embed_dim=8)
     if cfg.model.head.type == 'mmattn.FusionHead':
         cfg.model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
 
@@ -136,7 +134,7 @@ def config(request, small, tmp_path, monkeypatch):
     """With word vectors and a GRU, as published."""
     name = request.param
     if name in QUESTIONS:
-        for path in ('glove/glove.6B.300d.txt', 'glove/glove.840B.300d.txt', 'vqa2/word_vectors_600.txt'):
+        for path in ('glove/glove.6B.300d.txt', 'glove/glove.840B.300d.txt'):
             glove(tmp_path / path, QUESTION_WORDS[:3], 6)
         skip_thought(tmp_path / 'skip', ['is', 'dog'], 6)
         monkeypatch.setenv('GLOVE_ROOT', str(tmp_path / 'glove'))

@@ -186,7 +186,7 @@ def make_grounding(root: Path, source: Path) -> None:
 
 
 def make_vqa(root: Path, source: Path, prefix: str) -> None:
-    """VQA 2.0 or 1.0: its test has no answers; for VQA 2.0 also the questions of Visual Genome, and word vectors."""
+    """VQA 2.0 or 1.0: its test has no answers; for VQA 2.0 also the questions of Visual Genome, and captions."""
     for split, numbers, year in (('train', [3, 4] * 10, '2014'), ('val', [5, 6], '2014'), ('test', [7, 8], '2015')):
         language_releases.vqa(source, split, numbers, prefix, year)
     language_releases.vqa(source, 'test-dev', [7, 8], prefix, '2015')
@@ -196,9 +196,9 @@ def make_vqa(root: Path, source: Path, prefix: str) -> None:
     if prefix:
         language_releases.visual_genome(source / 'genome', 'yes', 'no')
         convert('visual_genome', source / 'genome', '--vqa', root)
-        language_releases.glove(source / 'glove.txt', WORDS)
-        questions = [root / f'questions_{split}.json' for split in SPLITS]
-        convert('word_mixture', source / 'glove.txt', *questions, '--out', root / 'word_vectors_600.txt')
+        for split in ('train', 'val'):
+            captions = [dict(caption=line) for line in language_releases.captions(3)]
+            releases.write_json(root / f'captions_{split}2014.json', dict(annotations=captions))
 
 
 def make_coco_vqa_mini(root: Path, source: Path) -> None:

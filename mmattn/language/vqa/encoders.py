@@ -43,8 +43,7 @@ class QuestionGRU(nn.Module):
 
     Args:
         vocab_size (int): number of symbols, with padding.
-        word_dim (int): channels of the word vectors: 300 as GloVe, 600 with their mixture, from
-            ``tools/dataset_converters/word_mixture.py``. Defaults to 300.
+        word_dim (int): channels of the word vectors: 300 as GloVe, 600 with their mixture. Defaults to 300.
         embed_dim (int): channels N of the GRU. Defaults to 1024.
         word_std (float): standard deviation of the word vectors at the start, above 0. Defaults to 0.4, as GloVe.
 

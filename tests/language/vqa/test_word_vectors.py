@@ -15,11 +15,8 @@ from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import QuestionGRU, WordVectorHook, read_word_vectors, word_vectors
 from mmattn.language.vqa.questions import Question, write_questions
 
-from ...dataset_converters.conftest import scripts
 from ...ops import literal
 from ..failing import failing
-
-(word_mixture,) = scripts('word_mixture')
 
 GLOVE = 'the 0.5 -1 2\ndog 1 2 3\n. . 4 5 6\ncat 7 8e-1 9\ndog 0 0 0\n'
 SYMBOLS = ['cat', 'unicorn', 'dog']
@@ -177,8 +174,7 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize('plain', [False, True])
-def test_the_vectors_are_followed_by_the_mixture(files, tmp_path, plain, capsys):
-    """The hook makes it; or the converter does, in a file for the hook."""
+def test_the_vectors_are_followed_by_the_mixture(files, plain):
     glove, *texts = files
     words = ['what', "'s", 'dog', 'that', 'unicorn', 'sits', 'a']  # the last two are in no question
     vectors = torch.tensor([[1, 0], [0, 0], [0, 1], [0, 0], [0, 0], [3, 3], [0, 0]]).double()
@@ -186,12 +182,6 @@ def test_the_vectors_are_followed_by_the_mixture(files, tmp_path, plain, capsys)
     expected = torch.cat([vectors, mixed], 1)[:5].float()
     _, made = fill(WordVectorHook(glove, mixture=texts, plain_counts=plain), words[:5], 4)
     torch.testing.assert_close(made[4:], expected)
-    out = tmp_path / 'new' / 'out.txt'
-    options = [*['--plain-counts'] * plain, '--out', str(out)]
-    word_mixture.main([glove, texts[0], '--more', texts[1], '--captions', texts[2], *options])
-    assert '4 words with 4 numbers, of 4 sentences with 6 words; 2 are in' in capsys.readouterr().out
-    _, read = fill(WordVectorHook(str(out)), words[:5], 4)
-    torch.testing.assert_close(read[4:], made[4:], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +203,3 @@ def test_wrong_mixtures(files, tmp_path, glove, dim, names):
     if 'other' in names:  # the error says of the texts what is wrong
         with pytest.raises(ValueError, match=r'^\S+other\.json'):
             fill(hook, ['what', "'s", 'dog', 'that'], dim)
-    if 'glove' in names:
-        with pytest.raises(ValueError, match=names.replace('6', '[46]')):
-            word_mixture.main([*files[:2], '--out', str(tmp_path / 'out.txt')])
