@@ -113,8 +113,6 @@ class SegmentationInferencer(MMSegInferencer):
         tile: int | None = None,
         stride: int | None = None,
         scale: float | None = None,
-        coco: bool = False,
-        geojson: bool = False,
         legend: bool = False,
         progress_file: str | Path | None = None,
         resume: bool = True,
@@ -144,11 +142,6 @@ class SegmentationInferencer(MMSegInferencer):
             stride (int, optional): distance between tiles, 1 to ``tile``. Defaults to two thirds of ``tile``.
             scale (float, optional): segment at this multiple of the image's size, in place of each ``Resize`` of the
                 test pipeline. Objects should be about as large as in training. Defaults to None, the pipeline's size.
-            coco (bool): whether to write also ``coco.json``, with a polygon for each connected area of a class, see
-                :func:`~mmattn.segmentation.coco.coco_annotations`. Defaults to False.
-            geojson (bool): whether to write also ``geojson/<name>.geojson``, with these polygons in map coordinates.
-                Each image must be a GeoTIFF or have a world file, see
-                :func:`~mmattn.segmentation.geojson.read_georeference`. Defaults to False.
             legend (bool): whether to add the names and colours of an image's classes below its overlay, which is then
                 higher than the image. Defaults to False.
             progress_file (str or Path, optional): file that records each finished image. Defaults to None.
@@ -161,8 +154,8 @@ class SegmentationInferencer(MMSegInferencer):
 
         Raises:
             ValueError: before the model runs, there is no input, two inputs would have the same output, an output
-                would overwrite an input, an image has no map coordinates for ``geojson``, or ``progress_file`` belongs
-                to another run. At the end, some images could not be read or segmented.
+                would overwrite an input, or ``progress_file`` belongs to another run. At the end, some images could not
+                be read or segmented.
             OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
         """
         check_count('batch_size', batch_size)
@@ -170,8 +163,7 @@ class SegmentationInferencer(MMSegInferencer):
         windows = tiles or self._windows()
         pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
         meta = self.model.dataset_meta
-        kinds = dict(probabilities=probabilities, coco=coco, geojson=geojson, legend=legend)
-        files = ResultFiles(out_dir, meta, self.read_image, opacity, **kinds)
+        files = ResultFiles(out_dir, meta, self.read_image, opacity, probabilities=probabilities, legend=legend)
         paths = self.list_inputs(inputs)
         files.check(paths)
         settings = dict(
@@ -207,7 +199,6 @@ class SegmentationInferencer(MMSegInferencer):
                 except _ModelError as error:
                     faults[path] = str(error)
         done = [path for path in paths if path not in faults]
-        files.write_polygons(done)
         if faults:
             named = lines([f'{path}: {fault}' for path, fault in faults.items()])
             others = f'; the results of the others are in {" and ".join(map(str, files.folders))}' if done else ''

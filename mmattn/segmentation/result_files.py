@@ -1,7 +1,6 @@
-"""The files of a segmented image: index map, overlay and, on request, probabilities and polygons."""
+"""The files of a segmented image: index map, overlay and, on request, probabilities."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +13,10 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from mmattn.utils.checks import check_fraction
-from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
-from mmattn.utils.image_files import check_names, lines, reason
+from mmattn.utils.files import atomic_write, check_path, check_writable
+from mmattn.utils.image_files import check_names
 from mmattn.utils.images import CLASS_INDICES
 from mmattn.visualization.panels import add_legend, class_colours
-
-from .coco import coco_annotations
-from .geojson import GeoReference, read_georeference
-from .geojson import geojson as make_geojson
 
 PART = 1 << 20  # pixels that are drawn together
 
@@ -40,7 +35,7 @@ class ResultFiles:
         out_dir (str or Path): the folder. A ValueError or an OSError says what is wrong with it.
         meta (dict): 'classes' and 'palette' of the model.
         read_image (callable): the pixels of a file, uint8 ``(H, W, 3)``, RGB.
-        opacity, probabilities, coco, geojson, legend: as in the inferencer's call.
+        opacity, probabilities, legend: as in the inferencer's call.
 
     Attributes:
         folders (list of Path): of the files.
@@ -54,23 +49,18 @@ class ResultFiles:
         opacity: float,
         *,
         probabilities: bool,
-        coco: bool,
-        geojson: bool,
         legend: bool,
     ) -> None:
         check_fraction('opacity', opacity)
         self._out, self._meta, self._read_image = check_path('out_dir', out_dir), meta, read_image
         self._opacity, self._probabilities, self._legend = opacity, probabilities, legend
-        self._coco, self._geojson = coco, geojson
-        extra = dict(prob=probabilities, geojson=geojson)
-        self.folders = [self._out / name for name in ('pred', 'vis', *(name for name in extra if extra[name]))]
+        self.folders = [self._out / name for name in ('pred', 'vis', *['prob'] * probabilities)]
         for folder in self.folders:
             check_writable(folder)
 
     def check(self, paths: list[str]) -> None:
-        """Raise a ValueError, if two images would have one name, or overwrite an image, or have no place on the map."""
+        """Raise a ValueError, if two images would have one name, or overwrite an image."""
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], *self.folders)
-        self._places = _georeferences(paths) if self._geojson else {}
 
     def of(self, path: str) -> list[Path]:
         """Return the files of an image that :meth:`write` writes, the index map first."""
@@ -104,40 +94,6 @@ class ResultFiles:
             drawn = add_legend(drawn, class_colours(self._meta, labels))
         with atomic_write(overlay_file) as temporary:
             Image.fromarray(drawn).save(temporary)
-
-    def write_polygons(self, paths: Sequence[str]) -> None:
-        """Write ``coco.json`` and the GeoJSON files, if asked for, from the index maps of these images."""
-        classes = self._meta['classes']
-        if self._coco:
-            images: list[dict] = []
-            annotations: list[dict] = []
-            for number, path in enumerate(paths, 1):
-                labels = self._labels(path)
-                height, width = labels.shape
-                images.append(dict(id=number, file_name=Path(path).name, width=width, height=height))
-                for area in coco_annotations(labels):
-                    annotations.append(dict(area, id=len(annotations) + 1, image_id=number))
-            categories = [dict(id=label, name=name) for label, name in enumerate(classes, 1)]
-            content = dict(images=images, annotations=annotations, categories=categories)
-            write_text(self._out / 'coco.json', json.dumps(content))
-        for path in paths if self._geojson else ():
-            content = make_geojson(self._labels(path), classes, self._places[path])
-            write_text(self._out / f'geojson/{Path(path).stem}.geojson', json.dumps(content))
-
-    def _labels(self, path: str) -> np.ndarray:
-        return np.asarray(Image.open(self.of(path)[0]))
-
-
-def _georeferences(paths: Sequence[str]) -> dict[str, GeoReference]:
-    places, faults = {}, []
-    for path in paths:
-        try:
-            places[path] = read_georeference(path)
-        except (OSError, ValueError) as error:
-            faults.append(reason(error))
-    if faults:
-        raise ValueError(f'{len(faults)} of {len(paths)} images cannot be written as GeoJSON:{lines(faults)}')
-    return places
 
 
 def _probabilities(scores: Tensor) -> Tensor:

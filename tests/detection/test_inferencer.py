@@ -48,7 +48,7 @@ def test_objects_are_kept_from_a_score_of_0_3_on_by_default(case, tmp_path):
     ('options', 'names'),
     [
         (['--score-threshold', '2'], 'score_threshold'),
-        (['--opacity', '0.3', '--truth', 'masks'], '--truth, --opacity'),
+        (['--legend', '--opacity', '0.3'], '--opacity, --legend'),
     ],
 )
 def test_options_are_checked_before_the_model_runs(tmp_path, demo, options, names):

@@ -376,7 +376,7 @@ def test_padding_in_a_tiled_model_is_named(checkpoint, tmp_path):
 
 def test_defaults_are_those_that_are_documented(inferencer, tmp_path):
     Image.fromarray(blocks(40, 56)).save(tmp_path / 'a.png')
-    files = dict(probabilities=False, coco=False, geojson=False, legend=False)
+    files = dict(probabilities=False, legend=False)
     for name, options in (('a', {}), ('b', dict(files, batch_size=1, opacity=0.5))):
         inferencer(tmp_path / 'a.png', tmp_path / name, **options)
     a, b = ({path.parent.name: path.read_bytes() for path in (tmp_path / name).glob('*/*')} for name in ('a', 'b'))
@@ -670,9 +670,8 @@ def demo(monkeypatch, tmp_path, checkpoint):
     """Run the command line on an image or a folder; return the folder of the results."""
     config().dump(tmp_path / 'config.py')
 
-    def demo(image, *options, positional=False):
-        words, out = [image, tmp_path / 'config.py', checkpoint], ['--out-dir', tmp_path / 'out']
-        words += [*options, *out] if positional else [*out, *options]
+    def demo(image, *options):
+        words = [image, tmp_path / 'config.py', checkpoint, '--out-dir', tmp_path / 'out', *options]
         monkeypatch.setattr(sys, 'argv', [*map(str, tool('image_demo.py', *words)[1:])])
         runpy.run_path(sys.argv[0], run_name='__main__')
         return tmp_path / 'out'
