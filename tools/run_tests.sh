@@ -3,7 +3,7 @@
 #
 #     bash tools/run_tests.sh          does it work here? Without the tests marked slow, e2e or kernels in pyproject.toml, and
 #                                      with the combinations of parameters that tests/covering.py keeps
-#     bash tools/run_tests.sh --all    all tests; also compiles mmcv's operators, once, and installs Triton, Sphinx and PyAV
+#     bash tools/run_tests.sh --all    all tests; also compiles mmcv's operators, once, and installs Triton and Sphinx
 #     bash tools/run_tests.sh --rest   as --all, without the tests that ran by default
 #     bash tools/run_tests.sh --lint   the linters alone
 #
@@ -41,7 +41,6 @@ bash tools/environment/setup.sh "${with_ops[@]}"
 python=.venv/bin/python
 if [ ${#with_ops[@]} != 0 ]; then # 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it
     step 'installing Sphinx' $python -m pip install --disable-pip-version-check --quiet sphinx==9.0.4 myst-parser==5.2.0 furo==2025.12.19
-    step 'installing PyAV' $python -m pip install --disable-pip-version-check av==18.1.0
     step 'installing Triton' $python -m pip install --disable-pip-version-check --no-deps triton==3.7.0
     oldest=${MMATTN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mmattn}/triton-3.6.0 # its compiler is tested, too
     if [ ! -e "$oldest/triton" ]; then

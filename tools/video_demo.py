@@ -4,12 +4,10 @@
     python tools/video_demo.py VIDEO MASK… --out DIR [--config CONFIG --checkpoint CHECKPOINT]
 
 The first command writes the frame on which to paint. The second one writes DIR/masks/*.png and DIR/overlay.mp4, by
-default by label propagation, which needs no training. The same command resumes an interrupted run. With
---cutout webm, it also writes the objects on a transparent background, DIR/cutout.webm.
+default by label propagation, which needs no training. The same command resumes an interrupted run.
 
 Args:
-    video: path of a video file or of a folder of frames, number of a camera, address of a stream, or - for a video from
-        standard input
+    video: path of a video file or of a folder of frames
     masks (mask): masks whose values are object ids, or folders of masks, in a lossless format such as PNG; mask.png@20
         is the mask of frame 20; a mask with the name of a frame in a folder of frames belongs to that frame, any other
         to the first frame; a later mask of an object corrects it
@@ -17,22 +15,17 @@ Args:
     config: path of the config; default: label propagation, which needs no training
     checkpoint: path or URL of the checkpoint; required for an SST
     backbone_weights (FILE): file in place of the backbone's weights that would be downloaded
-    out: folder for masks/<frame>.png, overlay.mp4 and cut-outs
+    out: folder for masks/<frame>.png and overlay.mp4
     max_frames: maximum number of frames per forward pass, including those of the masks
     no_overlay: write only the masks
     opacity: opacity of the colours in the overlay, 0 to 1
-    single_object: everything painted is object 1: pixels that are not transparent, or, without transparency, not black
-    colours (COLOUR): colours of the objects 1, 2, … in the masks, such as red or ff0000; other pixels must be black or
-        transparent, except on smoothed edges
+    single_object: masks have two values, of which one is object 1: pixels that are not transparent, or, without
+        transparency, not black
     references: masks of an object that count in a frame: the last one before it, the nearest one, or all, weighted by
         their distance; with the latter two, objects are also followed backwards
     frame_order (READING): how to read the names of frames in a folder if the log warns that another order is possible:
         numbers, decimals, signed or text
     allow_gaps: allow frame numbers with unequal steps in a folder of frames
-    cutout (FORMAT): also cut the objects out: webm, png (one per frame) or gif, transparent or on a background, and
-        mp4, mov or mkv on a background; videos require PyAV, pip install 'mmattn[cutouts]'
-    cutout_objects (ID): objects to cut out; default: all
-    background (COLOUR): colour behind cut-outs, such as lime or '#00ff00'
     overwrite: first remove the results of another run from OUT
 """
 
@@ -62,13 +55,9 @@ def main(
     no_overlay: bool = False,
     opacity: float = 0.5,
     single_object: bool = False,
-    colours: list[str] = (),
     references: Literal['last', 'nearest', 'all'] = 'last',
     frame_order: str | None = None,
     allow_gaps: bool = False,
-    cutout: list[str] = (),
-    cutout_objects: list[int] = (),
-    background: str | None = None,
     overwrite: bool = False,
     cfg_options: CfgOptions = None,
 ) -> None:
@@ -77,11 +66,9 @@ def main(
     if not first_frame and not (masks and out):
         raise UsageError('a mask and --out are required (--first-frame frame.png writes the frame on which to paint)')
     from mmattn.video import VOSInferencer, write_frame  # late: they import packages that print
-    from mmattn.video.cutouts import read_cutouts
     from mmattn.video.inferencer import DEFAULT_CONFIG
 
     try:
-        read_cutouts(cutout, cutout_objects, background)  # before weights are loaded
         if first_frame:
             print(f'the frame is {write_frame(video, first_frame, frame_order, allow_gaps)}')
             return
@@ -100,20 +87,14 @@ def main(
             opacity=opacity,
             single_object=single_object,
             overwrite=overwrite,
-            colours=colours,
             references=references,
             frame_order=frame_order,
-            cutouts=cutout,
-            cutout_objects=cutout_objects,
-            background=background,
             allow_gaps=allow_gaps,
         )
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error
     overlay = '' if no_overlay else f', the overlay is {out}/overlay.mp4'
-    cut = ', '.join(f'{out}/cutout{"" if name == "png" else f".{name}"}' for name in cutout)
-    cut = f', the cut-out is {cut}' if cut else ''
-    print(f'{len(written)} masks are in {out}/masks{overlay}{cut}; {inferencer.summary}')
+    print(f'{len(written)} masks are in {out}/masks{overlay}; {inferencer.summary}')
 
 
 if __name__ == '__main__':

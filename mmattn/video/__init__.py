@@ -11,7 +11,6 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         'aggregation': 'aggregate',
-        'cutouts': 'cut_out',
         'frame_files': 'read_frame',
         'clip_readers': 'write_frame',
         'data_preprocessor': 'ClipDataPreprocessor',

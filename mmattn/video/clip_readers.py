@@ -1,16 +1,14 @@
-"""Readers of clips, which yield one frame after another: of a data set, a folder, a video file, or a stream."""
+"""Readers of clips, which yield one frame after another: of a data set, a folder, or a video file."""
 
 import logging
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -23,7 +21,7 @@ from mmattn.utils.images import decoding
 
 from .frame_files import check_frames, check_gaps, find_files, orientation, read_frame, regular_step
 from .frame_names import sort_frames
-from .video_writers import count_frames
+from .overlay import count_frames
 
 FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
 FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
@@ -88,12 +86,11 @@ class FrameFolder:
     """Read a clip from a folder of images. ``size`` is height and width, ``frame_rate`` is in frames per second.
 
     ``frame_order`` says how to read the names, see :func:`~mmattn.video.frame_names.sort_frames`. An error lists the
-    frames that are missing, unless ``allow_gaps``, unreadable, or of different sizes. ``times`` has the seconds after
-    the first frame, by number of a frame, without those of gaps. ``step`` is the regular one between numbers.
+    frames that are missing, unless ``allow_gaps``, unreadable, or of different sizes. ``step`` is the regular one
+    between numbers.
     """
 
     frame_rate: float = FRAME_RATE
-    is_stream = False
 
     def __init__(self, path: Path, frame_order: str | None = None, allow_gaps: bool = False) -> None:
         self.path = path
@@ -105,7 +102,6 @@ class FrameFolder:
         faults.check()
         self.step = regular_step(self._numbers)
         names = [file.stem for file in self.files]
-        self.times = {number: i / self.frame_rate for i, number in enumerate(self._numbers)}
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
         in_names = sort_frames(self.files, frame_order).numbers if self.files else []
@@ -145,83 +141,13 @@ class FrameFolder:
         return self._by_number_in_name[int(digits)]
 
 
-class VideoStream:
-    """Read a clip once, from a camera, an address or standard input, with the interface of :class:`FrameFolder`.
-
-    Ctrl-C ends the clip. ``length`` is None. ``times`` has the times of the frames that were read.
-
-    Args:
-        source (int or str): number of a camera, or an address that OpenCV opens. '-' is standard input.
-    """
-
-    files: Sequence[Path] = ()
-    is_stream = True
-    step = 1
-
-    def __init__(self, source: int | str) -> None:
-        self.path: str | Path = str(source)
-        self._open('pipe:0' if source == '-' else source)
-        self.length: int | None = None
-
-    def _open(self, source: int | str) -> None:
-        self._video = cv2.VideoCapture(source)
-        whole, self._first = self._video.read()
-        if not whole:
-            hint = '; a pipe requires a format that is read forwards, such as Matroska' if source == 'pipe:0' else ''
-            raise ValueError(f'{self.path}: OpenCV cannot decode a frame of it{hint}')
-        self.size = self._first.shape[:2]
-        rate = self._video.get(cv2.CAP_PROP_FPS)
-        self.frame_rate: float = rate if FRAME_RATES[0] <= rate <= FRAME_RATES[1] else FRAME_RATE
-        self.times: dict[int, float] = {}
-
-    def read(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
-        with _ended_by_interrupt() as is_ended:
-            yield from self._decode(self._video, (True, self._first), is_ended)
-
-    def _decode(
-        self, video: cv2.VideoCapture, frame: tuple[bool, Any], is_ended: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        # Not mmcv's reader: it seeks, which fails if the container's count is wrong.
-        number, start = 0, video.get(cv2.CAP_PROP_POS_MSEC)
-        while frame[0] and not is_ended():
-            image = frame[1]
-            if image.shape[:2] != self.size:
-                height, width = image.shape[:2]
-                raise ValueError(
-                    f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
-                )
-            self.times[number] = (video.get(cv2.CAP_PROP_POS_MSEC) - start) / 1000
-            if number and self.times[number] - self.times[number - 1] < 1 / FRAME_RATES[1]:  # no times, or wrong ones
-                self.times[number] = self.times[number - 1] + 1 / self.frame_rate
-            yield number, image
-            number += 1
-            frame = video.read()
-        video.release()
-
-    def name(self, number: int) -> str:
-        """Name a frame by its number, with at least five digits."""
-        return f'{number:05}'
-
-    def find(self, name: str) -> None:
-        """Return None: frames have no names."""
-
-    def find_number(self, digits: str) -> int:
-        """Parse the number of a frame. It must be below ``length``, if that is known."""
-        if self.length is not None and int(digits) >= self.length:
-            raise ValueError(
-                f'no frame {int(digits)} in {self.path}, whose first frame is 0 and last frame is {self.length - 1}'
-            )
-        return int(digits)
-
-
-class VideoFile(VideoStream):
-    """Read a clip from a video file, any number of times.
+class VideoFile:
+    """Read a clip from a video file, any number of times, with the interface of :class:`FrameFolder`.
 
     ``length`` is what the file announces, an estimate in WebM and Matroska. It may be None.
     """
 
-    is_stream = False
+    step = 1
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -231,61 +157,64 @@ class VideoFile(VideoStream):
                 raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
         self.path = path
         self.files = [path]
-        self._open(str(path.absolute()))  # FFmpeg reads 'a:b.mp4' as a URL
-        length = int(self._video.get(cv2.CAP_PROP_FRAME_COUNT))
+        video = self._open()
+        whole, first = video.read()
+        if not whole:
+            raise ValueError(f'{path}: OpenCV cannot decode a frame of it')
+        self.size = first.shape[:2]
+        rate = video.get(cv2.CAP_PROP_FPS)
+        self.frame_rate: float = rate if FRAME_RATES[0] <= rate <= FRAME_RATES[1] else FRAME_RATE
+        length = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         self.length = length if length > 0 else None
-        self._video.release()
+        video.release()
+
+    def _open(self) -> cv2.VideoCapture:
+        return cv2.VideoCapture(str(self.path.absolute()))  # FFmpeg reads 'a:b.mp4' as a URL
+
+    def read(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
+        # Not mmcv's reader: it seeks, which fails if the container's count is wrong.
+        video, number = self._open(), 0
+        while (frame := video.read())[0]:
+            image = frame[1]
+            if image.shape[:2] != self.size:
+                height, width = image.shape[:2]
+                raise ValueError(
+                    f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
+                )
+            yield number, image
+            number += 1
+        video.release()
+
+    def name(self, number: int) -> str:
+        """Name a frame by its number, with at least five digits."""
+        return f'{number:05}'
+
+    def find(self, name: str) -> None:
+        """Return None: frames have no names."""
 
     @cached_property
     def _count(self) -> int:
-        return count_frames(Path(self.path))
+        return count_frames(self.path)
 
     def find_number(self, digits: str) -> int:
         """Parse the number of a frame. Before one is refused, the frames are counted, which sets ``length``."""
         if self.length is not None and int(digits) >= self.length:
             self.length = self._count
-        return super().find_number(digits)
-
-    def read(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
-        video = cv2.VideoCapture(str(Path(self.path).absolute()))
-        return self._decode(video, video.read())
-
-
-@contextmanager
-def _ended_by_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGINT came. A second SIGINT has its usual effect."""
-    received = []
-    is_main = threading.current_thread() is threading.main_thread()  # others cannot set handlers
-    usual = signal.getsignal(signal.SIGINT)
-
-    def handle(*args: Any) -> None:
-        received.append(args)
-        signal.signal(signal.SIGINT, usual)
-
-    if is_main:
-        signal.signal(signal.SIGINT, handle)
-    try:
-        yield lambda: bool(received)
-    finally:
-        if is_main:
-            signal.signal(signal.SIGINT, usual)
+            if int(digits) >= self.length:
+                raise ValueError(
+                    f'no frame {int(digits)} in {self.path}, whose first frame is 0 and last frame is {self.length - 1}'
+                )
+        return int(digits)
 
 
-Clip = FrameFolder | VideoStream
+Clip = FrameFolder | VideoFile
 
 
-def open_clip(video: str | Path | int, frame_order: str | None = None, allow_gaps: bool = False) -> Clip:
-    """Open a folder of frames, a video file, or a stream: the number of a camera, an address, or '-'.
-
-    ``frame_order`` and ``allow_gaps`` are for folders.
-    """
-    if isinstance(video, int) or video == '-' or '://' in str(video):
-        return VideoStream(video)  # type: ignore[arg-type]
+def open_clip(video: str | Path, frame_order: str | None = None, allow_gaps: bool = False) -> Clip:
+    """Open a folder of frames, for which ``frame_order`` and ``allow_gaps`` are, or a video file."""
     path = check_path('video', video)
-    if path.is_dir():
-        return FrameFolder(path, frame_order, allow_gaps)
-    return VideoStream(int(path.name)) if str(video).isdecimal() and not path.exists() else VideoFile(path)
+    return FrameFolder(path, frame_order, allow_gaps) if path.is_dir() else VideoFile(path)
 
 
 def split_number(entry: str | Path) -> tuple[str, str]:
@@ -299,9 +228,7 @@ def split_number(entry: str | Path) -> tuple[str, str]:
     return (before, digits) if before and digits.isdecimal() else (str(entry), '')
 
 
-def write_frame(
-    video: str | Path | int, frame: str | Path, frame_order: str | None = None, allow_gaps: bool = False
-) -> Path:
+def write_frame(video: str | Path, frame: str | Path, frame_order: str | None = None, allow_gaps: bool = False) -> Path:
     """Write a frame of a clip, on which its mask can be painted. It is rotated as the metadata of the video say.
 
     Args:

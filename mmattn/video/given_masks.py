@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +14,7 @@ from mmattn.utils.files import check_path
 from .clip_readers import Clip, split_number
 from .frame_files import find_images
 from .frame_names import sort_frames
-from .masks import black_objects, doubtful_ids, object_ids, read_mask
-from .painted_masks import describe_colours, read_colours, read_single_object
+from .masks import black_objects, doubtful_ids, object_ids, read_mask, read_single_object
 
 MANY_OBJECTS = 30  # more ids in one mask are probably smoothed edges
 
@@ -84,9 +82,7 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     return dict(sorted(by_frame.items()))
 
 
-def read_masks(
-    paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool, colours: Sequence[tuple[int, int, int]] = ()
-) -> dict[int, np.ndarray]:
+def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool) -> dict[int, np.ndarray]:
     """Read the masks that show an object: uint8 ``(H, W)``, by frame number. Faults of all masks are listed."""
     masks: dict[int, np.ndarray] = {}
     earlier: set[int] = set()
@@ -94,12 +90,12 @@ def read_masks(
     corrected: dict[int, list[tuple[Path, bool]]] = {}
     for number, (path, alone) in paths.items():
         try:
-            mask = _read(path, single_object, colours)
+            mask = read_single_object(path) if single_object else read_mask(path)
         except FileNotFoundError:
             faults.add(path, f'no such file{_spelling(path)}')
             continue
         except (OSError, ValueError) as error:
-            faults.add('', f'{error}{"" if single_object or colours else _painting(path)}')
+            faults.add('', str(error))
             continue
         ids = object_ids(mask)
         if mask.shape != clip.size:
@@ -109,7 +105,7 @@ def read_masks(
                 f'{clip.size[1]}×{clip.size[0]} (width×height)',
             )
         elif alone and not ids:
-            is_void = not (single_object or colours) and read_mask(path, single_object=True).any()
+            is_void = not single_object and read_mask(path, single_object=True).any()
             hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)' if is_void else ''
             faults.add(path, f'shows no object{hint}')
         new = [i for i in ids if i not in earlier]
@@ -123,7 +119,7 @@ def read_masks(
                 f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
                 f'frame {clip.name(number)} on'
             )
-        fault, warnings = _doubts(path, mask, new, single_object, bool(colours))
+        fault, warnings = _doubts(path, mask, new, single_object)
         if fault:
             faults.add(path, fault)
         for warning in warnings:
@@ -141,19 +137,11 @@ def read_masks(
     return masks
 
 
-def _read(path: Path, single_object: bool, colours: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    if colours:
-        return read_colours(path, colours)
-    return read_single_object(path) if single_object else read_mask(path)
-
-
-def _doubts(
-    path: Path, mask: np.ndarray, new: Sequence[int], single_object: bool, coloured: bool
-) -> tuple[str, list[str]]:
+def _doubts(path: Path, mask: np.ndarray, new: Sequence[int], single_object: bool) -> tuple[str, list[str]]:
     """Look for ids that the user may not mean. Returns a fault, '' if there is none, and warnings."""
-    if single_object or coloured:
+    if single_object:
         corners = bool(mask[:: len(mask) - 1 or 1, :: mask.shape[1] - 1 or 1].all())
-        return '', ['all corners belong to objects; the background must be black or transparent'] * corners
+        return '', ['all corners belong to the object; the background must be the lower value, such as black'] * corners
     fault, warning = doubtful_ids(path)
     warnings = [warning] if warning and not fault else []
     if black := black_objects(path):
@@ -163,17 +151,6 @@ def _doubts(
     if len(new) > MANY_OBJECTS:
         warnings.append(f'{len(new)} objects; every value except 0 and 255 is one, also on smoothed edges')
     return fault, warnings
-
-
-def _painting(path: Path) -> str:
-    """Hint at the options for a mask of colours, or return '' for other images."""
-    with suppress(OSError, ValueError):
-        if shown := describe_colours(path):
-            return (
-                '; or, for one object, set single_object=True (--single-object), and for several, colours (--colours), '
-                f'which here are {shown}'
-            )
-    return ''
 
 
 def _spelling(path: Path) -> str:

@@ -4,11 +4,11 @@ import json
 import logging
 import resource
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -34,18 +34,16 @@ from mmattn.utils.resumable import check_same_run
 
 from .backbone_weights import load_backbone
 from .clip_readers import Clip, open_clip
-from .cutouts import FORMATS, CutOuts, read_cutouts
 from .given_masks import Masks, find_masks, read_masks
 from .label_propagation import LabelPropagation
-from .masks import PALETTE, draw_overlay, object_ids, read_mask, read_palette, write_mask
-from .painted_masks import colour_palette, parse_colours
+from .masks import PALETTE, draw_overlay, read_mask, read_palette, write_mask
+from .overlay import check_overlay, open_overlay
 from .session import ClipSession, Frame
 from .sst import SST
-from .video_writers import check_writer, open_writer
 
 MIB = 2**20
 DEFAULT_CONFIG = 'label_propagation/label-propagation_mobilenet-v2-d8_davis-240p.py'
-Show = Callable[[str, np.ndarray, np.ndarray, float], None]  # a frame's name, image, ids, and time in seconds
+Show = Callable[[np.ndarray, np.ndarray], None]  # a frame and its ids
 DARK = 64  # objects whose colour is darker are drawn in the colour of DAVIS
 
 
@@ -114,7 +112,7 @@ class VOSInferencer:
 
     def __call__(
         self,
-        video: str | Path | int,
+        video: str | Path,
         masks: Masks,
         out_dir: str | Path,
         max_frames: int | None = 16,
@@ -122,29 +120,20 @@ class VOSInferencer:
         opacity: float = 0.5,
         single_object: bool = False,
         overwrite: bool = False,
-        colours: Sequence[str] = (),
         references: str = 'last',
         frame_order: str | None = None,
-        cutouts: Sequence[str] = (),
-        cutout_objects: Sequence[int] = (),
-        background: str | None = None,
         allow_gaps: bool = False,
     ) -> list[Path]:
-        """Write ``masks/<frame>.png`` for each frame, ``overlay.mp4``, and cut-outs, to ``out_dir``.
+        """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, to ``out_dir``.
 
         A mask is a palette PNG whose indices are the object ids. Frames of a video file are named by a five-digit index
         that starts at 00000. Colours are those of the first given mask with a palette, or of DAVIS. The masks of a part
         of the clip are written when the model has processed the part. All writes are atomic. If you repeat the call
-        after an interruption, parts whose masks all exist are skipped, also if you now want other cut-outs, which are
-        made of frames and masks. ``run.json`` records input and settings. The file ``.lock`` keeps other runs out of
-        the folder.
-
-        The overlay and the cut-outs show frames at their times in the video. Without PyAV (``mmattn[cutouts]``), the
-        overlay has a constant frame rate.
+        after an interruption, parts whose masks all exist are skipped. ``run.json`` records input and settings. The
+        file ``.lock`` keeps other runs out of the folder. The overlay has a constant frame rate.
 
         Args:
-            video (str, Path or int): a video file, a folder of frames, or a stream, which is read once: the number of a
-                camera, an address such as 'rtsp://…', or '-', a video from standard input. Ctrl-C ends it.
+            video (str or Path): a video file or a folder of frames.
             masks (str, Path, or sequence of str or Path): palette or grey images in a lossless format whose values are
                 the ids of the objects to follow, or folders of such images. A mask belongs to a frame as follows:
 
@@ -161,67 +150,52 @@ class VOSInferencer:
                 always consecutive. Defaults to 16.
             overlay (bool): write the overlay video, see :func:`~mmattn.video.draw_overlay`. Defaults to True.
             opacity (float): opacity of the overlay's colours, 0 to 1. Defaults to 0.5.
-            single_object (bool): make everything that is painted in the masks object 1: pixels that are not transparent
-                or, without transparency, not 0 or black. Defaults to False: values are ids, and 255 is void.
+            single_object (bool): masks have two values, of which the higher one is object 1: pixels that are not
+                transparent or, without transparency, not 0 or black. Defaults to False: values are ids, and 255 is
+                void.
             overwrite (bool): first remove the results of another run from ``out_dir``. Defaults to False.
-            colours (sequence of str): colours of the objects 1, 2, … in masks of colours, such as 'red' or 'ff0000'.
-                Defaults to none: masks hold ids.
             references (str): which masks of an object count in a frame, 'last', 'nearest' or 'all', as in
-                :class:`~mmattn.video.ClipSession`. With the latter two, objects are also followed backwards, except in
-                a stream, whose later masks are not known yet. Defaults to 'last'.
+                :class:`~mmattn.video.ClipSession`. With the latter two, objects are also followed backwards. Defaults
+                to 'last'.
             frame_order (str, optional): how to read the names of frames, 'numbers', 'decimals', 'signed' or 'text', see
                 :func:`~mmattn.video.frame_names.sort_frames`. Defaults to None: numbers, with a warning if another
                 order is possible.
-            cutouts (sequence of str): cut the objects out of the frames, see :func:`~mmattn.video.cutouts.cut_out`, as
-                'webm', 'gif', 'mp4', 'mov' or 'mkv' into the file ``cutout.<format>``, as 'png' into the files
-                ``cutout/<frame>.png``. Videos require PyAV. Defaults to none.
-            cutout_objects (sequence of int): ids of the objects that are cut out. Defaults to all.
-            background (str, optional): colour behind the cut-outs, such as 'lime' or '#00ff00'. Defaults to None,
-                transparent, which WebM, PNG and GIF can be.
-            allow_gaps (bool): allow frame numbers with unequal steps in a folder. In the overlay and in cut-outs, a gap
-                takes no time. Defaults to False.
+            allow_gaps (bool): allow frame numbers with unequal steps in a folder. In the overlay, a gap takes no time.
+                Defaults to False.
 
         Returns:
             list of Path: the masks, in the order of the frames.
 
         Raises:
             FileNotFoundError: the video does not exist.
-            ImportError: a cut-out requires PyAV, which is not installed.
             BlockingIOError: another run uses ``out_dir``.
             ValueError: frames are missing, unreadable or of different sizes, a mask does not fit the frames, or
                 ``out_dir`` holds the input, the results of another run, or other files of these names. All this is
                 checked before the model runs, except that a video may end before the frame of a mask. The message lists
                 the files.
-            OSError: ``out_dir`` is not writable, no overlay or cut-out of this size can be written, or a file cannot be
-                written completely. The error names the file.
+            OSError: ``out_dir`` is not writable, no overlay of this size can be written, or a file cannot be written
+                completely. The error names the file.
         """
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
-        if colours and single_object:
-            raise ValueError('colours tell several objects apart, single_object makes them one; choose one of the two')
-        cut = read_cutouts(cutouts, cutout_objects, background)
         given_settings = dict(max_frames=max_frames, sampling='dense', references=references)
         session = ClipSession(self.model, **{**self.model.test_cfg, **given_settings})
-        listed = parse_colours(colours)
         out_dir = check_path('out_dir', out_dir)
         folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
         check_writable(out_dir)
         check_writable(folder)
         clip = open_clip(video, frame_order, allow_gaps)
         paths = find_masks(clip, masks)
-        given = read_masks(paths, clip, single_object, listed)
-        cut.check_objects({i for mask in given.values() for i in object_ids(mask)})
-        palette = colour_palette(listed) if listed else _palette(path for path, _ in paths.values())
+        given = read_masks(paths, clip, single_object)
+        palette = _palette(path for path, _ in paths.values())
         inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
-        replaced = CutOuts(FORMATS) if overwrite else cut
-        outputs = {path.resolve() for path in (folder, overlay_path, *replaced.paths(out_dir))}
+        outputs = {folder.resolve(), overlay_path.resolve()}
         if outputs & (inputs | {path.parent for path in inputs}):
             raise ValueError(f'{out_dir} holds frames or masks of the input; choose another out_dir')
         if overlay:
-            check_writer(overlay_path, clip.size, clip.frame_rate)
-        cut.check(out_dir, clip.size, clip.frame_rate)
+            check_overlay(overlay_path, clip.size, clip.frame_rate)
         settings = dict(
-            video=str(clip.path if clip.is_stream else Path(clip.path).resolve()),
+            video=str(clip.path.resolve()),
             files_sha256=_digest(
                 f'{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}\n'.encode() for path in clip.files
             ),
@@ -229,27 +203,24 @@ class VOSInferencer:
             palette_sha256=_digest([palette]),
             max_frames=max_frames,
             references=references,
-            **dict(started=time()) if clip.is_stream else {},  # never continued: its frames are gone
             **self._settings,
         )
         with exclusive(out_dir), self._precision:
-            _claim(out_dir, settings, overwrite, overlay, cut)
-            if references != 'last' and not clip.is_stream:  # masks also count in earlier frames
+            _claim(out_dir, settings, overwrite, overlay)
+            if references != 'last':  # masks also count in earlier frames
                 for number, image in clip.read():
                     if number in given:
                         session.add(Frame(number, image, given[number]))
                     if number == max(given):
                         break
-            with ExitStack() as stack:
-                shows: list[Show] = []
-                if overlay:
-                    writer = stack.enter_context(open_writer(overlay_path, clip.size, clip.frame_rate))
-                    drawn = np.where(palette.max(1, keepdims=True) < DARK, PALETTE, palette)
-                    shows.append(lambda _, image, ids, t: writer.write(draw_overlay(image, ids, opacity, drawn), t))
-                if cut.formats:
-                    shows.append(cut.open(stack, out_dir, clip.size, clip.frame_rate))
-                written = self._segment(session, clip, given, folder, palette, shows)
-        return written
+            drawn = np.where(palette.max(1, keepdims=True) < DARK, PALETTE, palette)
+            with open_overlay(overlay_path, clip.size, clip.frame_rate) if overlay else nullcontext() as writer:
+
+                def show(image: np.ndarray, ids: np.ndarray) -> None:
+                    if writer is not None:
+                        writer.write(draw_overlay(image, ids, opacity, drawn))
+
+                return self._segment(session, clip, given, folder, palette, show)
 
     def _segment(
         self,
@@ -258,7 +229,7 @@ class VOSInferencer:
         given: dict[int, np.ndarray],
         folder: Path,
         palette: np.ndarray,
-        shows: list[Show],
+        show: Show,
     ) -> list[Path]:
         written: dict[int, Path] = {}
 
@@ -294,8 +265,7 @@ class VOSInferencer:
                         f'{_peak_memory(self.device):.0f} MiB'
                     )
                 progress.update(task, advance=1, summary=self.summary)
-                for show in shows:
-                    show(written[frame.number].stem, frame.image, ids, clip.times[frame.number])
+                show(frame.image, ids)
         beyond = given.keys() - written.keys()
         if beyond:
             whole = len(written) if clip.length is None else f'{len(written)} of {clip.length} announced'
@@ -325,22 +295,20 @@ def _palette(masks: Iterable[Path]) -> np.ndarray:
     return next((palette for palette in palettes if (palette != PALETTE).any()), PALETTE)
 
 
-def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, overlay: bool, cutouts: CutOuts) -> None:
+def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, overlay: bool) -> None:
     """Prepare the locked output folder, unless it holds the results of a run with other settings, or other files.
 
     The masks themselves say which frames are finished, so the folder needs no further record.
     """
     record, masks = out_dir / 'run.json', out_dir / 'masks'
-    outputs = [masks, *[out_dir / 'overlay.mp4'] * overlay, *cutouts.paths(out_dir)]
+    outputs = [masks, *[out_dir / 'overlay.mp4'] * overlay]
     if record.exists():
         with reading(record, 'not the settings of a run'):
             earlier = dict(json.loads(record.read_text(encoding='utf-8')))
         if not overwrite:
             check_same_run(record, earlier, settings, 'choose another folder, or set overwrite=True (--overwrite)')
         else:
-            videos = [path for path in CutOuts(FORMATS).paths(out_dir) if path.suffix]
-            pictures = [*masks.glob('*.png'), *(out_dir / 'cutout').glob('*.png')]
-            for path in (*pictures, out_dir / 'overlay.mp4', *videos):
+            for path in (*masks.glob('*.png'), out_dir / 'overlay.mp4'):
                 path.unlink(missing_ok=True)
     elif foreign := [path for path in outputs if path.is_file() or (path.is_dir() and any(path.iterdir()))]:
         raise ValueError(
@@ -348,7 +316,7 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool, overlay: bo
             'another folder'
         )
     masks.mkdir(parents=True, exist_ok=True)
-    for folder in (out_dir, *filter(Path.is_dir, outputs)):
+    for folder in (out_dir, masks):
         remove_temporary_files(folder)  # left by a killed run
     write_text(record, json.dumps(settings, indent=2, default=str))
 

@@ -7,11 +7,13 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write
 from mmattn.utils.images import decoding, lossy_mask_fault
 from mmattn.utils.mask_edges import altered_labels
 
 VOID = 255  # void label: background when read from a file, ignored in training targets
+SHOWN = 8  # values in a message
 
 
 def _davis_palette() -> np.ndarray:
@@ -56,6 +58,41 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
     return ids
 
 
+def read_single_object(path: str | Path) -> np.ndarray:
+    """Read a mask of one object in any two values: uint8 ``(H, W)``, 1 where the higher value is.
+
+    Values are palette indices, grey levels, or colours, of which black is the lowest. In an image with transparent
+    pixels, they are the opacities.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file cannot be decoded, has a lossy format, or has more than two values. The message begins with
+            the path, and lists the values.
+
+    Example:
+        >>> mask = Image.new('RGBA', (20, 20))
+        >>> mask.paste('red', (5, 5, 15, 15))
+        >>> mask.save('mask.png')
+        >>> read_single_object('mask.png').sum()
+        np.uint64(100)
+    """
+    image, digits = open_mask(path, lossy_mask_fault), 'd'
+    pixels = np.array(image)
+    if Image.getmodebands(image.mode) > 1:
+        *colours, opacities = np.moveaxis(np.array(image.convert('RGBA')).astype(int), 2, 0)
+        pixels = opacities
+        if opacities.min() == opacities.max():
+            pixels, digits = np.tensordot((1 << 16, 1 << 8, 1), colours, 1), '06x'
+    values = np.unique(pixels).tolist()
+    if len(values) > 2:
+        names = ', '.join(shorten((f'{value:{digits}}' for value in values), SHOWN))
+        raise ValueError(
+            f'{path}: has {len(values)} values, {names}; a mask of one object has two: paint it without soft edges, or '
+            'give each object an index of a palette'
+        )
+    return (pixels > (values[0] if len(values) == 2 else 0)).astype(np.uint8)
+
+
 def open_mask(path: str | Path, find_fault: Callable[[Image.Image], str]) -> Image.Image:
     """Decode an image in which ``find_fault`` finds no fault. The message of a ``ValueError`` begins with the path."""
     with decoding(path), Image.open(path) as image:
@@ -72,7 +109,8 @@ def mask_fault(image: Image.Image) -> str:
     if not fault and (Image.getmodebands(image.mode) > 1 or image.mode == 'F'):
         fault = (
             f'an image of mode {image.mode}, whose colours are not ids; save it with a palette (mode P) whose indices '
-            'are the ids, or as a grey image of ids'
+            'are the ids, or as a grey image of ids; or, for one object in two colours, set single_object=True '
+            '(--single-object)'
         )
     return fault
 
@@ -144,17 +182,16 @@ def doubtful_ids(path: str | Path) -> tuple[str, str]:
     pixels, between = (np.bincount(values, minlength=256) for values in (ids.ravel(), ids[is_between(ids)]))
     edges = [i for i in object_ids(ids) if between[i] >= 0.9 * pixels[i]]
     count = int((pixels[1:] > 0).sum())
-    hint = 'for one object of all values but 0, set single_object=True (--single-object)'
     if 2 * len(edges) > count:
         return (
             f'{len(edges)} of its {count} values besides 0 are edges, one or two pixels wide, between lower and higher '
-            f'values, as smoothing and scaling make them; save the ids themselves, or, {hint}'
+            'values, as smoothing and scaling make them; save the ids themselves'
         ), ''
     if edges:
         names = ', '.join(map(str, edges))
         return '', f'{names}: one or two pixels wide between a lower and a higher id, as on smoothed edges; check them'
     if count > 1 and cv2.erode((ids == VOID).astype(np.uint8), np.ones((9, 9), np.uint8)).any():
-        return '', f'{VOID} beside other ids is void, not an object; to follow it, give it another id, or, {hint}'
+        return '', f'{VOID} beside other ids is void, not an object; to follow it, give it another id'
     if altered := altered_labels(ids):
         return '', f'its ids were probably scaled, blurred, compressed or dithered after painting: {altered}'
     return '', ''

@@ -1,12 +1,9 @@
-"""Frames on which to paint, rotated videos, and streams."""
+"""Frames on which to paint, and rotated videos."""
 
 import logging
-import os
 import re
-import signal
 import struct
 from threading import Event, get_ident
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -14,7 +11,7 @@ import pytest
 from PIL import Image
 
 from mmattn.video import clip_readers, write_frame
-from mmattn.video.clip_readers import VideoStream, open_clip, read_ahead
+from mmattn.video.clip_readers import open_clip, read_ahead
 from mmattn.video.masks import write_mask
 
 from .clips import write_matroska
@@ -121,26 +118,6 @@ def test_frames_are_read_one_after_the_other():
     assert len({thread for _, thread in reading} - {get_ident()}) == 1
 
 
-def test_a_frame_behind_the_end_of_a_stream(phone, tmp_path):
-    """Its length is not known before."""
-    address = f'file://{phone}'
-    assert write_frame(address, tmp_path / 'a.png@11').exists()
-    with pytest.raises(ValueError, match=rf'^{address}: .* 12$'):
-        write_frame(address, tmp_path / 'b.png@12')
-    assert not (tmp_path / 'b.png').exists()
-
-
-def test_a_camera_that_changes_its_size(phone):
-    """With a stand-in: FFmpeg gives all frames the first size."""
-    stream = VideoStream(str(phone))
-    images = iter([*[np.zeros((44, 30, 3), np.uint8)] * 2, np.zeros((44, 31, 3), np.uint8)])
-    stream._video = SimpleNamespace(read=lambda: (True, next(images)), get=lambda number: 0.0)
-    frames = stream.read()
-    assert [next(frames)[0] for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match=rf'^{phone}: .* 3 .*31×44.*30×44'):
-        next(frames)
-
-
 def test_frames_that_a_file_does_not_announce(tmp_path):
     """Of Matroska, OpenCV knows the number from the duration. A frame is refused if it is not there."""
     video = write_matroska(tmp_path / 'a.mkv', IMAGES, announced=3)
@@ -158,47 +135,3 @@ def test_frames_that_cannot_be_written(phone, tmp_path, frame):
     with pytest.raises(ValueError, match=frame.rpartition('@')[2].rpartition('.')[2]):
         write_frame(phone, tmp_path / frame)
     assert write_frame(phone, tmp_path / 'none/x/a.png').exists()
-
-
-def test_standard_input_is_a_stream_that_is_read_once(phone):
-    before, source = os.dup(0), os.open(phone, os.O_RDONLY)
-    try:
-        os.dup2(source, 0)
-        stream = open_clip('-')
-        found = [*stream.read()]
-    finally:
-        os.dup2(before, 0)
-        os.close(before)
-        os.close(source)
-    assert stream.is_stream
-    assert stream.length is None
-    for (number, image), (expected_number, expected) in zip(found, open_clip(phone).read(), strict=True):
-        assert number == expected_number
-        np.testing.assert_array_equal(image, expected)
-
-
-def test_an_interrupt_ends_a_stream_and_a_second_one_is_an_error(phone):
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run under nohup
-    usual = signal.getsignal(signal.SIGINT)
-    assert len([*VideoStream(str(phone)).read()]) == len(IMAGES)
-    assert signal.getsignal(signal.SIGINT) is usual
-    found = []
-    for number, _ in VideoStream(str(phone)).read():
-        found.append(number)
-        if number == 4:
-            signal.raise_signal(signal.SIGINT)
-    assert found == [0, 1, 2, 3, 4]
-    assert signal.getsignal(signal.SIGINT) is usual
-    frames = VideoStream(str(phone)).read()
-    next(frames)
-    signal.raise_signal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    frames.close()
-    signal.signal(signal.SIGINT, ignored)
-
-
-@pytest.mark.parametrize('source', ['rtsp://127.0.0.1:9/none', 'http://127.0.0.1:9/none.mp4', '99'])
-def test_streams_that_do_not_open(source):
-    with pytest.raises(ValueError, match=f'^{source}: '):
-        open_clip(source)

@@ -61,7 +61,7 @@ def call(monkeypatch, *words):
 
 def test_the_options(demo, root, capsys, small_sst):
     """What is wrong is said without a traceback."""
-    Image.fromarray(squares(0, 1, 5)).save(root / 'mask.png')
+    Image.fromarray(squares(0, 1, 5) > 0).save(root / 'mask.png')
     options = '--no-overlay', '--single-object', '--cfg-options', 'model.test_cfg.scale=(32,32)'
     out = demo(*options, positional=(root / 'JPEGImages', f'{root}/mask.png@2'))
     assert not (out / 'overlay.mp4').exists()
