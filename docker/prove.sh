@@ -5,7 +5,6 @@
 #     apt-get install buildah debootstrap
 #     bash docker/prove.sh            the whole, 22 minutes on two cores that did other work, too
 #     bash docker/prove.sh --cuda     docker/Dockerfile instead, as far as the step that downloads torch's build for CUDA
-#     bash docker/prove.sh --onnx MODEL.onnx PHOTO    docker/Dockerfile.onnx instead; its service segments a photo
 #
 # --wheels DIR  do not compile mmcv but take its wheel from DIR, as dependencies.sh left it in ~/.cache/mmattn/wheels
 # --keep        keep the images, in a folder that is told at the end
@@ -18,16 +17,14 @@ say() { printf '[%4d s] %s\n' $SECONDS "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 file=docker/Dockerfile.cpu
-model=
 wheels=
 keep=
 while [ $# -gt 0 ]; do
     case $1 in
         --cuda) file=docker/Dockerfile ;;
-        --onnx) file=docker/Dockerfile.onnx model=$(realpath -e "${2:?}") photo=$(realpath -e "${3:?}"); shift 2 ;;
         --wheels) wheels=$(realpath -e "${2:?--wheels needs a folder}"); shift ;;
         --keep) keep=1 ;;
-        *) sed -n '2,14p' "$0" >&2; exit 2 ;;
+        *) sed -n '2,13p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
@@ -99,24 +96,6 @@ if [ $file = docker/Dockerfile ]; then
     if build . "$work/log"; then fail 'torch was installed, against a constraint'; fi
     grep -q 'torch==.* could not be installed' "$work/log" || { tail -n 30 "$work/log" >&2; fail 'stopped elsewhere'; }
     say 'stopped where torch for CUDA would be downloaded, and no earlier'
-    exit
-fi
-
-if [ -n "$model" ]; then
-    say "building $file"
-    build . "$work/log" || { tail -n 30 "$work/log" >&2; fail "$file does not build"; }
-    say "built: $(buildah images --format '{{.Size}}' mmattn)"
-    container=$(buildah from --pull-never mmattn)
-    mkdir --mode=1777 "$work/out"
-    inside=("${in_chroot[@]}" "--volume=$model:/model.onnx:ro" "--volume=$photo:/photo:ro" "--volume=$work/out:/out" "$container")
-    if buildah run "${inside[@]}" sh -c 'command -v cc || command -v g++' 2>"$work/log"; then fail 'a compiler is in the image'; fi
-    buildah run "${inside[@]}" .venv/bin/python run_onnx.py /model.onnx /photo --out-dir /out
-    buildah run "${inside[@]}" timeout 60 .venv/bin/python serve_onnx.py /model.onnx --port 8765 >"$work/log" 2>&1 & # ends by timeout
-    curl --silent --show-error --fail --retry 30 --retry-delay 1 --retry-connrefused --data-binary "@$photo" \
-        http://127.0.0.1:8765 --output "$work/labels.png"
-    cmp "$work/labels.png" "$work/out/pred/photo.png"
-    say 'the service answers with the index map of run_onnx.py'
-    wait
     exit
 fi
 

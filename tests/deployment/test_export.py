@@ -6,9 +6,6 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
-from threading import Thread
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -25,7 +22,6 @@ from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import write_pt2
 from mmattn.ops.dispatch import kernels_run
 
-from ..forked_tools import run_command
 from ..full_disk import full_disk
 from ..requirements import requires
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor
@@ -270,63 +266,6 @@ def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_
     other = found != expected
     assert other.mean() < 0.01
     assert (first - second)[other].max() < 0.01 * span
-    with Image.open(image) as pixels, Image.open(out / 'vis' / 'image.png') as overlay:
-        mixed = np.asarray(pixels) / 2 + np.array(PALETTE)[found] / 2
-        assert np.abs(np.asarray(overlay) - mixed).max() <= 0.5
-
-
-@pytest.mark.slow
-def test_a_broken_image_does_not_stop_the_others(exported, image, tmp_path):
-    half = tmp_path / 'half.png'
-    half.write_bytes(image.read_bytes()[:200])
-    arguments = [TOOLS / 'run_onnx.py', exported('BiCCHead')[1] / 'network.onnx', half, image, '--out-dir', tmp_path]
-    done = run_command([sys.executable, *arguments], merged=True)
-    assert done.returncode == 1
-    assert 'half.png: ' in done.stdout
-    assert [path.name for path in (tmp_path / 'pred').iterdir()] == ['image.png']
-
-
-@pytest.mark.slow
-def test_the_service_answers_with_the_index_map(exported, image, monkeypatch):
-    """Of a posted file, as for its path and its pixels; what is no image is the client's error."""
-    monkeypatch.syspath_prepend(TOOLS)
-    import run_onnx
-    import serve_onnx
-
-    _, folder, about = exported('BiCCHead')
-    model = run_onnx.load(folder / 'network.onnx', threads=1)
-    pixels, expected = run_onnx.segment(*model, image)
-    assert (run_onnx.segment(*model, pixels)[1] == expected).all()
-    with serve_onnx.make_server(model, ('127.0.0.1', 0)) as server:
-        monkeypatch.setattr(server.RequestHandlerClass, 'log_message', lambda *_: None)
-        Thread(target=server.serve_forever).start()
-        try:
-            url = 'http://{}:{}'.format(*server.server_address)
-            with urlopen(url) as response:
-                assert json.load(response) == json.loads(json.dumps(about))
-            with urlopen(url, image.read_bytes()) as response, Image.open(response) as index_map:
-                assert (np.asarray(index_map) == expected).all()
-                assert index_map.getpalette()[: 3 * len(PALETTE)] == np.ravel(PALETTE).tolist()
-            with pytest.raises(HTTPError, match='400'):
-                urlopen(url, image.read_bytes()[:99])
-        finally:
-            server.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('options', 'error', 'names'),
-    [
-        (dict(provider='CUDAExecutionProvider'), ValueError, 'CPUExecutionProvider.*got CUDAExecutionProvider'),
-        (dict(threads=-1), ValueError, 'threads'),
-    ],
-)
-def test_options_of_a_session_are_checked(exported, monkeypatch, options, error, names):
-    monkeypatch.syspath_prepend(TOOLS)
-    import run_onnx
-
-    with pytest.raises(error, match=names):
-        run_onnx.load(exported('BiCCHead')[1] / 'network.onnx', **options)
 
 
 def test_a_full_disk_is_an_error_and_nothing_stays(tmp_path):

@@ -1,10 +1,7 @@
 """The tool without PyTorch prepares images, and resizes logits, as mmseg does."""
 
 import importlib.util
-import io
 import math
-import re
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,7 +76,7 @@ def test_images_are_prepared_as_in_mmseg(model, photograph, resize, divisor, bgr
 
     model.data_preprocessor = preprocessor
     about = describe_network(cfg, model)
-    found, (height, width) = runner.preprocess(runner.read(photograph, about['channel_order']), about)
+    found, (height, width) = runner.preprocess(runner.read(photograph), about)
     assert (height, width) == item['data_samples'].img_shape
     assert found.shape == expected.shape
     assert found.dtype == np.float32
@@ -96,8 +93,6 @@ def test_logits_are_resized_as_in_torch(align_corners, size):
     expected = F.interpolate(x[None], size=size, mode='bilinear', align_corners=align_corners)[0]
     found = runner.resize(x.numpy(), *size, align_corners)
     torch.testing.assert_close(torch.from_numpy(found).float(), expected, atol=1e-5, rtol=0)
-    about = dict(align_corners=align_corners, threshold=None)
-    assert (runner.to_labels(x.numpy(), (7, 9), *size, about) == expected.argmax(0).numpy()).all()
 
 
 @pytest.mark.parametrize('size', [(150, 170), (64, 200), (70, 90)])
@@ -119,25 +114,10 @@ def test_a_window_slides_as_in_mmseg(size):
     x, padded = runner.preprocess(pixels, about)
     with torch.no_grad():
         logits = network.slide_inference(torch.from_numpy(x), [dict(img_shape=x.shape[2:], ori_shape=size)])[0].numpy()
-    expected = runner.to_labels(logits, padded, *size, about)
-    assert (runner.segment(session, about, None, pixels)[1] == expected).mean() > 0.9999
+    expected = logits[:, : padded[0], : padded[1]].argmax(0)
+    assert (runner.segment(session, about, pixels) == expected).mean() > 0.9999
     assert all(shape[0] <= 64 and shape[1] <= 96 for shape in windows)
     assert len(windows) > 1
-    earlier = {key: value for key, value in about.items() if key != 'crop_size'}
-    whole = runner.segment(session, earlier, None, pixels)[1]
-    assert (whole == expected).mean() < 0.999
-    for damaged in (dict(stride=[65, 96]), dict(stride=[40, 0]), dict(crop_size=[64]), dict(stride=[4.5, 96])):
-        with pytest.raises(ValueError, match=r'windows|unpack'):
-            runner.check_metadata(about | damaged, None)
-    runner.check_metadata(about, None)
-
-
-@pytest.mark.parametrize(
-    ('size', 'expected'),
-    [((100, 200), (100, 200)), ((300, 200), (150, 100)), ((151, 300), (101, 200)), ((1000, 1), (150, 1))],
-)
-def test_images_are_made_to_fit_a_fixed_input(size, expected):
-    assert runner.target_size(*size, None, fixed=(150, 200)) == expected
 
 
 @pytest.mark.parametrize(
@@ -160,55 +140,44 @@ def test_sizes_are_those_of_mmcv(resize):
         assert runner.target_size(height, width, settings) == expected
 
 
+def session(logits):
+    return SimpleNamespace(run=lambda *_: [logits[None]], get_inputs=lambda: [SimpleNamespace(name='image')])
+
+
+ABOUT = dict(resize=None, mean=[0] * 3, std=[1] * 3, size_divisor=1, pad_value=0, align_corners=False, threshold=None)
+ABOUT |= dict(channel_order='RGB', mode='whole', classes=['low', 'red'], palette=[[0] * 3, [9] * 3])
+
+
 def test_a_single_logit_has_a_threshold():
-    about = dict(align_corners=False, threshold=0.3)
     logits = np.array([[[-200.0, -0.9, 9.0], [-0.8, 0.0, 9.0]]], np.float32)
-    assert runner.to_labels(logits, (2, 2), 2, 2, about).tolist() == [[0, 0], [1, 1]]
+    labels = runner.segment(session(logits), ABOUT | dict(threshold=0.3), np.zeros((2, 3, 3), np.uint8))
+    assert labels.tolist() == [[0, 0, 1], [1, 1, 1]]
+    assert labels.dtype == np.uint8
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, 'argv', ['run_onnx.py', *map(str, arguments)])
-    runner.main()
+def test_labels_have_the_size_of_the_image_without_padding():
+    """A divisor of 4 pads 2×3 to 4×4; what is predicted there does not count."""
+    logits = np.zeros((2, 4, 4), np.float32)
+    logits[1, 2:] = logits[1, :, 3:] = 9
+    labels = runner.segment(session(logits), ABOUT | dict(size_divisor=4), np.zeros((2, 3, 3), np.uint8))
+    assert labels.tolist() == [[0] * 3] * 2
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'names'),
-    [
-        ('absent.onnx IMAGE', r'absent\.onnx'),
-        ('absent.onnx IMAGE other/photograph.jpg', 'images must have distinct names'),
-        ('absent.onnx IMAGE --opacity 2', '--opacity'),
-        ('broken.onnx IMAGE', r'broken\.onnx: '),
-        ('broken.onnx vis/photograph.png --out-dir .', 'would replace images: .*photograph'),
-    ],
-)
-def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_path, arguments, names):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / 'broken.onnx').write_bytes(b'half of a file')
-    (tmp_path / 'vis').mkdir()
-    copy = shutil.copy(photograph, tmp_path / 'vis')
-    words = arguments.replace('IMAGE', str(photograph)).split()
-    with pytest.raises((FileNotFoundError, RuntimeError, SystemExit)) as error:
-        run(monkeypatch, *words, *(() if '--out-dir' in words else ('--out-dir', 'out')))
-    assert re.search(names, f'{error.value} {capsys.readouterr().err}')
-    assert not Path('out').exists()
-    assert Path(copy).read_bytes() == photograph.read_bytes()
+@pytest.mark.parametrize('align_corners', [False, True])
+def test_labels_are_of_logits_that_are_resized_as_by_the_network(align_corners):
+    """The image is scaled to 3×3 and back to 2×7."""
+    logits = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    about = ABOUT | dict(resize=dict(scale=[3, 3], keep_ratio=False), align_corners=align_corners)
+    expected = F.interpolate(torch.from_numpy(logits)[None], (2, 7), mode='bilinear', align_corners=align_corners)
+    labels = runner.segment(session(logits), about, np.zeros((2, 7, 3), np.uint8))
+    np.testing.assert_array_equal(labels, expected[0].argmax(0))
 
 
-def test_an_image_that_would_be_scaled_to_nothing_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
-    about = dict(resize=dict(scale=(60, 20), scale_factor=None, keep_ratio=True), mean=[0] * 3, std=[1] * 3)
-    about |= dict(size_divisor=1, pad_value=0, align_corners=False, threshold=None, channel_order='RGB', mode='whole')
-    about |= dict(classes=['low', 'red'], palette=[[0] * 3, [9] * 3])
-    session = SimpleNamespace(
-        get_inputs=lambda: [SimpleNamespace(name='x')], run=lambda _, x: [np.concatenate([x['x'][:, :1]] * 2, 1)]
-    )
-    monkeypatch.setattr(runner, 'load', lambda *_: (session, about, None))
-    monkeypatch.chdir(tmp_path)
-    for name, size in (('thin', (1500, 1)), ('whole', (30, 20))):
-        Image.new('RGB', size).save(f'{name}.png')
-    Path('model.onnx').touch()
-    with pytest.raises(RuntimeError, match='1 × 1500'):
-        run(monkeypatch, 'model.onnx', 'thin.png', 'whole.png', '--out-dir', 'out')
-    assert [path.name for path in Path('out/pred').iterdir()] == ['whole.png']
+def test_images_of_one_name_are_an_error_before_the_model_is_read(monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['run_onnx.py', 'absent.onnx', 'a/photo.png', 'b/photo.jpg', '--out-dir', 'out'])
+    with pytest.raises(SystemExit):
+        runner.main()
+    assert 'absent.onnx' not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('suffix', ['png', 'tiff'])
@@ -217,7 +186,7 @@ def test_16_bits_are_those_of_opencv_or_refused(tmp_path, suffix):
     path = str(tmp_path / f'deep.{suffix}')
     deep = np.random.default_rng(0).integers(0, 2**16, (4, 5, 3), np.uint16)
     cv2.imwrite(path, deep)
-    np.testing.assert_array_equal(runner.read(path, 'BGR'), deep // 256)
+    np.testing.assert_array_equal(runner.read(path), deep[..., ::-1] // 256)
     cv2.imwrite(path, deep[..., 0])
     with pytest.raises(ValueError, match=r'deep\.\w+: .*8 bits'):
         runner.read(path)
@@ -230,23 +199,25 @@ def test_8_bits_in_rows_of_any_length_are_read(tmp_path, suffix):
     np.testing.assert_array_equal(runner.read(tmp_path / f'wide.{suffix}'), pixels)
 
 
-def test_an_index_map_is_marked_as_that_of_image_demo(tmp_path):
+def test_an_index_map_is_marked_as_that_of_image_demo(monkeypatch, tmp_path):
     """It is not shifted by reduce_zero_label when it is read as the truth."""
-    labels = np.arange(6, dtype=np.uint8).reshape(2, 3) % 3
-    content = runner.to_index_map(labels, dict(palette=[[1, 2, 3], [40, 50, 60], [7, 8, 9]]))
-    with Image.open(io.BytesIO(content)) as image:
+    logits = np.arange(18).reshape(3, 2, 3).astype(np.float32)[[2, 0, 1]]
+    about = ABOUT | dict(classes=['a', 'b', 'c'], palette=[[1, 2, 3], [40, 50, 60], [7, 8, 9]])
+    monkeypatch.setattr(runner, 'load', lambda *_: (session(logits), about))
+    Image.new('RGB', (3, 2)).save(tmp_path / 'photo.jpg')
+    words = 'run_onnx.py', 'model.onnx', tmp_path / 'photo.jpg', '--out-dir', tmp_path / 'out'
+    monkeypatch.setattr(sys, 'argv', [*map(str, words)])
+    runner.main()
+    with Image.open(tmp_path / 'out/pred/photo.png') as image:
         assert CLASS_INDICES.items() <= image.info.items()
-        np.testing.assert_array_equal(image, labels)
-        assert image.convert('RGB').getpixel((1, 0)) == (40, 50, 60)
+        np.testing.assert_array_equal(image, np.zeros((2, 3)))
+        assert image.convert('RGB').getpixel((1, 0)) == (1, 2, 3)
 
 
-def test_what_is_no_image_is_named_without_an_object_in_memory(tmp_path):
+def test_what_is_no_image_is_named(tmp_path):
     (tmp_path / 'photo.jpg').write_bytes(b'text')
-    with pytest.raises(OSError, match=r'photo\.jpg: .*Pillow'):
+    with pytest.raises(OSError, match=r'photo\.jpg'):
         runner.read(tmp_path / 'photo.jpg')
-    with pytest.raises(OSError, match=r'the image: .*Pillow') as error:
-        runner.read(b'text')
-    assert 'BytesIO' not in str(error.value)
 
 
 def test_the_memory_of_a_network_is_what_it_takes_beyond_its_weights():

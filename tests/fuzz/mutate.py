@@ -326,44 +326,11 @@ def change_zip(rng, name, data):
     return data, what
 
 
-def change_onnx(rng, name, data):
-    """Change the graph of a network, or the text of its metadata."""
-    import onnx
-
-    model = onnx.load_from_string(data)
-    kind = rng.choice(('about', 'about', 'weights', 'shape', 'type', 'node', 'attribute', 'name', 'delete'))
-    weight, node, what = model.graph.initializer[0], model.graph.node[0], kind
-    if kind == 'about':
-        changed = change_json if rng.random() < 0.8 else change_text
-        text, what = changed(rng, name, model.metadata_props[0].value.encode())
-        model.metadata_props[0].value = text.decode('utf-8', 'replace')
-    elif kind == 'weights':
-        weight.raw_data, what = change_bytes(rng, weight.raw_data)
-    elif kind == 'shape':
-        weight.dims[rng.randrange(len(weight.dims))] = rng.choice((0, -1, 1, 7, 2**31, 2**40))
-    elif kind == 'type':
-        weight.data_type = rng.randrange(30)
-    elif kind == 'node':
-        node.op_type = rng.choice(('Relu', 'MatMul', 'If', 'x', '', 'ConvTranspose', 'Reshape'))
-    elif kind == 'attribute':
-        node.attribute[0].ints[rng.randrange(4)] = rng.choice((-5, 2**31, 2**62, 7))
-    elif kind == 'name':
-        part = rng.choice((weight, node, model.graph.input[0], model.graph.output[0]))
-        part.name = rng.choice(('', 'x', 'image', 'logits'))
-    else:
-        part = rng.choice(
-            (model.graph.initializer, model.graph.input, model.graph.output, model.graph.node, model.metadata_props)
-        )
-        del part[0]
-    return model.SerializeToString(), what
-
-
 def change_text(rng, name, data):
     return change_bytes(rng, data)
 
 
 KINDS = (
-    (lambda name, data: name.endswith('.onnx'), change_onnx),
     (lambda name, data: name.endswith('.json'), change_json),
     (lambda name, data: name.endswith(('.jsonl', '.part')), change_json_line),
     (lambda name, data: name.endswith('.xml') and data.startswith(b'<annotation'), change_xml),

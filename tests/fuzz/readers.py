@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from functools import partial
@@ -44,10 +43,6 @@ from .. import tiny_data
 from ..data_check import image_folders
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / 'tools' / 'deployment'))
-import run_onnx  # noqa: E402
-
-del sys.path[0]
 
 
 class Kind(NamedTuple):
@@ -207,7 +202,6 @@ def _read_pictures(folder):
         read_frame(path)
         read_picture(path)
         given_picture(path)
-        run_onnx.read(path, max_pixels=2**24)
 
 
 def _write_masks(folder):
@@ -221,38 +215,6 @@ def _read_masks(folder):
         ids = read_mask(path)
         assert ids.dtype == np.uint8
         assert ids.ndim == 2
-
-
-ABOUT = dict(
-    not_described='', mode='whole', resize=dict(scale=[40, 32], scale_factor=None, keep_ratio=True),
-    mean=[120, 110, 100], std=[60.0, 50.0, 40.0], size_divisor=8, pad_value=0, align_corners=False, threshold=None,
-    channel_order='RGB',
-    classes=['a', 'b'], palette=[[0, 0, 0], [9, 9, 9]],
-)  # fmt: skip
-
-
-def _onnx(folder):
-    import onnx
-    from onnx import helper, numpy_helper
-
-    weight = numpy_helper.from_array(np.random.default_rng(0).normal(size=(2, 3, 3, 3)).astype(np.float32), 'weight')
-    sides = [helper.make_tensor_value_info(name, 1, [1, channels, 'height', 'width'])
-             for name, channels in (('image', 3), ('logits', 2))]  # fmt: skip
-    node = helper.make_node('Conv', ['image', 'weight'], ['logits'], pads=[1] * 4)
-    graph = helper.make_graph([node], 'network', sides[:1], sides[1:], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=8)
-    helper.set_model_props(model, dict(mmattn=json.dumps(ABOUT)))
-    onnx.save(model, folder / 'model.onnx')
-    releases.save(folder / '0.png', releases.photo(0))
-
-
-def _segment(folder):
-    arguments, sys.argv = sys.argv, ['run_onnx.py', *map(str, (folder / 'model.onnx', folder / '0.png'))]
-    sys.argv += ['--out-dir', str(folder / 'out'), '--threads', '1']
-    try:
-        run_onnx.main()
-    finally:
-        sys.argv = arguments
 
 
 def _write_clip(folder):
@@ -432,7 +394,6 @@ KINDS = {
     'video': Kind(_write_clip, _read_clip),
     'word vectors': Kind(_write_vectors, _read_vectors),
     'progress of a run': Kind(_write_progress, _read_progress),
-    'ONNX': Kind(_onnx, _segment, 'model.onnx'),
     **dict(_converters()),
 }
 logging.disable(logging.CRITICAL)

@@ -18,7 +18,6 @@ FILES = (
     'entities', 'parallel text', 'corpus.json', 'label maps', 'images', 'cache of the data check',
     'pictures and frames', 'masks of clips', 'DAVIS', 'YouTube-VOS', 'video', 'word vectors', 'progress of a run',
     *(pytest.param(name, marks=requires('mmdet')) for name in ('COCO', 'VOC', 'VOC, list')),
-    pytest.param('ONNX', marks=requires('onnx', 'onnxruntime')),
 )  # fmt: skip
 
 
