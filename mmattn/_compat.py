@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mmengine.runner import BaseLoop, Runner
     from torch import Tensor, nn
     from torch.utils.data import DataLoader
-    from torch.utils.hooks import RemovableHandle
 
 
 def default_scopes() -> list[str]:
@@ -133,34 +132,6 @@ def copy_versions(source: dict, target: dict) -> None:
 def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
     """Call ``hook(state_dict, prefix, …)`` before weights are loaded. torch 2.4 has no public function for it."""
     module._register_load_state_dict_pre_hook(hook)
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Check that nothing but its class's ``forward`` runs when a module is called. torch has no public function."""
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return not any(hooks) and 'forward' not in vars(module) and '_conv_forward' not in vars(module)
-
-
-def share_tensors(module: nn.Module, other: nn.Module) -> None:
-    """Give a module the parameters and buffers of another one, under the same names, also when these are replaced."""
-    module._parameters, module._buffers = other._parameters, other._buffers
-    module._non_persistent_buffers_set = other._non_persistent_buffers_set
-
-
-def states(module: nn.Module) -> list[tuple]:
-    """List what differs after a parameter or buffer of a module was replaced or changed in place."""
-    tensors = (x for x in (*module._parameters.values(), *module._buffers.values()) if x is not None)
-    return [(x.data_ptr(), x.dtype, 0 if x.is_inference() else x._version) for x in tensors]
-
-
-def hook_ids(module: nn.Module) -> set[int]:
-    """Return the ids of the hooks that run when a module is called."""
-    return {*module._forward_pre_hooks, *module._forward_hooks}
-
-
-def is_last_hook(module: nn.Module, handle: RemovableHandle) -> bool:
-    """Check that a hook runs after all others before a module's ``forward``. torch has no public function for it."""
-    return [*module._forward_pre_hooks][-1] == handle.id
 
 
 def persistent_buffers(model: nn.Module) -> Iterator[Tensor]:

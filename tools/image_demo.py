@@ -24,11 +24,20 @@ Args:
 from dataclasses import KW_ONLY, dataclass, fields
 
 from mmattn.engine import Amp, ModelArguments, check_checkpoint, load_config
+from mmattn.engine.command_line import FuseConvBN
 from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import describe, run
 from mmattn.utils.component_type import model_scope
 
-COMMON = {'config', 'checkpoint', 'out_dir', 'device', 'cfg_options', 'score_threshold'}  # arguments for detectors
+COMMON = {
+    'config',
+    'checkpoint',
+    'out_dir',
+    'device',
+    'cfg_options',
+    'score_threshold',
+    'fuse_conv_bn',
+}  # arguments for detectors
 
 
 @dataclass
@@ -46,6 +55,7 @@ class Arguments(ModelArguments):
     stride: int | None = None
     scale: float | None = None
     score_threshold: float | None = None
+    fuse_conv_bn: FuseConvBN = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.opacity <= 1:
@@ -59,7 +69,8 @@ def detect(image: str, args: Arguments) -> None:
         raise ValueError(f'{", ".join(others)}: only for segmentors')
     from mmattn.detection import DetectionInferencer  # late: mmdet requires the operators of mmcv
 
-    inferencer = DetectionInferencer(load_config(args.config, args.cfg_options), args.checkpoint, device=args.device)
+    cfg = load_config(args.config, args.cfg_options)
+    inferencer = DetectionInferencer(cfg, args.checkpoint, device=args.device, fuse_conv_bn=args.fuse_conv_bn)
     written = inferencer(image, args.out_dir, 0.3 if args.score_threshold is None else args.score_threshold)
     print(f'boxes and pictures of {len(written)} images are in {args.out_dir}/pred and {args.out_dir}/vis')
 
@@ -76,7 +87,9 @@ def main(image: str, args: Arguments) -> None:
             raise ValueError('--score-threshold: only for detectors')
         from mmattn.segmentation.inferencer import SegmentationInferencer  # late: mmseg prints at import
 
-        inferencer = SegmentationInferencer(cfg, args.checkpoint, device=args.device, amp=args.amp)
+        inferencer = SegmentationInferencer(
+            cfg, args.checkpoint, device=args.device, amp=args.amp, fuse_conv_bn=args.fuse_conv_bn
+        )
         options = {name: getattr(args, name) for name in ('probabilities', 'tile', 'stride', 'scale', 'legend')}
         written = inferencer(image, args.out_dir, args.batch_size, args.opacity, **options)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit

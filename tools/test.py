@@ -11,17 +11,19 @@ from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 
 from mmattn.engine import (
-    CPUConvolutionsHook,
     add_amp,
     add_channels_last,
     add_common_arguments,
+    add_fuse_conv_bn,
     check_checkpoint,
     config_from,
     data_paths,
     enable_test_amp,
+    fuse_at_first_call,
     leave_process_group,
     log_operators,
     prepare_for_cpu,
+    use_channels_last,
 )
 from mmattn.utils.command import run
 from mmattn.utils.component_type import component_class, inner_data_sets, type_name
@@ -43,6 +45,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--tta', action='store_true', help="use test-time augmentation with the config's tta_pipeline")
     add_amp(parser)
     add_channels_last(parser)
+    add_fuse_conv_bn(parser)
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -130,7 +133,10 @@ def main() -> None:
             check_writable(folder)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    runner.register_hook(CPUConvolutionsHook(args.channels_last))
+    if args.channels_last:
+        use_channels_last(runner.model)
+    if args.fuse_conv_bn:
+        fuse_at_first_call(runner.model)
     log_operators()
     if pictures is not None:
         runner.register_hook(pictures)

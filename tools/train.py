@@ -7,7 +7,6 @@ from mmengine.runner import Runner
 
 from mmattn._compat import learning_rate_scaling
 from mmattn.engine import (
-    CPUConvolutionsHook,
     SharedBuffersHook,
     add_amp,
     add_channels_last,
@@ -21,6 +20,7 @@ from mmattn.engine import (
     leave_process_group,
     log_operators,
     prepare_for_cpu,
+    use_channels_last,
 )
 from mmattn.utils.command import run
 
@@ -76,7 +76,8 @@ def main() -> None:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
         if accumulated > 1:
             learning_rate_scaling(runner)['base_batch_size'] /= accumulated
-        runner.register_hook(CPUConvolutionsHook(args.channels_last))
+        if args.channels_last:
+            use_channels_last(runner.model)
         runner.register_hook(SharedBuffersHook())
         log_operators()
         runner.call_hook('before_loops')  # a stage that mmattn adds: the check of the data

@@ -32,7 +32,7 @@ Args:
 from typing import Annotated, Literal
 
 from mmattn.engine import check_checkpoint, load_config
-from mmattn.engine.command_line import Amp, CfgOptions, Device
+from mmattn.engine.command_line import Amp, CfgOptions, Device, FuseConvBN
 from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import describe, run
 from mmattn.utils.component_type import type_name
@@ -52,6 +52,7 @@ def main(
     max_frames: int = 16,
     device: Device = None,
     amp: Amp = False,
+    fuse_conv_bn: FuseConvBN = False,
     no_overlay: bool = False,
     opacity: float = 0.5,
     single_object: bool = False,
@@ -77,7 +78,9 @@ def main(
         cfg = load_config(config or config_path(DEFAULT_CONFIG), cfg_options)
         if checkpoint is None and type_name(cfg.model) != 'LabelPropagation':
             raise ValueError(f'--checkpoint is required: {config} is not of label propagation')
-        inferencer = VOSInferencer(cfg, checkpoint, device=device, backbone_weights=backbone_weights, amp=amp)
+        inferencer = VOSInferencer(
+            cfg, checkpoint, device=device, backbone_weights=backbone_weights, amp=amp, fuse_conv_bn=fuse_conv_bn
+        )
         written = inferencer(
             video,
             masks,

@@ -61,7 +61,6 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
     else:
         shape, dynamic = (1, 3, *input_size), None
     with torch.no_grad(), resize_without_warning(), quiet():
-        network(torch.zeros(shape))  # norms are folded in the first call, which must not be the traced one
         return torch.export.export(
             network,
             (torch.zeros(shape),),

@@ -21,7 +21,7 @@ from torch import nn
 
 from mmattn._compat import load_weights
 from mmattn.data_check.images import FirstLook, ImageFile
-from mmattn.engine import check_checkpoint, inference_pipeline, prepare_for_inference  # registers 'mmattn::…'
+from mmattn.engine import check_checkpoint, fuse_at_first_call, inference_pipeline  # registers 'mmattn::…'
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
@@ -48,6 +48,7 @@ class DetectionInferencer(DetInferencer):
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         show_progress (bool): whether to show a progress bar. Defaults to True.
+        fuse_conv_bn (bool): fold batch norms, see :func:`~mmattn.engine.fuse_at_first_call`. Defaults to False.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
@@ -62,7 +63,12 @@ class DetectionInferencer(DetInferencer):
     """
 
     def __init__(
-        self, model: str | Path | Config, weights: str | Path, device: str | None = None, show_progress: bool = True
+        self,
+        model: str | Path | Config,
+        weights: str | Path,
+        device: str | None = None,
+        show_progress: bool = True,
+        fuse_conv_bn: bool = False,
     ) -> None:
         check_checkpoint(weights)
         cfg = deepcopy(model) if isinstance(model, Config) else Config.fromfile(model)
@@ -71,7 +77,8 @@ class DetectionInferencer(DetInferencer):
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
         self._digest = weights_digest(self.model)  # before norms are folded
-        prepare_for_inference(self.model)
+        if fuse_conv_bn:
+            fuse_at_first_call(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
         self._look = FirstLook()
 

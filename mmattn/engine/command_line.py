@@ -59,10 +59,12 @@ CFG_OPTIONS = (
 )
 DEVICE = 'such as cpu or cuda:1; default: a GPU if one is available'
 AMP = 'use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16'
+FUSE_CONV_BN = 'fold the batch norms of the backbone into its convolutions, which is faster on a CPU'
 # Arguments that many commands have, see mmattn.utils.arguments.command.
 CfgOptions = Annotated[dict | None, CFG_OPTIONS, dict(nargs='+', action=_OptionsAction, type=None)]
 Device = Annotated[str | None, DEVICE]
 Amp = Annotated[bool, AMP]
+FuseConvBN = Annotated[bool, FUSE_CONV_BN]
 
 
 def add_config_options(parser: ArgumentParser) -> None:
@@ -82,6 +84,11 @@ def add_channels_last(parser: ArgumentParser) -> None:
         action='store_true',
         help='compute convolutions on a CPU with channels last, which is faster for many networks, but not for all',
     )
+
+
+def add_fuse_conv_bn(parser: ArgumentParser) -> None:
+    """Add the argument ``--fuse-conv-bn``."""
+    parser.add_argument('--fuse-conv-bn', action='store_true', help=FUSE_CONV_BN)
 
 
 def add_device(parser: ArgumentParser) -> None:

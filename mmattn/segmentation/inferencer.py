@@ -27,8 +27,8 @@ from mmattn.data_check.load_channels import LoadChannels
 from mmattn.data_check.masks import image_file
 from mmattn.engine import (  # registers 'mmattn::…'
     check_checkpoint,
+    fuse_at_first_call,
     inference_precision,
-    prepare_for_inference,
 )
 from mmattn.utils.checks import check_count, check_counts
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
@@ -64,6 +64,7 @@ class SegmentationInferencer(MMSegInferencer):
         scope (str): registry scope for names in the config. Defaults to 'mmseg'.
         show_progress (bool): whether to show a progress bar. Defaults to True.
         amp (bool): use mixed precision, see :func:`~mmattn.engine.inference_precision`. Defaults to False.
+        fuse_conv_bn (bool): fold batch norms, see :func:`~mmattn.engine.fuse_at_first_call`. Defaults to False.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
@@ -86,6 +87,7 @@ class SegmentationInferencer(MMSegInferencer):
         scope: str = 'mmseg',
         show_progress: bool = True,
         amp: bool = False,
+        fuse_conv_bn: bool = False,
     ) -> None:
         device = str(check_device(device))
         check_checkpoint(weights)
@@ -97,7 +99,8 @@ class SegmentationInferencer(MMSegInferencer):
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
         self._digest = weights_digest(self.model)  # before norms are folded
-        prepare_for_inference(self.model)
+        if fuse_conv_bn:
+            fuse_at_first_call(self.model)
         self._amp = amp
         self._precision = inference_precision(device, amp=amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))

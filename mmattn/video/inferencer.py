@@ -19,9 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mmattn._compat import load_weights
 from mmattn.engine import (  # registers 'mmattn::…'
+    fuse_at_first_call,
     guard_checkpoints,
     inference_precision,
-    prepare_for_inference,
     read_checkpoint,
 )
 from mmattn.registry import MODELS
@@ -63,6 +63,7 @@ class VOSInferencer:
         show_progress (bool): show a progress bar. Defaults to True.
         backbone_weights (str or Path, optional): file or URL in place of the one in ``init_cfg``, without ``weights``.
         amp (bool): use mixed precision, see :func:`~mmattn.engine.inference_precision`. Defaults to False.
+        fuse_conv_bn (bool): fold batch norms, see :func:`~mmattn.engine.fuse_at_first_call`. Defaults to False.
 
     Raises:
         OSError: the config or the checkpoint does not exist, or weights cannot be downloaded.
@@ -84,6 +85,7 @@ class VOSInferencer:
         show_progress: bool = True,
         backbone_weights: str | Path | None = None,
         amp: bool = False,
+        fuse_conv_bn: bool = False,
     ) -> None:
         guard_checkpoints()
         self.device = check_device(device)
@@ -107,7 +109,9 @@ class VOSInferencer:
             weights_sha256=_digest(x.reshape(-1).view(torch.uint8).numpy() for x in state.values()),
             amp=amp,
         )
-        prepare_for_inference(self.model.to(self.device).eval())
+        self.model.to(self.device).eval()
+        if fuse_conv_bn:
+            fuse_at_first_call(self.model)
         self._precision = inference_precision(self.device, amp=amp)
 
     def __call__(

@@ -388,7 +388,7 @@ class Images(Case):
 
 class Segmentation(Images):
     kind, foreign = SegmentationInferencer, (VIDEO, r'mmattn\.SST')
-    ways = ({}, dict(batch_size=1, opacity=0.25)), ({}, dict(batch_size=3, opacity=1))
+    ways = ({}, dict(batch_size=1, opacity=0.25)), (dict(fuse_conv_bn=True), dict(batch_size=3, opacity=1))
     meta = dict(classes=segmentation.CLASSES, palette=segmentation.PALETTE)
     other = (
         (dict(opacity=0.25), 'opacity'),
@@ -443,7 +443,7 @@ class Segmentation(Images):
 
 class Detection(Images):
     foreign = SEGMENTOR, 'EncoderDecoder'
-    ways = ({}, dict(score_threshold=0.4)), ({}, dict(score_threshold=0))
+    ways = ({}, dict(score_threshold=0.4)), (dict(fuse_conv_bn=True), dict(score_threshold=0))
     meta = dict(classes=('red', 'white', 'plate'), palette=[[220, 60, 60], [120, 60, 220], [60, 180, 90]])
     other = ((dict(score_threshold=0.5), 'score_threshold'),)
     bad = (*Images.bad, (lambda case, ask, folder: ask(case.items, folder / 'out', 2), 'score_threshold'))

@@ -138,12 +138,12 @@ SLURM = dict(SLURM_PROCID='0', SLURM_LOCALID='0', SLURM_NTASKS='1', SLURM_NODELI
 @pytest.mark.parametrize(
     ('name', 'options', 'env'),
     [
-        ('test.py', ['--cfg-options', 'train_dataloader.dataset.data_root=not_here'], {}),
+        ('test.py', ['--fuse-conv-bn', '--cfg-options', 'train_dataloader.dataset.data_root=not_here'], {}),
         ('test.py', ['--amp', '--channels-last', '--cfg-options'], {}),
         pytest.param('dist_test.sh', [2, '--cfg-options'], {}, marks=pytest.mark.e2e),
         pytest.param('test.py', ['--launcher', 'slurm', '--cfg-options'], SLURM, marks=pytest.mark.e2e),
     ],
-    ids=['none', 'amp', 'dist_test.sh', 'slurm'],
+    ids=['fuse-conv-bn', 'amp', 'dist_test.sh', 'slurm'],
 )
 def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path, name, options, env):
     """Two processes share the images and pool their counts. Training data need not be there."""

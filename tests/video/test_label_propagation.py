@@ -407,7 +407,7 @@ def test_weights_of_the_default_from_the_cache_and_from_files(default, tmp_path,
     torch.save(weights, tmp_path / 'bare.pth')
     for source in (None, tmp_path / 'bare.pth', cached):
         model = VOSInferencer(default, device='cpu', backbone_weights=source).model
-        for actual, expected in zip(model.backbone(image), backbone(image), strict=True):  # norms are folded
+        for actual, expected in zip(model.backbone(image), backbone(image), strict=True):
             torch.testing.assert_close(actual, expected)
 
 

@@ -4,11 +4,11 @@
 
 A training iteration consists of preprocessing, forward and backward pass, and optimizer step, on the first batch of the
 config's training data; a test is the one of the first batch of test data. Each runs with the options of `train.py` and
-`test.py`: none, --amp, --channels-last, and both. Steps of the two networks alternate, so that other load affects both
-equally. Memory is the peak of a step beyond model and optimizer. Arguments are pairs of configs, each in quotes with
-options that have Python values, "CONFIG key=value …"; `data=CONFIG` takes the data of another config. By default: NL,
-CC, U-Net, DeepLabV3+ and Faster R-CNN, and ours. --video follows a disc through a drawn clip of 854×480 by label
-propagation and SST, with random weights.
+`test.py`: none, --amp, --channels-last, and both. Tests also have --fuse-conv-bn. Steps of the two networks alternate,
+so that other load affects both equally. Memory is the peak of a step beyond model and optimizer. Arguments are pairs of
+configs, each in quotes with options that have Python values, "CONFIG key=value …"; `data=CONFIG` takes the data of
+another config. By default: NL, CC, U-Net, DeepLabV3+ and Faster R-CNN, and ours. --video follows a disc through a drawn
+clip of 854×480 by label propagation and SST, with random weights.
 """
 
 import argparse
@@ -34,8 +34,7 @@ from rich.progress import track
 from torch import Tensor
 
 import mmattn.utils.command
-from mmattn.engine import enable_amp, inference_precision, prepare_for_cpu, prepare_for_inference
-from mmattn.engine.hooks.cpu_convolutions import use_channels_last
+from mmattn.engine import enable_amp, fuse_at_first_call, inference_precision, prepare_for_cpu, use_channels_last
 from mmattn.registry import MODELS
 from mmattn.utils.profiling import extra_memory, seconds
 
@@ -108,7 +107,7 @@ def steps(line: str, options: Options) -> dict[str, tuple[Callable[[], Tensor], 
     if options.channels_last:
         use_channels_last(model)
     trained = copy.deepcopy(model).eval()
-    prepare_for_inference(trained)
+    fuse_at_first_call(trained)
     train_step = partial(model.train_step, optim_wrapper=build_optim_wrapper(model, cfg.optim_wrapper))
     calls = {
         'train': (train_step, nullcontext()),
@@ -179,7 +178,7 @@ def follow(name: str, amp: bool, frames: int) -> str:
         cfg = load(name)
         torch.save(MODELS.build(cfg.model.backbone).state_dict(), Path(folder, 'random.pth'))
         cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(Path(folder, 'random.pth')))
-        inferencer = VOSInferencer(cfg, None, show_progress=False, amp=amp)
+        inferencer = VOSInferencer(cfg, None, show_progress=False, amp=amp, fuse_conv_bn=True)
         inferencer(clip, Path(folder, 'first.png'), out_dir=Path(folder, 'followed'))
     return inferencer.summary
 

@@ -21,7 +21,7 @@ from mmengine.runner import Runner
 from rich.progress import track
 
 import mmattn.utils.command
-from mmattn.engine import CPUConvolutionsHook, load_config, prepare_for_cpu
+from mmattn.engine import load_config, prepare_for_cpu, use_channels_last
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 DEFAULT = (
@@ -96,7 +96,8 @@ def measure(name: str, options: dict, iterations: int, channels_last: bool) -> t
     with TemporaryDirectory() as folder:
         cfg.work_dir = folder
         runner = Runner.from_cfg(cfg)
-        runner.register_hook(CPUConvolutionsHook(channels_last))
+        if channels_last:
+            use_channels_last(runner.model)
         runner.register_hook(watch)
         runner.call_hook('before_loops')
         runner.model.train_step = watch.timed(runner.model.train_step)
