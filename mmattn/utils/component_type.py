@@ -1,6 +1,6 @@
 """The component that a part of a config builds: its name and its class."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmengine.registry import MODELS, Registry
@@ -71,3 +71,12 @@ def check_model(cfg: Mapping, base: type | tuple[type, ...], name: str) -> None:
     kind = component_class(cfg['model'], MODELS, cfg.get('default_scope'))
     if isinstance(kind, type) and not issubclass(kind, base):
         raise ValueError(f'the model must be {name}; the config has {cfg["model"]["type"]} ({TOOLS})')
+
+
+def dicts(value: Any) -> Iterator[Any]:
+    """Yield all dictionaries in a part of a config, outer before inner."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from dicts(part)

@@ -15,13 +15,13 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from mmengine.runner import Runner
 
+from analysis_tools.get_flops import count
 from mmattn.engine import add_config_options, load_config
 from mmattn.language.grounding.entities import rank_words, read_entities
 from mmattn.language.layers.entangled_attention import MODES
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.registry import DATASETS, MODELS
 from mmattn.utils import config_path
-from mmattn.utils.complexity import count
 from reproduction.language_releases import glove, skip_thought
 
 from ..test_configs import GROUNDING

@@ -7,8 +7,8 @@ import pytest
 from mmengine.config import Config
 from mmengine.fileio import load
 
+from analysis_tools.get_flops import count
 from mmattn.utils import config_path
-from mmattn.utils.complexity import count
 from reproduction.costs import pages_tables
 
 PAGE = Path(__file__).parents[2] / 'docs' / 'costs.md'

@@ -9,10 +9,10 @@ from mmseg.models.backbones import ResNet
 from torch import nn
 from torch.nn import functional as F
 
+from analysis_tools.get_flops import table_with_paper
 from mmattn.layers import LocalBilateralAttention
 from mmattn.segmentation import DeepLabV3PlusBAHead, ResNetStem, UNetBAHead
 from mmattn.utils import config_path
-from mmattn.utils.complexity import table_with_paper
 
 from .test_heads import randomise
 

@@ -11,7 +11,7 @@ from mmengine.fileio import load
 
 from mmattn.registry import MODELS
 from mmattn.utils import config_path
-from mmattn.utils.complexity import dicts
+from mmattn.utils.component_type import dicts
 
 CONFIGS = sorted(path.stem for path in config_path('sst').glob('*.py'))
 MODELS_BY_NAME = {model['Name']: model for model in load(config_path('sst/metafile.yml'))['Models']}

@@ -16,8 +16,7 @@ from rich.progress import track
 from mmattn.engine import add_config_options, data_paths, load_config
 from mmattn.utils.channels import as_picture
 from mmattn.utils.command import run
-from mmattn.utils.complexity import dicts
-from mmattn.utils.component_type import type_name
+from mmattn.utils.component_type import dicts, type_name
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.video.masks import draw_overlay

@@ -14,7 +14,8 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmattn.utils.complexity import count, dicts, input_channels
+from analysis_tools.get_flops import count, input_channels
+from mmattn.utils.component_type import dicts
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 

@@ -17,8 +17,8 @@ from mmengine.utils import import_modules_from_strings
 
 import mmattn.registry  # noqa: F401
 from mmattn.engine import enable_amp
-from mmattn.utils import complexity, config_path
-from mmattn.utils.component_type import component_class, inner_data_sets
+from mmattn.utils import config_path
+from mmattn.utils.component_type import component_class, dicts, inner_data_sets
 from mmattn.utils.faults import FaultsError
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
@@ -140,7 +140,7 @@ def read_data(name: str, root: Path | None) -> Config:
     cfg = Config.fromfile(name)
     if root is not None:
         cfg.data_root = str(root.resolve())
-        for part in complexity.dicts([*cfg.values()]):
+        for part in dicts([*cfg.values()]):
             if 'data_root' in part:
                 part.data_root = cfg.data_root
     return cfg
@@ -367,7 +367,7 @@ def _scale_images(cfg: Config, scale: float) -> None:
 
 def _multiply_sizes(part: Any, scale: float) -> bool:
     resized = False
-    for transform in complexity.dicts(part):
+    for transform in dicts(part):
         for key in ('scale', 'crop_size'):
             if isinstance(transform.get(key), list | tuple):
                 transform[key] = tuple(int(side * scale + 0.5) for side in transform[key])
@@ -400,7 +400,7 @@ def _fit_to_data(cfg: Config) -> None:
     init_default_scope(cfg.default_scope)
     dataset_class = component_class(dataset, DATASETS, cfg.default_scope)
     metainfo = dataset.get('metainfo') or getattr(dataset_class, 'METAINFO', {})
-    for part in complexity.dicts(cfg.model):
+    for part in dicts(cfg.model):
         if 'num_classes' in part:
             part.num_classes = len(metainfo['classes'])
 
@@ -417,7 +417,7 @@ def _fit_to_crop(cfg: Config) -> None:
     crop = input_size(cfg)
     cfg.model.data_preprocessor.size = crop
     cfg.model.test_cfg = dict(mode='whole')
-    for part in complexity.dicts(cfg.model):
+    for part in dicts(cfg.model):
         if 'align_corners' in part:
             part.align_corners = all(side % 8 == 1 for side in crop)
 

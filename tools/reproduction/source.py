@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, OPTIMIZERS, Registry
 
-from mmattn.utils import complexity
-from mmattn.utils.component_type import component_class, type_name
+from mmattn.utils.component_type import component_class, dicts, type_name
 
 from .rows import Row
 from .task import has_own_test
@@ -188,7 +187,7 @@ def _model(*keys: str) -> Callable[[Config, Row], Any]:
 
     def read(cfg: Config, row: Row) -> Any:
         for key in keys:
-            for part in complexity.dicts(cfg.model):
+            for part in dicts(cfg.model):
                 if key in part:
                     return part[key]
         return None
@@ -198,7 +197,7 @@ def _model(*keys: str) -> Callable[[Config, Row], Any]:
 
 def _transform(key: str) -> Callable[[Config, Row], Any]:
     def read(cfg: Config, row: Row) -> Any:
-        values = (part[key] for part in complexity.dicts(cfg.train_dataloader.dataset) if key in part)
+        values = (part[key] for part in dicts(cfg.train_dataloader.dataset) if key in part)
         return next(values, None)
 
     return read
@@ -241,7 +240,7 @@ def _pairs(cfg: Config, row: Row) -> int:
 def _augmentation(cfg: Config, row: Row) -> list[str]:
     """Return what the transforms change, in words; of an unknown transform, its type."""
     kinds = set()
-    for part in complexity.dicts(cfg.train_dataloader.dataset.get('pipeline', [])):
+    for part in dicts(cfg.train_dataloader.dataset.get('pipeline', [])):
         name = type_name(part)
         words = [word for kind, word in AUGMENTATIONS.items() if name.endswith(kind)]
         words += ['scale'] * (len({*(part.get('ratio_range') or ())}) > 1)

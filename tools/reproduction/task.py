@@ -4,7 +4,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from mmattn.utils import complexity
+from analysis_tools import get_flops
 from mmattn.utils.component_type import inner_data_sets, type_name
 
 UNITS = dict(iter='iterations', epoch='epochs')
@@ -72,7 +72,7 @@ def input_size(cfg: Config) -> tuple[int, int]:
     lengths = dict(text=SENTENCES, captions=CAPTIONS, grounding=PHRASES, questions=QUESTIONS).get(find_task(cfg))
     if lengths is not None:
         return lengths
-    size = complexity.input_size(cfg)
+    size = get_flops.input_size(cfg)
     if size is None:
         raise ProtocolError('the size of the training images is not defined: the config neither crops nor resizes them')
     return size

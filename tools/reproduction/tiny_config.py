@@ -4,7 +4,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from mmattn.utils.complexity import dicts
+from mmattn.utils.component_type import dicts
 
 from .task import find_task
 

@@ -11,8 +11,8 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
+from analysis_tools.get_flops import count
 from mmattn.engine import load_config
-from mmattn.utils.complexity import count
 from mmattn.utils.component_type import type_name
 from mmattn.utils.faults import one_line, shorten
 from mmattn.utils.files import check_writable, write_text

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.fileio import dump
 from torch import nn
 
-from mmattn.utils.complexity import count, input_channels, input_size, table_by_module, table_with_paper
+from analysis_tools.get_flops import count, input_channels, input_size, table_by_module, table_with_paper
 from mmattn.utils.files import write_text
 
 from ..requirements import requires
