@@ -202,7 +202,7 @@ def test_a_checkpoint_with_code_is_refused(checkpoint, ran, monkeypatch):
         check_checkpoint,
         lambda path: publish_model.publish(path, out),
         lambda path: average_checkpoints.write_checkpoint(out, [path], average_checkpoints.average),
-        lambda path: load_backbone(nn.Linear(1, 1), {}, path),
+        lambda path: load_backbone(nn.Linear(1, 1), dict(init_cfg=dict(checkpoint=path))),
     ):
         with pytest.raises(ValueError, match=rf'^{re.escape(str(checkpoint))} contains \S*Path\S*, .*{TRUST}=1$'):
             read(checkpoint)

@@ -2,7 +2,7 @@
 
     python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR
 
-writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy. --tile segments large images in parts.
+writes DIR/pred/*.png and DIR/vis/*.png. --probabilities adds DIR/prob/*.npy.
 
 With the config and checkpoint of a detector, the command writes boxes, classes and scores, DIR/pred/*.json, and
 pictures with the boxes, DIR/vis/*.png.
@@ -13,12 +13,7 @@ Args:
     opacity: opacity of the colours over the image, 0 to 1
     batch_size: maximum number of images of the same size, or of tiles, per batch
     probabilities: also write prob/<name>.npy, float16 (classes, height, width)
-    legend: write the names and colours of an image's classes below its overlay
-    tile (SIZE): segment what the test pipeline makes of an image in overlapping tiles of SIZE×SIZE pixels, as
-        mode="slide" of mmseg does, with memory for the image and one row of tiles
-    stride: distance between tiles; default: two thirds of SIZE
-    scale (S): segment at S times the size of the file, in place of the test pipeline's Resize; 1: as it is
-    score_threshold (S): of detectors: objects with smaller scores are left out, 0 to 1; default: 0.3
+    pred_score_thr (S): of detectors: objects with smaller scores are left out, 0 to 1; default: 0.3
 """
 
 from dataclasses import KW_ONLY, dataclass, fields
@@ -35,7 +30,7 @@ COMMON = {
     'out_dir',
     'device',
     'cfg_options',
-    'score_threshold',
+    'pred_score_thr',
     'fuse_conv_bn',
 }  # arguments for detectors
 
@@ -50,11 +45,7 @@ class Arguments(ModelArguments):
     opacity: float = 0.5
     batch_size: int = 1
     probabilities: bool = False
-    legend: bool = False
-    tile: int | None = None
-    stride: int | None = None
-    scale: float | None = None
-    score_threshold: float | None = None
+    pred_score_thr: float | None = None
     fuse_conv_bn: FuseConvBN = False
 
     def __post_init__(self) -> None:
@@ -71,7 +62,7 @@ def detect(image: str, args: Arguments) -> None:
 
     cfg = load_config(args.config, args.cfg_options)
     inferencer = DetectionInferencer(cfg, args.checkpoint, device=args.device, fuse_conv_bn=args.fuse_conv_bn)
-    written = inferencer(image, args.out_dir, 0.3 if args.score_threshold is None else args.score_threshold)
+    written = inferencer(image, args.out_dir, 0.3 if args.pred_score_thr is None else args.pred_score_thr)
     print(f'boxes and pictures of {len(written)} images are in {args.out_dir}/pred and {args.out_dir}/vis')
 
 
@@ -83,15 +74,14 @@ def main(image: str, args: Arguments) -> None:
         if model_scope(cfg) == 'mmdet':
             detect(image, args)
             return
-        if args.score_threshold is not None:
-            raise ValueError('--score-threshold: only for detectors')
+        if args.pred_score_thr is not None:
+            raise ValueError('--pred-score-thr: only for detectors')
         from mmattn.segmentation.inferencer import SegmentationInferencer  # late: mmseg prints at import
 
         inferencer = SegmentationInferencer(
             cfg, args.checkpoint, device=args.device, amp=args.amp, fuse_conv_bn=args.fuse_conv_bn
         )
-        options = {name: getattr(args, name) for name in ('probabilities', 'tile', 'stride', 'scale', 'legend')}
-        written = inferencer(image, args.out_dir, args.batch_size, args.opacity, **options)
+        written = inferencer(image, args.out_dir, args.batch_size, args.opacity, args.probabilities)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error
     print(f'{len(written)} index maps and overlays are in {args.out_dir}/pred and {args.out_dir}/vis')

@@ -14,7 +14,6 @@ Args:
     first_frame (PNG): only write the first frame, on which to paint a mask; frame.png@20 writes frame 20
     config: path of the config; default: label propagation, which needs no training
     checkpoint: path or URL of the checkpoint; required for an SST
-    backbone_weights (FILE): file in place of the backbone's weights that would be downloaded
     out: folder for masks/<frame>.png and overlay.mp4
     max_frames: maximum number of frames per forward pass, including those of the masks
     no_overlay: write only the masks
@@ -47,7 +46,6 @@ def main(
     first_frame: str | None = None,
     config: str | None = None,
     checkpoint: str | None = None,
-    backbone_weights: str | None = None,
     out: str | None = None,
     max_frames: int = 16,
     device: Device = None,
@@ -78,9 +76,7 @@ def main(
         cfg = load_config(config or config_path(DEFAULT_CONFIG), cfg_options)
         if checkpoint is None and type_name(cfg.model) != 'LabelPropagation':
             raise ValueError(f'--checkpoint is required: {config} is not of label propagation')
-        inferencer = VOSInferencer(
-            cfg, checkpoint, device=device, backbone_weights=backbone_weights, amp=amp, fuse_conv_bn=fuse_conv_bn
-        )
+        inferencer = VOSInferencer(cfg, checkpoint, device=device, amp=amp, fuse_conv_bn=fuse_conv_bn)
         written = inferencer(
             video,
             masks,

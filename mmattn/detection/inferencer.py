@@ -1,7 +1,6 @@
 """Detection in image files: writes the boxes and a picture of them for each file."""
 
 import json
-import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -27,7 +26,6 @@ from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
-from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.visualization import read_image
 from mmattn.visualization.panels import detector_meta
 
@@ -59,7 +57,7 @@ class DetectionInferencer(DetInferencer):
     Example::
 
         inferencer = DetectionInferencer('config.py', 'checkpoint.pth')
-        boxes = inferencer('photos', out_dir='results', score_threshold=0.5)
+        boxes = inferencer('photos', out_dir='results', pred_score_thr=0.5)
     """
 
     def __init__(
@@ -76,7 +74,6 @@ class DetectionInferencer(DetInferencer):
         check_model(cfg, BaseDetector, 'a detector')
         self.weights = str(weights)  # read during the construction
         super().__init__(cfg, self.weights, device=str(check_device(device)), show_progress=show_progress)
-        self._digest = weights_digest(self.model)  # before norms are folded
         if fuse_conv_bn:
             fuse_at_first_call(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
@@ -86,9 +83,7 @@ class DetectionInferencer(DetInferencer):
         self,
         inputs: str | Path | Sequence[str | Path],
         out_dir: str | Path,
-        score_threshold: float = 0.3,
-        progress_file: str | Path | None = None,
-        resume: bool = True,
+        pred_score_thr: float = 0.3,
     ) -> list[Path]:
         """Write ``pred/<name>.json`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -100,48 +95,33 @@ class DetectionInferencer(DetInferencer):
         Args:
             inputs (str, Path or sequence of them): image, folder, or list of images on a local disk.
             out_dir (str or Path): output folder, created if it does not exist.
-            score_threshold (float): objects with smaller scores are left out, 0 to 1. Defaults to 0.3.
-            progress_file (str or Path, optional): file that records each finished image. Defaults to None.
-            resume (bool): continue an interrupted run from ``progress_file``, if it exists, with the same model and
-                options. Images that are finished and have not changed are left out. False: the file is emptied first.
-                Defaults to True.
+            pred_score_thr (float): objects with smaller scores are left out, 0 to 1. Defaults to 0.3.
 
         Returns:
             list of Path: the JSON files, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs, there is no input, two inputs would have the same output, an output
-                would overwrite an input, or ``progress_file`` belongs to another run. At the end, some images could not
-                be processed.
-            OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
+            ValueError: before the model runs, there is no input, two inputs would have the same output, or an output
+                would overwrite an input. At the end, some images could not be processed.
+            OSError: a result cannot be written. The message names the path.
         """
-        check_fraction('score_threshold', score_threshold)
+        check_fraction('pred_score_thr', pred_score_thr)
         pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
         check_writable(pred_dir)
         check_writable(vis_dir)
         paths = list_images(inputs)
         check_names(paths, [f'{Path(path).stem}.png' for path in paths], vis_dir)
-        settings = dict(
-            model=self.cfg.model.to_dict(),
-            weights=self._digest,
-            meta=self.model.dataset_meta,
-            pipeline=self.cfg.test_dataloader.dataset.pipeline,
-            score_threshold=score_threshold,
-        )
         written, faults = [], []
-        with ResumableFiles(progress_file, settings, resume) as run:
-            for path in track(paths, 'Inference', disable=not self.show_progress):
-                boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
-                if not run.is_finished(path, (boxes, picture)):
-                    sample = self._detect(path, score_threshold)
-                    if isinstance(sample, str):
-                        faults.append(f'{path}: {sample}')
-                        continue
-                    write_text(boxes, json.dumps(self.pred2dict(sample)))
-                    with atomic_write(picture) as temporary:
-                        Image.fromarray(self._draw(path, sample)).save(temporary)
-                    run.finish(path, (boxes, picture))
-                written.append(boxes)
+        for path in track(paths, 'Inference', disable=not self.show_progress):
+            boxes, picture = pred_dir / f'{Path(path).stem}.json', vis_dir / f'{Path(path).stem}.png'
+            sample = self._detect(path, pred_score_thr)
+            if isinstance(sample, str):
+                faults.append(f'{path}: {sample}')
+                continue
+            write_text(boxes, json.dumps(self.pred2dict(sample)))
+            with atomic_write(picture) as temporary:
+                Image.fromarray(self._draw(path, sample)).save(temporary)
+            written.append(boxes)
         if faults:
             rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
             raise ValueError(f'detection fails on {len(faults)} of {len(paths)} images{rest}:{lines(faults)}')
@@ -169,7 +149,7 @@ class DetectionInferencer(DetInferencer):
         visualizer.dataset_meta = self.model.dataset_meta
         return visualizer
 
-    def _detect(self, path: str, score_threshold: float) -> DetDataSample | str:
+    def _detect(self, path: str, pred_score_thr: float) -> DetDataSample | str:
         if fault := self._look(ImageFile(path, self._load.imdecode_backend, self._load.color_type)):
             return fault
         try:
@@ -177,12 +157,10 @@ class DetectionInferencer(DetInferencer):
             instances = sample.pred_instances
         except Exception as error:  # decoders and models raise many types
             return f'the pipeline or the model fails: {reason(error)}'
-        sample.pred_instances = instances[instances.scores >= score_threshold]
+        sample.pred_instances = instances[instances.scores >= pred_score_thr]
         return sample
 
     def _draw(self, path: str, sample: DetDataSample) -> np.ndarray:
         image = read_image(path, loader=self._load)
-        with warnings.catch_warnings():
-            warnings.filterwarnings('ignore', '.* out of bounds')  # objects at the border of the image
-            self.visualizer.add_datasample(path, image, sample, draw_gt=False, pred_score_thr=-1)
+        self.visualizer.add_datasample(path, image, sample, draw_gt=False, pred_score_thr=-1)
         return self.visualizer.get_image()

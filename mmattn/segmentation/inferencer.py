@@ -1,7 +1,6 @@
 """Segmentation of image files, of any number and size."""
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import groupby
@@ -30,11 +29,10 @@ from mmattn.engine import (  # registers 'mmattn::…'
     fuse_at_first_call,
     inference_precision,
 )
-from mmattn.utils.checks import check_count, check_counts
+from mmattn.utils.checks import check_count
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
 from mmattn.utils.image_files import SUFFIXES, lines, list_images, reason
-from mmattn.utils.resumable import ResumableFiles, weights_digest
 from mmattn.visualization import read_image
 
 from .result_files import Result, ResultFiles
@@ -98,10 +96,8 @@ class SegmentationInferencer(MMSegInferencer):
         super().__init__(cfg, self.weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
-        self._digest = weights_digest(self.model)  # before norms are folded
         if fuse_conv_bn:
             fuse_at_first_call(self.model)
-        self._amp = amp
         self._precision = inference_precision(device, amp=amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
         self._look = FirstLook()
@@ -113,12 +109,6 @@ class SegmentationInferencer(MMSegInferencer):
         batch_size: int = 1,
         opacity: float = 0.5,
         probabilities: bool = False,
-        tile: int | None = None,
-        stride: int | None = None,
-        scale: float | None = None,
-        legend: bool = False,
-        progress_file: str | Path | None = None,
-        resume: bool = True,
     ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
@@ -138,88 +128,37 @@ class SegmentationInferencer(MMSegInferencer):
             probabilities (bool): whether to write also ``prob/<name>.npy``, float16 ``(classes, H, W)``: the softmax of
                 the logits, or the sigmoid of a single logit. ``np.load(path, mmap_mode='r')`` reads parts of it.
                 Defaults to False.
-            tile (int, optional): side of square tiles in pixels of what the test pipeline gives, after its ``Resize``,
-                for large images. Tiles overlap, and logits are averaged, as in mmseg's ``mode='slide'``, but memory is
-                for the image and one row of tiles. Defaults to None: the windows of the config, if it has
-                ``mode='slide'``, else no tiles.
-            stride (int, optional): distance between tiles, 1 to ``tile``. Defaults to two thirds of ``tile``.
-            scale (float, optional): segment at this multiple of the image's size, in place of each ``Resize`` of the
-                test pipeline. Objects should be about as large as in training. Defaults to None, the pipeline's size.
-            legend (bool): whether to add the names and colours of an image's classes below its overlay, which is then
-                higher than the image. Defaults to False.
-            progress_file (str or Path, optional): file that records each finished image. Defaults to None.
-            resume (bool): continue an interrupted run from ``progress_file``, if it exists, with the same model and
-                options. Images that are finished and have not changed are left out. False: the file is emptied first.
-                Defaults to True.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs, there is no input, two inputs would have the same output, an output
-                would overwrite an input, or ``progress_file`` belongs to another run. At the end, some images could not
-                be read or segmented.
-            OSError: a result cannot be written, or another process uses ``progress_file``. The message names the path.
+            ValueError: before the model runs, there is no input, two inputs would have the same output, or an output
+                would overwrite an input. At the end, some images could not be read or segmented.
+            OSError: a result cannot be written. The message names the path.
         """
         check_count('batch_size', batch_size)
-        tiles = self._tiles(tile, stride)
-        windows = tiles or self._windows()
-        pipeline = self.pipeline if scale is None else self._pipeline_at(scale)
-        meta = self.model.dataset_meta
-        files = ResultFiles(out_dir, meta, self.read_image, opacity, probabilities=probabilities, legend=legend)
+        files = ResultFiles(out_dir, self.model.dataset_meta, self.read_image, opacity, probabilities=probabilities)
         paths = self.list_inputs(inputs)
         files.check(paths)
-        settings = dict(
-            model=self.cfg.model.to_dict(),
-            weights=self._digest,
-            amp=self._amp,
-            meta=meta,
-            pipeline=self.cfg.test_dataloader.dataset.pipeline,
-            scale=scale,
-            opacity=opacity,
-            probabilities=probabilities,
-            tile=windows and windows[0],
-            stride=windows and windows[1],
-            legend=legend,
-        )
         faults: dict[str, str] = {}
-        with ResumableFiles(progress_file, settings, resume) as run:
-            rest = [path for path in paths if not run.is_finished(path, files.of(path))]
-            items: Iterator[tuple[str, dict | str]] = ((path, self._read(path, pipeline)) for path in rest)
-            if tiles is None:
-                items = self._with_warning(items, pipeline)
-            if windows:
-                results = self._tiled(items, pipeline, batch_size, *windows, asked=tiles is not None)
-            else:
-                results = self._predict(items, batch_size)
-            for path, result in track(zip(rest, results), 'Inference', len(rest), disable=not self.show_progress):
-                try:
-                    if isinstance(result, str):
-                        raise _ModelError(result)
-                    with self._precision:  # the tiles of an image are segmented while it is written
-                        files.write(path, result)
-                    run.finish(path, files.of(path))
-                except _ModelError as error:
-                    faults[path] = str(error)
+        items: Iterator[tuple[str, dict | str]] = self._with_warning((path, self._read(path)) for path in paths)
+        windows = self._windows()
+        results = self._tiled(items, batch_size, *windows) if windows else self._predict(items, batch_size)
+        for path, result in track(zip(paths, results), 'Inference', len(paths), disable=not self.show_progress):
+            try:
+                if isinstance(result, str):
+                    raise _ModelError(result)
+                with self._precision:  # the tiles of an image are segmented while it is written
+                    files.write(path, result)
+            except _ModelError as error:
+                faults[path] = str(error)
         done = [path for path in paths if path not in faults]
         if faults:
             named = lines([f'{path}: {fault}' for path, fault in faults.items()])
             others = f'; the results of the others are in {" and ".join(map(str, files.folders))}' if done else ''
             raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{others}:{named}')
         return [files.of(path)[0] for path in done]
-
-    def _tiles(self, tile: int | None, stride: int | None) -> _Windows | None:
-        if tile is None:
-            if stride is not None:
-                raise ValueError('stride is only used with tile')
-            return None
-        stride = max(1, tile * 2 // 3) if stride is None else stride
-        check_counts(tile=tile, stride=stride)
-        if stride > tile:
-            raise ValueError(f'stride must be at most the tile of {tile}, or tiles would leave gaps; got {stride}')
-        if not isinstance(self.model, EncoderDecoder):
-            raise ValueError(f'tiles require an EncoderDecoder; the model is a {type(self.model).__name__}')
-        return (tile, tile), (stride, stride)
 
     def _windows(self) -> _Windows | None:
         """Return size and stride, if the config says ``mode='slide'``: one row of tiles needs less memory."""
@@ -288,20 +227,11 @@ class SegmentationInferencer(MMSegInferencer):
         # mmseg knows no classes, which a pure-Python config has in place of names
         return next((i for i, step in enumerate(pipeline_cfg) if type_name(step) == name), -1)
 
-    def _pipeline_at(self, scale: float) -> Compose:
-        if not 0 < scale < math.inf:
-            raise ValueError(f'scale must be a positive number; got {scale}')
-        first, *rest = self.pipeline.transforms
-        resize = [] if scale == 1 else [TRANSFORMS.build(dict(type='Resize', scale_factor=float(scale)))]
-        return Compose([first, *resize, *(transform for transform in rest if not _resizes(transform))])
-
-    def _with_warning(
-        self, items: Iterator[tuple[str, dict | str]], pipeline: Compose
-    ) -> Iterator[tuple[str, dict | str]]:
+    def _with_warning(self, items: Iterator[tuple[str, dict | str]]) -> Iterator[tuple[str, dict | str]]:
         """Pass images on, and warn of the first whose labels mmseg stretches over padding, as its own tests do."""
         warned = False
         for path, item in items:
-            if not (isinstance(item, str) or warned or _is_whole(item, pipeline)) and _pads(pipeline):
+            if not (isinstance(item, str) or warned or _is_whole(item, self.pipeline)) and _pads(self.pipeline):
                 warned = True
                 print_log(
                     f'{path}: the labels are displaced, because the test pipeline pads: it makes {_sizes(item)}. '
@@ -323,38 +253,23 @@ class SegmentationInferencer(MMSegInferencer):
     def _tiled(
         self,
         items: Iterator[tuple[str, dict | str]],
-        pipeline: Compose,
         batch_size: int,
         tile: tuple[int, int],
         stride: tuple[int, int],
-        asked: bool,
     ) -> Iterator[Result | str]:
-        warned = False
-        for path, item in items:
+        for _, item in items:
             if isinstance(item, str):
                 yield item
-                continue
-            image, sample = item['inputs'], item['data_samples']
-            (height, width), original = image.shape[1:], sample.ori_shape
-            if not _is_whole(item, pipeline):
-                if asked or isinstance(self.model, TiledEncoderDecoder):
-                    yield (
-                        'tiles require a test pipeline that keeps the size, or has a Resize, and does not pad; it '
-                        f'makes {_sizes(item)}'
-                    )
-                else:  # the windows of the config, by the model
-                    yield from self._segment([item])
-                continue
-            if pipeline is self.pipeline and not warned and max(height, width) <= max(tile) < max(original):
-                warned = True
-                print_log(
-                    f'{path}: the test pipeline makes {_sizes(item)}, which fit into one tile. If the model was '
-                    'trained on larger images or crops of them, set scale (--scale): 1 segments at the size of the '
-                    'file',
-                    'current',
-                    logging.WARNING,
+            elif _is_whole(item, self.pipeline):
+                image, sample = item['inputs'], item['data_samples']
+                yield Result(sample.ori_shape, self._tile_rows(image, sample, tile, stride, batch_size))
+            elif isinstance(self.model, TiledEncoderDecoder):
+                yield (
+                    'tiles require a test pipeline that keeps the size, or has a Resize, and does not pad; it makes '
+                    f'{_sizes(item)}'
                 )
-            yield Result(original, self._tile_rows(image, sample, tile, stride, batch_size))
+            else:
+                yield from self._segment([item])
 
     def _tile_rows(
         self,
@@ -376,11 +291,11 @@ class SegmentationInferencer(MMSegInferencer):
         except Exception as error:  # models raise many types
             raise _ModelError(_model_fault(sample, error)) from error
 
-    def _read(self, path: str, pipeline: Compose) -> dict | str:
+    def _read(self, path: str) -> dict | str:
         loader = getattr(self._load, 'from_file', self._load)
         fault = self._look(image_file(path, loader))
         try:
-            return fault or pipeline(dict(img_path=path))
+            return fault or self.pipeline(dict(img_path=path))
         except Exception as error:  # decoders raise many types
             return f'{type(loader).__name__} cannot decode it, or the pipeline cannot process it: {reason(error)}'
 

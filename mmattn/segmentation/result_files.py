@@ -16,7 +16,6 @@ from mmattn.utils.checks import check_fraction
 from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.image_files import check_names
 from mmattn.utils.images import CLASS_INDICES
-from mmattn.visualization.panels import add_legend, class_colours
 
 PART = 1 << 20  # pixels that are drawn together
 
@@ -35,7 +34,7 @@ class ResultFiles:
         out_dir (str or Path): the folder. A ValueError or an OSError says what is wrong with it.
         meta (dict): 'classes' and 'palette' of the model.
         read_image (callable): the pixels of a file, uint8 ``(H, W, 3)``, RGB.
-        opacity, probabilities, legend: as in the inferencer's call.
+        opacity, probabilities: as in the inferencer's call.
 
     Attributes:
         folders (list of Path): of the files.
@@ -49,11 +48,10 @@ class ResultFiles:
         opacity: float,
         *,
         probabilities: bool,
-        legend: bool,
     ) -> None:
         check_fraction('opacity', opacity)
         self._out, self._meta, self._read_image = check_path('out_dir', out_dir), meta, read_image
-        self._opacity, self._probabilities, self._legend = opacity, probabilities, legend
+        self._opacity, self._probabilities = opacity, probabilities
         self.folders = [self._out / name for name in ('pred', 'vis', *['prob'] * probabilities)]
         for folder in self.folders:
             check_writable(folder)
@@ -90,8 +88,6 @@ class ResultFiles:
         with atomic_write(index_file) as temporary:
             index_map.save(temporary, pnginfo=text)
         drawn = draw_labels(self._read_image(path), labels, palette, self._opacity)
-        if self._legend:
-            drawn = add_legend(drawn, class_colours(self._meta, labels))
         with atomic_write(overlay_file) as temporary:
             Image.fromarray(drawn).save(temporary)
 

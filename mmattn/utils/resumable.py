@@ -191,33 +191,6 @@ class Resumable:
             raise type(error)(error.errno, error.strerror, str(self.path)) from error
 
 
-@dataclass
-class ResumableFiles(Resumable):
-    """A :class:`Resumable` of a run that writes files for each input file, whose path is the key."""
-
-    key_type: type = str
-
-    def is_finished(self, source: str, outputs: Iterable[Path]) -> bool:
-        """Say whether this run finished an input, and neither the input nor its outputs have changed since."""
-        return bool(self.done) and self.done.get(os.path.abspath(source)) == _states(source, outputs)
-
-    def finish(self, source: str, outputs: Iterable[Path]) -> None:
-        """Add an input whose outputs are written."""
-        self.add({os.path.abspath(source): _states(source, outputs)})
-
-
-def _states(source: str, outputs: Iterable[Path]) -> dict[str, Any]:
-    return dict(files=[_state(path) for path in (Path(source), *outputs)])
-
-
-def _state(path: Path) -> list:
-    try:
-        stat = path.stat()
-    except OSError:  # such as a folder that may not be read
-        return [os.path.abspath(path), None, None]
-    return [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
-
-
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(settings, default=str))
 

@@ -19,26 +19,22 @@ def backbone_maps(backbone: nn.Module, frames: Tensor) -> Sequence[Tensor]:
     return (maps,) if isinstance(maps, Tensor) else maps
 
 
-def load_backbone(backbone: nn.Module, cfg: Mapping, source: str | Path | None = None) -> None:
+def load_backbone(backbone: nn.Module, cfg: Mapping) -> None:
     """Load weights into a backbone. Entries that it does not have, such as a classifier, are ignored.
 
     Args:
         backbone (nn.Module): the backbone.
-        cfg (Mapping): its config, whose ``init_cfg`` names the ``checkpoint``, a file or an address.
-        source (str or Path, optional): file or address in place of the one in ``cfg``. In a checkpoint of a whole
-            network, the names of weights begin with 'backbone.'.
+        cfg (Mapping): its config, whose ``init_cfg`` names the ``checkpoint``, a file or an address. In a checkpoint of
+            a whole network, the names of weights begin with 'backbone.'.
 
     Raises:
         OSError: the file does not exist, or cannot be downloaded.
-        ValueError: no source is given, the file contains objects that may run code, or its weights are of another
-            backbone.
+        ValueError: ``init_cfg`` names no checkpoint, the file contains objects that may run code, or its weights are of
+            another backbone.
     """
-    address = str(source or (cfg.get('init_cfg') or {}).get('checkpoint') or '')
+    address = str((cfg.get('init_cfg') or {}).get('checkpoint') or '')
     if not address:
-        raise ValueError(
-            'label propagation requires a pretrained backbone: set backbone_weights (--backbone-weights FILE), or '
-            'init_cfg of the backbone'
-        )
+        raise ValueError('label propagation requires a pretrained backbone: set model.backbone.init_cfg.checkpoint')
     print_log(f'weights of the backbone: {address}', 'current')
     weights = _read(address)
     whole = {name.removeprefix('backbone.'): x for name, x in weights.items() if name.startswith('backbone.')}
@@ -62,7 +58,7 @@ def _read(address: str) -> dict[str, torch.Tensor]:
         cached = Path(torch.hub.get_dir(), 'checkpoints', Path(urlparse(address).path).name)
         raise ConnectionError(
             f'{address} cannot be downloaded ({error.reason}). Download it elsewhere and copy it to {cached}, or name '
-            'your file: backbone_weights (--backbone-weights FILE)'
+            'your file: --cfg-options model.backbone.init_cfg.checkpoint=FILE'
         ) from error
     weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
     if not isinstance(weights, dict):

@@ -61,7 +61,6 @@ class VOSInferencer:
             config's backbone names in ``init_cfg``, and an SST keeps its random initial weights, for trials.
         device (str, optional): for example 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
         show_progress (bool): show a progress bar. Defaults to True.
-        backbone_weights (str or Path, optional): file or URL in place of the one in ``init_cfg``, without ``weights``.
         amp (bool): use mixed precision, see :func:`~mmattn.engine.inference_precision`. Defaults to False.
         fuse_conv_bn (bool): fold batch norms, see :func:`~mmattn.engine.fuse_at_first_call`. Defaults to False.
 
@@ -83,7 +82,6 @@ class VOSInferencer:
         weights: str | Path | None = None,
         device: str | None = None,
         show_progress: bool = True,
-        backbone_weights: str | Path | None = None,
         amp: bool = False,
         fuse_conv_bn: bool = False,
     ) -> None:
@@ -94,12 +92,10 @@ class VOSInferencer:
         self.summary = ''
         check_model(self.cfg, (SST, LabelPropagation), 'an SST or a LabelPropagation')
         self.model = MODELS.build(self.cfg.model)
-        if backbone_weights is not None and not (weights is None and isinstance(self.model, LabelPropagation)):
-            raise ValueError('backbone_weights are for label propagation; a checkpoint contains the backbone')
         if weights is not None:
             load_weights(self.model, read_checkpoint(weights), weights)
         elif isinstance(self.model, LabelPropagation):
-            load_backbone(self.model.backbone, self.cfg.model.backbone, backbone_weights)
+            load_backbone(self.model.backbone, self.cfg.model.backbone)
         else:
             print_log('weights is None: the model is not trained', 'current', logging.WARNING)
         state = self.model.state_dict()

@@ -383,30 +383,18 @@ class Images(Case):
         self.items = sorted(path for path in images.iterdir() if path.suffix)  # neither hidden nor a folder
 
     def run(self, inferencer, out, items=None, **options):
-        return inferencer(self.items if items is None else items, out, progress_file=out / 'part', **options)
+        return inferencer(self.items if items is None else items, out, **options)
 
 
 class Segmentation(Images):
     kind, foreign = SegmentationInferencer, (VIDEO, r'mmattn\.SST')
     ways = ({}, dict(batch_size=1, opacity=0.25)), (dict(fuse_conv_bn=True), dict(batch_size=3, opacity=1))
     meta = dict(classes=segmentation.CLASSES, palette=segmentation.PALETTE)
-    other = (
-        (dict(opacity=0.25), 'opacity'),
-        (dict(probabilities=True), 'probabilities'),
-        (dict(tile=32), 'tile, stride'),
-        (dict(scale=2), 'scale'),
-        (dict(legend=True), 'legend'),
-    )
     bad = (
         *Images.bad,
         (lambda case, ask, folder: ask(case.items, folder / 'out', batch_size=0), 'batch_size .* 0'),
         (lambda case, ask, folder: ask(case.items, folder / 'out', batch_size=1.5), r'batch_size .* 1\.5'),
         (lambda case, ask, folder: ask(case.items, folder / 'out', opacity=1.5), r'opacity .* 1\.5'),
-        (lambda case, ask, folder: ask(case.items, folder / 'out', tile=0), 'tile .* 0'),
-        (lambda case, ask, folder: ask(case.items, folder / 'out', stride=4), 'stride .*tile'),
-        (lambda case, ask, folder: ask(case.items, folder / 'out', scale=0), 'scale .* 0'),
-        (lambda case, ask, folder: ask(case.items, folder / 'out', scale=np.inf), 'scale .* inf'),
-        (lambda case, ask, folder: ask(case.items, folder / 'out', tile=4, stride=5), 'stride .* 4.* 5'),
     )
     metas = (
         ({}, 'classes and palette'),
@@ -443,10 +431,9 @@ class Segmentation(Images):
 
 class Detection(Images):
     foreign = SEGMENTOR, 'EncoderDecoder'
-    ways = ({}, dict(score_threshold=0.4)), (dict(fuse_conv_bn=True), dict(score_threshold=0))
+    ways = ({}, dict(pred_score_thr=0.4)), (dict(fuse_conv_bn=True), dict(pred_score_thr=0))
     meta = dict(classes=('red', 'white', 'plate'), palette=[[220, 60, 60], [120, 60, 220], [60, 180, 90]])
-    other = ((dict(score_threshold=0.5), 'score_threshold'),)
-    bad = (*Images.bad, (lambda case, ask, folder: ask(case.items, folder / 'out', 2), 'score_threshold'))
+    bad = (*Images.bad, (lambda case, ask, folder: ask(case.items, folder / 'out', 2), 'pred_score_thr'))
     metas = ((None, 'classes'),)
     tolerance = dict(rel=1e-4, abs=1e-4)
 
@@ -482,12 +469,12 @@ class Detection(Images):
         found = [json.loads(path.read_text()) for path in written]
         return [dict(name=stem, size=size, **boxes) for stem, size, boxes in zip(stems, sizes, found)]
 
-    def expected(self, score_threshold):
+    def expected(self, pred_score_thr):
         from mmdet.apis import inference_detector
 
         for path in self.items:
             boxes = inference_detector(self.model, str(path)).pred_instances
-            kept = boxes[boxes.scores >= score_threshold]
+            kept = boxes[boxes.scores >= pred_score_thr]
             yield dict(
                 name=path.stem,
                 size=segmentation.shown(path).shape[1::-1],

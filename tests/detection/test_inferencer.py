@@ -32,22 +32,21 @@ def demo(monkeypatch, tmp_path, case):
 
 
 def test_the_threshold_reaches_the_inferencer(case, demo, tmp_path):
-    demo('--score-threshold', '0.4')
+    demo('--pred-score-thr', '0.4')
     for path in case.make()(case.items, tmp_path / 'expected', 0.4):
         assert (tmp_path / 'out/pred' / path.name).read_bytes() == path.read_bytes()
 
 
 def test_objects_are_kept_from_a_score_of_0_3_on_by_default(case, tmp_path):
     inferencer = case.make()
-    (path,) = inferencer(case.items[:1], tmp_path / 'out', progress_file=tmp_path / 'part')
-    assert inferencer(case.items[:1], tmp_path / 'out', progress_file=tmp_path / 'part') == [path]  # the same run
+    (path,) = inferencer(case.items[:1], tmp_path / 'out')
     assert 0.3 <= min(json.loads(path.read_text())['scores']) < 0.6
 
 
 @pytest.mark.parametrize(
     ('options', 'names'),
     [
-        (['--score-threshold', '2'], 'score_threshold'),
+        (['--pred-score-thr', '2'], 'pred_score_thr'),
         (['--legend', '--opacity', '0.3'], '--opacity, --legend'),
     ],
 )

@@ -83,7 +83,9 @@ WAYS = {
     ).DetectionInferencer(DETECTOR, str(evil)),
     'mmattn/language/inferencer.py': lambda evil: CaptionInferencer(CAPTIONS, evil),
     'mmattn/video/inferencer.py': lambda evil: VOSInferencer(VIDEO, evil, device='cpu'),
-    'mmattn/video/backbone_weights.py': lambda evil: load_backbone(nn.Linear(1, 1), {}, evil),
+    'mmattn/video/backbone_weights.py': lambda evil: load_backbone(
+        nn.Linear(1, 1), dict(init_cfg=dict(checkpoint=evil))
+    ),
     'mmattn/language/regions/extraction.py': None,  # grid_features.py and region_features.py
     'mmattn/language/regions/extractors.py': lambda evil: load_grid_backbone(
         Config(dict(model=dict(data_preprocessor=PREPROCESSOR, backbone=RESNET))), str(evil)

@@ -127,7 +127,7 @@ def _read_checkpoint(folder):
     path = folder / 'model.pth'
     read_checkpoint(path)
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
-    load_backbone(module, dict(type='x'), path)
+    load_backbone(module, dict(type='x', init_cfg=dict(checkpoint=path)))
 
 
 def _read_archive(folder):

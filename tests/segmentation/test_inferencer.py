@@ -12,7 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.apis import inference_model
-from mmseg.models import EncoderDecoder, SegTTAModel
+from mmseg.models import EncoderDecoder
 from mmseg.registry import TRANSFORMS
 from mmseg.structures import SegDataSample
 from PIL import Image, ImageOps
@@ -94,7 +94,7 @@ def test_the_model_segments_arrays_by_inference_model_of_mmseg(checkpoint, tmp_p
     inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
     pixels = blocks(40, 56)
     Image.fromarray(pixels).save(tmp_path / 'a.png')
-    (path,) = inferencer(tmp_path / 'a.png', tmp_path / 'out', progress_file=tmp_path / 'part')
+    (path,) = inferencer(tmp_path / 'a.png', tmp_path / 'out')
     labels = inference_model(inferencer.model, pixels[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
     assert (labels == np.array(Image.open(path))).all()
     assert len(np.unique(labels)) > 1
@@ -165,9 +165,6 @@ def with_logits(channels):
     return cfg
 
 
-SMALLER = dict(scale=(40, 30), keep_ratio=True)
-
-
 def as_tiles(cfg, tile, stride=None):
     """The config with mmseg's own sliding windows."""
     cfg.model.test_cfg = dict(mode='slide', crop_size=(tile, tile), stride=(stride or tile * 2 // 3,) * 2)
@@ -181,38 +178,36 @@ def resized(cfg, **options):
 
 @pytest.mark.parametrize('channels', [1, 4])
 @pytest.mark.parametrize(
-    ('size', 'tile', 'stride', 'batch_size', 'resize', 'scale'),
+    ('size', 'tile', 'stride', 'batch_size', 'resize'),
     [
-        ((40, 56), 16, 10, 1, None, None),
-        ((33, 47), 16, None, 3, dict(scale=(32, 32), keep_ratio=True), 1),
-        ((50, 21), 24, 24, 2, dict(scale=(41, 99), keep_ratio=True), None),
-        ((24, 61), 64, 1, 1, dict(scale=(40, 17), keep_ratio=False), None),
-        ((9, 30), 12, 5, 1, dict(scale_factor=0.5), 2.5),
-        ((47, 60), 9, 5, 2, dict(scale=(33, 26)), None),
+        ((40, 56), 16, 10, 1, None),
+        ((33, 47), 16, None, 3, dict(scale_factor=1.0)),
+        ((50, 21), 24, 24, 2, dict(scale=(41, 99), keep_ratio=True)),
+        ((24, 61), 64, 1, 1, dict(scale=(40, 17), keep_ratio=False)),
+        ((9, 30), 12, 5, 1, dict(scale_factor=2.5)),
+        ((47, 60), 9, 5, 2, dict(scale=(33, 26))),
     ],
 )
 @pytest.mark.parametrize('align_corners', [False, True])
 def test_tiles_are_the_sliding_windows_of_mmseg(
-    model, save, tmp_path, channels, size, tile, stride, batch_size, resize, scale, align_corners, monkeypatch
+    model, save, tmp_path, channels, size, tile, stride, batch_size, resize, align_corners, monkeypatch
 ):
-    """Of the image as the test pipeline, or ``scale``, resizes it; labels have the size of the file."""
-    monkeypatch.setattr(SegmentationInferencer, '_windows', lambda self: None)  # the expected ones by mmseg itself
+    """Of the image as the test pipeline resizes it; labels have the size of the file."""
     weights = {key: value[:channels] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
     classes = max(2, channels)
     checkpoint = save(weights, dataset_meta=dict(classes=CLASSES[:classes], palette=PALETTE[:classes]))
     Image.fromarray(blocks(*size)).save(tmp_path / 'image.png')
-    whole, tiled = as_tiles(with_logits(channels), tile, stride), with_logits(channels)
+    cfg = as_tiles(with_logits(channels), tile, stride)
+    cfg.model.decode_head.align_corners = align_corners
     if resize:
-        resized(tiled, **resize)
-    if resize or scale:
-        resized(whole, **(resize if scale is None else dict(scale_factor=float(scale))))
-    for cfg in (whole, tiled):
-        cfg.model.decode_head.align_corners = align_corners
-    expected, found = {}, {}
-    for results, cfg, options in (expected, whole, {}), (found, tiled, dict(tile=tile, stride=stride, scale=scale)):
+        resized(cfg, **resize)
+    results = []
+    for _ in range(2):
         inferencer = SegmentationInferencer(cfg, checkpoint, device='cpu', show_progress=False)
-        (pred,) = inferencer(tmp_path / 'image.png', tmp_path / 'out', batch_size, probabilities=True, **options)
-        results.update(labels=np.array(Image.open(pred)), prob=np.load(tmp_path / 'out/prob/image.npy'))
+        (pred,) = inferencer(tmp_path / 'image.png', tmp_path / 'out', batch_size, probabilities=True)
+        results.append(dict(labels=np.array(Image.open(pred)), prob=np.load(tmp_path / 'out/prob/image.npy')))
+        monkeypatch.setattr(SegmentationInferencer, '_windows', lambda self: None)  # by mmseg itself
+    found, expected = results
     assert (found['labels'] != expected['labels']).mean() < 0.002  # where two classes are as likely
     assert found['prob'].dtype == np.float16
     assert found['prob'].shape == (classes, *size)
@@ -325,26 +320,20 @@ def test_a_pipeline_that_pads_leaves_the_windows_of_the_config_to_the_model(chec
         [(labels, _)] = expected.rows
         assert (np.array(Image.open(path)) == labels.numpy()).all()
         assert labels.unique().numel() > 1
-    with pytest.raises(ValueError, match=r'2 of 2 images .*\n.*a\.png: .* 90×70 .*\n.*b\.png: .* 90×70 '):
-        inferencer(images, tmp_path / 'out', tile=32)
 
 
 @pytest.mark.parametrize(
-    ('steps', 'options', 'outcome'),
+    ('steps', 'warns'),
     [
-        ([FIT], {}, ''),
-        ([FIT, dict(type='Pad', size=(56, 56))], {}, 'warning'),
-        ([FIT, dict(type='Pad', size=(56, 40))], {}, ''),  # no padding
-        ([dict(type='Pad', size=(64, 64))], {}, 'warning'),
-        ([FIT], dict(tile=32), ''),
-        ([FIT, dict(type='Pad', size=(56, 56))], dict(tile=32), 'error'),
-        ([FIT, dict(type='Pad', size=(56, 56))], dict(tile=32, scale=0.5), 'error'),
-        ([dict(type='ResizeToMultiple', size_divisor=16)], dict(tile=32), ''),
-        ([FIT, dict(type='ResizeToMultiple', size_divisor=16)], {}, ''),
+        ([FIT], False),
+        ([FIT, dict(type='Pad', size=(56, 56))], True),
+        ([FIT, dict(type='Pad', size=(56, 40))], False),  # no padding
+        ([dict(type='Pad', size=(64, 64))], True),
+        ([FIT, dict(type='ResizeToMultiple', size_divisor=16)], False),
     ],
 )
-def test_labels_that_padding_displaces(checkpoint, tmp_path, monkeypatch, steps, options, outcome):
-    """Of images of 60×84, which FIT makes 40×56: a warning for all, in tiles an error."""
+def test_labels_that_padding_displaces(checkpoint, tmp_path, monkeypatch, steps, warns):
+    """Of images of 60×84, which FIT makes 40×56: one warning for all."""
     logged = []
     monkeypatch.setattr(inferencer_module, 'print_log', lambda message, *_: logged.append(message))
     for name in ('a', 'b'):
@@ -352,14 +341,8 @@ def test_labels_that_padding_displaces(checkpoint, tmp_path, monkeypatch, steps,
     cfg = config()
     cfg.test_dataloader.dataset.pipeline[1:1] = steps
     inferencer = SegmentationInferencer(cfg, checkpoint, 'cpu', show_progress=False)
-    paths = [tmp_path / 'a.png', tmp_path / 'b.png']
-    if outcome == 'error':
-        with pytest.raises(ValueError, match=r'2 of 2 .*\n.* pad'):
-            inferencer(paths, tmp_path / 'out', **options)
-    else:
-        inferencer(paths, tmp_path / 'out', **options)
-    assert len(logged) == (outcome == 'warning')
-    assert all(re.search(r'a\.png: .*displaced', message) for message in logged)
+    inferencer([tmp_path / 'a.png', tmp_path / 'b.png'], tmp_path / 'out')
+    assert [bool(re.search(r'a\.png: .*displaced', message)) for message in logged] == [True] * warns
 
 
 def test_padding_in_a_tiled_model_is_named(checkpoint, tmp_path):
@@ -376,7 +359,7 @@ def test_padding_in_a_tiled_model_is_named(checkpoint, tmp_path):
 
 def test_defaults_are_those_that_are_documented(inferencer, tmp_path):
     Image.fromarray(blocks(40, 56)).save(tmp_path / 'a.png')
-    files = dict(probabilities=False, legend=False)
+    files = dict(probabilities=False)
     for name, options in (('a', {}), ('b', dict(files, batch_size=1, opacity=0.5))):
         inferencer(tmp_path / 'a.png', tmp_path / name, **options)
     a, b = ({path.parent.name: path.read_bytes() for path in (tmp_path / name).glob('*/*')} for name in ('a', 'b'))
@@ -384,39 +367,9 @@ def test_defaults_are_those_that_are_documented(inferencer, tmp_path):
     assert {*a} == {path.name for path in (tmp_path / 'a').iterdir()} == {'pred', 'vis'}
 
 
-def test_a_run_with_other_tiles_is_another_run(inferencer, tmp_path):
-    Image.fromarray(blocks(40, 56)).save(tmp_path / 'a.png')
-
-    def run(**options):
-        return inferencer(tmp_path / 'a.png', tmp_path / 'out', progress_file=tmp_path / 'part', **options)
-
-    (path,) = run(tile=32, stride=16)
-    before = path.stat()
-    assert run(tile=32, stride=16) == [path]
-    assert path.stat() == before
-    for options, named in ((dict(tile=24, stride=16), 'tile'), (dict(tile=32, stride=24), 'stride'), ({}, 'tile, st')):
-        with pytest.raises(ValueError, match=f'part is of another run, which differs in {named}'):
-            run(**options)
-
-
 def test_windows_with_gaps_are_an_error(model):
     with pytest.raises(ValueError, match=r'stride.*\(4, 4\).*\(4, 6\)'):
         next(join_tiles(None, torch.zeros(3, 20, 20), 1, torch.device('cpu'), (4, 4), (4, 6)))
-
-
-def test_tiles_of_a_reduced_image(checkpoint, tmp_path, monkeypatch):
-    """One tile gives the labels of the whole image; that nothing was cut is said once."""
-    Image.fromarray(blocks(90, 120)).save(tmp_path / 'a.png')
-    Image.fromarray(blocks(80, 120)).save(tmp_path / 'b.png')
-    inferencer = SegmentationInferencer(resized(config(), **SMALLER), checkpoint, 'cpu', show_progress=False)
-    told = []
-    monkeypatch.setattr(sys.modules[SegmentationInferencer.__module__], 'print_log', lambda text, *_: told.append(text))
-    images = [tmp_path / 'a.png', tmp_path / 'b.png']
-    expected = [np.array(Image.open(path)) for path in inferencer(images, tmp_path / 'whole')]
-    for tile in (500, 40):
-        for path, labels in zip(inferencer(images, tmp_path / 'tiled', tile=tile), expected, strict=True):
-            assert (np.array(Image.open(path)) == labels).mean() > 0.99
-        assert len(told) == (tile == 40)  # tiles of 500 were enough for the files, too
 
 
 @pytest.mark.parametrize('kind', ['ConcatDataset', 'RepeatDataset'])
@@ -498,8 +451,8 @@ def spoil(folder):
     return ['cut_even', 'cut_odd', 'cut_turned', 'damaged', 'empty', 'float', 'folder', 'link', 'notes']
 
 
-@pytest.mark.parametrize(('batch_size', 'tile'), [(1, None), (3, None), (2, 64)])
-def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, batch_size, tile):
+@pytest.mark.parametrize(('batch_size', 'windows'), [(1, None), (3, None), (2, ((64, 64), (42, 42)))])
+def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, monkeypatch, batch_size, windows):
     """The images of its batch go through the model one by one, and those after one that cannot be read."""
     pixels = torch.from_numpy(shown(folder / 'even.png')).float()
     bad = ((pixels - torch.tensor(MEAN)) / torch.tensor(STD)).permute(2, 0, 1)
@@ -510,9 +463,10 @@ def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, batch_s
             raise RuntimeError('Expected more\nthan 1 value')
 
     inferencer.model.backbone.register_forward_pre_hook(fail)
+    monkeypatch.setattr(inferencer, '_windows', lambda: windows)
     fault = r'/even\.png: .*56×40 .*Expected more than 1 value\n  .*/f\.png: '
     with pytest.raises(ValueError, match=rf'2 of 9 images .*\n  .*{fault}'):
-        inferencer(folder, tmp_path / 'out', batch_size, tile=tile)
+        inferencer(folder, tmp_path / 'out', batch_size)
     good = {path.stem for path in folder.glob('*.*')} - {'even', 'f', '.hidden'}
     assert len(good) == 7
     assert {path.stem for path in (tmp_path / 'out/pred').iterdir()} == good
@@ -614,13 +568,6 @@ def test_an_index_map_has_256_classes(save, tmp_path, count):
     (pred,) = SegmentationInferencer(cfg, path, device='cpu', show_progress=False)(tmp_path / 'a.png', tmp_path / 'out')
     with Image.open(pred) as labels:
         assert (np.array(labels) == 255).all()
-
-
-def test_tiles_are_of_an_encoder_decoder(idle, folder, tmp_path):
-    idle.model = SegTTAModel(idle.model)
-    with pytest.raises(ValueError, match='SegTTAModel'):
-        idle(folder, tmp_path / 'out', tile=16)
-    assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.parametrize('channels', [2, 4])

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mmattn.utils.resumable import OtherRunError, Resumable, ResumableFiles, progress_path
+from mmattn.utils.resumable import OtherRunError, Resumable, progress_path
 
 from ..full_disk import full_disk
 
@@ -121,28 +121,3 @@ def test_outputs_that_exist(tmp_path):
     for name in ('folder', 'pipe', 'link/out'):
         with pytest.raises(OSError, match=name.removesuffix('/out')):
             progress_path(tmp_path / name, False, True)
-
-
-def test_what_has_changed_since_is_done_again(tmp_path):
-    """Inputs, and outputs that another run has rewritten; outputs in another folder are not those of the run.
-
-    The name of an input may be any bytes.
-    """
-    source, outputs, others = tmp_path / 'ä\udcff.png', [tmp_path / 'a.json'], [tmp_path / 'other' / 'a.json']
-    for path in (source, *outputs, *others):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text('1')
-
-    def finished(places):
-        with ResumableFiles(tmp_path / 'part', {}, key_type=str) as run:
-            return run.is_finished(str(source), places)
-
-    with ResumableFiles(tmp_path / 'part', {}, key_type=str) as run:
-        assert not run.is_finished(str(source), outputs)
-        run.finish(str(source), outputs)
-        assert run.is_finished(str(source), outputs)
-    assert (finished(outputs), finished(others)) == (True, False)
-    for path in (outputs[0], source):
-        path.write_text('12')
-        assert not finished(outputs)
-        path.write_text('1')

@@ -405,8 +405,9 @@ def test_weights_of_the_default_from_the_cache_and_from_files(default, tmp_path,
     cached.parent.mkdir(parents=True)
     torch.save(dict(state_dict={**prefixed, 'head.fc.bias': torch.zeros(2)}), cached)
     torch.save(weights, tmp_path / 'bare.pth')
-    for source in (None, tmp_path / 'bare.pth', cached):
-        model = VOSInferencer(default, device='cpu', backbone_weights=source).model
+    for source in (default.model.backbone.init_cfg.checkpoint, tmp_path / 'bare.pth', cached):
+        default.model.backbone.init_cfg.checkpoint = str(source)
+        model = VOSInferencer(default, device='cpu').model
         for actual, expected in zip(model.backbone(image), backbone(image), strict=True):
             torch.testing.assert_close(actual, expected)
 
@@ -435,17 +436,17 @@ def test_weights_that_cannot_be_loaded(default, tmp_path, monkeypatch, content, 
         path.write_bytes(content)
     elif isinstance(content, dict | list):
         torch.save(content, path)
-    source, named = path, r'w\.pth'
-    if isinstance(content, str):
-        source, named = (None, '--backbone-weights') if content == 'offline' else (content, 'no internet')
+    init_cfg, named = default.model.backbone.init_cfg, r'w\.pth'
+    if content == 'offline':
+        named = 'init_cfg.checkpoint'
+    else:
+        init_cfg.checkpoint = content if isinstance(content, str) else str(path)
+        named = 'no internet' if isinstance(content, str) else named
     with pytest.raises(kind, match=named):
-        VOSInferencer(default, device='cpu', backbone_weights=source)
+        VOSInferencer(default, device='cpu')
 
 
-def test_weights_of_a_backbone_are_for_label_propagation_alone(small_sst, default, tmp_path):
-    for config, weights in ((small_sst.config, None), (default, small_sst.checkpoint)):
-        with pytest.raises(ValueError, match='backbone_weights'):
-            VOSInferencer(config, weights, device='cpu', backbone_weights=tmp_path / 'w.pth')
+def test_label_propagation_without_weights_of_a_backbone(default):
     del default.model.backbone['init_cfg']
-    with pytest.raises(ValueError, match='--backbone-weights'):
+    with pytest.raises(ValueError, match='init_cfg'):
         VOSInferencer(default, device='cpu')

@@ -118,8 +118,9 @@ def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, tmp_path):
     torch.save(dict(state_dict=backbone.state_dict()), 'w')
     call(
         monkeypatch,
-        *f'{untrained} --backbone-weights w --device cpu --no-overlay'.split(),
+        *f'{untrained} --device cpu --no-overlay'.split(),
         '--cfg-options',
+        'model.backbone.init_cfg.checkpoint=w',
         'model.test_cfg.scale=(64,64)',
     )
     np.testing.assert_array_equal(masks()[0], squares(0, 1))
