@@ -47,7 +47,7 @@ def test_objects_are_kept_from_a_score_of_0_3_on_by_default(case, tmp_path):
     ('options', 'names'),
     [
         (['--pred-score-thr', '2'], 'pred_score_thr'),
-        (['--legend', '--opacity', '0.3'], '--opacity, --legend'),
+        (['--probabilities', '--opacity', '0.3'], '--opacity, --probabilities'),
     ],
 )
 def test_options_are_checked_before_the_model_runs(tmp_path, demo, options, names):
