@@ -111,13 +111,6 @@ def forget_info(message_hub: MessageHub, key: str) -> None:
     message_hub._resumed_keys.pop(key, None)
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Tell whether a transform of ``torch.func``, such as ``vmap``, has made a tensor. torch has no public function."""
-    from torch._C import _functorch  # lazy: it imports torch
-
-    return _functorch.is_functorch_wrapped_tensor(x)
-
-
 def replace_batch_sampler(loader: DataLoader, batch_sampler: Any) -> None:
     """Replace the batch sampler of a data loader, which torch forbids. A new loader would start new workers."""
     vars(loader)['batch_sampler'] = batch_sampler

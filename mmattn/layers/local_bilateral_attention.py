@@ -7,10 +7,10 @@ import torch
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
-from mmattn._compat import is_transformed
 from mmattn.ops import local_attention, projection
 from mmattn.ops.arguments import as_window_size, under_autocast
 from mmattn.ops.layouts import copy_for_inductor
+from mmattn.ops.tables import is_transformed
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_map, check_number
 from mmattn.utils.component_type import type_name

@@ -6,6 +6,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
+from mmattn.ops.tables import kept
 from mmattn.utils.checks import check_choice, check_count, check_divisor, check_number, check_positive
 
 from .relative_position import RelativePosition
@@ -168,7 +169,7 @@ class TemporalEncoding(nn.Module):
         """Encode int64 frame numbers ``(B, T)``, at least 0, as float ``(B, T, C)``."""
         if self.embedding is not None:
             return self.embedding(frame_numbers.clamp(0, self.embedding.num_embeddings - 1))
-        angles = frame_numbers.unsqueeze(-1) * _frequencies(self.channels // 2, self.wavelength, frame_numbers.device)
+        angles = frame_numbers.unsqueeze(-1) * kept(_frequencies, frame_numbers, self.channels // 2, self.wavelength)
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops.patterns import OffsetRange
+from mmattn.ops.tables import kept
 from mmattn.utils.checks import check_count
 
 
@@ -57,7 +58,7 @@ class RelativePosition(nn.Module):
         """Look up the vectors of the offsets that ``table(*size)`` lists."""
         limit = self.clip_offset[axis] // step * step  # only multiples of the step are trained
         vectors = self.tables[axis]
-        return vectors[_rows(table, size, limit, self.max_offset, vectors.device)]
+        return vectors[kept(_rows, vectors, table, size, limit, self.max_offset)]
 
     def axis_bias(self, query: Tensor) -> dict:
         """Compute the logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.

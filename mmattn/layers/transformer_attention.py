@@ -13,6 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from mmattn.ops import global_attention, local_attention
 from mmattn.ops.arguments import as_window_size
 from mmattn.ops.layouts import copy_for_inductor
+from mmattn.ops.tables import kept
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_counts, check_divisor, check_map, check_number
 
@@ -242,11 +243,11 @@ class TransformerAttention2d(TermWeights, nn.Module):
         weight = projection.weight
         radius = self.spatial_range // 2 if local and self.spatial_range else length - 1
         half = projection.in_features // 2
-        encoding = _encoding(radius, half, self.wavelength, weight.dtype, weight.device)
+        encoding = kept(_encoding, weight, radius, half, self.wavelength, weight.dtype)
         vectors = projection(encoding).unflatten(1, (self.num_heads, -1)).movedim(1, 0) / math.sqrt(2)
         if local:
             return vectors.unsqueeze(1)
-        return vectors[:, _places(length, self.q_stride, self.kv_stride, weight.device)]
+        return vectors[:, kept(_places, weight, length, self.q_stride, self.kv_stride)]
 
 
 def _every(stride: int, x: Tensor) -> Tensor:

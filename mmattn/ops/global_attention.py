@@ -29,6 +29,7 @@ from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
 from .operator import Operator
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
+from .tables import kept
 from .window_bias import outside_logits, window_keys
 
 
@@ -192,7 +193,7 @@ class FlatOperands:
         if self._located is None or self._located[0] != rows:
             self._located = None  # free the last one first
             at = self.before + rows.start, self.before + rows.stop, tuple(self.key_size), tuple(self.a.window_size)
-            self._located = rows, window_keys(*at, self.a.is_causal, self.query.device)
+            self._located = rows, kept(window_keys, self.query, *at, self.a.is_causal)
         return self._located[1]
 
     def window(self, rows: slice, columns: int = 0) -> Tensor:
@@ -221,7 +222,7 @@ class FlatOperands:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
         if self.a.is_causal:
             at = self.before + rows.start, self.before + rows.stop
-            logits.masked_fill_(_later_keys(*at, logits.shape[-1], logits.device), -math.inf)
+            logits.masked_fill_(kept(_later_keys, logits, *at, logits.shape[-1]), -math.inf)
 
     def logits(self, rows: slice) -> Tensor:
         """Compute logits ``(B, heads, n, M)`` of some queries."""

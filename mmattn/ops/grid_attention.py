@@ -21,6 +21,7 @@ from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_with_layout, match_layout
 from .operator import Operator
+from .tables import kept
 from .window_bias import outside_logits
 
 ALL = slice(None)
@@ -204,13 +205,13 @@ def _logits(
     if biases is None:
         arm = (queries * a.scale) @ keys.transpose(-1, -2)
     else:
-        index = _entries(length, *part, tuple(a.window_size), axis, keys.device)
+        index = kept(_entries, keys, length, *part, tuple(a.window_size), axis)
         table = lines_along(biases[:, :, rows], axis)
         of_keys = table.gather(-1, index.expand(*table.shape[:-1], -1))
         pairs = (x.flatten(0, -3) for x in (of_keys, queries, keys.transpose(-1, -2)))
         arm = torch.baddbmm(*pairs, alpha=a.scale).view(of_keys.shape)
     if axis != a.query.dim() - 4:  # only the arm of the last axis contains the self key
-        arm = arm.masked_fill(_own(length, *part, keys.device), -torch.inf)
+        arm = arm.masked_fill(kept(_own, keys, length, *part), -torch.inf)
     return arm, index
 
 

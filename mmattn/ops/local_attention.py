@@ -23,6 +23,7 @@ from .dtypes import accumulator
 from .flops import attention_flops
 from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
 from .operator import Operator
+from .tables import kept
 
 NEITHER = 'query and key, or window_bias, must be given; got neither'
 
@@ -166,7 +167,7 @@ def _parts(a: LocalArguments, exact: bool) -> Iterator[_Part]:
     area = (Offsets if exact else Unfolded)(a.value.shape[2:4], a.kernel_size, a.dilation)
     dtype = accumulator(a.value) if exact else a.value.dtype
     if a.key_mask is None:
-        outside = area.outside(a.value.new_zeros((1, *a.value.shape[2:4]), dtype=torch.bool))
+        outside = kept(_outside, a.value, type(area), tuple(a.value.shape[2:4]), tuple(a.kernel_size), a.dilation)
     channels = max(x.shape[-1] for x in (a.value, a.query) if x is not None)
     for at in area.parts(a.value, channels, a.iterations + 3):
         query, key, value = (None if x is None else x[at].to(dtype) for x in (a.query, a.key, a.value))
@@ -178,6 +179,12 @@ def _parts(a: LocalArguments, exact: bool) -> Iterator[_Part]:
             key, value = (None if x is None else x.masked_fill(masked[:, None, ..., None], 0) for x in (key, value))
         assert value is not None
         yield _Part(area, at, outside, query, key, value, bias)
+
+
+def _outside(
+    kind: type[Offsets | Unfolded], size: Sequence[int], kernel_size: Sequence[int], dilation: int, device: torch.device
+) -> Tensor:
+    return kind(size, kernel_size, dilation).outside(torch.zeros((1, *size), dtype=torch.bool, device=device))
 
 
 def _passes(a: LocalArguments, part: _Part) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:

@@ -34,6 +34,7 @@ from .layouts import empty_outputs, match_layout
 from .operator import Operator
 from .patterns import PATTERNS, as_step, check_step, offset_ranges, reaches
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
+from .tables import kept
 
 
 class StridedArguments(NamedTuple):
@@ -238,7 +239,7 @@ class Groups:
         self.entries: dict[int, Tensor] = {}  # (groups, positions, keys) for each axis that is added
         for axis, (i, j, h, count) in enumerate(zip(self.axes, self.key_axes, step, counts)):
             if self.tables or not self.complete[axis]:
-                self.entries[axis] = _entries(i, j, h, pattern, count, query.device)
+                self.entries[axis] = kept(_entries, query, i, j, h, pattern, count)
 
     def of_queries(self, x: Tensor) -> Tensor:
         """View a map of queries as groups."""

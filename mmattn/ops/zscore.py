@@ -18,6 +18,7 @@ from .arguments import check_device, check_mask, check_window, window_entries
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .operator import Operator
+from .tables import kept
 from .window_bias import window_keys
 
 EPS = 1e-5  # added to the variance
@@ -128,14 +129,14 @@ def _slices(a: ZscoreArguments) -> Iterator[_Slice]:
         rows = slice(part.start * math.prod(row), part.stop * math.prod(row))
         at = part.start, part.stop, tuple(size), tuple(a.window_size)
         if on_grid:
-            yield _Slice(rows, _grid_counts(*at, window.device), sum(size) - len(size) + 1)
+            yield _Slice(rows, kept(_grid_counts, window, *at), sum(size) - len(size) + 1)
         elif a.key_mask is None:
-            counts = _counts(*at, a.is_causal, window.device)
+            counts = kept(_counts, window, *at, a.is_causal)
             keys = torch.arange(rows.start + 1, rows.stop + 1, device=window.device) if a.is_causal else positions
             yield _Slice(rows, counts, keys)
         else:
             mask = a.key_mask.flatten(1)
-            where, exists = window_keys(*at, a.is_causal, window.device)
+            where, exists = kept(window_keys, window, *at, a.is_causal)
             keys = mask.cumsum(-1)[:, None, rows] if a.is_causal else mask.sum(-1)[:, None, None]
             counts = _count(~(exists & mask[:, where])[:, None], keys)
             yield _Slice(rows, counts, keys.clamp(min=1))  # there may be no key

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmattn.ops import grid_support, strided_attention, strided_attention_weights, strided_offsets, strided_support
-from mmattn.ops.patterns import PATTERNS, offset_ranges
+from mmattn.ops.patterns import PATTERNS
 
 from . import literal
 from .literal import assert_same, evaluate, randn, with_offsets
@@ -164,10 +164,3 @@ def test_a_group_of_queries_has_the_keys_of_its_block_and_of_adjacent_ones(patte
     queries, keys = import_module('mmattn.ops.strided_attention').cut(7, 5, step, pattern)
     assert queries.positions('cpu')[0].tolist() == first_queries
     assert keys.positions('cpu').tolist() == [[*range(*group)] for group in groups]
-
-
-def test_the_offsets_of_a_pattern_are_computed_without_tensors():
-    for size, step, pattern, key_size in (((3, 8), (2, 4), 'strided', None), ((5,), 2, 'forward', (7,))):
-        ranges = offset_ranges(size, step, pattern, key_size)
-        listed = [[*range(x.first * x.step, x.end * x.step, x.step)] for x in ranges]
-        assert listed == [x.tolist() for x in strided_offsets(size, step, pattern, key_size)]
