@@ -207,7 +207,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         return runner.epoch if self.by_epoch else runner.iter
 
     def _remove(self, name: str) -> None:
-        path = self.file_backend.join_path(self.out_dir, name)
+        path = self.file_backend.join_path(self.out_dir, Path(name).name)  # a resumed checkpoint may name any file
         if is_main_process() and self.file_backend.isfile(path):
             self.file_backend.remove(path)
         elif is_main_process() and self.file_backend.isdir(path):

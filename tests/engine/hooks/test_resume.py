@@ -638,6 +638,21 @@ def test_a_run_goes_on_at_its_end_with_an_interrupted_validation_or_not_at_all(t
     assert len(warnings) == bool(said)
 
 
+def test_a_checkpoint_removes_no_file_of_another_folder(tmp_path):
+    foreign, beside, own = tmp_path / 'iter_1.pth', tmp_path / 'iter_3.pth', tmp_path / 'run' / 'iter_2.pth'
+    own.parent.mkdir()
+    for path in (foreign, beside, own):
+        path.touch()
+    names = [str(foreign), '../iter_3.pth', 'iter_2.pth']
+    resumed = dict(iter=4, rng_state=[{}], batches_done=0, sampler_seed=7, outdated=names)
+    runner = fake_runner(own.parent, 'foreign', to_resume=resumed)
+    loader = DataLoader(range(6), sampler=InfiniteSampler(range(6)))
+    runner.iter, runner.world_size, runner.rank, runner.val_loop, runner.train_dataloader = 4, 1, 0, None, loader
+    runner.train_loop = SimpleNamespace(dataloader=loader, dataloader_iterator=None, iter=4)
+    start(CheckpointHook(by_epoch=False, interval=2), runner)
+    assert [path.exists() for path in (foreign, beside, own)] == [True, True, False]
+
+
 @pytest.mark.parametrize('ours', [False, True])
 def test_a_sampler_that_cannot_go_on_is_a_warning(tmp_path, ours):
     resumed = dict(iter=2, rng_state=[{}], batches_done=0)
