@@ -1,5 +1,6 @@
 """Faster convolutions: batch norms folded into them in tests, and channels last on a CPU."""
 
+import logging
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -51,6 +52,8 @@ def fuse_at_first_call(model: nn.Module) -> None:
             )
 
         handles[name] = backbone.register_forward_pre_hook(fold)
+    if not handles:
+        print_log('--fuse-conv-bn: the model has no backbone, so no norm is folded', 'current', logging.WARNING)
 
 
 def _difference(expected: Any, actual: Any) -> float:
