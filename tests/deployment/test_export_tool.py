@@ -74,7 +74,7 @@ def test_a_file_of_one_size_is_compared_with_pytorch(trained, tmp_path, format):
         (['--out', 'network.onnx', '--input-size', '0', '5'], '--input-size'),
         (['--out', '{exists}'], 'exists.onnx exists'),
         (['--out', 'network.onnx', '--verify', 'absent.png'], 'absent.png'),
-        (['--out', 'network.onnx', '--verify', '{exists}'], 'exists.onnx: '),
+        (['--out', 'network.onnx', '--verify', '{exists}'], 'exists.onnx'),
         (['--format', 'pt2', '--out', 'network.pt2', '--verify', SMALL], '16 pixels'),
         ([DETECTOR, '--out', 'network.onnx'], 'EncoderDecoder'),
     ],

@@ -53,12 +53,7 @@ class Convolves(nn.Module):
 
 
 class Doubles(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
     def forward(self, image):
-        self.calls += 1
         return image * 2
 
 
@@ -133,10 +128,8 @@ def test_what_an_onnx_file_is_told(monkeypatch, tmp_path):
 
 @can_export
 def test_a_file_of_torch_export_has_the_network_and_its_metadata(tmp_path):
-    """The network has run before it is traced. A file without metadata is not one of the tools."""
-    network = Doubles()
-    program = export_network(network, (3, 5))
-    assert network.calls > 0
+    """A file without metadata is not one of the tools."""
+    program = export_network(Doubles(), (3, 5))
     metadata = dict(classes=['a', 'ä'])
     write_pt2(program, tmp_path / 'a.pt2', metadata)
     loaded, found = load_pt2(tmp_path / 'a.pt2')

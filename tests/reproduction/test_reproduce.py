@@ -186,7 +186,7 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
         run.folder.mkdir(exist_ok=True)
         time.sleep(0.05)
         for name in ('epoch_2.pth', 'epoch_10.pth', 'best_CIDEr-D_epoch_1.pth'):
-            (run.folder / name).touch()
+            torch.save({}, run.folder / name)
 
     monkeypatch.setattr(runs, 'call', train)
     monkeypatch.setattr(runs, 'scalars', lambda folder: [[dict(step=2), dict(step=10)]])  # validations
@@ -214,7 +214,7 @@ def test_rows_that_differ_in_their_test_alone_are_trained_once(units, tests, dat
         if name == 'train.py':
             trained.append(run.folder.name)
             run.folder.mkdir(exist_ok=True)
-            (run.folder / 'iter_2.pth').touch()
+            torch.save({}, run.folder / 'iter_2.pth')
             log = run.folder / 'time/vis_data/scalars.json'
         else:
             tested.append((run.folder.name, arguments[0].parent.name))

@@ -65,9 +65,9 @@ def from_pt2(path: Path) -> nn.Module:
 
 def read_images(args: argparse.Namespace, about: dict) -> list[np.ndarray]:
     """Return the inputs of the network for the images of ``--verify``."""
-    inputs = [
-        runner.preprocess(runner.read(path, about['channel_order']), about, args.input_size)[0] for path in args.verify
-    ]
+    inputs = [runner.preprocess(runner.read(path), about)[0] for path in args.verify]
+    if args.input_size is not None:
+        inputs = [runner.resize(x, *args.input_size).astype(np.float32) for x in inputs]
     if args.format == 'pt2' and args.input_size is None:
         for path, x in zip(args.verify, inputs):
             if min(x.shape[2:]) < MIN_SIDE:
