@@ -64,13 +64,13 @@ def main() -> None:
         accumulated = count_accumulated(cfg)
     except ValueError as error:
         raise SystemExit(f'--auto-scale-lr: {args.config}: {error}') from None
-    _lock = hold_work_dir(cfg)  # before anything is written, and until the process ends
     if args.resume not in (None, 'auto'):
         cfg.resume, cfg.load_from = True, args.resume
     elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # otherwise the run starts according to the config
         cfg.resume, cfg.load_from = True, None
     if cfg.get('load_from'):
         check_checkpoint(cfg.load_from)
+    _lock = hold_work_dir(cfg)  # before anything is written, and until the process ends
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
