@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_setup(item):
     if missing := missing_of(required_parts(item)):
         pytest.skip(missing)
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _logger():
+    """mmengine's logger keeps the stream that it finds first. A test that captures its own would close it."""
+    return MMLogger.get_current_instance()
 
 
 @pytest.fixture(autouse=True)
