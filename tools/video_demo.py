@@ -18,8 +18,8 @@ Args:
     max_frames: maximum number of frames per forward pass, including those of the masks
     no_overlay: write only the masks
     opacity: opacity of the colours in the overlay, 0 to 1
-    single_object: masks have two values, of which one is object 1: pixels that are not transparent, or, without
-        transparency, not black
+    single_object: masks have two values, of which the higher one is object 1: pixels that are not transparent, or,
+        without transparency, not black
     references: masks of an object that count in a frame: the last one before it, the nearest one, or all, weighted by
         their distance; with the latter two, objects are also followed backwards
     frame_order (READING): how to read the names of frames in a folder if the log warns that another order is possible:
