@@ -181,7 +181,7 @@ def test_a_name_without_a_scope_is_that_of_the_configs_default_scope(scopes):
     assert TRANSFORMS.get('mmseg.LoadAnnotations') is OfMMSeg
     assert TRANSFORMS.get('mmengine.LoadAnnotations') is OfMMCV
     assert TRANSFORMS.get('mmattn.LoadChannels') is TRANSFORMS.get('LoadChannels')
-    assert TRANSFORMS.get('mmattn.LoadChannels').__module__ == 'mmattn.data_check.load_channels'
+    assert TRANSFORMS.get('mmattn.LoadChannels').__module__ == 'mmattn.segmentation.load_channels'
 
 
 @pytest.mark.parametrize(('scope', 'names'), {'mmseg': ['mmattn.Gone'], 'mmattn': ['mmattn.Gone', 'Gone']}.items())

@@ -2,15 +2,17 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from mmattn.registry import TRANSFORMS
 from mmattn.utils.faults import one_line
 
 from .data_sets import Fault, Part
-from .load_channels import LoadChannels
 
 BRIGHT = 60000.0  # a value of 16 bits
+LoadChannels: Any = TRANSFORMS.get('mmattn.LoadChannels')  # by its name: it is of a floor above
 TRIES = 8  # transforms act by chance
 
 

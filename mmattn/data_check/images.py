@@ -1,7 +1,6 @@
 """Size and labels of image and mask files, with a cache, and files that a data set does not read."""
 
 import json
-import logging
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -13,7 +12,6 @@ from typing import Any, BinaryIO, NamedTuple
 import cv2
 import mmcv
 import numpy as np
-from mmengine.logging import print_log
 from mmengine.utils import ProgressBar
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -146,23 +144,6 @@ def look(file: ImageFile) -> Facts:
         return _look_at_mask(file) if file.is_mask else _look_at_image(file)._replace(end=read_end(file.path))
     except Exception as error:  # decoders raise many types
         return Facts(fault=unreadable(error))
-
-
-class FirstLook:
-    """Looks at images that are read one after the other, and warns of what may not be meant: of each kind once."""
-
-    def __init__(self) -> None:
-        self._told = {TURNED[True]}  # as a person sees it
-
-    def __call__(self, file: ImageFile) -> str:
-        """Return the fault of a file, or ''."""
-        facts = look(file)
-        for doubt in facts.doubts:
-            kind = doubt.partition(': ')[0]
-            if kind not in self._told:
-                self._told.add(kind)
-                print_log(f'{file.path} has {doubt} (other such images are not named)', 'current', logging.WARNING)
-        return facts.fault
 
 
 def _look_at_image(file: ImageFile) -> Facts:

@@ -21,7 +21,7 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 
 from mmattn._compat import loads_masks_as
-from mmattn.registry import HOOKS
+from mmattn.registry import HOOKS, TRANSFORMS
 from mmattn.utils.faults import Faults
 from mmattn.utils.files import hidden_folder_fault
 from mmattn.utils.model_wrappers import unwrapped
@@ -44,8 +44,8 @@ from .data_sets import (
 )
 from .hook import DataCheckHook
 from .images import CHANNELS, MISSING, PREDICTED, Facts, ImageFile, inspect_files, unread_files
-from .load_channels import LoadChannels
 
+LoadChannels: Any = TRANSFORMS.get('mmattn.LoadChannels')  # by its name: it is of a floor above
 UNEQUAL = 10  # from this ratio of shares on, the log has weights
 
 

@@ -19,13 +19,13 @@ from rich.progress import track
 from torch import nn
 
 from mmattn._compat import load_weights
-from mmattn.data_check.images import FirstLook, ImageFile
 from mmattn.engine import check_checkpoint, fuse_at_first_call, inference_pipeline  # registers 'mmattn::…'
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.component_type import check_model, inner_data_sets
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, write_text
 from mmattn.utils.image_files import check_names, lines, list_images, reason
+from mmattn.utils.images import check_picture
 from mmattn.visualization import read_image
 from mmattn.visualization.panels import detector_meta
 
@@ -39,7 +39,6 @@ class DetectionInferencer(DetInferencer):
     * A checkpoint that does not fit the model, or has no names of classes, is an error.
     * The test pipeline may load annotations anywhere, and new images need none.
     * Memory does not grow with the number of files. A broken image does not stop the run.
-    * The log warns of images that a person sees otherwise than the network, as ``SegmentationInferencer`` does.
 
     Args:
         model (str, Path or Config): the config, or its path.
@@ -77,7 +76,6 @@ class DetectionInferencer(DetInferencer):
         if fuse_conv_bn:
             fuse_at_first_call(self.model)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, mmcv.transforms.LoadImageFromFile))
-        self._look = FirstLook()
 
     def __call__(  # type: ignore[override]
         self,
@@ -150,9 +148,8 @@ class DetectionInferencer(DetInferencer):
         return visualizer
 
     def _detect(self, path: str, pred_score_thr: float) -> DetDataSample | str:
-        if fault := self._look(ImageFile(path, self._load.imdecode_backend, self._load.color_type)):
-            return fault
         try:
+            check_picture(path)
             (sample,) = self.forward(self.collate_fn([self.pipeline(dict(img_path=path))]))
             instances = sample.pred_instances
         except Exception as error:  # decoders and models raise many types

@@ -21,9 +21,6 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmattn._compat import load_weights
-from mmattn.data_check.images import FirstLook
-from mmattn.data_check.load_channels import LoadChannels
-from mmattn.data_check.masks import image_file
 from mmattn.engine import (  # registers 'mmattn::…'
     check_checkpoint,
     fuse_at_first_call,
@@ -33,8 +30,10 @@ from mmattn.utils.checks import check_count
 from mmattn.utils.component_type import check_model, component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_device
 from mmattn.utils.image_files import SUFFIXES, lines, list_images, reason
+from mmattn.utils.images import check_picture
 from mmattn.visualization import read_image
 
+from .load_channels import LoadChannels
 from .result_files import Result, ResultFiles
 from .tiled_encoder_decoder import TiledEncoderDecoder
 from .tiles import resize_rows, segment_in_tiles
@@ -52,8 +51,6 @@ class SegmentationInferencer(MMSegInferencer):
     * A checkpoint that does not fit the model is an error.
     * Images of different sizes are supported, and memory does not grow with the number of files.
     * Overlay and index map show the pixels that the model received: an EXIF orientation rotates both or neither.
-    * The log warns of 16 bits of which only the lower ones are used, transparent pixels and several frames: of each
-      once.
 
     Args:
         model (str, Path or Config): the config, or its path.
@@ -100,7 +97,6 @@ class SegmentationInferencer(MMSegInferencer):
             fuse_at_first_call(self.model)
         self._precision = inference_precision(device, amp=amp)
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader | LoadChannels))
-        self._look = FirstLook()
 
     def __call__(  # type: ignore[override]
         self,
@@ -293,9 +289,10 @@ class SegmentationInferencer(MMSegInferencer):
 
     def _read(self, path: str) -> dict | str:
         loader = getattr(self._load, 'from_file', self._load)
-        fault = self._look(image_file(path, loader))
         try:
-            return fault or self.pipeline(dict(img_path=path))
+            if not isinstance(loader, LoadChannels):
+                check_picture(path)
+            return self.pipeline(dict(img_path=path))
         except Exception as error:  # decoders raise many types
             return f'{type(loader).__name__} cannot decode it, or the pipeline cannot process it: {reason(error)}'
 

@@ -1,7 +1,8 @@
 """Checks of image files: truncation, lossy masks, pictures with more bits than PIL keeps."""
 
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
@@ -134,6 +135,16 @@ def open_whole(stream: BinaryIO, checksums: bool = True) -> Image.Image:
                 raise OSError(one_line(error) if isinstance(error, SyntaxError) else 'broken PNG file') from error
         return open_header(stream)
     return image
+
+
+def check_picture(path: str | Path) -> None:
+    """Raise an error for a picture that decoders accept, but whose pixels are lost: truncated, or floating point.
+
+    A format that PIL does not know is left to the decoder.
+    """
+    with open(path, 'rb') as stream, suppress(UnidentifiedImageError):
+        if open_whole(stream).mode == 'F':
+            raise ValueError('32-bit floating point, which loading does not convert; save it with 8 bits')
 
 
 def unreadable(error: Exception) -> str:

@@ -10,7 +10,6 @@ from PIL import Image
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write
 from mmattn.utils.images import decoding, lossy_mask_fault
-from mmattn.utils.mask_edges import altered_labels
 
 VOID = 255  # void label: background when read from a file, ignored in training targets
 SHOWN = 8  # values in a message
@@ -171,8 +170,7 @@ def doubtful_ids(path: str | Path) -> tuple[str, str]:
     """Look for values of a mask file that are no ids: smoothed edges, and an object of 255, the void label.
 
     Returns a fault and a warning, '' if there is none. Smoothing and scaling put values between those of the objects:
-    an id of such an edge is one or two pixels wide, so that its pixels have a lower and a higher value near them. If
-    objects have the same ids, :func:`~mmattn.utils.mask_edges.altered_labels` finds it.
+    an id of such an edge is one or two pixels wide, so that its pixels have a lower and a higher value near them.
     """
     with Image.open(path) as image:
         ids = np.array(image)
@@ -192,8 +190,6 @@ def doubtful_ids(path: str | Path) -> tuple[str, str]:
         return '', f'{names}: one or two pixels wide between a lower and a higher id, as on smoothed edges; check them'
     if count > 1 and cv2.erode((ids == VOID).astype(np.uint8), np.ones((9, 9), np.uint8)).any():
         return '', f'{VOID} beside other ids is void, not an object; to follow it, give it another id'
-    if altered := altered_labels(ids):
-        return '', f'its ids were probably scaled, blurred, compressed or dithered after painting: {altered}'
     return '', ''
 
 

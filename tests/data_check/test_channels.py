@@ -4,32 +4,14 @@ import random
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from mmattn.data_check.colours import colour_faults
 from mmattn.data_check.data_sets import Part
 from mmattn.data_check.images import look
-from mmattn.data_check.load_channels import LoadChannels
 from mmattn.data_check.masks import image_file
 from mmattn.registry import TRANSFORMS
-
-
-def test_an_image_is_loaded_with_its_channels_and_values(tmp_path):
-    pixels = np.arange(5 * 6 * 4, dtype=np.uint16).reshape(5, 6, 4) * 500
-    np.save(tmp_path / 'a.npy', pixels)
-    loader = TRANSFORMS.build(dict(type='LoadChannels', channels=4))
-    loaded = loader(dict(img_path=str(tmp_path / 'a.npy'), seg_fields=[]))
-    assert loaded['img'].dtype == np.float32
-    np.testing.assert_array_equal(loaded['img'], pixels)
-    assert loaded['img_shape'] == loaded['ori_shape'] == (5, 6)
-    assert loaded['seg_fields'] == []
-    assert (loader.to_float32, loader.color_type) == (True, 'unchanged')  # as other tools read these
-    assert 'channels=4' in repr(loader)
-    with pytest.raises(ValueError, match=r'a\.npy: 4 channels.* 3'):
-        LoadChannels(3)(dict(img_path=str(tmp_path / 'a.npy')))
-    with pytest.raises(ValueError, match=r'channels .* 1; got 0'):
-        LoadChannels(0)
+from mmattn.segmentation.load_channels import LoadChannels
 
 
 def test_an_image_is_inspected_as_it_is_loaded(tmp_path):

@@ -18,8 +18,9 @@ from torch import nn
 
 from mmattn.data_check.colours import colour_faults
 from mmattn.data_check.data_sets import Part
-from mmattn.data_check.load_channels import LoadChannels
+from mmattn.registry import TRANSFORMS
 from mmattn.segmentation.channels import ChannelsPreprocessor, FirstLayerHook
+from mmattn.segmentation.load_channels import LoadChannels
 from mmattn.utils import config_path
 from mmattn.utils.channels import as_picture, is_plain_picture, measure_channels, read_channels
 from tests.forked_tools import tool
@@ -121,6 +122,23 @@ def test_tools_take_all_channels_of_a_config(run, tmp_path):
     run(*tool('visualization/attention_explorer.py', *words, '--device', 'cpu'))
     page = (tmp_path / 'page.html').read_text(encoding='utf-8')
     assert any(f'"{name}"' in page for name in Config.fromfile(config).metainfo.classes), 'of the predicted classes'
+
+
+def test_an_image_is_loaded_with_its_channels_and_values(tmp_path):
+    pixels = np.arange(5 * 6 * 4, dtype=np.uint16).reshape(5, 6, 4) * 500
+    np.save(tmp_path / 'a.npy', pixels)
+    loader = TRANSFORMS.build(dict(type='mmattn.LoadChannels', channels=4))
+    loaded = loader(dict(img_path=str(tmp_path / 'a.npy'), seg_fields=[]))
+    assert loaded['img'].dtype == np.float32
+    np.testing.assert_array_equal(loaded['img'], pixels)
+    assert loaded['img_shape'] == loaded['ori_shape'] == (5, 6)
+    assert loaded['seg_fields'] == []
+    assert (loader.to_float32, loader.color_type) == (True, 'unchanged')  # as other tools read these
+    assert 'channels=4' in repr(loader)
+    with pytest.raises(ValueError, match=r'a\.npy: 4 channels.* 3'):
+        LoadChannels(3)(dict(img_path=str(tmp_path / 'a.npy')))
+    with pytest.raises(ValueError, match=r'channels .* 1; got 0'):
+        LoadChannels(0)
 
 
 @pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])

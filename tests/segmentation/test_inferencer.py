@@ -5,7 +5,6 @@ import re
 import runpy
 import sys
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -503,24 +502,6 @@ def test_kinds_of_pixels(inferencer, folder, tmp_path):
     assert set(found) == {'grey', 'deep', 'palette', 'alpha', 'ink', 'lossless'}
     for labels in found.values():
         np.testing.assert_array_equal(labels, found['grey'])
-
-
-def test_each_kind_of_doubt_about_pixels_is_told_once(inferencer, folder, tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr('mmattn.data_check.images.print_log', lambda text, *_: told.append(text))
-    pixels, exif = blocks(40, 56), Image.Exif()
-    exif[0x0112] = 6
-    for name in 'abc':
-        cv2.imwrite(str(folder / f'dark_{name}.png'), pixels[..., ::-1].astype(np.uint16) * 64)
-        Image.fromarray(np.dstack([pixels, pixels[..., 0]])).save(folder / f'see-through_{name}.png')
-        Image.fromarray(pixels).save(folder / f'turned_{name}.png', exif=exif)  # as a person sees it
-    inferencer(sorted(folder.glob('*_[abc].png')), tmp_path / 'out')
-    assert [text.partition(' has ')[0] for text in told] == [
-        str(folder / 'dark_a.png'),
-        str(folder / 'see-through_a.png'),
-    ]
-    inferencer(folder / 'dark_b.png', tmp_path / 'again')
-    assert len(told) == 2
 
 
 def test_what_is_left_out_of_a_folder_is_named(inferencer, folder, tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from mmseg.visualization import SegLocalVisualizer
 from PIL import Image
 from torch import nn
 
-from mmattn.data_check.load_channels import LoadChannels
 from mmattn.layers import BilateralNonLocal2d
+from mmattn.segmentation.load_channels import LoadChannels
 from mmattn.visualization import AttentionMapHook, PictureHook, attention_map_hook, attention_maps, picture_hook
 from mmattn.visualization.figure import image_loader, read_image
 

@@ -1,4 +1,4 @@
-"""The loader of images with any number of channels, which the data check knows."""
+"""The loader of images with any number of channels."""
 
 import numpy as np
 from mmcv.transforms import LoadImageFromFile
