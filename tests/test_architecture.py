@@ -103,6 +103,11 @@ def test_converters_are_commands_and_import_none():
         assert not {name.partition('.')[0] for name in names_imported(path)} & commands.keys(), path
 
 
+def test_neither_the_package_nor_a_tool_imports_tests():
+    for path in (*sources(), *(PACKAGE.parent / 'tools').rglob('*.py')):
+        assert not [name for name in names_imported(path) if name.partition('.')[0] == 'tests'], path
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package in place of mmattn: ``package(path=code)``."""

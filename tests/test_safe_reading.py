@@ -19,9 +19,9 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import load_checkpoint
 from torch import nn
 
+from common.region_archives import REQUIRED, read_archive
 from mmattn.data_check.images import inspect_files
 from mmattn.engine import check_checkpoint, guard_checkpoints
-from mmattn.language.regions.region_archives import REQUIRED, read_archive
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors

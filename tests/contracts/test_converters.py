@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from common import caption_attributes as attributes
 from mmattn.language import RegionWriter
-from mmattn.language.captioning import attributes
 from mmattn.utils.conversion import MARK
 
 from ..dataset_converters.conftest import FOLDER

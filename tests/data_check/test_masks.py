@@ -15,10 +15,10 @@ from mmengine.runner import Runner
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from common.segmentation import find_pairs
 from mmattn.data_check.images import DEEP
 from mmattn.data_check.masks import class_weights
 from mmattn.segmentation import SegDataCheckHook
-from mmattn.segmentation.conversion import find_pairs
 from mmattn.utils import files
 from mmattn.utils.faults import Faults
 from mmattn.video.frame_files import find_files

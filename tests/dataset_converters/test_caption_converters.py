@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from common import caption_attributes as attributes
 from mmattn.language import Regions, RegionStore, RegionWriter
-from mmattn.language.captioning import COCOCaptionDataset, attributes
+from mmattn.language.captioning import COCOCaptionDataset
 from mmattn.language.captioning.annotations import read_annotations, read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
 from reproduction.language_releases import region_archive as archive

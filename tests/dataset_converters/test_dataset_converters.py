@@ -14,15 +14,15 @@ import pytest
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.segmentation.conversion import cut_images
+from common.face_alignment import fit_similarity
+from common.segmentation import cut_images
 from mmattn.segmentation.face_parsing import HELENDataset
-from mmattn.segmentation.face_parsing.alignment import fit_similarity
 from reproduction import releases
 from reproduction.releases import pack, photo, save
 
 from ..engine.test_tools import ROOT, SMALL
-from ..segmentation.test_face_parsing_alignment import apply
 from .conftest import content, pixels, places, scripts
+from .test_face_alignment import apply
 
 camvid, color_labels, fasseg, helen, lfw_pl = scripts('camvid', 'color_labels', 'fasseg', 'helen', 'lfw_pl')
 SIZE = (20, 26)  # height, width

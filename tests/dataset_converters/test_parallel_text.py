@@ -9,13 +9,13 @@ import shutil
 import pytest
 from mmengine.config import Config
 
+from common.text_preparation import Limits
+from common.translation import add_arguments
 from mmattn.engine import load_config
-from mmattn.language.text.preparation import Limits
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
-from mmattn.language.translation.conversion import add_arguments
 from mmattn.registry import DATASETS, METRICS
 from mmattn.utils.conversion import output_folder
 from reproduction import language_releases

@@ -28,6 +28,7 @@ from mmengine.runner import CheckpointLoader, Runner, checkpoint, load_checkpoin
 from torch import nn
 from torch.utils.data import DataLoader
 
+from common.region_extractors import load_backbone as load_grid_backbone
 from mmattn.engine import (
     check_checkpoint,
     checkpoint_files,
@@ -36,7 +37,6 @@ from mmattn.engine import (
     read_checkpoint,
 )
 from mmattn.language.captioning import CaptionInferencer
-from mmattn.language.regions.extractors import load_backbone as load_grid_backbone
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.video.backbone_weights import load_backbone
 from mmattn.video.inferencer import VOSInferencer
@@ -86,8 +86,8 @@ WAYS = {
     'mmattn/video/backbone_weights.py': lambda evil: load_backbone(
         nn.Linear(1, 1), dict(init_cfg=dict(checkpoint=evil))
     ),
-    'mmattn/language/regions/extraction.py': None,  # grid_features.py and region_features.py
-    'mmattn/language/regions/extractors.py': lambda evil: load_grid_backbone(
+    'tools/dataset_converters/common/region_extraction.py': None,  # grid_features.py and region_features.py
+    'tools/dataset_converters/common/region_extractors.py': lambda evil: load_grid_backbone(
         Config(dict(model=dict(data_preprocessor=PREPROCESSOR, backbone=RESNET))), str(evil)
     ),
     'mmattn/deployment/network.py': None,  # SegmentationInferencer

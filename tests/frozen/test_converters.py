@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.language.captioning import attributes
+from common import caption_attributes as attributes
 
 from ..contracts.converters import CONVERTERS
 from ..contracts.test_converters import Run

@@ -131,7 +131,7 @@ def _read_checkpoint(folder):
 
 
 def _read_archive(folder):
-    from mmattn.language.regions.region_archives import read_images
+    from common.region_archives import read_images
 
     for _, _, read in read_images([folder / 'features_all.npz'], '{}'):
         read()

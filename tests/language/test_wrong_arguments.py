@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from torch import nn
 
+from common.region_extractors import GridExtractor, RegionExtractor
 from mmattn.language import (
     InverseRootLR,
     LengthPenalty,
@@ -18,7 +19,6 @@ from mmattn.language import (
     vqa,
 )
 from mmattn.language.layers.fusion import PostFusionNetwork
-from mmattn.language.regions.extractors import GridExtractor, RegionExtractor
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.vqa.attention_hooks import BilinearMapHook
 

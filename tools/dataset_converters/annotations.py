@@ -32,9 +32,7 @@ from pathlib import Path
 import numpy as np
 
 import mmattn.utils.command
-from mmattn.annotations import Picture, read
-from mmattn.annotations.layout import groups, parted_groups, split_named
-from mmattn.segmentation.conversion import (
+from common.segmentation import (
     IGNORED,
     PARTS,
     check_crop,
@@ -45,6 +43,8 @@ from mmattn.segmentation.conversion import (
     open_upright,
     save_labels,
 )
+from mmattn.annotations import Picture, read
+from mmattn.annotations.layout import groups, parted_groups, split_named
 from mmattn.utils.channels import is_plain_picture
 from mmattn.utils.conversion import (
     check_config_folder,

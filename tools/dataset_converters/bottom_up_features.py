@@ -25,7 +25,7 @@ import numpy as np
 import rich.progress
 import torch
 
-from mmattn.language.regions.conversion import RepairOptions, describe_source, write_store
+from common.regions import RepairOptions, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.command import run
 from mmattn.utils.conversion import converter

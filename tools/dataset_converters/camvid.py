@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config
 
-from mmattn.segmentation.conversion import check_counts, find_pairs, label_folder, read_image, read_together, save_pair
+from common.segmentation import check_counts, find_pairs, label_folder, read_image, read_together, save_pair
 from mmattn.utils import config_path
 from mmattn.utils.command import run
 from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, convert_all, converter, find, unpack

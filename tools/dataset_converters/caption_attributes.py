@@ -33,8 +33,7 @@ from pathlib import Path
 
 import torch
 
-from mmattn.language.captioning.annotations import read_annotations
-from mmattn.language.captioning.attributes import (
+from common.caption_attributes import (
     FOLDS,
     attribute_words,
     best_words,
@@ -43,6 +42,7 @@ from mmattn.language.captioning.attributes import (
     quality,
     word_targets,
 )
+from mmattn.language.captioning.annotations import read_annotations
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.arguments import command
 from mmattn.utils.checks import check_count

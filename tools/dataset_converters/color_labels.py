@@ -43,7 +43,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmattn.segmentation.conversion import (
+from common.segmentation import (
     IGNORED,
     PARTS,
     Palette,

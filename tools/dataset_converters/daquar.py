@@ -20,9 +20,9 @@ checkpoint is chosen on other images than those that its result is reported on.
 import re
 from pathlib import Path
 
-from mmattn.language.regions.conversion import Float16
-from mmattn.language.regions.region_archives import find_archives
-from mmattn.language.vqa.conversion import check_archives, check_splits, hold_out, read_lines, write_set
+from common.region_archives import find_archives
+from common.regions import Float16
+from common.vqa import check_archives, check_splits, hold_out, read_lines, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
 from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter

@@ -20,8 +20,8 @@ checkpoint is chosen on other images than those that its result is reported on.
 import tempfile
 from pathlib import Path
 
+from common.vqa import check_splits, hold_out, write_set
 from mmattn.language.text.annotation_files import check_text, read_json
-from mmattn.language.vqa.conversion import check_splits, hold_out, write_set
 from mmattn.language.vqa.datasets import read_picture
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run

@@ -26,7 +26,7 @@ import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.segmentation.conversion import (
+from common.segmentation import (
     Palette,
     check_counts,
     label_colours,

@@ -19,9 +19,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.region_archives import find_archives, image_sizes, missing_regions, read_images
+from common.regions import Float16, describe_source, write_images
 from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.regions.conversion import Float16, describe_source, write_images
-from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import read_json
 from mmattn.utils.command import run

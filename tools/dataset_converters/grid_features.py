@@ -5,7 +5,7 @@
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
 file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. An image
 is resized to a square. A feature map of the frozen backbone is averaged in S × S cells, which are the regions, row by
-row; see ``mmattn.language.regions.extractors``. Output, see ``mmattn.language.regions.region_store``.
+row; see ``common/region_extractors.py``. Output, see ``mmattn.language.regions.region_store``.
 
 ``model`` of CONFIG has a ``backbone``, or is one; then, the config also has ``data_preprocessor``. CHECKPOINT is that
 of the whole model or of the backbone; heads are neither built nor loaded.
@@ -25,8 +25,8 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from mmattn.language.regions.extraction import ExtractionOptions, extract_images
-from mmattn.language.regions.extractors import GridExtractor, load_backbone
+from common.region_extraction import ExtractionOptions, extract_images
+from common.region_extractors import GridExtractor, load_backbone
 from mmattn.utils.command import run
 from mmattn.utils.conversion import converter
 from mmattn.utils.faults import FaultsError

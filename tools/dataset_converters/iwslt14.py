@@ -11,7 +11,7 @@ The release is the archive ``de-en.tgz``, its folder, or the archive or folder o
 The steps are those of published results. Training lines with ``<url>``, ``<talkid>`` or ``<keywords>`` are dropped. The
 tags ``<title>`` and ``<description>`` are removed. The text is tokenized and lower-cased. Pairs with 1 to 175 tokens
 and a ratio of lengths of up to 1.5 are kept. Every 23rd of them validates. 10,000 BPE merges are learned on the others.
-In the test set, ``’`` becomes ``'`` before tokenization. Output, see ``mmattn.language.text.preparation``::
+In the test set, ``’`` becomes ``'`` before tokenization. Output, see ``common/text_preparation.py``::
 
     OUT/{train,val,test}.{de,en}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{de,en}          as published, without tags
@@ -27,9 +27,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-from mmattn.language.text.preparation import Limits
-from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
-from mmattn.language.translation.conversion import (
+from common.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
+from common.text_preparation import Limits
+from common.translation import (
     add_arguments,
     add_test_stems,
     convert_test,

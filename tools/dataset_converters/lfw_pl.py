@@ -31,8 +31,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mmattn.segmentation.conversion import label_folder, read_image
-from mmattn.segmentation.face_parsing.conversion import Face, Margin, alignment_options, convert_faces, read_lists
+from common.face_parsing import Face, Margin, alignment_options, convert_faces, read_lists
+from common.segmentation import label_folder, read_image
 from mmattn.utils.command import run
 from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find, unpack
 from mmattn.utils.faults import Faults, FaultsError

@@ -7,7 +7,7 @@ not, and for the languages en, de, fr and cs::
 
     train.en.gz, val.en.gz, test_2016_flickr.en.gz      29,000, 1,014 and 1,000 lines
 
-The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, see ``mmattn.language.text.preparation``::
+The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, see ``common/text_preparation.py``::
 
     OUT/{train,val,test}.{en,de}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{en,de}          as published
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
-from mmattn.language.text.published_text import check_pairs, find_pairs, iter_pairs
-from mmattn.language.translation.conversion import (
+from common.published_text import check_pairs, find_pairs, iter_pairs
+from common.translation import (
     LANGUAGES,
     add_arguments,
     add_other_counts,

@@ -9,7 +9,7 @@ possibly compressed (``.gz``). Without ``--val`` or ``--test``, a twentieth of t
 for each. A hash of the source sentence chooses them, so that no held-out sentence is also in the training text.
 
 By default, the text keeps its case. ``--lowercase`` makes the vocabulary smaller, which helps with little text, but
-the model then reads and writes lower case. Output, see ``mmattn.language.text.preparation``::
+the model then reads and writes lower case. Output, see ``common/text_preparation.py``::
 
     OUT/{train,val,test}.{en,de}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{en,de}          as given
@@ -26,10 +26,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import mmattn.utils.command
-from mmattn.language.text.preparation import prepare_test
-from mmattn.language.text.published_text import Pair, iter_pairs, iter_table
+from common.published_text import Pair, iter_pairs, iter_table
+from common.text_preparation import prepare_test
+from common.translation import add_arguments, corpus_folder, prepare, report
 from mmattn.language.text.vocabulary import SPECIALS
-from mmattn.language.translation.conversion import add_arguments, corpus_folder, prepare, report
 from mmattn.utils.conversion import check_config_folder, run_converter
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text

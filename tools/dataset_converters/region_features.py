@@ -5,7 +5,7 @@
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
 file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. The
 regions are the detections of the highest scores, and their features are those of the detector's own RoI head, or, for a
-one-stage detector, pooled from its neck; see ``mmattn.language.regions.extractors``. Output, see
+one-stage detector, pooled from its neck; see ``common/region_extractors.py``. Output, see
 ``mmattn.language.regions.region_store``.
 
 All images are checked first. An interrupted run continues with the same command. All faults of the input are reported
@@ -21,10 +21,10 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 
+from common.region_extraction import ExtractionOptions, extract_images
+from common.region_extractors import RegionExtractor, prepare_config
 from mmattn._compat import load_weights
 from mmattn.engine import inference_pipeline, read_checkpoint
-from mmattn.language.regions.extraction import ExtractionOptions, extract_images
-from mmattn.language.regions.extractors import RegionExtractor, prepare_config
 from mmattn.utils.command import COMPILE_OPERATORS, has_mmcv_operators, run
 from mmattn.utils.conversion import converter
 from mmattn.utils.faults import FaultsError

@@ -24,8 +24,8 @@ Args:
 from pathlib import Path
 from typing import Annotated
 
-from mmattn.language.regions.conversion import RepairOptions, describe_source, write_store
-from mmattn.language.regions.region_archives import image_sizes, read_images
+from common.region_archives import image_sizes, read_images
+from common.regions import RepairOptions, describe_source, write_store
 from mmattn.utils.command import run
 from mmattn.utils.conversion import converter
 from mmattn.utils.faults import Faults

@@ -28,7 +28,7 @@ from typing import Annotated
 import cv2
 import numpy as np
 
-from mmattn.segmentation.conversion import copy_image, find_pairs
+from common.segmentation import copy_image, find_pairs
 from mmattn.utils.command import run
 from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter, output_folder
 from mmattn.utils.faults import Faults, FaultsError

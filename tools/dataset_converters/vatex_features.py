@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mmattn.language.regions.conversion import StoreOptions, write_store
+from common.regions import StoreOptions, write_store
 from mmattn.language.regions.region_store import Regions, grid_boxes
 from mmattn.utils.command import run
 from mmattn.utils.conversion import converter, files_below

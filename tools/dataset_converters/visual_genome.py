@@ -18,8 +18,8 @@ Args:
 from pathlib import Path
 from typing import Any
 
+from common.vqa import Splits, print_counts
 from mmattn.language.text.annotation_files import check_text, read_json
-from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, format_questions, read_questions
 from mmattn.utils.command import run
 from mmattn.utils.conversion import Overwrite, check_folder, converter, find

@@ -25,11 +25,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mmattn.language.regions.conversion import Float16
-from mmattn.language.regions.region_archives import find_archives
+import common.vqa
+from common.region_archives import find_archives
+from common.regions import Float16
+from common.vqa import Splits, check_archives, write_set
 from mmattn.language.text.annotation_files import check_text, read_json
-from mmattn.language.vqa import conversion
-from mmattn.language.vqa.conversion import Splits, check_archives, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
 from mmattn.utils.command import run
 from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter
@@ -148,7 +148,7 @@ def main(
     if hold_out:
         if 'test' in splits or 'val' not in splits:
             raise FaultsError(folder, 'has questions of the test set, so --hold-out cannot be used')
-        splits = conversion.hold_out(splits)
+        splits = common.vqa.hold_out(splits)
     archives = find_archives(folder)
     faults = Faults()
     check_archives(splits, archives, '{}', faults)

@@ -24,7 +24,7 @@ characters, and segmented; it is checked and copied::
 The steps are those of published results. The punctuation of the training text is normalized. The text is tokenized,
 dashes split (``-a``). Every 1333rd pair validates. 40,000 BPE merges are learned on the others. Pairs with 1 to 250
 pieces and a ratio of lengths of up to 1.5 are kept. In the test set, ``’`` becomes ``'`` before tokenization. The
-conversion takes many hours. Output, see ``mmattn.language.text.preparation``::
+conversion takes many hours. Output, see ``common/text_preparation.py``::
 
     OUT/{train,val,test}.{en,fr}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{en,fr}          as published
@@ -40,11 +40,9 @@ from itertools import chain
 from pathlib import Path
 
 import mmattn.utils.command
-from mmattn.language.text.preparation import CorpusWriter, Limits, check_sources, map_pairs
-from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
-from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
-from mmattn.language.text.text_files import read_lines
-from mmattn.language.translation.conversion import (
+from common.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
+from common.text_preparation import CorpusWriter, Limits, check_sources, map_pairs
+from common.translation import (
     add_arguments,
     add_other_counts,
     add_test_stems,
@@ -56,6 +54,8 @@ from mmattn.language.translation.conversion import (
     tokens_of_test,
     warn,
 )
+from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
+from mmattn.language.text.text_files import read_lines
 from mmattn.utils.conversion import run_converter, unpack
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text

@@ -1,7 +1,6 @@
-"""Region features of images: the store, its writer, and their extraction from detectors and backbones.
+"""Region features of images: the store, its writer, and what shows them.
 
 Import the names from :mod:`mmattn.language`. Imports ``language``'s ``layers`` and ``text``, ``engine``,
 ``visualization`` and ``utils``, and no task. Start with ``region_store.py``, which all data sets read;
-``extractors.py`` and ``region_writer.py`` fill a store, ``region_archives.py`` and ``conversion.py`` convert published
-features.
+``region_writer.py`` fills a store, with what ``tools/dataset_converters`` extract or convert.
 """

@@ -2,5 +2,5 @@
 
 Import the names from :mod:`mmattn.language`. Imports ``data_check``, ``registry.py`` and ``utils``, and no task; only
 its hook looks into ``models``. Start with ``vocabulary.py`` and ``text_dataset.py``, the base class of the data sets;
-``batching.py`` makes batches of them, and ``preparation.py`` turns raw text into the words of a paper.
+``batching.py`` makes batches of them.
 """

@@ -1,7 +1,6 @@
 """Face parsing: the data sets HELEN and LFW-PL, and their metric.
 
-Configs name the classes below. Imports ``segmentation``, ``registry.py`` and ``utils``. Start with ``datasets.py``;
-``conversion.py`` prepares their files, and ``alignment.py`` the faces.
+Configs name the classes below. Imports ``segmentation``, ``registry.py`` and ``utils``. Start with ``datasets.py``.
 """
 
 from mmattn.utils.lazy import lazy_names

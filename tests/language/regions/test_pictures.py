@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from common.region_extraction import find_images
 from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.layers import RegionAttention
-from mmattn.language.regions.extraction import find_images
 from mmattn.language.regions.geometry_pictures import draw_geometric_weights, geometric_weights, geometry_layers
 from mmattn.language.regions.image_inputs import picture_paths
 from mmattn.visualization.panels import coloured

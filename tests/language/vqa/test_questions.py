@@ -2,9 +2,9 @@
 
 import pytest
 
+from common.vqa import hold_out
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, QuestionTokenizer, read_questions, write_questions
-from mmattn.language.vqa.conversion import hold_out
 
 from ..files import write_json
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmattn.language.regions.region_store import Regions
 from mmattn.utils.faults import Faults, FaultsError, reading, shorten
 from mmattn.utils.progress import track
-
-from .region_store import Regions
 
 NAMES = {
     'features': 'feat',

@@ -10,18 +10,18 @@ from itertools import product
 
 import pytest
 
-from mmattn.language.text import preparation
+from common import text_preparation as preparation
+from common.published_text import find_files, find_pairs, iter_pairs, read_segments
+from common.text_preparation import CorpusWriter, Limits, learn_codes, map_pairs, prepare_corpus, prepare_test
 from mmattn.language.text.annotation_files import read_json
-from mmattn.language.text.preparation import CorpusWriter, Limits, learn_codes, map_pairs, prepare_corpus, prepare_test
-from mmattn.language.text.published_text import find_files, find_pairs, iter_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils import progress
 from mmattn.utils.faults import Faults
 
-from ..failing import failing
-from ..files import content
+from ..language.failing import failing
+from ..language.files import content
 
 PAIRS = [
     ('A dog runs.', 'Ein Hund läuft.'),

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from mmattn.language.captioning.annotations import Annotation
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.progress import track
-
-from .annotations import Annotation
 
 FUNCTION_WORDS = """
     a an the this that these those some it its he him his she her hers they them their theirs who which what

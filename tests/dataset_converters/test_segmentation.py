@@ -8,7 +8,7 @@ import pytest
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.segmentation.conversion import (
+from common.segmentation import (
     Palette,
     check_crop,
     choose_validation,

@@ -9,10 +9,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from PIL import Image
 
-from mmattn.segmentation.conversion import copy_image, read_together, save_labels, size_text
-from mmattn.segmentation.face_parsing.alignment import Alignment, mostly_inside, read_all_landmarks
 from mmattn.utils.conversion import convert_all
 from mmattn.utils.faults import Faults, FaultsError
+
+from .face_alignment import Alignment, mostly_inside, read_all_landmarks
+from .segmentation import copy_image, read_together, save_labels, size_text
 
 MARGIN = 'with --align: margin around the mean face on each side, as a share of its longer side; default: 0.5'
 Margin = Annotated[float | None, MARGIN]

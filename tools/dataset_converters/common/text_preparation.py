@@ -26,15 +26,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import mmattn
+from mmattn.language.text.subwords import TextProcessor
+from mmattn.language.text.text_files import read_record, split_symbols
+from mmattn.language.text.vocabulary import SPECIALS, Vocabulary
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.optional import import_optional
 from mmattn.utils.progress import progress_stream, track
 
 from .published_text import Pair, iter_pairs
-from .subwords import TextProcessor
-from .text_files import read_record, split_symbols
-from .vocabulary import SPECIALS, Vocabulary
 
 CHUNK = 1000  # pairs that a process gets at a time
 FREQUENT = dict(  # words that tell the languages of the converters apart

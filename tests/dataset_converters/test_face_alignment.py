@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mmattn.segmentation.face_parsing.alignment import fit_similarity, mean_shape
+from common.face_alignment import fit_similarity, mean_shape
 
 
 def similarity(rng):

@@ -10,10 +10,10 @@ from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
-from mmattn.language.regions.extractors import RegionExtractor, prepare_config
+from common.region_extractors import RegionExtractor, prepare_config
 
-from ...requirements import requires
-from ...tiny_detectors import PIPELINE, detector
+from ..requirements import requires
+from ..tiny_detectors import PIPELINE, detector
 
 pytestmark = requires('mmcv operators')
 
