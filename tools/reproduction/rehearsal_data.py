@@ -1,6 +1,7 @@
 """Data sets of a rehearsal: a tiny release of each, converted by its converter where it has one."""
 
 import runpy
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,12 @@ SPLITS = dict(train=range(100, 106), val=range(200, 204), test=range(300, 302)) 
 
 @cache
 def script(tool: str) -> dict[str, Any]:
-    return runpy.run_path(str(config_path().parent / 'tools/dataset_converters' / f'{tool}.py'))
+    folder = str(config_path().parent / 'tools/dataset_converters')
+    sys.path.insert(0, folder)  # as Python does for a script
+    try:
+        return runpy.run_path(f'{folder}/{tool}.py')
+    finally:
+        sys.path.remove(folder)
 
 
 def convert(tool: str, *arguments: str | Path) -> None:
