@@ -18,6 +18,7 @@ FLOORS = (
     {'layers', 'engine', 'visualization'},
     {'segmentation', 'detection', 'video', 'language'},
     {'deployment'},
+    {'check'},
 )
 
 
