@@ -65,10 +65,18 @@ def module_graph():
     return graph
 
 
+def programs():
+    """What is run by its name, ``python -m mmattn.utils.check_gpu``."""
+    return {path for path in sources() if "if __name__ == '__main__':" in path.read_text(encoding='utf-8')}
+
+
 def test_no_import_runs_upwards_or_across():
+    """Programs may import all, and nothing imports them."""
     floor_of = {room: i for i, floor in enumerate(FLOORS) for room in floor}
     wrong = []
-    for path in sources():
+    modules = {'.'.join(['mmattn', *path.relative_to(PACKAGE).with_suffix('').parts]) for path in programs()}
+    assert not modules & {module for imported in module_graph().values() for module in imported}
+    for path in {*sources()} - programs():
         room = path.relative_to(PACKAGE).with_suffix('').parts[0]
         wrong += [
             f'{path.relative_to(PACKAGE)} imports {other}'

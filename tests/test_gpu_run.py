@@ -31,11 +31,11 @@ def test_both_calls_are_rehearsed_without_a_gpu(tmp_path):
     paths = {'OUT': str(tmp_path), 'SITE': str(tmp_path / 'site'), 'PYTHON': sys.executable}
     outside = {name: value for name, value in os.environ.items() if not name.startswith('PYTEST_')}
     env = {**outside, **paths, 'SMALL': '--small', 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run(['bash', GPU_RUN / 'gpu_run.sh', '1', '2', 'edge'], env=env, text=True, capture_output=True)
+    done = subprocess.run(['bash', GPU_RUN / 'gpu_run.sh', '1', '2'], env=env, text=True, capture_output=True)
     lines = read(tmp_path)
     assert [line for line in lines if 'error' in line or line.get('ok') is False] == []
     assert done.returncode == 0, done.stdout
-    parts = 'env', 'tune', 'ops', 'layers', 'tests', 'train', 'capture', 'sanitize', 'flex', 'edge'
+    parts = 'env', 'tune', 'ops', 'layers', 'tests', 'train', 'capture', 'sanitize', 'flex'
     assert [line['part'] for line in lines if 'seconds' in line] == [*parts]
     assert len(done.stdout) < 20_000  # for both; a lent machine gives back 12,000 characters of a call
 

@@ -4,7 +4,7 @@ The names below are functions of tensors. Imports torch and ``utils``; everythin
 file: a named tuple of its arguments, the function, both passes in PyTorch, and an
 :class:`~mmattn.ops.operator.Operator` that declares them. ``csrc`` and ``triton`` have kernels under the same name.
 Start with ``grid_attention.py``, then ``operator.py`` (the declaration), ``dispatch.py`` (what runs where) and
-``autograd.py``. ``operator_calls.py`` makes calls, and ``testing.py`` compares them, for tests and ``check_gpu``.
+``autograd.py``.
 """
 
 from functools import partial

@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -268,3 +268,24 @@ def kernels_run() -> Iterator[list[str]]:
         _traced = None
         if library.UNAVAILABLE_REASON is None:
             names += torch.ops.mmattn_native.trace(False)
+
+
+def kernels_of(operator: str, device: torch.device) -> list[str]:
+    """List the kernels that this installation has for an operator on a device: 'native', 'triton'."""
+    native = ['native'] if library.has_kernel(operator, device.type) else []
+    runs = device.type == 'cuda' or triton.interpreted()
+    with_triton = operator in triton.OPERATORS and runs and not triton.unavailable_reason()
+    return [*native, 'triton'] if with_triton else native
+
+
+def run_by(implementation: str, operator: str, function: Callable[[], Any], *, has_backward: bool = True) -> Any | None:
+    """Call a function that runs an operator. Returns None if the kernel that is selected does not run each pass."""
+    with backend(f'{operator}={implementation}'), kernels_run() as kernels:
+        try:
+            result = function()
+        except RuntimeError as error:
+            if NO_KERNEL not in str(error):
+                raise
+            return None
+    needed = {operator, f'{operator}_backward'} if has_backward else {operator}
+    return result if needed <= {*kernels} or implementation not in ('native', 'triton') else None

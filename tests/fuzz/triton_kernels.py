@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python -m tests.fuzz.triton_kernels [--count 1000] [--file calls.jsonl]
 
 The tiles are drawn, too: small ones, so that a map of a hundred positions has several. An error is in units of what two
-roundings of all inputs and of the output change (``testing.reference``). Each call is a line of the file. A run that
+roundings of all inputs and of the output change (``comparison.reference``). Each call is a line of the file. A run that
 is started again continues after them.
 """
 
@@ -19,7 +19,9 @@ from unittest import mock
 
 import torch
 
-from mmattn.ops import dispatch, operator_calls, testing, triton
+from mmattn.ops import dispatch, triton
+
+from ..support import comparison, operator_calls
 
 DTYPES = torch.float16, torch.float32, torch.bfloat16
 MOST = 70  # positions of a map: the interpreter takes a second for a call
@@ -94,7 +96,7 @@ def check(number):
     call = random_call(chance)
     tiles = mock.patch.object(launch, 'select_config', small_tiles(chance))
     with tiles, mock.patch.dict(blocks.OPERANDS, cpu=DTYPES):
-        errors = testing.errors(call, dtype, 'triton')
+        errors = comparison.errors(call, dtype, 'triton')
     assert errors is not None, (number, dispatch.failure('global_attention'))
     worst = max(errors, key=errors.get)
     return {

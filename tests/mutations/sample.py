@@ -38,7 +38,7 @@ from run import CAUGHT, DEFAULT_SUITE, ROOT, SURVIVED
 TESTED_IN = {'annotations': 'dataset_converters'}  # where a room of the package has no folder of tests
 LONGEST, IMPORTS = 60, 3  # seconds of the tests of other rooms, as recorded, and of importing a file of tests
 READ_SOURCES = 'tests/test_architecture.py'  # and run nothing of the package
-NOT_HERE = r'mmattn/ops/((csrc/cuda|triton|gpu)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
+NOT_HERE = r'mmattn/ops/((csrc/cuda|triton)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
 NATIVE, BUILT = 'mmattn/ops/csrc/', ('unit_cpu', 'unit_library', 'cpu/capability', 'cpu/isa_avx2')
 KERNEL_TESTS = 'tests/ops/test_native.py', 'tests/ops/test_native_global.py'
 COMPARISONS = {

@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
 from mmattn.ops.operator import record_call
-from mmattn.ops.operator_calls import QKV, as_tuple, each, make, randn  # noqa: F401
-from mmattn.ops.testing import cotangent, evaluate
+
+from ..support.comparison import cotangent, evaluate
+from ..support.operator_calls import QKV, as_tuple, each, make, randn  # noqa: F401
 
 EPS = 1e-5
 

@@ -9,8 +9,8 @@ import torch
 from mmattn import ops
 from mmattn.ops import chunks, dispatch, table_attention
 from mmattn.ops.neighbourhood import Offsets, Unfolded
-from mmattn.ops.testing import evaluate
 
+from ..support.comparison import evaluate
 from . import literal
 
 

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn import ops
 from mmattn.ops import autograd, chunks, dispatch, library, patterns, table_attention
-from mmattn.ops.operator_calls import cast
-from mmattn.ops.testing import evaluate
 from mmattn.utils.profiling import extra_memory
 
+from ..support.comparison import evaluate
+from ..support.operator_calls import cast
 from . import literal
 from .literal import assert_same
 from .test_random_options import check_calls

@@ -1,4 +1,4 @@
-"""What every operator promises, over all small calls of ``mmattn/ops/operator_calls.py``."""
+"""What every operator promises, over all small calls of ``tests/support/operator_calls.py``."""
 
 import inspect
 import itertools
@@ -11,12 +11,12 @@ import torch._dynamo.testing
 from mmattn import ops
 from mmattn.ops import dispatch
 from mmattn.ops.dispatch import OPERATORS
-from mmattn.ops.operator_calls import QKV, cast, each, randn, small_calls
 from mmattn.ops.patterns import PATTERNS
-from mmattn.ops.testing import evaluate
 from mmattn.utils.profiling import extra_memory
 
 from ..requirements import requires
+from ..support.comparison import evaluate
+from ..support.operator_calls import QKV, cast, each, randn, small_calls
 from . import literal, zscored
 from .literal import (
     AFTER,

@@ -13,7 +13,7 @@ from torch._subclasses import fake_tensor
 
 from mmattn import engine, ops
 from mmattn.ops import dispatch, global_attention, library, local_attention, reports, triton
-from mmattn.ops.gpu.collect_env import collect_env
+from mmattn.utils.collect_env import collect_env
 
 from ..requirements import requires
 from . import literal

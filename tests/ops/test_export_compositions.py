@@ -7,8 +7,8 @@ import torch
 
 from mmattn.ops import export, library
 from mmattn.ops.dispatch import OPERATORS
-from mmattn.ops.operator_calls import cast
 
+from ..support.operator_calls import cast
 from . import literal
 from .test_random_options import check_calls
 

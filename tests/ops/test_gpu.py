@@ -5,19 +5,20 @@ right when a GPU comes. In Triton's interpreter, its kernels run, too: ``test_tr
 """
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from mmattn import ops
+from mmattn import layers, ops
 from mmattn.ops import dispatch, library, table_attention
-from mmattn.ops.dispatch import HALF
-from mmattn.ops.gpu.check_gpu import DTYPE_CLASSES, compare_all
-from mmattn.ops.operator_calls import all_calls, each, kernels_of, large_calls
-from mmattn.ops.testing import errors, evaluate
+from mmattn.ops.dispatch import HALF, kernels_of
 
+from ..support.comparison import differences, errors, evaluate
+from ..support.operator_calls import all_calls, each, large_calls, randn
 from . import literal
 from .literal import low_precision
 
@@ -87,14 +88,6 @@ def test_operands_that_start_anywhere(operator, implementation, dtype):
 
 
 @every_kernel
-@pytest.mark.parametrize('dtypes', DTYPE_CLASSES)
-def test_the_report_finds_the_kernels_correct(operator, kernel, dtypes):
-    ran, errors = compare_all(operator, kernel, dtypes, DEVICE.type, quick=True)
-    assert ran == (kernel != 'triton' or (dtypes == '16 bit') == GPU)
-    assert errors == []
-
-
-@every_kernel
 def test_two_calls_give_the_same_bits(operator, kernel):
     call = next(large_calls(operator, DEVICE.type))
     dtype = torch.float16 if GPU or kernel == 'triton' else torch.float32
@@ -142,6 +135,11 @@ def captured(call):
     return results
 
 
+def assert_close(actual, expected):
+    for name, x in actual.items():
+        torch.testing.assert_close(x, expected[name])
+
+
 some_dtypes = pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 every_operator = pytest.mark.parametrize('operator', library.KERNELS)
 
@@ -155,8 +153,58 @@ def test_side_streams_and_checkpointing(operator, dtype):
         aside = both()
     again = both(lambda function: checkpoint(function, use_reentrant=False))
     for actual in (aside, again):
-        for name, x in actual.items():
-            torch.testing.assert_close(x, expected[name])
+        assert_close(actual, expected)
+
+
+@some_dtypes
+@every_operator
+def test_another_thread_and_deterministic_algorithms(operator, dtype):
+    both = prepared(operator, dtype)
+    expected = both()
+    with ThreadPoolExecutor(1) as pool:
+        assert_close(pool.submit(both).result(60), expected)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        first, second = both(), both()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert_close(first, expected)
+    assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ('layer', 'shape'),
+    [
+        (partial(layers.BilateralNonLocal2d, 32, window_size=7), (2, 32, 13, 12)),
+        (partial(layers.BilateralCrissCrossAttention, 32, window_size=7), (2, 32, 13, 12)),
+        (partial(layers.LocalBilateralAttention, 32, share=True, iterations=3), (2, 32, 13, 12)),
+        (partial(layers.TransformerAttention2d, 32, 4, '1111'), (2, 32, 9, 8)),
+        (partial(layers.GridAttention3d, 32), (1, 3, 6, 7, 32)),
+        (partial(layers.StridedAttention3d, 32), (1, 3, 6, 7, 32)),
+    ],
+    ids=lambda x: x.func.__name__ if isinstance(x, partial) else '',
+)
+def test_a_layer_under_autocast_is_itself_in_float64_on_a_cpu(layer, shape, dtype):
+    torch.manual_seed(0)
+    layer = layer()
+    for parameter in layer.parameters():
+        if parameter.numel() == 1:
+            torch.nn.init.ones_(parameter)  # the initial 0 would make the layer the identity
+    tensors = {'x': randn(*shape), **dict(layer.named_parameters())}
+
+    def call(x, **parameters):
+        frames = {'frame_numbers': torch.arange(x.shape[1], device=x.device)[None]} if x.dim() == 5 else {}
+        return torch.func.functional_call(layer, parameters, (x,), frames)
+
+    layer.double()  # its buffers
+    expected = evaluate(call, tensors, torch.float64)
+    layer.float().to(DEVICE)
+    autocast = torch.autocast(DEVICE.type, dtype, enabled=dtype != torch.float32)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        actual = evaluate(autocast(call), each(tensors, lambda x: x.to(DEVICE, torch.float32)))
+    limit = 1e-3 if dtype == torch.float32 else 0.2
+    assert {name: x for name, x in differences(actual, expected).items() if not x <= limit} == {}
 
 
 @some_dtypes

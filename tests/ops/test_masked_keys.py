@@ -7,9 +7,9 @@ import torch
 
 from mmattn import ops
 from mmattn.ops import dispatch, export
-from mmattn.ops.operator_calls import make
-from mmattn.ops.testing import evaluate
 
+from ..support.comparison import evaluate
+from ..support.operator_calls import make
 from . import literal
 from .literal import arguments, assert_same
 from .test_native import capabilities

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from mmattn.ops import dispatch, dynamic_conv, library, local_attention, strided_attention
-from mmattn.ops.gpu.collect_env import collect_env
 from mmattn.ops.patterns import PATTERNS
+from mmattn.utils.collect_env import collect_env
 
 from ..requirements import requires
 from . import literal

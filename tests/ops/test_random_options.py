@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from mmattn.ops import library
-from mmattn.ops.operator_calls import operator, random_call
-from mmattn.ops.testing import evaluate
 
+from ..support.comparison import evaluate
+from ..support.operator_calls import operator, random_call
 from . import literal
 from .literal import LAYOUTS, assert_same, low_precision
 

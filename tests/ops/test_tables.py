@@ -8,10 +8,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn import ops
 from mmattn.ops import dispatch, tables
-from mmattn.ops.operator_calls import operator, small_calls
 from mmattn.ops.tables import kept
-from mmattn.ops.testing import evaluate
 
+from ..support.comparison import evaluate
+from ..support.operator_calls import operator, small_calls
 from .literal import assert_same
 
 

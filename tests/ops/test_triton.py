@@ -15,10 +15,10 @@ import torch
 from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
-from mmattn.ops.operator_calls import WINDOW, cast, make
-from mmattn.ops.testing import evaluate
 
 from ..conftest import cache_folder
+from ..support.comparison import evaluate
+from ..support.operator_calls import WINDOW, cast, make
 from . import literal, test_masked_keys
 from .literal import assert_same, low_precision
 from .test_contract import ALL, flat, given

@@ -1,9 +1,10 @@
-"""The operators of ``mmattn.ops.operator_calls``: with ``normalize``, the z-score of window biases in front."""
+"""The operators by name: with ``normalize``, the z-score of window biases in front."""
 
 import torch
 
 from mmattn import ops
-from mmattn.ops import operator_calls
+
+from ..support import operator_calls
 
 
 def operator(name):

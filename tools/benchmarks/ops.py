@@ -27,7 +27,7 @@ from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_call
 
 import mmattn.utils.command
 from mmattn.ops import dispatch
-from mmattn.ops.gpu.collect_env import collect_env
+from mmattn.utils.collect_env import collect_env
 from mmattn.utils.files import write_text
 from mmattn.utils.profiling import extra_memory, seconds
 

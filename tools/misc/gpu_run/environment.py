@@ -7,7 +7,7 @@ from findings import GPU, guarded, milliseconds, record, run_groups
 from torch.backends import cuda
 
 from mmattn.ops import library, triton
-from mmattn.ops.gpu.collect_env import collect_env
+from mmattn.utils.collect_env import collect_env
 
 
 def run_env(seconds: float) -> None:

@@ -125,6 +125,13 @@ def _run(part: str, function: Callable[[Any], None], groups: Sequence[Any], posi
         position.value += 1
 
 
+def difference(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Compute the largest norm of a difference, relative to the result's norm, or to 1 % of the largest norm."""
+    norms = torch.stack([x.double().norm() for x in expected.values()])
+    changes = torch.stack([(actual[name].double() - x.double()).norm() for name, x in expected.items()])
+    return (changes / norms.clamp(min=0.01 * norms.max().item())).max().item()
+
+
 def milliseconds(call: Callable[[], Any], most: float = 1.0) -> float:
     """Measure the median ms of a call on the device; a rehearsal measures one call."""
     return round(profiling.milliseconds(call, most) if GPU else profiling.milliseconds(call, 0, 1), 4)

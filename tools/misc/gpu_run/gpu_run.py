@@ -34,7 +34,6 @@ PARTS = {
     'capture': Part('training', 35),
     'sanitize': Part('testing', 35),
     'flex': Part('times', 25),
-    'edge': Part('correctness', 110),  # on demand
 }
 CALLS = {
     '1': (165, ('env', 'tune', 'ops', 'layers')),

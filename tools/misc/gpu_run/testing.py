@@ -1,4 +1,4 @@
-"""The parts tests and sanitize: ``tests/ops/test_gpu.py``. ``failures.py`` records what fails."""
+"""The parts tests and sanitize: ``tests/ops/test_gpu.py``, run by pytest. ``failures.py`` records what fails."""
 
 import os
 import signal
@@ -7,9 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import correctness
-import torch
-from findings import OUT, SMALL, WORKERS, record, run_groups
+from findings import OUT, SMALL, WORKERS, record
 
 import mmattn
 
@@ -23,15 +21,8 @@ def run_tests(seconds: float) -> None:
 
 
 def run_sanitize(seconds: float) -> None:
-    """Kernels in CUDA C++ under compute-sanitizer; a rehearsal runs the tests that are selected without it.
-
-    Before them, the calls of dynamic_conv in 16 bit, without it, in many processes at once: on an H200, one of 14 was
-    aborted at its end, after right values.
-    """
-    groups = [('calls', 'dynamic_conv', dtype) for dtype in (torch.bfloat16, torch.float16)]
-    groups *= 1 if SMALL else 7
-    run_groups('sanitize', correctness.run_group, groups, seconds / 2, len(groups))
-    selected = ['-x', '-n', '0', '-k', 'the_report_finds and native and (local_attention or dynamic_conv)']
+    """Kernels in CUDA C++ under compute-sanitizer; a rehearsal runs the tests that are selected without it."""
+    selected = ['-x', '-n', '0', '-k', 'two_calls and native and (local_attention or dynamic_conv)']
     _run('sanitize', selected, seconds, () if SMALL else ('compute-sanitizer', '--error-exitcode', '9'))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from workloads import WORKLOADS, Call, Workload, bi_nl_calls
 
 from mmattn import layers
-from mmattn.ops import dispatch, operator_calls, testing
+from mmattn.ops import dispatch
 from mmattn.utils import profiling
 
 DTYPES = (torch.float32,) if SMALL else (torch.bfloat16, torch.float32)
@@ -87,7 +87,7 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
     with guarded('ops', workload=name, dtype=dtype):
         torch.manual_seed(0)
         work = build(name, dtype)
-        titles = ['composition', *operator_calls.kernels_of(operator, torch.device(DEVICE))]
+        titles = ['composition', *dispatch.kernels_of(operator, torch.device(DEVICE))]
         calls = {title: (title, work.ours) for title in titles}
         calls |= {peer: ('auto', call) for peer, call in work.peers.items() if peer != 'FlexAttention'}
         for title, (implementation, call) in calls.items():
@@ -97,7 +97,7 @@ def _ops(group: tuple[str, torch.dtype]) -> None:
 def _time_call(operator: str, fields: dict[str, Any], implementation: str, call: Call) -> None:
     functions = call.functions()
     with guarded('ops', **fields):
-        if testing.run_by(implementation, operator, functions[profiling.FORWARD], has_backward=False) is None:
+        if dispatch.run_by(implementation, operator, functions[profiling.FORWARD], has_backward=False) is None:
             return
         with dispatch.backend(f'{operator}={implementation}'):
             for pass_, function in functions.items():

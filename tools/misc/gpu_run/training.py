@@ -11,7 +11,7 @@ import alternatives  # tools/benchmarks
 import mmseg.models.decode_heads.cc_head as cc_head
 import numpy as np
 import torch
-from findings import DEVICE, GPU, SMALL, guarded, record, run_groups, times
+from findings import DEVICE, GPU, SMALL, difference, guarded, record, run_groups, times
 from mmengine.config import Config
 from mmengine.dataset import InfiniteSampler, pseudo_collate
 from mmengine.hooks import Hook
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mmattn import layers
 from mmattn.engine import enable_amp, log_operators, prepare_for_cpu
-from mmattn.ops import dispatch, testing
+from mmattn.ops import dispatch
 from mmattn.utils import config_path, profiling
 
 SEGMENTATION = ((769, 769), 2)  # size of the images, and of a batch
@@ -206,9 +206,6 @@ def _capture(name: str) -> None:
         grads = torch.autograd.grad(out.square().mean(), [*wanted.values()], allow_unused=True)
         return {name: y for name, y in zip(('output', *wanted), (out.detach(), *grads)) if y is not None}
 
-    def difference(actual: dict[str, Tensor]) -> float:
-        return max(testing.differences(actual, expected).values())
-
     with guarded('capture', layer=name, how='eager'):
         expected = step()
         record('capture', layer=name, how='eager', **times(step))
@@ -224,12 +221,12 @@ def _capture(name: str) -> None:
                 actual = step()
             graph.replay()
             torch.cuda.synchronize()
-            error = difference(actual)
+            error = difference(actual, expected)
             record('capture', layer=name, how='graph', ok=error < 1e-3, off=error, **times(graph.replay))
     with guarded('capture', layer=name, how='compile'):
         start = time.monotonic()
         # A rehearsal traces the graphs, but generates no code of them.
         compiled = torch.compile(layer, dynamic=False, fullgraph=True, backend='eager' if SMALL else 'inductor')
-        error = difference(step(compiled))
+        error = difference(step(compiled), expected)
         fields = {'compile_s': round(time.monotonic() - start, 1), **times(lambda: step(compiled))}
         record('capture', layer=name, how='compile', ok=error < 1e-2, off=error, **fields)

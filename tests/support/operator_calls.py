@@ -1,10 +1,4 @@
-"""Calls of the operators: tables of them, and random ones. Tests, fuzzers, ``check_gpu`` and benchmarks take them here.
-
-Example:
-    >>> call = make('dynamic_conv', (4, 5), kernel_size=3)
-    >>> {name: tuple(x.shape) for name, x in call.tensors.items()}
-    {'value': (1, 1, 4, 5, 2), 'logits': (1, 1, 4, 5, 9)}
-"""
+"""Calls of the operators: tables of them, and random ones, for tests and fuzzers."""
 
 import functools
 import math
@@ -17,9 +11,7 @@ import torch
 from torch import Tensor
 
 import mmattn.ops
-
-from . import library, triton
-from .patterns import PATTERNS, strided_offsets
+from mmattn.ops.patterns import PATTERNS, strided_offsets
 
 Tensors = dict[str, Any]  # arguments by name: a tensor, or a tuple of tensors
 QKV = ('query', 'key', 'value')
@@ -36,7 +28,6 @@ class Call:
     tensors: Tensors
     settings: dict[str, Any]
     title: str = ''
-    is_timed: bool = False
 
 
 def operator(name: str) -> Callable[..., Any]:
@@ -91,7 +82,6 @@ def make(
     dtype: torch.dtype = torch.float64,
     draw: Callable[..., Tensor] = randn,
     title: str = '',
-    is_timed: bool = False,
     **settings: Any,
 ) -> Call:
     """Make a call of an operator on a map, with numbers that are drawn.
@@ -108,7 +98,6 @@ def make(
         dtype (torch.dtype): dtype of the tensors. Defaults to float64.
         draw (Callable): called with a shape, ``seed`` and ``dtype``. Defaults to :func:`randn`.
         title (str): title of the call. Defaults to ''.
-        is_timed (bool): whether ``check_gpu`` times the call. Defaults to False.
         **settings: further arguments of the operator.
     """
     keys = key_size or size
@@ -151,7 +140,7 @@ def make(
     }
     if 'table' in biases:
         tensors['window_bias'] = draw(heads, entries, seed=SEEDS['window_bias'], dtype=dtype)
-    return Call(operator, tensors, settings, title, is_timed)
+    return Call(operator, tensors, settings, title)
 
 
 # Tables
@@ -227,11 +216,8 @@ def small_calls() -> dict[str, Call]:
     return calls
 
 
-def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Iterator[Call]:
-    """Yield calls of an operator with kernels on maps of many tiles, odd sizes, and what is rare in a training.
-
-    The first one is timed. Without ``quick``, the timed ones are as large as in a training.
-    """
+def large_calls(operator: str, device: str = 'cpu') -> Iterator[Call]:
+    """Yield calls of an operator with kernels on maps of many tiles, odd sizes, and what is rare in a training."""
 
     def call(title: str, size: tuple, *biases: str, channels: Any = 16, at: tuple = (1, 1), **settings: Any) -> Call:
         if isinstance(channels, int):
@@ -241,8 +227,6 @@ def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Itera
         made.tensors = each(made.tensors, lambda x: x.to(device))
         return made
 
-    timed = functools.partial(call, is_timed=True)
-
     def from_convolution(call: Call) -> Call:
         call.tensors = each(call.tensors, lambda x: x.movedim(-1, 2).contiguous().movedim(2, -1))
         return call
@@ -250,12 +234,10 @@ def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Itera
     calls: Sequence[Call]
     unset: dict[str, Any] = dict(outside_bias=-math.inf)
     if operator == 'global_attention':
-        side, k = (21, 7) if quick else (97, 31)
-        for channels in (32,) if quick else (64, 256):
-            yield timed(f'{channels} channels, window {k}×{k}', (side,) * 2, *WINDOW, channels=channels, window_size=k)
+        yield call('32 channels, window 7×7', (21, 21), *WINDOW, channels=32, window_size=7)
         every: dict[str, Any] = dict(channels=(24, 40), at=(2, 3), window_size=(3, 5, 7), scale=0.3)
         calls = [
-            call('128 channels, causal', (side,) * 2, channels=(128, 64), is_causal=True),
+            call('128 channels, causal', (21, 21), channels=(128, 64), is_causal=True),
             call('every bias and a mask', (3, 7, 13), *WINDOW, 'axis_bias', 'key_bias', 'key_mask', **every),
             call('9×11 keys, causal, window', (5, 11), 'window_bias', channels=(20, 12), at=(1, 2),
                  key_size=(9, 11), window_size=(3, 5), is_causal=True),
@@ -277,9 +259,7 @@ def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Itera
         for name in WINDOW:
             calls[-1].tensors[name] -= 200
     elif operator == 'grid_attention':
-        side, k, few, many = (21, 7, 8, 16) if quick else (97, 31, 64, 512)
-        title = f'{few} and {many} channels, window {k}'
-        yield timed(title, (side,) * 2, *WINDOW, channels=(few, many), at=(2, 1), window_size=k)
+        yield call('8 and 16 channels, window 7', (21, 21), *WINDOW, channels=(8, 16), at=(2, 1), window_size=7)
         windows: dict[str, Any] = dict(window_size=(3, 5, 3), outside_bias=0.7, scale=0.3)
         calls = [
             call('windows', (5, 7, 9), 'window_bias', channels=(24, 40), at=(1, 3), **windows),
@@ -288,8 +268,7 @@ def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Itera
             call('a line of one position', (1, 9), at=(1, 2)),
         ]
     elif operator == 'local_attention':
-        side = 17 if quick else 96
-        yield from_convolution(timed('8 heads', (side,) * 2, 'window_bias', channels=32, at=(1, 8), kernel_size=3))
+        yield from_convolution(call('8 heads', (17, 17), 'window_bias', channels=32, at=(1, 8), kernel_size=3))
         refined: dict[str, Any] = dict(kernel_size=3, iterations=3, scale=0.3)
         calls = [
             call('refined', (33, 47), 'window_bias', channels=6, at=(2, 2), **refined),
@@ -298,16 +277,15 @@ def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Itera
             call('dilation beyond the map', (5, 4), at=(1, 2), kernel_size=5, dilation=9),
         ]
     elif operator == 'dynamic_conv':
-        for side, groups, k in ((17, 8, 3), (17, 16, 5)) if quick else ((96, 8, 3), (48, 16, 13)):
+        for groups, k in ((8, 3), (16, 5)):
             settings: dict[str, Any] = dict(channels=256 // groups, at=(1, groups), kernel_size=k)
-            yield from_convolution(timed(f'{groups} groups, {k}×{k}', (side,) * 2, **settings))
+            yield from_convolution(call(f'{groups} groups, {k}×{k}', (17, 17), **settings))
         calls = [call('5×3, dilation 2', (17, 19), channels=5, at=(2, 3), kernel_size=(5, 3), dilation=2)]
     else:
         block: dict[str, Any] = dict(pattern='block', step=(4, 8, 8))
-        size = (8, 16, 8) if quick else (16, 64, 64)
         for heads, channels in ((1, 32), (8, 16)):
             title = f'block, {heads} × {channels} channels'
-            yield timed(title, size, 'offset_bias', channels=channels, at=(1, heads), **block)
+            yield call(title, (8, 16, 8), 'offset_bias', channels=channels, at=(1, heads), **block)
         calls = [
             *(call(pattern, (5, 9, 11), 'offset_bias', channels=(24, 40), at=(1, 2), pattern=pattern,
                    step=(2, 3, 4)) for pattern in PATTERNS),
@@ -318,9 +296,9 @@ def large_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Itera
     yield from calls
 
 
-def all_calls(operator: str, device: str = 'cpu', quick: bool = True) -> Iterator[Call]:
+def all_calls(operator: str, device: str = 'cpu') -> Iterator[Call]:
     """Yield the large calls of an operator, then the small ones."""
-    yield from large_calls(operator, device, quick)
+    yield from large_calls(operator, device)
     for call in small_calls().values():
         if call.operator == operator:
             yield Call(operator, each(call.tensors, lambda x: x.to(device)), call.settings, call.title)
@@ -393,11 +371,3 @@ def random_call(
     if 'key_mask' in biases and maybe(0.1):
         call.tensors['key_mask'][0] = False  # a sample without keys
     return call
-
-
-def kernels_of(operator: str, device: torch.device) -> list[str]:
-    """List the kernels that this installation has for an operator on a device: 'native', 'triton'."""
-    native = ['native'] if library.has_kernel(operator, device.type) else []
-    runs = device.type == 'cuda' or triton.interpreted()
-    with_triton = operator in triton.OPERATORS and runs and not triton.unavailable_reason()
-    return [*native, 'triton'] if with_triton else native

@@ -1,15 +1,4 @@
-"""Values and all gradients of a call of an operator, and their errors beside float64.
-
-The tests, the fuzzers, ``check_gpu`` and ``tools/misc/gpu_run`` take what they need from here.
-
-Example:
-    >>> from mmattn.ops.operator_calls import make, operator
-    >>> call = make('dynamic_conv', (4, 5), kernel_size=3)
-    >>> sorted(evaluate(operator(call.operator), call.tensors, **call.settings))
-    ['d_logits', 'd_value', 'output']
-    >>> max(errors(call, torch.float32).values()) < 1
-    True
-"""
+"""Values and all gradients of a call of an operator, and their errors beside float64."""
 
 import functools
 import math
@@ -20,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from . import dispatch
-from .autograd import list_tensors
+from mmattn.ops import dispatch
+from mmattn.ops.autograd import list_tensors
+
 from .operator_calls import Call, Tensors, cast, each, operator
 
 # How many roundings of all inputs a result may be off: more where sums have no more digits than their terms.
@@ -110,19 +100,6 @@ def reference(call: Call, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[s
     return expected, tolerances
 
 
-def run_by(implementation: str, operator: str, function: Callable[[], Any], *, has_backward: bool = True) -> Any | None:
-    """Call a function that runs an operator. Returns None if the kernel that is selected does not run each pass."""
-    with dispatch.backend(f'{operator}={implementation}'), dispatch.kernels_run() as kernels:
-        try:
-            result = function()
-        except RuntimeError as error:
-            if dispatch.NO_KERNEL not in str(error):
-                raise
-            return None
-    needed = {operator, f'{operator}_backward'} if has_backward else {operator}
-    return result if needed <= {*kernels} or implementation not in ('native', 'triton') else None
-
-
 def errors(
     call: Call,
     dtype: torch.dtype,
@@ -145,7 +122,7 @@ def errors(
     """
     tensors = each(cast(call.tensors, dtype), lambda x: layout(x.to(device or x.device)))
     run = functools.partial(evaluate, operator(call.operator), tensors, **call.settings)
-    if (actual := run_by(implementation, call.operator, run)) is None:
+    if (actual := dispatch.run_by(implementation, call.operator, run)) is None:
         return None
     expected, tolerances = reference(call, dtype)
     return {name: _error(actual[name].to(x.device).double(), x, tolerances[name]) for name, x in expected.items()}
