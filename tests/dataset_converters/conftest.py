@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+OF_PYTHON = re.compile(  # what Python and numpy say of values of another type or shape
+    r"'\w+' object|Error|could not|unhashable|indices|out of range|invalid literal|unpack|reshape|broadcast|line \d+ c"
+)
 FOLDER = Path(__file__).parents[2] / 'tools' / 'dataset_converters'
 
 

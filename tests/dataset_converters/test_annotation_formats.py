@@ -1,455 +1,342 @@
-"""What the reader of each format makes of one entry: shapes by hand, what is skipped, and what is an error."""
+"""One table for each format: what becomes of an entry, and the place of a malformed one. Every entry is counted."""
 
 import base64
 import io
 import json
-from xml.etree import ElementTree
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import mask
 
-from mmattn.annotations import coco, cvat, label_studio, labelme, read, voc, yolo
 from mmattn.utils.faults import FaultsError
 
-WIDTH, HEIGHT = 40, 20
-BOX = dict(bbox=[10, 5, 20, 8])
+from .conftest import OF_PYTHON, scripts
+
+annotations, readers = scripts('annotations', 'annotation_readers')
+WIDTH, HEIGHT = 64, 48
+POINTS = [[10, 10], [30, 10], [30, 30], [10, 30]]
+FLAT = [number for point in POINTS for number in point]
+USED, CHANGED, LEFT_OUT = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 
 
-def bounds(shape):
-    return np.round(shape.bounds((400, 200)), 6).tolist()
+def image(path, seed=0, size=(WIDTH, HEIGHT)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)).save(path)
 
 
-def is_ellipse(shape, x, y, radius_x, radius_y):
-    """90 points of it, and each step from one to the next is small: once around."""
-    points = (shape.polygons[0] - (x, y)) / (radius_x, radius_y)
-    steps = np.hypot(*(points - np.roll(points, 1, axis=0)).T)
-    return len(points) == 90 and np.allclose((points**2).sum(1), 1) and np.allclose(steps, 2 * np.pi / 90, rtol=1e-3)
+# Each writes two images: the entries of a.png, and a good entry of b.png.
 
 
-# COCO.
+def coco(folder, *entries, **content):
+    images = [dict(id=i, file_name=f'{name}.png', width=WIDTH, height=HEIGHT) for i, name in enumerate('ab')]
+    objects = [{'image_id': 0, 'category_id': 1, **entry} for entry in entries]
+    objects += [dict(image_id=1, category_id=1, segmentation=[FLAT])]
+    objects = [dict(each, id=number) for number, each in enumerate(objects, 70)]
+    whole = dict(images=images, annotations=objects, categories=[dict(id=1, name='car')]) | content
+    (folder / 'all.json').write_text(json.dumps(whole))
+    return len(whole['annotations'])
 
 
-def coco_file(*entries, **image):
-    images = [dict(id=3, file_name='a\\b.png', **image), dict(id=5, file_name='c.png')]
-    categories = [dict(id=9, name='roof'), dict(id=2, name='tree'), dict(id=1, name='all')]
-    categories = [dict(each, supercategory='all' if each['id'] > 1 else None) for each in categories]
-    return dict(images=images, categories=categories, annotations=[dict(image_id=3, **entry) for entry in entries])
+def labelme(folder, *entries):
+    for name, shapes in dict(a=entries, b=[{}]).items():
+        shapes = [{'label': 'car', 'points': POINTS, 'shape_type': 'polygon', **shape} for shape in shapes]
+        content = dict(shapes=shapes, imagePath=f'{name}.png', imageWidth=WIDTH, imageHeight=HEIGHT)
+        (folder / f'{name}.json').write_text(json.dumps(content))
+    return len(entries) + 1
 
 
-def test_coco():
-    triangle = [[0, 0, 6, 0, 6, 7]]
-    lengths = dict(size=[20, 40], counts=[800])
-    content = coco_file(
-        dict(category_id=9, segmentation=triangle, **BOX),
-        dict(category_id=2, segmentation=[[0, 0, 6, 0]], iscrowd=1, **BOX),  # no area: the box stays
-        dict(category_id=2, segmentation=lengths, iscrowd=1),
-        dict(category_id=9, bbox=[10, 5, 0.5, 1]),  # less than a pixel
-        dict(category_id=9, bbox=[10, 5, 0, 8]),
-        dict(category_id=2, bbox=[10, 5, 20, 0]),
-        dict(category_id=2),
-        width=WIDTH,
-        height=HEIGHT,
-    )
-    first, second = coco.pictures(content, 'here.json')
-    assert (first.name, first.size, first.source, first.skipped) == (
-        'a/b.png',
-        (WIDTH, HEIGHT),
-        'here.json',
-        ['roof', 'tree', 'tree'],
-    )
-    assert [(shape.label, shape.crowd, shape.box) for shape in first.shapes] == [
-        ('roof', False, None),
-        ('tree', True, (10, 5, 30, 13)),
-        ('tree', True, None),
-        ('roof', False, (10, 5, 10.5, 6)),
-    ]
-    np.testing.assert_array_equal(first.shapes[0].polygons, [[(0, 0), (6, 0), (6, 7)]])
-    assert first.shapes[2].run_lengths == lengths
-    assert (second.name, second.size, second.shapes, second.skipped) == ('c.png', None, [], [])
-    assert coco.classes(content) == ['tree', 'roof']
-    assert coco.classes(coco_file(dict(category_id=1, **BOX))) == ['all', 'tree', 'roof']  # used, so no mere group
-    content['categories'] = [dict(each, supercategory=each['name']) for each in content['categories']]
-    assert coco.classes(content) == ['all', 'tree', 'roof']  # groups of themselves
-    assert [coco.pictures(coco_file(**{side: 7}), '')[0].size for side in ('width', 'height')] == [None, None]
+def yolo(folder, *entries, names='names: [car, dog]'):
+    (folder / 'data.yaml').write_text(names)
+    (folder / 'a.txt').write_text('\n'.join(entries))
+    (folder / 'b.txt').write_text('0 0.5 0.5 0.25 0.5\n')
+    return len(entries) + 1
 
 
-@pytest.mark.parametrize(
-    ('change', 'said'),
-    [(dict(image_id=4), 'annotation 8 is of image 4,'), (dict(category_id=3), 'annotation 8 is of category 3,')],
-)
-def test_coco_of_what_is_not_listed(change, said):
-    content = coco_file(dict(category_id=9, **BOX))
-    content['annotations'].append(dict(dict(id=8, image_id=5, category_id=9, **BOX), **change))
-    with pytest.raises(ValueError, match=said):
-        coco.pictures(content, '')
+def voc(folder, *entries):
+    sides = 'xmin', 'ymin', 'xmax', 'ymax'
+    for name, objects in dict(a=entries, b=[(10, 10, 30, 30)]).items():
+        boxes = [''.join(f'<{side}>{x}</{side}>' for side, x in zip(sides, each)) for each in objects]
+        boxes = [f'<object><name>car</name><bndbox>{box}</bndbox></object>' for box in boxes]
+        texts = [each if isinstance(each, str) else box for each, box in zip(objects, boxes)]
+        size = f'<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>'
+        (folder / f'{name}.xml').write_text(f'<annotation>{size}{"".join(texts)}</annotation>')
+    return len(entries) + 1
 
 
-# CVAT.
-
-
-def cvat_file(*elements, outside=''):
-    image = f'<image name="a.png" width="{WIDTH}" height="{HEIGHT}" subset="val">{"".join(elements)}</image>'
-    return ElementTree.fromstring(f'<annotations>{outside}{image}<image name="b.png"/></annotations>')
-
-
-def test_cvat():
-    box = 'label="box" xtl="10" ytl="5" xbr="30" ybr="11"'
-    first, second = cvat.pictures(
-        cvat_file(
-            '<tag/>',
-            '<points label="dot" points="1,2"/>',
-            '<polygon label="thin" points="1,2;3,4"/>',
-            f'<box {box} z_order="3"/>',
-            f'<box {box} rotation="90" z_order="2"/>',
-            '<ellipse label="round" cx="20" cy="10" rx="8" ry="3" z_order="1"/>',
-            '<ellipse label="turned" cx="20" cy="10" rx="8" ry="3" rotation="90" z_order="1"/>',
-            '<mask label="mask" left="4" top="1" width="3" height="2" rle="1,1,1,1,2" z_order="4"/>',
-            '<polygon label="tent" points="1,2;3,4;5,6" z_order="5"/>',
-            '<polygon label="deeper" points="1,2;3,4;5,6"/>',  # 0
-        ),
-        'here.xml',
-    )
-    assert (first.name, first.size, first.split, first.source) == ('a.png', (WIDTH, HEIGHT), 'val', 'here.xml')
-    assert first.skipped == ['dot', 'thin']
-    assert (second.name, second.size, second.split, second.shapes) == ('b.png', None, '', [])
-    _, round_, turned, upright_box, box, mask, tent = first.shapes
-    assert [shape.label for shape in first.shapes] == ['deeper', 'round', 'turned', 'box', 'box', 'mask', 'tent']
-    assert is_ellipse(round_, 20, 10, 8, 3)
-    assert is_ellipse(turned, 20, 10, 3, 8)
-    np.testing.assert_allclose(upright_box.polygons[0], [(23, -2), (23, 18), (17, 18), (17, -2)])  # clockwise
-    assert box.box == (10, 5, 30, 11)
-    expected = np.zeros((HEIGHT, WIDTH), bool)
-    expected[1:3, 4:7] = [[0, 1, 0], [1, 0, 0]]
-    np.testing.assert_array_equal(mask.mask((WIDTH, HEIGHT)), expected)
-    np.testing.assert_array_equal(tent.polygons, [[(1, 2), (3, 4), (5, 6)]])
-    for side in ('width', 'height'):
-        image = ElementTree.fromstring(f'<annotations><image name="a.png" {side}="7"/></annotations>')
-        assert cvat.pictures(image, '')[0].size is None
-
-
-@pytest.mark.parametrize('lengths', ['1,3,1', '1,3,3', '-1,5,2', '7,-1'])
-def test_cvat_of_run_lengths_that_do_not_fit(lengths):
-    with pytest.raises(ValueError, match=r'mask .*3×2'):
-        cvat.pictures(cvat_file(f'<mask label="mask" left="4" top="1" width="3" height="2" rle="{lengths}"/>'), '')
-
-
-@pytest.mark.parametrize(('width', 'height'), [(21, 20), (20, 21), (0, 20), (20, 0)])
-def test_cvat_masks_require_an_image_that_can_be_drawn(monkeypatch, width, height):
-    """Of at most 400 pixels here."""
-    monkeypatch.setattr(cvat, 'MAX_PIXELS', 400)
-    mask = '<mask label="roof" left="0" top="0" width="2" height="1" rle="0,2"/>'
-    image = f'<annotations><image name="a.png" width="{width}" height="{height}">{mask}</image></annotations>'
-    with pytest.raises(ValueError, match=r'roof .*2×1'):
-        cvat.pictures(ElementTree.fromstring(image), '')
-    largest = image.replace(f'"{width}" height="{height}"', '"20" height="20"')
-    (picture,) = cvat.pictures(ElementTree.fromstring(largest), '')
-    assert picture.shapes[0].mask((20, 20)).sum() == 2
-    smallest = '<annotations><image name="a.png" width="1" height="1">{}</image></annotations>'
-    mask = '<mask label="roof" left="0" top="0" width="1" height="1" rle="0,1"/>'
-    (picture,) = cvat.pictures(ElementTree.fromstring(smallest.format(mask)), '')
-    assert picture.shapes[0].mask((1, 1)).all()
-
-
-def test_cvat_for_video_is_refused():
-    with pytest.raises(ValueError, match='video'):
-        cvat.pictures(cvat_file(outside='<track/>'), '')
-
-
-# Label Studio.
-
-
-def region(kind, *labels, **value):
-    return dict(type=kind, value={kind: [*labels], **value}, original_width=WIDTH * 10, original_height=HEIGHT * 10)
-
-
-def task(*results, name='/data/upload/3/1234abcd-a%20b.png', **more):
-    annotations = [dict(result=list(result), **more) for result in results]
-    return dict(annotations=annotations, data=dict(number=3, text='none', image=name))
-
-
-def bits(*pairs):
-    """Pack numbers, each with its number of bits, into bytes."""
-    text = ''.join(f'{number:0{width}b}' for number, width in pairs)
-    return np.packbits([*map(int, text)]).tolist()
-
-
-def test_label_studio():
-    """In per cent of 400×200 pixels. A rectangle turns around its first corner, an ellipse around its centre."""
-    corner = dict(x=10, y=20, width=30, height=10)
-    centre = dict(x=50, y=50, radiusX=10, radiusY=5)
-    regions = [
-        dict(type='choices', value=dict(choices=['good'])),
-        region('rectanglelabels', 'box', **corner, rotation=0),
-        region('rectanglelabels', 'turned', **corner, rotation=90),
-        region('ellipselabels', 'round', **centre),
-        region('ellipselabels', 'upright', **centre, rotation=90),
-        region('polygonlabels', 'tent', 'both', points=[[0, 0], [50, 0], [50, 50]]),
-        region('polygonlabels', 'thin', points=[[0, 0], [50, 0]]),
-        region('keypointlabels', 'dot', x=1, y=1),
-        region('rectangle', **corner),
-    ]
-    (picture,) = label_studio.pictures([task(regions), dict(task(), annotations=[])], 'here.json')
-    assert (picture.other_name, picture.size, picture.source) == ('data/upload/3/a b.png', (400, 200), 'here.json')
-    assert picture.skipped == ['thin', 'dot']
-    assert [shape.label for shape in picture.shapes] == ['box', 'turned', 'round', 'upright', 'tent', 'both']
-    box, turned, round_, upright, tent, _ = picture.shapes
-    assert box.box == (40, 40, 160, 60)
-    np.testing.assert_allclose(turned.polygons[0], [(40, 40), (40, 160), (20, 160), (20, 40)])
-    assert is_ellipse(round_, 200, 100, 40, 10)
-    assert is_ellipse(upright, 200, 100, 10, 40)
-    assert bounds(tent) == [0, 0, 200, 100]
-
-
-@pytest.mark.parametrize('reverse', [False, True])
-def test_label_studio_labels_of_regions_without_labels(reverse):
-    """<Labels> beside <Rectangle>: two results of one id."""
-    corner = dict(x=10, y=20, width=30, height=10)
-    tent = dict(points=[[0, 0], [50, 0], [50, 50]])
-    regions = [
-        dict(region('rectangle', **corner), id='p'),
-        dict(region('labels', 'box', **corner), id='p'),
-        dict(region('choices', 'sure', **corner), id='p'),
-        dict(region('polygon', **tent), id='q'),
-        dict(region('labels', 'tent', 'both', **tent), id='q'),
-        dict(region('keypoint', x=1, y=1), id='r'),
-        dict(region('labels', 'dot', x=1, y=1), id='r'),
-        region('labels', 'alone', **corner),
-    ]
-    (picture,) = label_studio.pictures([task(regions[::-1] if reverse else regions)], '')
-    assert sorted((shape.label, *bounds(shape)) for shape in picture.shapes) == [
-        ('both', 0, 0, 200, 100),
-        ('box', 40, 40, 160, 60),
-        ('tent', 0, 0, 200, 100),
-    ]
-    assert sorted(picture.skipped) == ['alone', 'dot']
-
-
-@pytest.mark.parametrize('name', ['1234abcd-a b.png', 'a b.png'])
-def test_label_studio_images_have_their_names_with_or_without_that_of_the_upload(tmp_path, name):
-    """The first in Label Studio's own folder of uploads, the second in that of the user."""
-    content = [task([region('rectanglelabels', 'box', x=10, y=20, width=30, height=10)])]
-    (tmp_path / 'export.json').write_text(json.dumps(content))
-    (tmp_path / 'images').mkdir()
-    Image.new('RGB', (WIDTH * 10, HEIGHT * 10)).save(tmp_path / 'images' / name)
-    assert [*read(tmp_path / 'export.json', tmp_path / 'images').pictures] == [tmp_path / 'images' / name]
-
-
-def test_label_studio_has_one_annotation_of_a_task():
-    first, second = ([region('rectanglelabels', name, x=0, y=0, width=9, height=9)] for name in ('first', 'second'))
-    both = task(first, second)
-    for index, more, chosen in (
-        (0, dict(was_cancelled=False), 'first'),
-        (0, dict(was_cancelled=True), 'second'),
-        (1, dict(ground_truth=True), 'second'),
-        (0, dict(ground_truth=True), 'first'),
-    ):
-        changed = dict(both, annotations=[dict(each) for each in both['annotations']])
-        changed['annotations'][index].update(more)
-        (picture,) = label_studio.pictures([changed], '')
-        assert [shape.label for shape in picture.shapes] == [chosen]
-    assert label_studio.pictures([task(first, was_cancelled=True)], '') == []
-
-
-@pytest.mark.parametrize(
-    ('address', 'name'),
-    [
-        ('/data/local-files/?d=set/a%20b.png', 'set/a b.png'),
-        ('https://host/set/a.png?size=3', 'set/a.png'),
-        ('/data/upload/3/1234567-a.png', 'data/upload/3/1234567-a.png'),
-        ('/set/1234abcd-a.png', 'set/1234abcd-a.png'),
-    ],
-)
-def test_label_studio_names_of_images(address, name):
-    (picture,) = label_studio.pictures([task([], name=address)], '')
-    assert picture.name == picture.other_name == name
-    with pytest.raises(ValueError, match=r'names no image: .*none'):
-        label_studio.pictures([task([], name=7)], '')
-
-
-def test_label_studio_brushes():
-    """Three pixels by two: three not painted, one of words, two painted; 24 numbers of 8 bits, the last one alone."""
-    header = [(24, 32), (7, 5), (2, 4), (6, 4), (7, 4), (15, 4)]  # all numbers fill whole bytes
-    # of single words, the last of a pixel counts
-    runs = [(1, 1), (1, 2), (11, 7), (0, 8), (0, 1), (0, 2), (3, 3), *((n, 8) for n in (1, 2, 0, 255))]
-    runs += [(1, 1), (2, 2), (6, 8), (1, 8)]  # 1: painted, as any number above 0
-    runs += [(0, 1), (0, 2), (0, 3), (1, 8)]
-    brush = dict(region('brushlabels', 'area', rle=bits(*header, *runs)), original_width=3, original_height=2)
-    (picture,) = label_studio.pictures([task([brush])], '')
-    np.testing.assert_array_equal(picture.shapes[0].mask((3, 2)), [[0, 0, 0], [1, 1, 1]])
-    brush['value']['rle'] = bits(*header, *runs[:-1])[:-1]
-    with pytest.raises(ValueError, match='early'):
-        label_studio.pictures([task([brush])], '')
-    for total in (23, 25, 2**32 - 1):  # the last would be decoded to gigabytes
-        brush['value']['rle'] = bits((total, 32), *header[1:], *runs)
-        with pytest.raises(ValueError, match=rf'\b{total}\b.*\b24\b'):
-            label_studio.pictures([task([brush])], '')
-
-
-# labelme.
-
-
-def labelme_file(*shapes, **size):
-    entries = [dict(dict(shape_type='polygon'), **shape) for shape in shapes]
-    return dict(dict(shapes=entries, imagePath='..\\a.png', imageWidth=WIDTH, imageHeight=HEIGHT), **size)
-
-
-def test_labelme():
-    """A mask may reach beyond the image. Polygons of a label and a group are one object."""
-    drawn = np.array([[1, 0, 1], [0, 1, 1]], bool)
+def encoded(pixels):
     stream = io.BytesIO()
-    Image.fromarray(drawn).save(stream, format='PNG')
-    tent = [(0, 0), (4, 0), (4, 4)]
-    content = labelme_file(
-        dict(label='box', shape_type='rectangle', points=[(30, 5), (10, 15)]),
-        dict(label='round', shape_type='circle', points=[(20, 10), (23, 14)]),
-        dict(
-            label='mask', shape_type='mask', points=[(37.6, 18.6), (39, 20)], mask=base64.b64encode(stream.getvalue())
-        ),
-        dict(label='tent', points=tent, group_id=1),
-        dict(label='other', points=tent, group_id=1),
-        dict(label='tent', points=[(x + 9, y) for x, y in tent], group_id=1),
-        dict(label='tent', points=tent),
-        dict(label='tent', points=tent),
-        dict(label='line', shape_type='line', points=tent),
-        dict(label='thin', points=tent[:2]),
-        dict(label='tilted', shape_type='oriented_rectangle', points=tent),
-    )
-    (picture,) = labelme.pictures(content, 'a.json')
-    assert (picture.name, picture.size, picture.skipped) == ('../a.png', (WIDTH, HEIGHT), ['line', 'thin'])
-    names = [shape.label for shape in picture.shapes]
-    assert names == ['box', 'round', 'mask', 'tent', 'other', 'tent', 'tent', 'tilted']
-    box, round_, mask, grouped = picture.shapes[:4]
-    assert box.box == (10, 5, 30, 15)
-    assert is_ellipse(round_, 20, 10, 5, 5)
-    expected = np.zeros((HEIGHT, WIDTH), bool)
-    expected[19, 38:] = [1, 0]
-    np.testing.assert_array_equal(mask.mask((WIDTH, HEIGHT)), expected)
-    assert [len(shape.polygons) for shape in picture.shapes[3:]] == [2, 1, 1, 1, 1]
-    assert bounds(grouped) == [0, 0, 13, 4]
+    Image.fromarray(pixels).save(stream, format='PNG')
+    return base64.b64encode(stream.getvalue()).decode()
 
 
-@pytest.mark.parametrize('side', ['imageWidth', 'imageHeight'])
-def test_labelme_masks_require_the_size_of_the_image(side):
-    stream = io.BytesIO()
-    Image.new('1', (2, 2)).save(stream, format='PNG')
-    mask = dict(label='mask', shape_type='mask', points=[(0, 0), (1, 1)], mask=base64.b64encode(stream.getvalue()))
-    for size in (None, 0, -1, 2**31):
-        with pytest.raises(ValueError, match='imageWidth and imageHeight'):
-            labelme.pictures(labelme_file(mask, **{side: size}), '')
-    (picture,) = labelme.pictures(labelme_file(mask, imageWidth=1, imageHeight=1), '')
-    assert picture.shapes[0].mask((1, 1)).tolist() == [[False]]
+SQUARE = np.zeros((HEIGHT, WIDTH), np.uint8)
+SQUARE[10:30, 10:30] = 1
+RUNS = mask.encode(np.asfortranarray(SQUARE))['counts'].decode()
+PLAIN = [10 * HEIGHT + 10, *[20, HEIGHT - 20] * 19, 20]
+PLAIN.append(WIDTH * HEIGHT - sum(PLAIN))
+# Entries, each beside a good one, and what becomes of it; or the place of the fault in the file.
+CASES = {
+    coco: [
+        (dict(segmentation=[FLAT]), USED),
+        (dict(bbox=[10, 10, 20, 20]), USED),
+        (dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=PLAIN)), USED),
+        (dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=RUNS)), USED),
+        (dict(segmentation=[FLAT[:4]], bbox=[10, 10, 20, 20]), CHANGED),
+        (dict(bbox=[50, 10, 30, 20]), CHANGED),
+        (dict(segmentation=[[-9, 10, 30, 10, 30, 30]]), CHANGED),
+        (dict(bbox=[10, 10, 0, 20]), LEFT_OUT),
+        (dict(bbox=[-20, 10, 10, 20]), LEFT_OUT),
+        (dict(segmentation=[[10, 10, 20, 20, 30, 30]]), LEFT_OUT),
+        ({}, LEFT_OUT),
+        (dict(segmentation=FLAT), 'annotation 70'),
+        (dict(segmentation=[[*FLAT, 7]]), 'annotation 70'),
+        (dict(segmentation=[[float('nan'), *FLAT[1:]]]), 'annotation 70'),
+        (dict(segmentation=dict(size=[WIDTH, HEIGHT], counts=PLAIN)), 'annotation 70'),
+        (dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=PLAIN[:-1])), 'annotation 70'),
+        (dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=RUNS[:-2])), 'annotation 70'),
+        (dict(bbox=[10, 10, 'wide', 20]), 'annotation 70'),
+        (dict(bbox=[10, 10, 20]), 'annotation 70'),
+        (dict(bbox=[100, 100, 200, 200]), 'annotation 70'),
+        (dict(category_id=7, bbox=[10, 10, 20, 20]), 'annotation 70: category 7'),
+        (dict(image_id=7, bbox=[10, 10, 20, 20]), 'annotation 70: image 7'),
+    ],
+    labelme: [
+        ({}, USED),
+        (dict(shape_type='rectangle', points=[[30, 30], [10, 10]]), USED),
+        (dict(shape_type='rectangle'), USED),
+        (dict(shape_type='rotation', points=[[20, 10], [30, 20], [20, 30], [10, 20]]), USED),
+        (dict(shape_type='circle', points=[[20, 20], [20, 30]]), USED),
+        (dict(shape_type='mask', points=[[-5, 10], [4, 19]], mask=encoded(np.ones((10, 10), bool))), USED),
+        (dict(group_id=3), USED),
+        (dict(shape_type='rectangle', points=[[50, 10], [90, 30]]), CHANGED),
+        (dict(shape_type='point', points=[[9, 9]]), LEFT_OUT),
+        (dict(shape_type='line', points=[[9, 9], [20, 9]]), LEFT_OUT),
+        (dict(points=POINTS[:2]), LEFT_OUT),
+        (dict(shape_type='rectangle', points=[[10, 10], [10, 30]]), LEFT_OUT),
+        (dict(points=None), r'shapes\[0\]'),
+        (dict(points=[[1, 2, 3]] * 4), r'shapes\[0\]'),
+        (dict(points=[['a', 'b']] * 4), r'shapes\[0\]'),
+        (dict(label=None), r'shapes\[0\]'),
+        (dict(label=[['car']]), r'shapes\[0\]'),
+        (dict(group_id=[3]), r'shapes\[0\]'),
+        (dict(shape_type='mask', points=[[1, 1], [4, 4]], mask='!'), r'shapes\[0\]'),
+        (dict(shape_type='mask', points=[[1, 1], [4, 4]]), r"shapes\[0\].*'mask'"),
+    ],
+    yolo: [
+        ('0 0.5 0.5 0.25 0.5', USED),
+        ('0 0 0 1 0 1 0.5', USED),
+        ('0 0.5 0.5 0.25 0.5 0.97', CHANGED),
+        ('0 0.9 0.5 0.5 0.5', CHANGED),
+        ('1 0.5 0.5 0 0.5', LEFT_OUT),
+        ('1 1.5 0.5 0.25 0.5', LEFT_OUT),
+        ('2 0.5 0.5 0.25 0.5', 'line 1: class 2'),
+        ('-1 0.5 0.5 0.25 0.5', 'line 1: class -1'),
+        ('0.5 0.5 0.5 0.25 0.5', 'line 1'),
+        ('1 0.5 0.5 0.25', 'line 1'),
+        ('1 0 0 1 0 1 1 0', 'line 1'),
+        ('1 0.5 0.5 nan 0.5', 'line 1'),
+        ('1 32 24 16 24', 'line 1'),
+        ('car 0.5 0.5 0.25 0.5', 'line 1'),
+    ],
+    voc: [
+        ((10, 10, 30, 30), USED),
+        ('<object><name>car</name><difficult>1</difficult><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax>'
+         '<ymax>9</ymax></bndbox></object>', USED),
+        ((50, 10, 90, 30), CHANGED),
+        ((10, 10, 10, 30), LEFT_OUT),
+        ((-20, 10, -10, 30), LEFT_OUT),
+        ((30, 10, 10, 30), 'object 1'),
+        ((10, 10, 'wide', 30), 'object 1'),
+        ((10, 10, '', 30), 'object 1'),
+        ((10, 10, 'nan', 30), 'object 1'),
+        ((10, 10, 900, 30), 'object 1'),
+        ('<object><name>car</name></object>', "object 1.*'xmin'"),
+        ('<object><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>', 'object 1'),
+        ('<object><name>car</name><polygon><pt><x>5</x><y>5</y></pt></polygon></object>', "object 1.*'xmin'"),
+    ],
+}  # fmt: skip
+ROWS = [
+    pytest.param(write, *case, id=f'{write.__name__}-{i}')
+    for write, cases in CASES.items()
+    for i, case in enumerate(cases)
+]
 
 
-# Pascal VOC.
+@pytest.fixture
+def folder(tmp_path):
+    for seed, name in enumerate('ab'):
+        image(tmp_path / f'export/{name}.png', seed)
+    return tmp_path / 'export'
 
 
-def voc_file(*objects, size='<width>40.0</width><height>20</height>'):
-    inside = f'<filename>a.png</filename><size>{size}</size>{"".join(objects)}'
-    return ElementTree.fromstring(f'<annotation>{inside}</annotation>')
+def counts(said):
+    """The entries, and how many were used, changed and left out."""
+    return [int(number) for number in re.findall(r'(\d+) (?:entries|used|changed|left out)', '\n'.join(said[:1]))]
 
 
-def voc_object(name, left, top, right, bottom, more=''):
-    box = f'<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>'
-    return f'<object><name> {name} </name>{more}<bndbox>{box}</bndbox></object>'
+def objects(out):
+    return [each for path in sorted(out.glob('*.json')) for each in json.loads(path.read_text())['annotations']]
 
 
-def test_voc():
-    """Difficult objects are not for training, as with mmdet."""
-    plain, difficult = (f'<difficult> {number} </difficult>' for number in range(2))
-    content = voc_file(
-        voc_object('roof', 10, 5, 30.5, 13, plain),
-        voc_object('tree', 0, 0, 1, 1),
-        voc_object('roof', 1, 2, 3, 4, difficult),
-    )
-    (picture,) = voc.pictures(content, 'a.xml')
-    assert (picture.name, picture.size, picture.source) == ('a.png', (WIDTH, HEIGHT), 'a.xml')
-    assert [(shape.label, shape.crowd, shape.box) for shape in picture.shapes] == [
-        ('roof', False, (10, 5, 30.5, 13)),
-        ('tree', False, (0, 0, 1, 1)),
-        ('roof', True, (1, 2, 3, 4)),
-    ]
+@pytest.mark.parametrize(('write', 'entry', 'expected'), ROWS)
+def test_an_entry_is_used_changed_or_left_out_or_a_fault_with_its_place(command, folder, out, write, entry, expected):
+    entries = write(folder, entry)
+    code, said, warned = command(annotations, folder, '--task', 'detection', '--val-fraction', 0.5)
+    if isinstance(expected, str):
+        assert code == 1
+        source = dict(coco='all.json', labelme='a.json', yolo='a.txt', voc='a.xml')[write.__name__]
+        assert re.search(rf'{folder}/{source}: {expected}', '\n'.join(warned))
+        assert not OF_PYTHON.search('\n'.join(warned))
+        assert not out.exists()
+        return
+    assert code == 0, warned
+    assert counts(said) == [entries, *np.add(expected, (1, 0, 0)).tolist()]
+    assert len(objects(out)) == entries - expected[2]
+    assert any('left out' in line for line in warned) == (expected is LEFT_OUT)
 
 
+def test_parts_of_a_group_are_counted_and_few_that_are_left_out_are_no_warning(command, folder, out):
+    far = [[x + 30, y + 10] for x, y in POINTS]
+    entries = [dict(group_id=1), dict(group_id=1, points=far), dict(group_id=2)]
+    entries += [{}] * 9 + [dict(shape_type='point', points=[[9, 9]])]
+    written = labelme(folder, *entries)
+    code, said, warned = command(annotations, folder, '--task', 'detection')
+    assert (code, warned) == (0, [])
+    assert counts(said) == [written, written - 2, 1, 1]
+    assert len(objects(out)) == written - 2
+
+
+@pytest.mark.parametrize('write', CASES)
+def test_an_absent_image_is_a_fault_of_its_entry(folder, write):
+    write(folder, CASES[write][0][0])
+    (folder / 'b.png').unlink()
+    with pytest.raises(FaultsError) as caught:
+        readers.read(folder)
+    [line] = caught.value.lines()
+    assert line.startswith(f'{folder}/{"all.json: image 1" if write is coco else "b."}')
+
+
+@pytest.mark.parametrize('write', [coco, labelme, voc])
 @pytest.mark.parametrize(
-    'size', ['', '<width>40</width>', '<height>20</height>', '<width>40</width><height>0</height>']
+    'spoil', [lambda text: text[:-9], lambda text: text + '}<', lambda text: '[' * 100_000, lambda _: 'ö']
 )
-def test_voc_files_may_have_no_size(size):
-    assert voc.pictures(voc_file(size=size), '')[0].size is None
+def test_a_file_that_is_no_json_or_xml_is_named(folder, write, spoil):
+    write(folder, CASES[write][0][0])
+    path = sorted(path for path in folder.iterdir() if path.suffix != '.png')[0]
+    path.write_bytes(spoil(path.read_text()).encode('latin-1'))
+    with pytest.raises(FaultsError) as caught:
+        readers.read(folder)
+    assert {*caught.value.by_path} == {str(path)}
+    assert not OF_PYTHON.search(str(caught.value))
 
 
-@pytest.mark.parametrize('box', [(30, 5, 10, 13), (10, 13, 30, 5)])
-def test_boxes_of_voc_that_end_before_they_begin_are_named(box):
-    with pytest.raises(ValueError, match=r'roof .*{}, {}, {}, {}$'.format(*box)):
-        voc.pictures(voc_file(voc_object('tree', 0, 0, 1, 1), voc_object('roof', *box)), '')
+def boxes(kind, rng):
+    """Boxes as corners, or as the format has them."""
+    for _ in range(20):
+        left, top = rng.uniform(0, 40), rng.uniform(0, 30)
+        right, bottom = left + rng.uniform(6, WIDTH - left), top + rng.uniform(6, HEIGHT - top)
+        right, bottom = min(right, WIDTH), min(bottom, HEIGHT)
+        yield {
+            'corners': (left, top, right, bottom),
+            'coco': (left, top, right - left, bottom - top),
+            'yolo': ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top),
+        }[kind]
 
 
-# YOLO.
+@pytest.mark.parametrize('write', [coco, yolo])
+def test_boxes_as_corners_are_a_fault(folder, write):
+    for kind in ('corners', write.__name__):
+        numbers = boxes(kind, np.random.default_rng(0))
+        if write is coco:
+            entries = [dict(bbox=box) for box in numbers]
+        else:
+            entries = [f'0 {" ".join(map(str, np.divide(box, (WIDTH, HEIGHT) * 2)))}' for box in numbers]
+        write(folder, *entries)
+        if write is yolo:
+            (folder / 'b.txt').write_text('')
+        if kind != 'corners':
+            assert len(readers.read(folder).pictures) == 2
+            continue
+        with pytest.raises(FaultsError, match='corners') as caught:
+            readers.read(folder)
+        assert {*caught.value.by_path} == {str(folder / ('all.json' if write is coco else 'a.txt'))}
+
+
+def test_two_images_of_one_id_are_a_fault(folder):
+    images = [dict(id=0, file_name=f'{name}.png') for name in 'ab']
+    coco(folder, images=images)
+    with pytest.raises(FaultsError, match=r'images\[1\].* 0'):
+        readers.read(folder)
+
+
+ALIASES = ''.join(f'{b}: &{b} [*{a}, *{a}]\n' for a, b in zip('abcdefghijkl', 'bcdefghijklm'))
+ALIASES = f'a: &a [x, x]\n{ALIASES}'
 
 
 @pytest.mark.parametrize(
-    ('file', 'text', 'names'),
+    ('names', 'expected'),
     [
-        ('data.yaml', 'names: [roof, 7]', ['roof', '7']),
-        ('data.yaml', 'names: {1: tree, 0: roof}', ['roof', 'tree']),
-        ('obj.names', 'roof\ntree\n', ['roof', 'tree']),
-        ('obj.names', '\ufeffroof\n\ntree', ['roof', '', 'tree']),
+        ('names: [car, 7]', ['car', '7']),
+        ('names: {1: no, 0: car}', ['car', 'no']),
+        ('names: {1: car, 2: dog}', None),
+        ('names: [car, [dog]]', None),
+        ('names: car', None),
+        ('nc: 1', None),
+        ('names: [car', None),
+        (f'{ALIASES}names: [*m]', None),
     ],
 )
-def test_yolo_names(tmp_path, file, text, names):
-    (tmp_path / file).write_text(text, encoding='utf-8')
-    assert yolo.classes(tmp_path / file) == names
-
-
-def test_yolo_names_have_numbers_from_0(tmp_path):
-    (tmp_path / 'data.yaml').write_text('names: {1: roof, 2: tree}')
-    with pytest.raises(ValueError, match=r'from 0; got \[1, 2\]'):
-        yolo.classes(tmp_path / 'data.yaml')
-
-
-def test_yolo(tmp_path):
-    path = tmp_path / 'a.txt'
-    path.write_text('1 0.5 0.25 0.5 0.1\n\n0 0.5 0.25 0.5 0.1 97\n1.0 0 0 1 0 1 0.5\n0 1.5 -0.5 1 1\n')
-    box, sure, outline, _ = yolo.shapes(path, ['roof', 'tree'], (WIDTH, HEIGHT))
-    assert (box.label, sure.label, outline.label) == ('tree', 'roof', 'tree')
-    assert box.box == sure.box == (10, 4, 30, 6)
-    np.testing.assert_array_equal(outline.polygons, [[(0, 0), (40, 0), (40, 10)]])
+def test_names_of_yolo_are_texts(folder, names, expected):
+    """The last would be a text of thousands of letters for each alias, and gigabytes with some more lines."""
+    yolo(folder, '0 0.5 0.5 0.25 0.5', '1 0.5 0.5 0.25 0.5', names=names)
+    if expected:
+        assert readers.read(folder).classes == expected
+        return
+    with pytest.raises(FaultsError) as caught:
+        readers.read(folder)
+    [line] = caught.value.lines()
+    assert line.startswith(f'{folder}/data.yaml: ')
+    assert len(line) < len(str(folder)) + 300
 
 
 @pytest.mark.parametrize(
-    ('kpt_shape', 'points'), [([2, 3], '0 0 0 0.4 0.3 2'), ([2, 2], '0 0 0.4 0.3'), ([1, 3], '0.4 0.3 2')]
+    ('shape', 'points'), [([2, 3], '0 0 0 0.4 0.3 2'), ([2, 2], '0 0 0.4 0.3'), ([1, 3], '0.4 0.3 2')]
 )
-def test_yolo_key_points_are_no_polygon(tmp_path, kpt_shape, points):
-    """The box remains. Another number of numbers is a fault, also that of a box alone."""
-    for name, text in (('a.txt', f'0 0.5 0.25 0.5 0.1 {points}\n'), ('classes.txt', 'person\n')):
-        (tmp_path / name).write_text(text)
-    (tmp_path / 'data.yaml').write_text(f'names: [person]\nkpt_shape: {kpt_shape}\n')
-    Image.new('RGB', (WIDTH, HEIGHT)).save(tmp_path / 'a.png')
-    [picture] = read(tmp_path).pictures.values()
-    assert [(shape.label, shape.box, shape.has_area) for shape in picture.shapes] == [('person', (10, 4, 30, 6), False)]
-    for line in ('0 0.5 0.25 0.5 0.1', f'0 0.5 0.25 0.5 0.1 {points} 0.5'):
-        (tmp_path / 'a.txt').write_text(line)
-        with pytest.raises(
-            FaultsError, match=rf'a\.txt: .*line 1: {len(line.split()) - 1} .* 4 \+ {np.prod(kpt_shape)}'
-        ):
-            read(tmp_path)
+def test_key_points_of_yolo_are_no_polygon(folder, shape, points):
+    """The box remains. Another number of numbers is a fault, also a box alone."""
+    yolo(folder, f'0 0.5 0.5 0.25 0.5 {points}', names=f'names: [person]\nkpt_shape: {shape}')
+    (folder / 'b.txt').write_text('')
+    export = readers.read(folder)
+    [found] = [each for picture in export.pictures.values() for each in picture.shapes]
+    assert found.is_box
+    assert found.bounds == [24, 12, 40, 36]
+    assert [fate.partition(':')[0] for fate, _ in export.fates] == ['changed']
+    for line in ('0 0.5 0.5 0.25 0.5', f'0 0.5 0.5 0.25 0.5 {points} 0.5'):
+        (folder / 'a.txt').write_text(line)
+        with pytest.raises(FaultsError, match=r'a\.txt: line 1'):
+            readers.read(folder)
 
 
-@pytest.mark.parametrize(
-    ('line', 'said'),
-    [
-        ('2 0.5 0.5 0.1 0.1', 'class 2, .* 2 names'),
-        ('-1 0.5 0.5 0.1 0.1', 'class -1'),
-        ('0.5 0.5 0.5 0.1 0.1', r'class 0\.5'),
-        ('0 0.5 0.5 0.1', '3 numbers'),
-        ('0 0 0 1 0 1 1 0', '7 numbers'),
-        ('0 1.6 0.5 0.1 0.1', r'fractions.*1\.6'),
-        ('0 0.5 0.5 0.1 -0.6', r'fractions.*-0\.6'),
-        ('0 0 0 1 0 1 nan', 'fractions.*nan'),
-    ],
-)
-def test_yolo_lines_that_are_no_shape(tmp_path, line, said):
-    path = tmp_path / 'a.txt'
-    path.write_text(f'0 0.5 0.5 0.1 0.1\n{line}\n')
-    with pytest.raises(ValueError, match=f'line 2: .*{said}' if 'numbers' not in said else f'line 2: {said}'):
-        yolo.shapes(path, ['roof', 'tree'], (WIDTH, HEIGHT))
+def test_outlines_are_drawn_with_their_holes_and_parts(folder):
+    """Of one polygon with a bridge to its hole, of two parts, and a mask that begins outside of the image."""
+    ring = [*POINTS, POINTS[0], [15, 15], [15, 25], [25, 25], [25, 15], [15, 15]]
+    other = [[x + 30, y + 10] for x, y in POINTS]
+    drawn = np.random.default_rng(0).random((10, 8)) < 0.5
+    labelme(
+        folder,
+        dict(points=ring),
+        dict(group_id=1),
+        dict(group_id=1, points=other),
+        dict(shape_type='mask', points=[[-3, 44], [4, 53]], mask=encoded(drawn)),
+    )
+    picture = readers.read(folder).pictures[folder / 'a.png']
+    expected = np.zeros((3, HEIGHT, WIDTH), bool)
+    expected[:2, 10:30, 10:30] = True
+    expected[0, 15:25, 15:25] = False
+    expected[1, 20:40, 40:60] = True
+    expected[2, 44:, :5] = drawn[:4, 3:]
+    pixels = [mask.decode(shape.encoded(picture.size)) for shape in picture.shapes]
+    np.testing.assert_array_equal(pixels, expected)
+    assert [shape.bounds for shape in picture.shapes[:2]] == [[10, 10, 30, 30], [10, 10, 60, 40]]

@@ -4,25 +4,21 @@ import json
 import random
 import re
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.annotations import label_studio, read, voc, yolo
-from mmattn.annotations.layout import groups, parted_groups
-from mmattn.annotations.shapes import Picture, Shape, run_lengths
 from mmattn.utils.faults import FaultsError
 
 from ..requirements import requires
-from .conftest import pixels, scripts
+from .conftest import OF_PYTHON, pixels, scripts
 
-[annotations] = scripts('annotations')
+annotations, readers = scripts('annotations', 'annotation_readers')
+groups, read = readers.splits.groups, readers.read
 EXPORTS = Path(__file__).parent / 'annotation_exports'
 WIDTH, HEIGHT = 64, 48
 NAMES = [f'clip{clip}/f_{number}' for clip in 'ab' for number in range(2)]
@@ -30,15 +26,13 @@ NAMES = [f'clip{clip}/f_{number}' for clip in 'ab' for number in range(2)]
 PLACES = {
     'labelme': '{name}.png',
     'coco': 'images/{split}/{name}.png',
-    'cvat': 'images/{name}.png',
-    'label_studio': 'images/{flat}.png',
     'label_studio_yolo': 'images/{flat}.png',
     'cvat_yolo': 'obj_{split}_data/{name}.png',
     'ultralytics': 'images/{split}/{name}.png',
     'voc': 'JPEGImages/{name}.png',
 }
 BOXES_ALONE = {'cvat_yolo', 'ultralytics', 'voc'}
-WITH_SPLITS = {'coco', 'cvat', 'cvat_yolo', 'ultralytics', 'voc'}
+WITH_SPLITS = {'coco', 'cvat_yolo', 'ultralytics', 'voc'}
 
 
 def noise(path, seed=0):
@@ -70,8 +64,6 @@ def drawn(name, image):
         truth[7:13, 43:50] = 'sign'
         y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
         truth[np.hypot(x - 50, y - 25) < 5] = 'car'  # painted after the road
-    if (name, image) == ('label_studio', NAMES[0]):
-        truth[5:15, 40:60] = 'sign'
     return truth
 
 
@@ -81,8 +73,7 @@ def written(path, config):
 
 @pytest.mark.parametrize('name', sorted({*PLACES} - BOXES_ALONE))
 def test_label_maps_are_what_was_drawn(command, export, out, name):
-    code, said, _ = command(annotations, export(name), '--task', 'segmentation', '--val-fraction', 0.5)
-    assert code == 0
+    assert command(annotations, export(name), '--task', 'segmentation', '--val-fraction', 0.5)[0] == 0
     config = Config.fromfile(out / 'config.py')
     paths = sorted((out / 'ann_dir').rglob('*.png'))
     assert len(paths) == len(NAMES)
@@ -97,8 +88,6 @@ def test_label_maps_are_what_was_drawn(command, export, out, name):
         if name in WITH_SPLITS:
             assert (split == 'val') == ('clipa' in image)
         assert (out / 'img_dir' / path.relative_to(out / 'ann_dir')).is_file()
-    by_class = {line.split()[0]: line.split() for line in said if line.startswith(('car', 'road'))}
-    assert by_class['road'][1] == '4'
 
 
 @pytest.mark.parametrize('name', sorted(PLACES))
@@ -135,93 +124,21 @@ def polygon(label, *points, **more):
 SQUARE = (10, 10), (30, 10), (30, 30), (10, 30)
 
 
-def test_holes_parts_and_run_lengths():
-    """Of one polygon with a bridge to its hole, of two parts, and of both forms of COCO's run lengths."""
-    ring = [*SQUARE, (10, 10), (15, 15), (15, 25), (25, 25), (25, 15), (15, 15)]
-    expected = np.zeros((HEIGHT, WIDTH), bool)
-    expected[10:30, 10:30] = True
-    expected[15:25, 15:25] = False
-    ringed = Shape('a', [np.array(ring, float)])
-    assert (ringed.mask((WIDTH, HEIGHT)) == expected).all()
-    lengths = np.diff(np.flatnonzero(np.diff(np.concatenate([[False], expected.T.ravel(), [False]]).astype(int))))
-    first = int(np.flatnonzero(expected.T.ravel())[0])
-    counts = [first, *lengths.tolist()]
-    counts.append(WIDTH * HEIGHT - sum(counts))
-    for form in (dict(size=[HEIGHT, WIDTH], counts=counts), ringed.encoded((WIDTH, HEIGHT))):
-        shape = Shape('a', run_lengths=form)
-        assert (shape.mask((WIDTH, HEIGHT)) == expected).all()
-        assert shape.bounds((WIDTH, HEIGHT)) == (10, 10, 30, 30)
-    parts = Shape('a', [np.array(SQUARE, float), np.array(SQUARE, float) + (30, 10)])
-    assert parts.mask((WIDTH, HEIGHT)).sum() == 800
-    assert parts.bounds((WIDTH, HEIGHT)) == (10, 10, 60, 40)
-
-
-@pytest.mark.parametrize('seed', range(3))
-def test_run_lengths_fit_their_image_in_each_form(seed):
-    """Compressed ones have differences of both signs, and some of several characters. Another size is an error."""
-    rng = np.random.default_rng(seed)
-    mask = np.repeat(rng.random((90, 17)) < 0.5, rng.integers(1, 40, 90), axis=0)
-    height, width = mask.shape
-    shape = Shape('a', run_lengths=run_lengths(mask))
-    counts = shape.encoded((width, height))['counts']
-    assert (shape.mask((width, height)) == mask).all()
-    for form in (shape.run_lengths['counts'], counts, counts.decode()):
-        encoded = Shape('roof', run_lengths=dict(size=[height, width], counts=form))
-        encoded.check((width, height))
-        for other in ((width, height + 1), (height, width)):
-            with pytest.raises(ValueError, match=f'roof: .*{other[0]}×{other[1]}'):
-                encoded.check(other)
-        for size in ([height + 1, width], [width, height]):
-            with pytest.raises(ValueError, match='roof: '):
-                Shape('roof', run_lengths=dict(size=size, counts=form)).check((width, height))
-    first, second, *rest = shape.run_lengths['counts']
-    for wrong in ([first, second + 1, *rest], [first + second + 1, -1, *rest], [first + 0.5, second - 0.5, *rest]):
-        with pytest.raises(ValueError, match='roof: '):
-            Shape('roof', run_lengths=dict(size=[height, width], counts=wrong)).check((width, height))
-
-
-@pytest.mark.parametrize('kind', ['polygon', 'box'])
-def test_a_shape_may_reach_beyond_its_image_by_the_size_of_the_image(kind):
-    def shape(left, top, right, bottom):
-        if kind == 'box':
-            return Shape('roof', box=(left, top, right, bottom))
-        return Shape('roof', [np.array(SQUARE, float), np.array([(left, top), (right, top), (right, bottom)], float)])
-
-    edges = [-WIDTH, -HEIGHT, 2 * WIDTH, 2 * HEIGHT]
-    shape(*edges).check((WIDTH, HEIGHT))
-    for i, edge in enumerate(edges):
-        moved = edge + (3 if i > 1 else -3)
-        with pytest.raises(ValueError, match=rf'roof: .* {moved}\b.*{WIDTH}×{HEIGHT}'):
-            shape(*edges[:i], moved, *edges[i + 1 :]).check((WIDTH, HEIGHT))
-    for wrong in (np.nan, np.inf):
-        with pytest.raises(ValueError, match=rf'roof: .*{wrong}'):
-            shape(0, 0, wrong, 10).check((WIDTH, HEIGHT))
-
-
-def test_shapes_are_drawn_by_a_package_that_is_named_if_it_is_missing(monkeypatch):
-    box = Shape('roof', box=(0, 0, 2, 1))
-    assert box.mask((3, 2)).tolist() == [[True, True, False], [False] * 3]
-    monkeypatch.setitem(sys.modules, 'pycocotools', None)
-    with pytest.raises(FaultsError, match=r'pip install \W?pycocotools'):
-        box.mask((3, 2))
-    assert box.bounds((3, 2)) == (0, 0, 2, 1)
-
-
 def test_an_export_without_a_shape_is_a_fault_unless_it_has_others(tmp_path):
     for name in ('one', 'two'):
         labelme(tmp_path, name, [])
         noise(tmp_path / f'{name}.png')
-    with pytest.raises(FaultsError, match='labelme, 2 images, but no shape') as caught:
+    with pytest.raises(FaultsError) as caught:
         read(tmp_path)
     assert {*caught.value.by_path} == {str(tmp_path)}
     (tmp_path / 'two.png').unlink()
     with pytest.raises(FaultsError, match='two') as caught:
         read(tmp_path)
-    assert 'no shape' not in str(caught.value)
+    assert {*caught.value.by_path} == {str(tmp_path / 'two.json')}
 
 
 @pytest.mark.parametrize('annotated', [True, False])
-def test_a_list_of_images_that_is_no_text_is_a_fault_beside_the_others(tmp_path, annotated):
+def test_a_list_of_images_that_is_no_text_is_a_fault(tmp_path, annotated):
     """Such as one of an old editor, whose names have umlauts."""
     if annotated:
         labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
@@ -229,7 +146,7 @@ def test_a_list_of_images_that_is_no_text_is_a_fault_beside_the_others(tmp_path,
     (tmp_path / 'val.txt').write_bytes('öl.png\n'.encode('latin-1'))
     with pytest.raises(FaultsError) as caught:
         read(tmp_path)
-    assert {*caught.value.by_path} == {str(tmp_path / 'val.txt')} | ({str(tmp_path)} if not annotated else set())
+    assert {*caught.value.by_path} == {str(tmp_path / 'val.txt' if annotated else tmp_path)}
 
 
 def squares(folder, *names):
@@ -302,7 +219,7 @@ def test_an_image_of_yolo_may_be_named_like_a_split(tmp_path, place):
         (folder / f'labels/{name}.txt').write_text('0 0.5 0.5 0.5 0.5')
     (folder / 'classes.txt').write_text('roof\n')
     (folder / 'README.txt').write_text('Roofs.')
-    assert [picture.shapes[0].box for picture in read(folder).pictures.values()] == [(16, 12, 48, 36)] * 2
+    assert [picture.shapes[0].bounds for picture in read(folder).pictures.values()] == [[16, 12, 48, 36]] * 2
 
 
 def test_annotations_of_several_formats_are_a_fault(tmp_path):
@@ -320,50 +237,11 @@ def test_files_of_no_known_format_are_named_and_left_out(tmp_path, capsys):
     labelme(tmp_path, 'one', [polygon('a', *SQUARE)])
     noise(tmp_path / 'one.png')
     read(tmp_path)
-    assert capsys.readouterr().out == ''
+    assert capsys.readouterr().err == ''
     for number in range(8):
         (tmp_path / f'other{number}.json').write_text('[1]')
     assert len(read(tmp_path).pictures) == 1
-    assert re.findall(r'other\d|3 more', capsys.readouterr().out) == [*(f'other{n}' for n in range(5)), '3 more']
-
-
-@pytest.mark.parametrize('form', ['labelme', 'voc', 'yolo', 'coco'])
-def test_shapes_without_an_area_in_the_image_are_left_out_and_counted(tmp_path, command, out, form):
-    """Boxes of no width or height, and one beside the image. Bounds that COCO calls width and height may not be 0."""
-    folder = tmp_path / 'export'
-    boxes = [(10, 12, 30, 24), (10, 12, 10, 24), (10, 12, 30, 12), (-9, 12, -3, 24)]
-    for name in ('one', 'two'):
-        noise(folder / f'{name}.png')
-        if form == 'labelme':
-            shapes = [dict(label='a', shape_type='rectangle', points=[box[:2], box[2:]]) for box in boxes]
-            labelme(folder, name, shapes)
-        elif form == 'voc':
-            sides = 'xmin', 'ymin', 'xmax', 'ymax'
-            written = [''.join(f'<{side}>{x}</{side}>' for side, x in zip(sides, box)) for box in boxes]
-            objects = [f'<object><name>a</name><bndbox>{box}</bndbox></object>' for box in written]
-            text = f'<annotation><filename>{name}.png</filename>{"".join(objects)}</annotation>'
-            (folder / f'{name}.xml').write_text(text)
-        elif form == 'yolo':
-            (folder / 'classes.txt').write_text('a\n')
-            fractions = [(np.add(box[:2], box[2:]) / 2, np.subtract(box[2:], box[:2])) for box in boxes]
-            rows = [np.ravel(pair) / (WIDTH, HEIGHT, WIDTH, HEIGHT) for pair in fractions]
-            (folder / f'{name}.txt').write_text('\n'.join(f'0 {" ".join(map(str, row))}' for row in rows))
-    if form == 'coco':
-        content = dict(
-            categories=[dict(id=1, name='a')],
-            images=[dict(id=i, file_name=f'{name}.png') for i, name in enumerate(('one', 'two'))],
-            annotations=[
-                dict(image_id=i, category_id=1, bbox=[*box[:2], box[2] - box[0], box[3] - box[1]])
-                for i in range(2)
-                for box in boxes
-            ],
-        )
-        (folder / 'instances.json').write_text(json.dumps(content))
-    code, said, _ = command(annotations, folder, '--task', 'detection', '--val-fraction', 0.5, '--ungrouped')
-    assert code == 0
-    assert any(re.match('left out.* 6 of a$', line) for line in said)
-    (entry,) = json.loads((out / 'train.json').read_text())['annotations']
-    assert np.round(entry['bbox'], 6).tolist() == [10, 12, 20, 12]
+    assert re.findall(r'other\d|3 more', capsys.readouterr().err) == [*(f'other{n}' for n in range(5)), '3 more']
 
 
 def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
@@ -383,7 +261,7 @@ def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
     (folder / 'classes.txt').write_text('roof\n')
     with pytest.raises(FaultsError) as caught:
         read(folder)
-    assert {*caught.value.by_path} == {str(folder / 'labels/b.txt')}
+    assert {*caught.value.by_path} == {str(folder / 'labels/b.txt'), str(folder / 'notes.txt')}
 
 
 def test_of_images_in_other_folders_that_of_the_same_suffix_is_meant(tmp_path):
@@ -431,20 +309,6 @@ def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tm
     assert (painted[25, 25], painted[15, 15], painted[30, 50], painted[0, 0]) == (0, 1, 1, 255)
 
 
-def test_names_of_voc_have_their_folder():
-    """Images of two folders may have the same name. That of the XML file comes first, that inside of it second."""
-    text = '<annotation><folder> a </folder><filename> x.png </filename></annotation>'
-    for xml, names in {
-        text: ('a/1.2.png', 'a/x.png'),
-        text.replace(' a ', ''): ('1.2.png', 'x.png'),
-        text.replace('x.png', 'b\\x.1'): ('a/b/1.2', 'a/b/x.1'),
-        text.replace('x.png', ''): ('a/1.2', 'a/1.2'),
-        '<annotation/>': ('1.2', '1.2'),
-    }.items():
-        (picture,) = voc.pictures(ElementTree.fromstring(xml), 'here/1.2.xml')
-        assert (picture.name, picture.other_name) == names
-
-
 def test_images_of_voc_have_the_name_of_their_xml_file_or_else_that_inside_of_it(tmp_path):
     """The names inside of copied files are stale. A mask has the name of its image, too."""
 
@@ -476,18 +340,6 @@ def test_images_of_voc_have_the_name_of_their_xml_file_or_else_that_inside_of_it
     }
 
 
-def test_cvat_orders_shapes_by_depth(export):
-    folder = export('cvat')
-    path = folder / 'val.xml'
-    tree = ElementTree.parse(path)
-    for image in tree.getroot().iter('image'):
-        for shape, depth in zip(image, (5, -1)):
-            shape.set('z_order', str(depth))
-    tree.write(path)
-    flipped = [picture for picture in read(folder).pictures.values() if picture.split == 'val']
-    assert [[shape.label for shape in picture.shapes] for picture in flipped] == [['car', 'road']] * 2
-
-
 def test_categories_with_gaps_and_a_root_that_only_groups(export):
     folder = export('coco')
     for path in (folder / 'annotations').glob('*.json'):
@@ -515,7 +367,7 @@ def test_crowds_do_not_train_and_are_counted(command, export, out, crowds):
         path.write_text(json.dumps(content))
     code, said, _ = command(annotations, folder, '--task', 'detection')
     assert code == 0
-    assert [line.split()[0] for line in said if re.search('crowds.*CVAT for images', line)] == ['2'] * crowds
+    assert [line.split()[0] for line in said if 'as crowds' in line] == ['2'] * crowds
     for split in ('train', 'val'):
         marks = [each['iscrowd'] for each in json.loads((out / f'{split}.json').read_text())['annotations']]
         assert marks.count(1) == crowds
@@ -538,7 +390,7 @@ def test_shapes_are_of_the_upright_image(tmp_path, orientation):
     assert picture.size == upright
     if orientation == 6:
         path.write_text(path.read_text().replace('"imageWidth": 48', '"imageWidth": 64').replace('ht": 64', 'ht": 48'))
-        with pytest.raises(FaultsError, match=r'a\.json: 64×48 .*a\.jpg has 48×64.*EXIF'):
+        with pytest.raises(FaultsError, match=r'a\.json: .*64×48.*a\.jpg.*48×64.*EXIF'):
             read(folder)
 
 
@@ -556,14 +408,6 @@ def test_a_group_has_at_most_half_of_the_images(first, together):
     """Of those of four groups, of which three have one image."""
     frames = [Path(f'a_{i}.png') for i in range(first)] + [Path(f'{clip}_0.png') for clip in 'bcd']
     assert len({*groups(frames).values()}) == (4 if together else first + 3)
-
-
-def test_clips_are_parted_by_their_frames_and_not_by_frames_of_one_name():
-    """The folders are clips, but for those that are named after splits."""
-    splits = {f'train/{clip}/f_{i}.png': 'train' for clip in 'abcd' for i in range(3)}
-    splits |= {'val/b/f_3.png': 'val', 'val/c/f_0.png': 'val'}
-    pictures = {Path(name): Picture(name, [], '', split=split) for name, split in splits.items()}
-    assert parted_groups(pictures) == ['b/f']
 
 
 def roboflow(folder, form, splits, copies=1):
@@ -609,29 +453,6 @@ def roboflow(folder, form, splits, copies=1):
                 path.write_text(json.dumps(content))
     for name in ('README.dataset.txt', 'README.roboflow.txt'):
         (folder / name).write_text('# pets > 2026\nhttps://example.org\n')
-
-
-def test_boxes_by_hand(tmp_path):
-    """YOLO's may have a confidence. Label Studio's turn around their first corner."""
-    path = tmp_path / 'a.txt'
-    path.write_text('1 0.5 0.25 0.2 0.1\n0 0.5 0.25 0.2 0.1 0.9\n')
-    shapes = yolo.shapes(path, ['cat', 'dog'], (50, 40))
-    assert [shape.label for shape in shapes] == ['dog', 'cat']
-    np.testing.assert_allclose([shape.box for shape in shapes], [(20, 8, 30, 12)] * 2)
-    path.write_text('0 0.5 0.25 0.2 0.1 0.9 0.1\n0 0.1 0.2 0.3 0.4 0.5 0.6 0.7\n')
-    with pytest.raises(ValueError, match='line 2'):
-        yolo.shapes(path, ['cat'], (50, 40))
-
-    value = dict(x=40, y=20, width=20, height=10, rectanglelabels=['dog'])
-    region = dict(original_width=50, original_height=40, type='rectanglelabels', value=value)
-    task = dict(
-        data=dict(image='a.png'), annotations=[dict(result=[region, region | {'value': value | {'rotation': 90}}])]
-    )
-    (picture,) = label_studio.pictures([task], 'a.json')
-    plain, turned = picture.shapes
-    np.testing.assert_allclose(plain.box, (20, 8, 30, 12))
-    corners = np.array(turned.polygons[0]).reshape(-1, 2)
-    np.testing.assert_allclose([corners.min(0), corners.max(0)], [(16, 8), (20, 18)], atol=1e-9)
 
 
 @pytest.mark.parametrize('form', ['coco', 'voc', 'yolo', 'darknet'])
@@ -730,7 +551,7 @@ def test_the_config_reads_what_was_written(command, export, out):
     from mmseg.registry import DATASETS
     from mmseg.utils import register_all_modules
 
-    assert command(annotations, export('cvat'), '--task', 'segmentation', '--classes', 'car', 'road')[0] == 0
+    assert command(annotations, export('coco'), '--task', 'segmentation', '--classes', 'car', 'road')[0] == 0
     register_all_modules(init_default_scope=False)
     config = Config.fromfile(out / 'config.py')
     assert config.model.decode_head.num_classes == 3
@@ -761,7 +582,7 @@ def test_an_image_of_another_mode_is_converted_beside_a_png(tmp_path, command, o
         ('coco', ['--task', 'segmentation', '--ignore', 'car', 'road'], '--ignore: '),
         ('voc', ['--task', 'segmentation'], '--fill-boxes'),
         ('coco', ['--task', 'detection', '--classes', 'car'], '--classes.*road'),
-        ('coco', ['--task', 'detection', '--classes', 'cars', 'road'], 'cars.*road, car'),
+        ('coco', ['--task', 'detection', '--classes', 'cars', 'road'], 'cars'),
         ('coco', ['--task', 'detection', '--val-fraction', 1], '--val-fraction.*1'),
     ],
 )
@@ -817,7 +638,7 @@ def test_a_spoilt_export_is_read_or_is_a_fault_of_its_file(export, tmp_path, nam
     """No other exception, whatever place of whatever file is spoilt."""
     folder, rng = export(name), random.Random(name)
     files = [path for path in sorted(folder.rglob('*')) if path.is_file() and path.suffix != '.png']
-    unnamed = []
+    wrong = []
     for _ in range(30):
         path = rng.choice(files)
         text = path.read_text()
@@ -827,9 +648,9 @@ def test_a_spoilt_export_is_read_or_is_a_fault_of_its_file(export, tmp_path, nam
                 found = read(folder)
                 for picture in found.pictures.values():
                     annotations.paint(picture, found.classes, (), 0, fill_boxes=True)
-                    annotations.coco_content({'a': picture}, found.classes, ())
+                    annotations.coco_content([picture], found.classes, ())
             except FaultsError as fault:
-                unnamed += [line for line in fault.lines() if str(folder) not in line]
+                wrong += [line for line in fault.lines() if str(folder) not in line or OF_PYTHON.search(line)]
                 raise
         path.write_text(text)
-    assert not unnamed
+    assert not wrong

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.annotations import read
 from mmattn.utils.faults import FaultsError
 
 from .conftest import places, scripts
 
-annotations, color_labels, parallel_text = scripts('annotations', 'color_labels', 'parallel_text')
+annotations, readers, color_labels, parallel_text = scripts(
+    'annotations', 'annotation_readers', 'color_labels', 'parallel_text'
+)
 NAMES = "{{$X:lambda:0|'Kq|Kq'|S}}", 'Kq,__import__("os").system("touch ran"),Kq'  # mmengine would make them a command
 TASKS = 'segmentation', 'detection'
 
@@ -116,6 +117,6 @@ def test_a_path_to_an_image_of_the_folder_is_read(tmp_path, name):
     (tmp_path / 'photos').symlink_to('store')
     path = coco(tmp_path / 'labels', 'x', [name.format(tmp_path)])
     for images in ('photos', 'store'):
-        assert [*read(path, tmp_path / images).pictures] == [tmp_path / images / 'a.png']
+        assert [*readers.read(path, tmp_path / images).pictures] == [tmp_path / images / 'a.png']
     with pytest.raises(FaultsError):
-        read(path)
+        readers.read(path)

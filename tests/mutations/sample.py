@@ -35,7 +35,6 @@ import pytest
 from lines import first_lines, note_lines
 from run import CAUGHT, DEFAULT_SUITE, ROOT, SURVIVED
 
-TESTED_IN = {'annotations': 'dataset_converters'}  # where a room of the package has no folder of tests
 LONGEST, IMPORTS = 60, 3  # seconds of the tests of other rooms, as recorded, and of importing a file of tests
 READ_SOURCES = 'tests/test_architecture.py'  # and run nothing of the package
 NOT_HERE = r'mmattn/ops/((csrc/cuda|triton)/|csrc/.*(amx|avx512|\.md))'  # needs another machine
@@ -419,7 +418,7 @@ class Sample:
     def verdict(self, fault):
         """Apply a fault, and run the tests that run its line: those of its room, then others."""
         name = fault['file'].split('/')[1]
-        room, start = f'tests/{TESTED_IN.get(name, name)}/', time.monotonic()
+        room, start = f'tests/{name}/', time.monotonic()
         verdict, count = SURVIVED, 0
         for folder in (room, 'tests'):
             self.record_all(folder)
