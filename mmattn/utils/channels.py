@@ -1,9 +1,8 @@
 """Images with all their channels and values: 1 to N channels, of 8 or 16 bits, or floats, of TIFF, PNG or ``.npy``."""
 
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -82,39 +81,6 @@ def is_plain_picture(path: str | Path) -> bool:
         mode = raw[0] if isinstance(raw, tuple) else raw  # further arguments of the decoder are numbers
         return not deep_picture_fault(image) and '16' not in str(mode)
     return Path(path).suffix.lower() not in TIFF  # another format is the decoder's fault
-
-
-class Statistics(NamedTuple):
-    """Mean and deviation of each channel over images."""
-
-    mean: list[float]
-    std: list[float]
-
-
-def measure_channels(paths: Iterable[str | Path]) -> Statistics:
-    """Measure mean and standard deviation of each channel over all pixels of images.
-
-    Raises:
-        ValueError: an image has another number of channels than the first one.
-
-    Example:
-        >>> np.save('a.npy', np.stack([np.full((2, 2), 7), np.arange(4).reshape(2, 2)], -1))
-        >>> measure_channels(['a.npy'])
-        Statistics(mean=[7.0, 1.5], std=[1.0, 1.11803])
-    """
-    count, channels = 0, None
-    sums: Any = 0.0
-    squares: Any = 0.0
-    for path in paths:
-        pixels = read_channels(path, channels).astype(np.float64)
-        channels = pixels.shape[2]
-        count += pixels.shape[0] * pixels.shape[1]
-        sums = sums + pixels.sum((0, 1))
-        squares = squares + (pixels**2).sum((0, 1))
-    mean = sums / count
-    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
-    std[std < 1e-6 * np.maximum(np.abs(mean), 1e-6)] = 1.0  # a constant channel
-    return Statistics(*([float(f'{value:.6g}') for value in values] for values in (mean, std)))
 
 
 def loaded_picture(pixels: np.ndarray) -> np.ndarray:

@@ -16,13 +16,14 @@ from mmseg.structures import SegDataSample
 from PIL import Image
 from torch import nn
 
+from common.channel_statistics import measure_channels
 from mmattn.data_check.colours import colour_faults
 from mmattn.data_check.data_sets import Part
 from mmattn.registry import TRANSFORMS
 from mmattn.segmentation.channels import ChannelsPreprocessor, FirstLayerHook
 from mmattn.segmentation.load_channels import LoadChannels
 from mmattn.utils import config_path
-from mmattn.utils.channels import as_picture, is_plain_picture, measure_channels, read_channels
+from mmattn.utils.channels import as_picture, is_plain_picture, read_channels
 from tests.forked_tools import tool
 from tests.requirements import requires
 

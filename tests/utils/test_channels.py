@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, measure_channels, read_channels
+from common.channel_statistics import measure_channels
+from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, read_channels
 
 
 @pytest.mark.parametrize('name', ['a.tif', 'a.TIFF'])

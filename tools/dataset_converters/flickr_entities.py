@@ -31,9 +31,10 @@ from pathlib import Path
 
 import numpy as np
 
+from common.published_entities import parse_annotation, parse_sentences
 from common.region_archives import find_archives, image_sizes, read_images
 from common.regions import Float16, describe_source, write_images
-from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
+from mmattn.language.grounding.entities import Caption, EntityBoxes, prepared
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.text_files import read_lines

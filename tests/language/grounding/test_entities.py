@@ -4,13 +4,12 @@ import re
 
 import pytest
 
+from common.published_entities import parse_annotation, parse_sentences
 from mmattn.language.grounding.entities import (
     Caption,
     EntityBoxes,
     Phrase,
-    parse_annotation,
     parse_caption,
-    parse_sentences,
     prepared,
     rank_words,
     read_entities,

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from mmattn.utils.channels import is_plain_picture, measure_channels, read_channels
+from mmattn.utils.channels import is_plain_picture, read_channels
 from mmattn.utils.conversion import check_folder, convert_all, files_below, output_folder
 from mmattn.utils.faults import Faults, FaultsError, shorten
 from mmattn.utils.files import find_copies
 from mmattn.utils.images import tile_positions, unreadable
 from mmattn.utils.progress import track
+
+from .channel_statistics import measure_channels
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
