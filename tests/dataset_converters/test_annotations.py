@@ -305,7 +305,7 @@ def test_shapes_of_a_group_are_one_object_and_later_shapes_cover_earlier_ones(tm
         (2, [40, 20, 20, 20]),
     ]
     labels = read(folder).pictures[folder / 'one.png']
-    painted = annotations.paint(labels, ['a', 'b'], (), 255, fill_boxes=False)
+    painted = annotations.paint(labels, ['a', 'b'], 255)
     assert (painted[25, 25], painted[15, 15], painted[30, 50], painted[0, 0]) == (0, 1, 1, 255)
 
 
@@ -647,8 +647,8 @@ def test_a_spoilt_export_is_read_or_is_a_fault_of_its_file(export, tmp_path, nam
             try:
                 found = read(folder)
                 for picture in found.pictures.values():
-                    annotations.paint(picture, found.classes, (), 0, fill_boxes=True)
-                    annotations.coco_content([picture], found.classes, ())
+                    annotations.paint(picture, found.classes, 0)
+                    annotations.coco_content([picture], found.classes)
             except FaultsError as fault:
                 wrong += [line for line in fault.lines() if str(folder) not in line or OF_PYTHON.search(line)]
                 raise

@@ -15,9 +15,20 @@ whose names differ in their last number alone, such as frames of a clip, so that
 
 In segmentation, pixels without a shape are ``background``, the label 0. Later shapes cover earlier ones. Every entry of
 the export is counted as used, changed or left out, with the reason, such as a point, which has no area.
+
+Args:
+    export: folder, archive or file that the tool has written
+    images: folder of the images (default: the export)
+    classes (NAME): order of the labels (default: as exported)
+    ignore (NAME): labels that training ignores
+    no_background: ignore pixels without a shape, in segmentation
+    crop (SIDE): for large images, in segmentation: train on crops of SIDE×SIDE at the size of the files
+    fill_boxes: paint boxes as rectangles, in segmentation
+    val_fraction: share of images for validation
+    ungrouped: do not keep images of similar names together
+    seed: seed of the choice of ``--val-fraction``
 """
 
-import argparse
 import colorsys
 import json
 import shlex
@@ -26,10 +37,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-import mmattn.utils.command
 from annotation_readers import MANY, Export, read
 from annotation_readers.shapes import Picture, masks
 from annotation_readers.splits import groups, parted_groups, split_named
@@ -45,12 +56,15 @@ from common.segmentation import (
     save_labels,
 )
 from mmattn.utils.channels import is_plain_picture
+from mmattn.utils.command import run
 from mmattn.utils.conversion import (
+    OutDir,
+    Overwrite,
     check_config_folder,
     check_config_names,
     convert_all,
+    converter,
     output_folder,
-    run_converter,
     unpack,
 )
 from mmattn.utils.faults import FaultsError, shorten
@@ -78,6 +92,10 @@ model = dict(roi_head=dict(bbox_head=dict(num_classes={count})))
 """
 
 
+def warn(text: str) -> None:
+    print(f'warning: {text}', file=sys.stderr)
+
+
 def report(export: Export, task: str) -> None:
     """Print how many entries are used, changed and left out, and why."""
     kinds = Counter({'used': 0, 'changed': 0, 'left out': 0})
@@ -94,20 +112,18 @@ def report(export: Export, task: str) -> None:
     if crowds and task == 'detection':
         print(f'{crowds} objects are marked as crowds, as CVAT marks masks, or as difficult: they do not train')
     if kinds['left out'] > MANY * entries:
-        print(f'warning: {kinds["left out"]} of {entries} entries are left out', file=sys.stderr)
+        warn(f'{kinds["left out"]} of {entries} entries are left out')
     if lacking := export.unlabelled:
-        print(f'warning: {len(lacking)} images have no annotations, and are left out: {lacking[0]} …', file=sys.stderr)
+        warn(f'{len(lacking)} images have no annotations, and are left out: {lacking[0]} …')
 
 
-def choose_classes(found: Sequence[str], chosen: Sequence[str], ignored: Collection[str]) -> list[str]:
-    """Return the classes in the order of their labels, or raise a fault with the labels that are in no list."""
-    if missing := [name for name in [*chosen, *ignored] if name not in found]:
-        raise FaultsError(f'--classes, --ignore: {", ".join(missing)} is no label; labels are {", ".join(found)}')
-    if chosen and (others := [name for name in found if name not in chosen and name not in ignored]):
-        raise FaultsError(f'--classes: {", ".join(shorten(others))} are labels, too; add them here, or to --ignore')
-    if {*found} <= {*ignored}:
+def choose_classes(labels: Sequence[str], chosen: Sequence[str], ignored: Collection[str]) -> list[str]:
+    """Return the classes in the order of their labels."""
+    if wrong := sorted({*(chosen or labels), *ignored} ^ {*labels}):
+        raise FaultsError(f'--classes, --ignore: {", ".join(shorten(wrong))}; the labels are {", ".join(labels)}')
+    if {*labels} <= {*ignored}:
         raise FaultsError('--ignore: no label is left to train on')
-    return [name for name in chosen or found if name not in ignored]
+    return [name for name in chosen or labels if name not in ignored]
 
 
 def distinct_colours(number: int) -> list[list[int]]:
@@ -116,26 +132,24 @@ def distinct_colours(number: int) -> list[list[int]]:
     return [[round(255 * x) for x in colorsys.hsv_to_rgb(*hue)] for hue in hues]
 
 
-def divide(pictures: Mapping[Path, Picture], root: Path, args: argparse.Namespace) -> None:
+def divide(pictures: Mapping[Path, Picture], root: Path, fraction: float, ungrouped: bool, seed: int) -> None:
     """Set the splits of pictures that lack one, by their names below ``root``, which are the same wherever it is."""
     splits = {picture.split for picture in pictures.values()}
     if {*PARTS} <= splits:
-        if not args.ungrouped and (parted := parted_groups(pictures)):
+        if not ungrouped and (parted := parted_groups(pictures)):
             sources = ', '.join(shorten([Path(group).name for group in parted], 5))
-            print(
-                f'warning: copies of an image, or frames of a clip, are in several splits: {sources}', file=sys.stderr
-            )
+            warn(f'copies of an image, or frames of a clip, are in several splits: {sources}')
         return
     names = {
         path.relative_to(root): picture
         for path, picture in pictures.items()
         if picture.split != 'test' or 'train' not in splits
     }
-    group_of = {name: str(name) for name in names} if args.ungrouped else groups(names)
+    group_of = {name: str(name) for name in names} if ungrouped else groups(names)
     classes: dict[Path, set[str]] = {}
     for name, picture in names.items():
         classes.setdefault(Path(group_of[name]), set()).update(shape.label for shape in picture.shapes)
-    validation = choose_validation(classes, args.val_fraction, args.seed)
+    validation = choose_validation(classes, fraction, seed)
     for name, picture in names.items():
         picture.split = PARTS[Path(group_of[name]) in validation]
     if len(classes) < len(names):
@@ -168,8 +182,8 @@ def write_image(source: Path, target: Path) -> None:
         (image.convert('RGB') if image.mode in NOT_IN_PNG else image).save(target)
 
 
-def coco_content(pictures: Sequence[Picture], classes: Sequence[str], ignored: Collection[str]) -> dict:
-    """Return pictures in COCO's format. Shapes of ignored labels count as crowds of every class."""
+def coco_content(pictures: Sequence[Picture], classes: Sequence[str]) -> dict:
+    """Return pictures in COCO's format. Shapes of other labels, which are ignored, are crowds of every class."""
     images, annotations = [], []
     for number, picture in enumerate(pictures, 1):
         width, height = picture.size
@@ -178,52 +192,46 @@ def coco_content(pictures: Sequence[Picture], classes: Sequence[str], ignored: C
             left, top, right, bottom = shape.bounds
             common = dict(image_id=number, bbox=[left, top, right - left, bottom - top])
             common['area'] = (right - left) * (bottom - top)
-            is_crowd = shape.crowd or shape.label in ignored
+            is_crowd = shape.crowd or shape.label not in classes
             if not shape.is_box:
                 runs = shape.encoded(picture.size)
                 common['area'] = int(masks.area(runs))
                 common['segmentation'] = dict(runs, counts=runs['counts'].decode())
                 if isinstance(shape.outline, list) and not is_crowd:
                     common['segmentation'] = [np.round(polygon, 2).tolist() for polygon in shape.outline]
-            for label in range(len(classes)) if shape.label in ignored else [classes.index(shape.label)]:
+            for label in [classes.index(shape.label)] if shape.label in classes else range(len(classes)):
                 annotations.append(dict(common, id=len(annotations) + 1, category_id=label + 1, iscrowd=int(is_crowd)))
     categories = [dict(id=label, name=name) for label, name in enumerate(classes, 1)]
     return dict(images=images, annotations=annotations, categories=categories)
 
 
-def paint(
-    picture: Picture, classes: Sequence[str], ignored: Collection[str], empty: int, fill_boxes: bool
-) -> np.ndarray:
+def paint(picture: Picture, classes: Sequence[str], empty: int) -> np.ndarray:
     """Paint the shapes of a picture one over the other, as labels, uint8 of shape (height, width)."""
     labels = np.full(picture.size[::-1], empty, np.uint8)
     for shape in picture.shapes:
-        if fill_boxes or not shape.is_box:
-            inside = masks.decode(shape.encoded(picture.size)).astype(bool)
-            labels[inside] = IGNORED if shape.label in ignored else classes.index(shape.label)
+        inside = masks.decode(shape.encoded(picture.size)).astype(bool)
+        labels[inside] = classes.index(shape.label) if shape.label in classes else IGNORED
     return labels
 
 
-def write_segmentation(new: Path, pictures: dict[Path, Picture], classes: list[str], args: argparse.Namespace) -> dict:
+def write_segmentation(
+    new: Path, pictures: dict[Path, Picture], classes: list[str], no_background: bool, crop: int | None
+) -> dict[str, Counter]:
     """Write images, label maps and a config. Return the pixels of each class by split."""
-    boxes = Counter(shape.label for picture in pictures.values() for shape in picture.shapes if shape.is_box)
-    if boxes and not args.fill_boxes:
-        names = ', '.join(shorten(boxes, 5))
-        raise FaultsError(
-            f'{boxes.total()} shapes are boxes ({names}): use --task detection, or paint them by --fill-boxes'
-        )
     named = [name for name in classes if name.lower() in BACKGROUND][:1]
-    if args.no_background and named:
+    if no_background and named:
         raise FaultsError(f'--no-background: {named[0]} is a label')
-    if not args.no_background:
+    palette = distinct_colours(len(classes))
+    if not no_background:
         classes = [*(named or ['background']), *(name for name in classes if name not in named)]
+        palette = [[0, 0, 0], *distinct_colours(len(classes) - 1)]
     if len(classes) > IGNORED:
         raise FaultsError(f'{len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
-    palette = distinct_colours(len(classes)) if args.no_background else [[0, 0, 0], *distinct_colours(len(classes) - 1)]
     counts = {split: Counter() for split in sorted({picture.split for picture in pictures.values()})}
 
     def convert_picture(path: Path) -> None:
         picture = pictures[path]
-        labels = paint(picture, classes, args.ignore, IGNORED if args.no_background else 0, args.fill_boxes)
+        labels = paint(picture, classes, IGNORED if no_background else 0)
         write_image(path, new / 'img_dir' / picture.target)
         save_labels(new / 'ann_dir' / picture.target.with_suffix('.png'), labels, palette)
         present, pixels = np.unique(labels[labels != IGNORED], return_counts=True)
@@ -231,21 +239,21 @@ def write_segmentation(new: Path, pictures: dict[Path, Picture], classes: list[s
 
     convert_all([*pictures], convert_picture).check()
     training = [new / 'img_dir' / picture.target for picture in pictures.values() if picture.split == 'train']
-    text = config_text(training[0].suffix, classes, palette, training, args.crop, 'test' in counts)
+    text = config_text(training[0].suffix, classes, palette, training, crop, 'test' in counts)
     (new / 'config.py').write_text(text, encoding='utf-8')
-    if args.crop is not None:
-        cut_images(new, args.crop)
+    if crop is not None:
+        cut_images(new, crop)
     return counts
 
 
-def write_detection(new: Path, pictures: dict[Path, Picture], classes: list[str], args: argparse.Namespace) -> dict:
+def write_detection(new: Path, pictures: dict[Path, Picture], classes: list[str]) -> dict[str, Counter]:
     """Write images, a COCO file for each split, and a config. Return the boxes of each class by split."""
     if others := [path for path in pictures if not is_plain_picture(path)]:
         raise FaultsError({str(path): ['other channels than RGB are for --task segmentation'] for path in others})
     convert_all([*pictures], lambda path: write_image(path, new / 'images' / pictures[path].target)).check()
     counts = {}
     for split in sorted({picture.split for picture in pictures.values()}):
-        content = coco_content([each for each in pictures.values() if each.split == split], classes, args.ignore)
+        content = coco_content([each for each in pictures.values() if each.split == split], classes)
         (new / f'{split}.json').write_text(json.dumps(content), encoding='utf-8')
         labels = [each['category_id'] - 1 for each in content['annotations'] if not each['iscrowd']]
         counts[split] = Counter(classes[label] for label in labels)
@@ -256,61 +264,58 @@ def write_detection(new: Path, pictures: dict[Path, Picture], classes: list[str]
     return counts
 
 
-def convert(args: argparse.Namespace) -> None:
-    if not 0 < args.val_fraction < 1:
-        raise FaultsError(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
-    check_config_folder(args.out_dir)
-    check_crop(args.crop)
-    if args.crop is not None and args.task != 'segmentation':
+@converter
+def main(
+    export: Path,
+    *,
+    task: Literal['segmentation', 'detection'],
+    out_dir: OutDir,
+    images: Path | None = None,
+    classes: list[str] = [],
+    ignore: list[str] = [],
+    no_background: bool = False,
+    crop: int | None = None,
+    fill_boxes: bool = False,
+    val_fraction: float = 0.2,
+    ungrouped: bool = False,
+    seed: int = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    if not 0 < val_fraction < 1:
+        raise FaultsError(f'--val-fraction must be above 0 and below 1; got {val_fraction}')
+    check_config_folder(out_dir)
+    check_crop(crop)
+    if crop is not None and task != 'segmentation':
         raise FaultsError('--crop: only with --task segmentation')
-    is_file = args.export.is_file() and args.export.suffix.lower() in ('.json', '.xml')
-    with output_folder(args.out_dir, args.overwrite, [args.export, args.images or args.export], WRITTEN) as scratch:
-        folder = args.export if is_file else unpack(args.export, scratch)
-        export = read(folder, args.images)
-        report(export, args.task)
-        pictures, root = export.pictures, args.images or (folder.parent if is_file else folder)
-        classes = choose_classes(export.classes, args.classes, args.ignore)
+    is_file = export.is_file() and export.suffix.lower() in ('.json', '.xml')
+    with output_folder(out_dir, overwrite, [export, images or export], WRITTEN) as scratch:
+        folder = export if is_file else unpack(export, scratch)
+        labels = read(folder, images)
+        report(labels, task)
+        pictures, root = labels.pictures, images or (folder.parent if is_file else folder)
+        classes = choose_classes(labels.classes, classes, ignore)
         sources = {shape.label: picture.source for picture in pictures.values() for shape in picture.shapes}
         check_config_names({name: sources.get(name, folder) for name in classes})
-        divide(pictures, root, args)
+        boxes = Counter(shape.label for picture in pictures.values() for shape in picture.shapes if shape.is_box)
+        if boxes and task == 'segmentation' and not fill_boxes:
+            text = f'{boxes.total()} shapes are boxes ({", ".join(shorten(boxes, 5))})'
+            raise FaultsError(f'{text}: use --task detection, or, if objects fill their boxes, --fill-boxes')
+        divide(pictures, root, val_fraction, ungrouped, seed)
         set_targets(pictures, root)
         new = scratch / 'new'
         new.mkdir()
-        counts = (write_segmentation if args.task == 'segmentation' else write_detection)(new, pictures, classes, args)
-    images = Counter(picture.split for picture in pictures.values())
-    print(f'{"images":24}' + ', '.join(f'{split}: {images[split]:,}' for split in counts))
+        if task == 'segmentation':
+            counts = write_segmentation(new, pictures, classes, no_background, crop)
+        else:
+            counts = write_detection(new, pictures, classes)
+    parts = Counter(picture.split for picture in pictures.values())
     for name in dict.fromkeys([*chain(*counts.values()), *classes]):
         print(f'{name:24}' + ', '.join(f'{split}: {counts[split][name]:,}' for split in counts))
         if not any(numbers[name] for numbers in counts.values()):
-            print(f'warning: nothing is labelled {name}', file=sys.stderr)
-    print(shlex.join(['python', 'tools/train.py', str(args.out_dir / 'config.py')]))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description='Convert labels of COCO, YOLO, Pascal VOC or labelme for mmseg or mmdet.'
-    )
-    parser.add_argument('export', type=Path, help='folder, archive or file that the tool has written')
-    parser.add_argument('--task', choices=['segmentation', 'detection'], required=True)
-    parser.add_argument('--out-dir', type=Path, required=True)
-    parser.add_argument('--images', type=Path, help='folder of the images (default: the export)')
-    parser.add_argument(
-        '--classes', nargs='+', default=[], metavar='NAME', help='order of the labels (default: as exported)'
-    )
-    parser.add_argument('--ignore', nargs='+', default=[], metavar='NAME', help='labels that training ignores')
-    parser.add_argument('--no-background', action='store_true', help='ignore pixels without a shape, in segmentation')
-    parser.add_argument(
-        '--crop',
-        type=int,
-        metavar='SIDE',
-        help='for large images, in segmentation: train on crops of SIDE×SIDE at the size of the files',
-    )
-    parser.add_argument('--fill-boxes', action='store_true', help='paint boxes as rectangles, in segmentation')
-    parser.add_argument('--val-fraction', type=float, default=0.2, help='share of images for validation (%(default)s)')
-    parser.add_argument('--ungrouped', action='store_true', help='do not keep images of similar names together')
-    parser.add_argument('--seed', type=int, default=0, help='seed of the choice of --val-fraction (%(default)s)')
-    return run_converter(convert, parser, argv)
+            warn(f'nothing is labelled {name}')
+    print(f'{"images":24}' + ', '.join(f'{split}: {parts[split]:,}' for split in counts))
+    print(shlex.join(['python', 'tools/train.py', str(out_dir / 'config.py')]))
 
 
 if __name__ == '__main__':
-    mmattn.utils.command.run(main)
+    run(main)

@@ -100,14 +100,12 @@ def _contents(files: list[Path], faults: Faults) -> dict[str, dict[Path, Any]]:
             faults.add(path, f'not {path.suffix[1:].upper()} in UTF-8{f", {line[0]}" if line else ""}')
             continue
         keys = {*content} if isinstance(content, dict) else {getattr(content, 'tag', None)}
-        form = next((form for form, required in KEYS.items() if required <= keys), '')
-        contents[form][path] = content
+        contents[next((form for form, required in KEYS.items() if required <= keys), '')][path] = content
     # COCO has key points and segments of the same images beside its objects
     objects = {path: content for path, content in contents['COCO'].items() if path.name.startswith('instances')}
-    others = [*contents.pop('', {}), *(path for path in contents['COCO'] if objects and path not in objects)]
-    if others:
-        names = ', '.join(shorten([path.name for path in others], 5))
-        print(f'warning: not read: {names}', file=sys.stderr)
+    others = {**contents.pop('', {}), **(contents['COCO'] if objects else {})}
+    if names := [path.name for path in others if path not in objects]:
+        print(f'warning: not read: {", ".join(shorten(names, 5))}', file=sys.stderr)
     contents['COCO'] = objects or contents['COCO']
     return {form: of_files for form, of_files in contents.items() if of_files}
 
@@ -140,8 +138,11 @@ def _parse(picture: Picture, faults: Faults) -> Counter:
 def _check_corners(pictures: list[Picture]) -> None:
     """Raise a fault if many boxes leave their images, and the numbers of all read as left, top, right and bottom."""
     boxes = [(shape, picture) for picture in pictures for shape in picture.shapes if shape.corners]
+    for (left, top, right, bottom), size in ((shape.corners, picture.size) for shape, picture in boxes):
+        if not (left < right <= size[0] + 1 and top < bottom <= size[1] + 1):
+            return
     leaving = [(shape, picture) for shape, picture in boxes if shape.change == CUT]
-    if len(leaving) > MANY * len(boxes) and all(shape.reads_as_corners(picture.size) for shape, picture in boxes):
+    if len(leaving) > MANY * len(boxes):
         shape, picture = leaving[0]
         text = (
             f'{len(leaving)} of {len(boxes)} boxes leave their images, such as {shape.corners}, and all read as corners'

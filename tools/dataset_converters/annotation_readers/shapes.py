@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ class Shape:
     is_box: bool = False  # the outline is only a rectangle around the object
     crowd: bool = False  # several objects
     group: Hashable = None  # polygons of one group are parts of one object
-    corners: list[float] | None = None  # the numbers of a box, which may be corners by mistake
+    corners: Sequence[float] = ()  # the numbers of a box, which may be corners by mistake
     bounds: list[float] = field(default_factory=list)  # left, top, right and bottom within the image
     place: str = ''  # the entry in the file
     change: str = ''  # how the shape differs from its entry
@@ -54,11 +54,6 @@ class Shape:
             self.left_out = 'no pixel inside'
         elif np.abs(bounds - self.bounds).max() > 0.5:
             self.change = CUT
-
-    def reads_as_corners(self, size: Size) -> bool:
-        """Check whether the numbers of a box could be left, top, right and bottom."""
-        left, top, right, bottom = self.corners or (0, 0, 0, 0)
-        return left < right <= size[0] + 1 and top < bottom <= size[1] + 1
 
     def encoded(self, size: Size) -> dict:
         """Return the mask as compressed run lengths."""
