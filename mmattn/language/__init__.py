@@ -24,6 +24,7 @@ __getattr__, __all__ = lazy_names(
             'DecodingState SequenceDecoder SequenceEncoder TransformerDecoderLayer TransformerEncoderLayer'
         ),
         'regions.data_preprocessor': 'RegionDataPreprocessor',
+        'regions.loading': 'LoadRegions PackText',
         'regions.region_store': 'RegionStore Regions',
         'regions.region_writer': 'RegionWriter',
         'text.batching': 'TextDataPreprocessor TokenBatchSampler pad_collate token_batches',

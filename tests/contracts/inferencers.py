@@ -19,8 +19,8 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.vocabulary import EOS, Vocabulary
 from mmattn.language.translation.inferencer import TranslationInferencer
-from mmattn.language.vqa.datasets import read_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
+from mmattn.language.vqa.transforms import read_picture
 from mmattn.segmentation.inferencer import SegmentationInferencer
 from mmattn.utils.paths import config_path
 from mmattn.video.inferencer import VOSInferencer

@@ -27,8 +27,9 @@ from mmattn.language.regions.image_inputs import given_picture
 from mmattn.language.regions.region_store import Regions, RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.translation.datasets import ParallelTextDataset
-from mmattn.language.vqa.datasets import VQADataset, read_picture
+from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.encoders import read_skip_thought
+from mmattn.language.vqa.transforms import read_picture
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.resumable import Resumable

@@ -19,5 +19,6 @@ __getattr__, __all__ = lazy_names(
         'inferencer': 'CaptionInferencer',
         'san': 'SANCaptioner',
         'self_critical': 'CiderReward SelfCriticalHook end_mask mean_baseline self_critical_loss',
+        'transforms': 'EncodeCaptions',
     },
 )

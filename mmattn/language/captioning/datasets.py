@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmengine.logging import print_log
-from mmengine.structures import BaseDataElement
-from torch.nn.utils.rnn import pad_sequence
+from typing_extensions import Unpack
 
-from mmattn.engine.data_sampling import index_generator
-from mmattn.language.regions.image_inputs import check_images, check_regions, image_inputs, open_store
-from mmattn.language.regions.region_store import RegionStore
+from mmattn.language.regions.datasets import DatasetOptions, ImageTextDataset
 from mmattn.language.text.annotation_files import in_folder
-from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
-from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
-from mmattn.language.text.words import unspaced_fault
+from mmattn.language.text.vocabulary import UNK, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
-from mmattn.utils.faults import Faults
+from mmattn.utils.faults import Faults, FaultsError
 
 from .annotations import (
     MIN_COUNT,
@@ -32,9 +27,10 @@ from .annotations import (
 )
 from .caption_metric import NO_CIDER
 from .cider import CiderD
+from .transforms import encode_captions
 
 
-class CaptionDataset(TextDataset):
+class CaptionDataset(ImageTextDataset):
     """Base of the data sets of images or videos with region features and captions. See :class:`COCOCaptionDataset`."""
 
     def __init__(
@@ -51,119 +47,88 @@ class CaptionDataset(TextDataset):
         attributes: str | None = None,
         num_attributes: int = 20,
         oracle_attributes: bool = False,
-        test_mode: bool = False,
-        data_root: str = '',
-        indices: Indices = None,
+        **options: Unpack[DatasetOptions],
     ) -> None:
         check_counts(max_words=max_words, captions_per_image=captions_per_image, num_attributes=num_attributes)
         check_count('min_count', min_count, 0)
-        if oracle_attributes and (attributes is not None or not test_mode):
+        if oracle_attributes and (attributes is not None or not options.get('test_mode')):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
-        names = ann_file, vocab_file or ann_file, regions, attributes
-        path, words_path, regions, attributes = in_folder(data_root, *names)
-        faults, annotations, symbols = Faults(), [], []
-        with faults.catch(path):
-            published = read_annotations(path)
-            annotations = select_splits('split', published, None if split is None else [split], path)
-            annotations = select_indices(annotations, indices)
-            if not annotations[0].captions and (not test_mode or oracle_attributes):
-                faults.add(path, 'no captions, which training and oracle attributes require')
-        with faults.catch(words_path):
-            counted = published if words_path == path and annotations else read_annotations(words_path)
-            counted = select_splits('vocab_splits', counted, vocab_splits, words_path, every=True)
-            symbols = frequent_words(counted, min_count)
-        self.image_ids = self.ids = [annotation.image_id for annotation in annotations]
-        with faults.catch(regions):
-            self.store = open_store(regions)
-            check_images(self.store, regions, path, self.ids, faults)
-        numbers: dict[str, list[int]] = {}
-        if attributes is not None and not symbols and not faults:
-            faults.add(
-                words_path, f'no word occurs more than {min_count} times, so attributes have no numbers; see min_count'
-            )
-        if attributes is not None and symbols and self.ids:
-            with faults.catch(attributes):
-                numbers = read_attributes(attributes, self.ids, Vocabulary(symbols), num_attributes)
-        faults.check()
-        self.vocabulary = Vocabulary(symbols)
-        self.metainfo = dict(symbols=symbols, max_words=max_words)
-        self.needs = dict(vocab_size=(len(self.vocabulary), words_path))
-        self.sources = dict(symbols=words_path)
-        if isinstance(regions, str) and isinstance(self.store, RegionStore):
-            self.needs['num_features'] = (self.store.num_features, regions)
-        self.captions_per_image = captions_per_image
-        self.test_mode = test_mode
-        self._paths = path, regions
-        self._unspaced = unspaced_fault([caption for annotation in annotations for caption in annotation.captions])
-        self._captions = [annotation.captions for annotation in annotations] if test_mode else None
-        self._first = [0]
-        for annotation in annotations:
-            self._first.append(self._first[-1] + len(annotation.words))
-        self._numbers = PackedSequences(
-            self.vocabulary.encode(' '.join(words[:max_words]))
-            for annotation in annotations
-            for words in annotation.words
+        self.split, self.vocab_file, self.vocab_splits = split, vocab_file or ann_file, vocab_splits
+        self.min_count, self.max_words, self.captions_per_image = min_count, max_words, captions_per_image
+        self.attributes, self.num_attributes, self.oracle_attributes = attributes, num_attributes, oracle_attributes
+        super().__init__(ann_file, regions, **options)
+
+    def default_pipeline(self) -> list[dict]:
+        """Load the regions of an image and, in training, choose captions and convert them to numbers."""
+        captions = [] if self.test_mode else [dict(type='mmattn.EncodeCaptions')]
+        return [dict(type='mmattn.LoadRegions', allow_empty=False), *captions, dict(type='mmattn.PackText')]
+
+    def _join_prefix(self) -> None:
+        super()._join_prefix()
+        self.vocab_file, self.attributes = in_folder(self.data_root, self.vocab_file, self.attributes)
+
+    def load_data_list(self) -> list[dict]:
+        """Read the captions and attributes of the images, and count the words of the captions."""
+        published = read_annotations(self.ann_file)
+        splits = None if self.split is None else [self.split]
+        annotations = select_splits('split', published, splits, self.ann_file)
+        if not annotations[0].captions and (not self.test_mode or self.oracle_attributes):
+            raise FaultsError(self.ann_file, 'no captions, which training and oracle attributes require')
+        counted = published if self.vocab_file == self.ann_file else read_annotations(self.vocab_file)
+        counted = select_splits('vocab_splits', counted, self.vocab_splits, self.vocab_file, every=True)
+        meta = dict(symbols=frequent_words(counted, self.min_count), max_words=self.max_words) | self._metainfo
+        self._metainfo, self.vocabulary = meta, Vocabulary(meta['symbols'])
+        self.sources = dict(symbols=self.vocab_file)
+        self.needs = dict(vocab_size=(len(self.vocabulary), self.vocab_file))
+        self.shared.update(
+            vocabulary=self.vocabulary, max_words=meta['max_words'], captions_per_image=self.captions_per_image
         )
-        self._attributes: PackedSequences | None = None
-        if attributes is not None:
-            self._attributes = PackedSequences(numbers[name] for name in self.ids)
-            self.metainfo['num_attributes'] = num_attributes
-        elif oracle_attributes:
-            self._attributes = PackedSequences(self._encode_words(annotation) for annotation in annotations)
+        self._open_regions(self.ann_file, [annotation.image_id for annotation in annotations])
+        texts = [caption for annotation in annotations for caption in annotation.captions]
+        self._check_spaces(self.ann_file, texts)
+        if self.test_mode:
+            warn_of_equal_references(self.ann_file, [annotation.captions for annotation in annotations])
+        entries = [self._entry(annotation) for annotation in annotations]
+        if self.attributes is not None:
+            if not meta['symbols']:
+                fault = f'no word occurs more than {self.min_count} times, so attributes have no numbers; see min_count'
+                raise FaultsError(self.vocab_file, fault)
+            numbers = read_attributes(self.attributes, self.image_ids, self.vocabulary, self.num_attributes)
+            for entry in entries:
+                entry['attributes'] = numbers[entry['image_id']]
+            self._metainfo['num_attributes'] = self.num_attributes
+        return entries
+
+    def get_data_info(self, idx: int) -> dict[str, Any]:
+        """Get an entry for the transforms, with its ``index``, by which the reward knows its references."""
+        info = super().get_data_info(idx)
+        return info | dict(index=int(info['sample_idx']))
+
+    def _entry(self, annotation: Annotation) -> dict[str, Any]:
+        """Keep an image with the published captions in tests, and with their words, joined, in training."""
+        words = [' '.join(words) for words in annotation.words]
+        if not self.test_mode:
+            return dict(image_id=annotation.image_id, words=words)
+        entry: dict[str, Any] = dict(image_id=annotation.image_id, words=words, captions=annotation.captions)
+        if self.oracle_attributes:
+            numbers = dict.fromkeys(number for line in words for number in self.vocabulary.encode(line)[:-1])
+            entry['attributes'] = [number for number in numbers if number != UNK]
+        return entry
 
     def check_for_model(self, model: Any, faults: Faults) -> None:
-        """Add the faults of regions, and what the model does not accept. Region features are not read.
+        """Add the faults of text and regions, and what the model does not accept. Region features are not read.
 
         The model must have ``reads_attributes`` and ``num_features``, the width of the regions or None.
         """
         super().check_for_model(model, faults)
-        path, regions = self._paths
-        if self._unspaced:
-            faults.add(path, self._unspaced)
-        if model.reads_attributes and self._attributes is None:
-            faults.add(path, 'the model reads attributes, but the data set has none: set its option attributes')
-        if self._captions is not None:
-            warn_of_equal_references(path, self._captions)
-        check_regions(self.store, regions, self.ids, faults)
-
-    def _encode_words(self, annotation: Annotation) -> list[int]:
-        numbers = (self.vocabulary.encode(' '.join(words))[:-1] for words in annotation.words)
-        return [number for number in dict.fromkeys(n for caption in numbers for n in caption) if number != UNK]
-
-    def __len__(self) -> int:
-        return len(self.ids)
+        if model.reads_attributes and self.attributes is None and not self.oracle_attributes:
+            faults.add(
+                self.ann_file, 'the model reads attributes, but the data set has none: set its option attributes'
+            )
 
     def references(self) -> list[list[list[int]]]:
         """List the captions of each image as numbers, cut as in training and with ``</s>``, for the reward."""
-        captions = [self._numbers[i].tolist() for i in range(self._first[-1])]
-        return [captions[first:last] for first, last in zip(self._first, self._first[1:])]
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Load ``inputs`` and ``data_samples`` of an image. An image without regions is a ValueError.
-
-        ``inputs`` has 'features', float32 ``(N, D)``. If the store has boxes, it also has 'boxes', float32 ``(N, 4)``,
-        and 'sizes', width and height, int64 ``(2)``. If requested, it has 'attributes', int64 ``(A)``, possibly empty.
-        In training it has 'captions', int64 ``(captions_per_image, L)``, padded, with ``</s>``. The data sample has
-        ``image_id``, ``index`` in the data set, ``size`` (width, height) and, in tests, the published ``captions``.
-        """
-        number = range(len(self))[index]
-        name = self.ids[number]
-        regions = self.store[name]
-        if not len(regions.features):
-            raise ValueError(f'image {name}: no region in the region store')
-        inputs = image_inputs(regions, None if self._attributes is None else self._attributes[number])
-        sample = BaseDataElement(metainfo=dict(image_id=name, index=number, size=regions.size))
-        if self._captions is not None:
-            sample.captions = self._captions[number]
-        else:
-            chosen = [self._numbers[i] for i in self._choose(index, number)]
-            inputs['captions'] = pad_sequence(chosen, batch_first=True, padding_value=PAD)
-        return dict(inputs=inputs, data_samples=sample)
-
-    def _choose(self, index: int, number: int) -> list[int]:
-        captions = range(self._first[number], self._first[number + 1])
-        times, rest = divmod(self.captions_per_image, len(captions))
-        return [*captions] * times + sorted(index_generator(index).sample(captions, rest))
+        return [encode_captions(self.get_data_info(i)) for i in range(len(self))]
 
 
 def warn_of_equal_references(path: str, captions: Sequence[Sequence[str]]) -> None:
@@ -184,7 +149,7 @@ class COCOCaptionDataset(CaptionDataset):
 
     The vocabulary has the four special symbols and the frequent words. Other words are ``<unk>``. ``metainfo`` holds
     the vocabulary, and checkpoints contain it. Faults of a file, such as an image that is not in the region store, are
-    a ValueError, whose message lists all of them.
+    a ValueError, whose message lists those of the file.
 
     Args:
         ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO, possibly ``.gz``.
@@ -201,9 +166,9 @@ class COCOCaptionDataset(CaptionDataset):
         attributes (str, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`.
         num_attributes (int): maximum number of attributes per image. The best are used. Defaults to 20.
         oracle_attributes (bool): with ``test_mode``, use all words of the captions as attributes. Defaults to False.
-        test_mode (bool): samples for tests. Captions may be absent from the whole file. Defaults to False.
-        data_root (str): folder of the files. Defaults to '', the working directory.
-        indices (int or sequence of int, optional): use these images, see :func:`select_indices`. Defaults to None.
+        **options: those of mmengine's ``BaseDataset``, such as ``data_root``, the folder of the files, ``indices`` and
+            ``test_mode``, for samples of tests, whose captions may be absent from the whole file. ``pipeline`` defaults
+            to :meth:`~CaptionDataset.default_pipeline`.
 
     Example:
         >>> import json
@@ -229,7 +194,7 @@ class VATEXDataset(CaptionDataset):
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
         regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
         vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
-        min_count, max_words, captions_per_image, test_mode, data_root, indices: as in :class:`COCOCaptionDataset`.
+        min_count, max_words, captions_per_image, **options: as in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch

@@ -13,5 +13,6 @@ __getattr__, __all__ = lazy_names(
         'inferencer': 'GroundingInferencer',
         'phrase_grounder': 'PhraseDataPreprocessor PhraseGrounder',
         'phrase_recall': 'PhraseRecall',
+        'transforms': 'EncodePhrases PhraseTargets',
     },
 )

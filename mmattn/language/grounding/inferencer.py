@@ -18,9 +18,9 @@ from mmattn.utils.checks import check_count
 from mmattn.utils.faults import Faults
 from mmattn.utils.resumable import digest
 
-from .datasets import word_numbers
 from .entities import Caption, parse_phrases
 from .phrase_grounder import PhraseGrounder
+from .transforms import word_numbers
 
 
 class GroundedCaption(NamedTuple):

@@ -86,7 +86,7 @@ class TextDataset(Dataset):
     test_mode = False
 
     def check_for_model(self, model: Any, faults: Faults) -> None:
-        """Add to ``faults`` what the model does not accept, see :class:`~mmattn.data_check.data_sets.CheckableDataset`.
+        """Add to ``faults`` what the model does not accept.
 
         An attribute of ``needs`` that the model lacks, or that is None, accepts any value.
         """

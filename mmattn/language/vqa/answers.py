@@ -130,17 +130,17 @@ class AnswerIndex:
         self.normalize_answers, self.normalize_counts = normalize_answers, normalize_counts
         self._normalized = {normalize_answer(text) for text in answers}
 
-    def counts(self, question: Question) -> dict[int, int]:
-        """Count how many humans give each answer to a question. The keys are the numbers of the answers."""
+    def counts(self, answers: Sequence[str]) -> dict[int, int]:
+        """Count how many of the ``answers`` to a question give each answer. The keys are the numbers of the answers."""
         # The only answer of a question is its majority answer.
-        normalize = self.normalize_counts or (len(question.answers) == 1 and self.normalize_answers)
-        counts = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
+        normalize = self.normalize_counts or (len(answers) == 1 and self.normalize_answers)
+        counts = Counter(map(normalize_answer, answers) if normalize else answers)
         return {self.numbers[text]: count for text, count in counts.items() if text in self.numbers}
 
     def samples(self, question: Question) -> bool:
         """Check whether sampled training uses a question: the list has its majority answer and one of its answers."""
         majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
-        return majority in self.numbers and bool(self.counts(question))
+        return majority in self.numbers and bool(self.counts(question.answers))
 
     def best_score(self, question: Question) -> float:
         """Compute the largest official accuracy that these answers allow for a question with answers."""

@@ -1,4 +1,4 @@
-"""Data sets of visual questions with their answers, and with the features of regions or with pictures."""
+"""Data set of visual questions with their answers, and with the features of regions or with pictures."""
 
 from __future__ import annotations
 
@@ -7,71 +7,63 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from mmengine.logging import print_log
-from mmengine.structures import BaseDataElement
-from torch import Tensor
+from typing_extensions import Unpack
 
-from mmattn.engine.data_sampling import index_generator
-from mmattn.language.regions.image_inputs import (
-    check_images,
-    check_regions,
-    image_inputs,
-    open_store,
-    picture_paths,
-)
-from mmattn.language.regions.region_store import Regions, RegionStore
+from mmattn.language.regions.datasets import DatasetOptions, ImageTextDataset
+from mmattn.language.regions.image_inputs import picture_paths
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import in_folder
-from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
-from mmattn.language.text.words import find_rule, question_words, unspaced_fault
+from mmattn.language.text.words import find_rule, question_words
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_choice, check_count, check_fraction
 from mmattn.utils.faults import Faults, FaultsError
-from mmattn.utils.images import decoding, deep_picture_fault, open_whole
 
-from .answers import AnswerIndex, answer_score, frequent_answers
+from .answers import AnswerIndex, frequent_answers
 from .questions import Question, QuestionTokenizer, read_questions
+from .transforms import read_picture
 
 Stamps = tuple[tuple[str, int, int], ...]
 
 
-# Results are cached until a file has another time or size.
 def _stamps(paths: Sequence[str]) -> Stamps:
     stats = ((path, Path(path).stat()) for path in paths)
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
-@lru_cache(maxsize=8)
-def _read_answers(stamps: Stamps, min_answers: int, num_answers: int | None, normalize: bool) -> tuple[str, ...]:
-    questions = [question for path, *_ in stamps for question in read_questions(path)]
-    answers = frequent_answers(questions, min_answers, num_answers, normalize)
-    if not answers:
-        raise ValueError(f'no answer of at least {min_answers} questions; see answer_files and min_answers')
-    print_log(f'answers: {len(answers):,} of at least {min_answers} of {len(questions):,} questions', 'current')
-    return tuple(answers)
-
-
-@lru_cache(maxsize=8)
-def _read_symbols(
-    stamps: Stamps, tokens: str, answers: tuple[str, ...] | None, normalize: tuple[bool, bool]
-) -> tuple[str, ...]:
-    questions = [question for path, *_ in stamps for question in read_questions(path)]
-    if answers is not None:
-        index = AnswerIndex(answers, *normalize)
-        questions = [question for question in questions if index.samples(question)]
-    words = question_words((question.question for question in questions), tokens)
-    print_log(f'vocabulary of questions: {len(words):,} words of {len(questions):,} questions', 'current')
-    return tuple(words)
+@lru_cache(maxsize=8)  # the data sets of a run count the same files, until a file has another time or size
+def _count(
+    words: Stamps,
+    answers: Stamps,
+    tokens: str,
+    sampled: bool,
+    min_answers: int,
+    num_answers: int | None,
+    normalize: tuple[bool, bool],
+) -> tuple[list[str], list[str]]:
+    """Count the words and the answers of files."""
+    files = {path: read_questions(path) for path, *_ in dict.fromkeys((*answers, *words))}
+    answered = [question for path, *_ in answers for question in files[path]]
+    frequent = frequent_answers(answered, min_answers, num_answers, normalize[0])
+    if not frequent:
+        raise FaultsError(
+            answers[0][0], f'no answer of at least {min_answers} questions; see answer_files, min_answers'
+        )
+    print_log(f'answers: {len(frequent):,} of at least {min_answers} of {len(answered):,} questions', 'current')
+    index = AnswerIndex(frequent, *normalize)
+    asked = [question for path, *_ in words for question in files[path] if not sampled or index.samples(question)]
+    symbols = question_words((question.question for question in asked), tokens)
+    print_log(f'vocabulary of questions: {len(symbols):,} words of {len(asked):,} questions', 'current')
+    return symbols, frequent
 
 
 @DATASETS.register_module()
-class VQADataset(TextDataset):
+class VQADataset(ImageTextDataset):
     """Questions about images, with the features of regions or with pictures.
 
     The data set counts words and answers in the prepared files. Its ``metainfo`` contains both, ``max_regions`` and
     ``region_source``, and so do checkpoints. A word that does not occur in ``vocab_files`` is unknown. A faulty file
-    raises a ValueError that lists all faults, such as a question twice, or images that have no regions or no picture.
+    raises a ValueError that lists its faults, such as a question twice, or images that have no regions or no picture.
 
     A training sample has the score of each answer, or one answer that is drawn each time. With the samplers of mmattn,
     the drawn answer depends only on seed and position. A test sample has the published answers.
@@ -104,9 +96,9 @@ class VQADataset(TextDataset):
             whole image. Without scores, use the first regions. Defaults to None, all.
         fraction (float): train on only this part of the questions, above 0, spread evenly over each file. Words and
             answers are still counted in all questions. Defaults to 1.
-        indices (int or sequence of int, optional): use these questions, see :func:`select_indices`. Defaults to None.
-        test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
-        data_root (str): folder of the files. Defaults to '', the working directory.
+        **options: those of mmengine's ``BaseDataset``, such as ``data_root``, the folder of the files, ``indices`` and
+            ``test_mode``, for samples of tests, whose answers may be absent from the whole file. ``pipeline`` defaults
+            to :meth:`default_pipeline`.
 
     Example:
         >>> from types import SimpleNamespace
@@ -138,206 +130,145 @@ class VQADataset(TextDataset):
         extra_files: Sequence[str] = (),
         max_regions: int | None = None,
         fraction: float = 1.0,
-        indices: Indices = None,
-        test_mode: bool = False,
-        data_root: str = '',
+        **options: Unpack[DatasetOptions],
     ) -> None:
         find_rule(tokens)
         check_count('min_answers', min_answers)
-        if num_answers is not None:
-            check_count('num_answers', num_answers)
+        for name, number in dict(num_answers=num_answers, max_regions=max_regions).items():
+            if number is not None:
+                check_count(name, number)
         check_choice('target', target, ('soft', 'sampled'))
         if (regions is None) == (images is None):
             raise ValueError('exactly one of regions and images must be set')
-        if max_regions is not None:
-            check_count('max_regions', max_regions)
         check_fraction('fraction', fraction)
         if not fraction:
             raise ValueError('fraction must be above 0; got 0')
-        self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
-        regions, images = in_folder(data_root, regions, images)
-        ann_files = [ann_file] if isinstance(ann_file, str) else ann_file
-        groups = ann_files, vocab_files or ann_files, answer_files or ann_files, () if test_mode else extra_files
-        paths, words, answers, extra = (in_folder(data_root, *group) for group in groups)
-        faults = Faults()
-        files = self._read([*paths, *extra], faults)
-        self.image_ids = [*dict.fromkeys(question.image_id for path in files for question in files[path])]
-        self._reads_pictures, self._image_folder = images is not None, str(images or regions)
-        with faults.catch(self._image_folder):
-            if images is None:
-                self._images: Any = self._open_regions(regions, region_source, paths[0], faults)
-            else:
-                self._images = self._find_pictures(images, files, faults)
-        with faults.catch(answers[0]):
-            self.answers = list(_read_answers(_stamps(answers), min_answers, num_answers, normalize_answers))
-            asked = tuple(self.answers) if target == 'sampled' else None
-            with faults.catch(words[0]):
-                symbols = list(_read_symbols(_stamps(words), tokens, asked, (normalize_answers, normalize_counts)))
-        if faults:  # those of the other files, too
-            for path in sorted({*words, *answers} - {*paths, *extra}):
-                with faults.catch(path):
-                    read_questions(path)
-        faults.check()
-        self.tokenizer = QuestionTokenizer(symbols, tokens, max_words)
-        self.vocabulary = self.tokenizer.vocabulary
-        self.metainfo = dict(symbols=symbols, answers=self.answers, tokens=tokens, max_words=self.tokenizer.max_words)
-        self.sources = dict(symbols=words[0], answers=answers[0], tokens=paths[0], max_words=paths[0])
-        self.needs = dict(vocab_size=(len(self.vocabulary), words[0]), num_answers=(len(self.answers), answers[0]))
-        if isinstance(self._images, RegionStore):
-            self.needs['num_features'] = (self._images.num_features, self._image_folder)
-        if not self._reads_pictures:
-            self.metainfo.update(max_regions=max_regions, region_source=region_source)
-        self._unspaced = {path: unspaced_fault([question.question for question in files[path]]) for path in files}
-        index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        chosen = [self._choose(path, files[path], index, fraction, path not in paths) for path in files]
-        questions = select_indices([question for part in chosen for question in part], indices)
-        if not questions:
-            part = f', or fraction={fraction} is too small' if fraction < 1 and not test_mode else ''
-            raise FaultsError(', '.join(paths), f'no question is left: no majority answer can be given{part}')
-        if self._reads_pictures:
-            width, height = read_picture(self._images[questions[0].image_id]).shape[:0:-1]
-            self.metainfo['picture_size'] = [width, height]
-        self._pack(questions, index)
+        ann_files = [ann_file] if isinstance(ann_file, str) else list(ann_file)
+        self.images, self.region_source, self.max_regions = images, region_source, max_regions
+        self.vocab_files, self.answer_files = vocab_files or ann_files, answer_files or ann_files
+        self.extra_files = () if options.get('test_mode') else extra_files
+        self.tokens, self.max_words, self.target, self.fraction = tokens, max_words, target, fraction
+        self.min_answers, self.num_answers = min_answers, num_answers
+        self.normalize_answers, self.normalize_counts = normalize_answers, normalize_counts
+        super().__init__(ann_files, regions, **options)
 
-    def _read(self, paths: Sequence[str], faults: Faults) -> dict[str, list[Question]]:
-        files = {}
+    def default_pipeline(self) -> list[dict]:
+        """Load the regions or the picture, and convert the question and, in training, its answers to numbers."""
+        kinds = ['LoadRegions' if self.images is None else 'LoadPicture', 'EncodeQuestion']
+        kinds += [] if self.test_mode else ['AnswerTargets']
+        return [dict(type=f'mmattn.{kind}') for kind in (*kinds, 'PackText')]
+
+    def _join_prefix(self) -> None:
+        super()._join_prefix()
+        (self.images,) = in_folder(self.data_root, self.images)
+        groups = self.ann_file, self.vocab_files, self.answer_files, self.extra_files
+        self.ann_file, self.vocab_files, self.answer_files, self.extra_files = (
+            in_folder(self.data_root, *group) for group in groups
+        )
+
+    def load_data_list(self) -> list[dict]:
+        """Read the questions, and count words and answers."""
+        files = self._read_files()
+        normalize = self.normalize_answers, self.normalize_counts
+        symbols, answers = _count(
+            _stamps(self.vocab_files),
+            _stamps(self.answer_files),
+            self.tokens,
+            self.target == 'sampled',
+            self.min_answers,
+            self.num_answers,
+            normalize,
+        )
+        meta = dict(symbols=symbols, answers=answers, tokens=self.tokens, max_words=self.max_words) | self._metainfo
+        self.tokenizer = QuestionTokenizer(meta['symbols'], meta['tokens'], meta['max_words'])
+        self.vocabulary, self.answers = self.tokenizer.vocabulary, meta['answers']
+        index = AnswerIndex(self.answers, *normalize)
+        first, words, counted = self.ann_file[0], self.vocab_files[0], self.answer_files[0]
+        self.sources = dict(symbols=words, answers=counted, tokens=first, max_words=first)
+        self.needs = dict(vocab_size=(len(self.vocabulary), words), num_answers=(len(self.answers), counted))
+        self.shared.update(tokenizer=self.tokenizer, answer_index=index, target=self.target)
+        pictures = self._find_images(files)
+        chosen = [question for path in files for question in self._choose(path, files[path], index)]
+        if not chosen:
+            part = f', or fraction={self.fraction} is too small' if self.fraction < 1 and not self.test_mode else ''
+            raise FaultsError(', '.join(self.ann_file), f'no question is left: no majority answer can be given{part}')
+        entries = [question._asdict() for question in chosen]
+        if pictures is None:
+            own = dict(max_regions=self.max_regions, region_source=self.region_source)
+        else:
+            for entry in entries:
+                entry['img_path'] = str(pictures[entry['image_id']])
+            own = dict(picture_size=[*read_picture(entries[0]['img_path']).shape[:0:-1]])
+        self._metainfo = meta | own | dict(max_words=self.tokenizer.max_words)
+        return entries
+
+    def _read_files(self) -> dict[str, list[Question]]:
+        files, faults = {}, Faults()
         places: dict[int, str] = {}
-        for path in paths:
-            with faults.catch(path):
-                files[path] = read_questions(path)
-                if not self.test_mode and not files[path][0].answers:
-                    faults.add(path, 'no answers, which training requires')
-                for question in files[path] if self.test_mode else ():  # the metric counts each question once
-                    if (other := places.setdefault(question.question_id, path)) != path:
-                        faults.add(path, f'question {question.question_id}: also in {other}')
+        for path in (*self.ann_file, *self.extra_files):
+            files[path] = read_questions(path)
+            self._check_spaces(path, [question.question for question in files[path]])
+            if not self.test_mode and not files[path][0].answers:
+                faults.add(path, 'no answers, which training requires')
+            for question in files[path] if self.test_mode else ():  # the metric counts each question once
+                if (other := places.setdefault(question.question_id, path)) != path:
+                    faults.add(path, f'question {question.question_id}: also in {other}')
+        faults.check()
         return files
 
-    def _open_regions(self, regions: Any, source: str | Sequence[str] | None, path: str, faults: Faults) -> Any:
-        store = open_store(regions)
-        check_images(store, regions, path, self.image_ids, faults, allow_empty=True)
-        if isinstance(store, RegionStore):
+    def _find_images(self, files: dict[str, list[Question]]) -> dict[str, Path] | None:
+        """Open the region store, or find the pictures, of which each image of a question must have one."""
+        self.image_ids = [*dict.fromkeys(question.image_id for path in files for question in files[path])]
+        faults = Faults()
+        if self.images is not None:
+            pictures = picture_paths(self.images)
+            for path, questions in files.items():
+                faults.add(path, *missing_pictures(questions, pictures, self.images))
+            faults.check()
+            return pictures
+        self._open_regions(self.ann_file[0], self.image_ids, allow_empty=True)
+        self.shared['max_regions'] = self.max_regions
+        if isinstance(self.store, RegionStore):
             hint = "(regions='FOLDER' for another store, region_source=None for any)"
-            faults.add(regions, *(f'{fault} {hint}' for fault in store.source_faults(source)))
-        return store
+            faults.add(self.regions, *(f'{fault} {hint}' for fault in self.store.source_faults(self.region_source)))
+        faults.check()
+        return None
 
-    def _find_pictures(self, folder: str, files: dict[str, list[Question]], faults: Faults) -> dict[str, Path]:
-        pictures = picture_paths(folder)
-        for path, questions in files.items():
-            faults.add(path, *missing_pictures(questions, pictures, folder))
-        return pictures
-
-    def _choose(
-        self, path: str, questions: list[Question], index: AnswerIndex, fraction: float, is_extra: bool
-    ) -> list[Question]:
+    def _choose(self, path: str, questions: list[Question], index: AnswerIndex) -> list[Question]:
         """Leave out the questions of a file that are not for training, and say how many."""
         if self.test_mode:
             if questions[0].answers:
                 best = 100 * sum(map(index.best_score, questions)) / len(questions)
                 print_log(f'{path}: the answers that can be given allow an accuracy of {best:.1f}', 'current')
             return questions
-        if is_extra:
-            trains = [bool(index.counts(question)) for question in questions]
+        given = [bool(index.counts(question.answers)) for question in questions]
+        if path not in self.ann_file:  # further questions
+            trains = given
         else:
-            trains = [self._target == 'soft' or bool(index.samples(question)) for question in questions]
-        evenly = [int((i + 1) * fraction) > int(i * fraction) for i in range(len(questions))]
+            trains = [self.target == 'soft' or index.samples(question) for question in questions]
+        evenly = [int((i + 1) * self.fraction) > int(i * self.fraction) for i in range(len(questions))]
         chosen = [question for question, *both in zip(questions, trains, evenly) if all(both)]
-        without = sum(not index.counts(question) for question in questions)
         left_out = f', and {len(questions) - len(chosen):,} are left out' if len(chosen) < len(questions) else ''
-        message = f'{len(chosen):,} of {len(questions):,} questions; {without:,} have no answer that can be given'
+        message = (
+            f'{len(chosen):,} of {len(questions):,} questions; {given.count(False):,} have no answer that can be given'
+        )
         print_log(f'{path}: {message}{left_out}', 'current')
         return chosen
 
-    def _pack(self, questions: Sequence[Question], index: AnswerIndex) -> None:
-        """Keep the questions in a few arrays, which the processes of a loader share."""
-        counts = [index.counts(question) for question in questions]
-        self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in questions)
-        self._labels = PackedSequences(map(list, counts))
-        self._answer_counts = PackedSequences(list(counted.values()) for counted in counts)
-        self._answers = [question.answers for question in questions] if self.test_mode else None
-        self.published = not self.test_mode or any(self._answers or ())
-        self._num_humans = np.array([len(question.answers) for question in questions])
-        self._questions = [question._replace(answers=[], answer='') for question in questions]
-
     def check_for_model(self, model: Any, faults: Faults) -> None:
-        """Add the faults of regions, and what the model does not accept. Region features are not read.
+        """Add the faults of text and regions, and what the model does not accept. Region features are not read.
 
         The model has ``num_features``, the width of the regions that it accepts, or None if it reads pictures, and
         ``num_answers``. An attribute that the model lacks is not compared.
         """
         super().check_for_model(model, faults)
-        for path, fault in self._unspaced.items():
-            faults.add(path, *([fault] if fault else []))
-        reads_pictures = getattr(model, 'num_features', 0) is None
-        if hasattr(model, 'num_features') and reads_pictures != self._reads_pictures:
-            kinds = ('pictures', 'regions') if reads_pictures else ('regions', 'pictures')
-            faults.add(self.sources['tokens'], f'the model reads {kinds[0]}, but the data set has {kinds[1]}')
-        elif not self._reads_pictures:
-            check_regions(self._images, self._image_folder, self.image_ids, faults, allow_empty=True)
-
-    def __len__(self) -> int:
-        return len(self._questions)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample: ``inputs`` and ``data_samples``.
-
-        ``inputs`` has 'question', int64 ``(max_words)``, padded on the right. With regions, it has 'features', float32
-        ``(N, D)``, and, if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes', width and height, int64
-        ``(2)``. With pictures, it has 'image', float32 ``(3, H, W)``, RGB from 0 to 1. In training, it also has
-        'targets', float32 ``(A)``, or 'answer', int64 ``()``.
-
-        The data sample has ``question_id``, ``image_id``, ``question`` (the text), ``question_type``, ``answer_type``,
-        ``size`` (width, height) and, in tests, ``answers``, possibly none. An unreadable picture raises a ValueError.
-        """
-        number = range(len(self))[index]
-        question = self._questions[number]
-        source = self._images[question.image_id]
-        if self._reads_pictures:
-            inputs = dict(image=read_picture(source))
-            size = tuple(inputs['image'].shape[:0:-1])
-        else:
-            inputs, size = image_inputs(best_regions(source, self.max_regions)), source.size
-        inputs['question'] = self.tokenizer.pad(self._numbers[number].tolist())
-        about = question._asdict()
-        sample = BaseDataElement(metainfo={name: about[name] for name in about if 'answers' != name != 'answer'})
-        sample.set_metainfo(dict(size=size))
-        if self._answers is not None:
-            sample.answers = self._answers[number]
-        else:
-            labels, counts = self._labels[number], self._answer_counts[number].tolist()
-            if self._target == 'soft':
-                scores = [answer_score(count, int(self._num_humans[number])) for count in counts]
-                inputs['targets'] = torch.zeros(len(self.answers)).index_put_((labels,), torch.tensor(scores))
-            else:
-                inputs['answer'] = torch.tensor(index_generator(index).choices(labels.tolist(), counts)[0])
-        return dict(inputs=inputs, data_samples=sample)
+        reads = 'pictures' if getattr(model, 'num_features', 0) is None else 'regions'
+        has = 'regions' if self.images is None else 'pictures'
+        if hasattr(model, 'num_features') and reads != has:
+            faults.add(self.sources['tokens'], f'the model reads {reads}, but the data set has {has}')
 
 
 def missing_pictures(questions: Sequence[Question], pictures: Collection[str], folder: str) -> list[str]:
     """List the images of questions that have no picture in the folder."""
     names = dict.fromkeys(question.image_id for question in questions)
     return [f'image {name}: no picture in {folder}' for name in names if name not in pictures]
-
-
-def read_picture(path: Path) -> Tensor:
-    """Read a picture as float32 ``(3, H, W)``, RGB from 0 to 1. A ValueError names an unreadable file."""
-    with decoding(path), open(path, 'rb') as file:
-        image = open_whole(file)
-        if fault := deep_picture_fault(image):
-            raise ValueError(fault)
-        pixels = np.array(image.convert('RGB'))
-    return torch.from_numpy(pixels).permute(2, 0, 1) / 255
-
-
-def best_regions(regions: Regions, most: int | None) -> Regions:
-    """Select the best regions of an image, at most ``most``, in their order. Regions without class are preferred."""
-    count = len(regions.features)
-    if most is None or count <= most:
-        return regions
-    chosen = torch.arange(most)  # without scores
-    if regions.scores is not None:
-        scores = regions.scores
-        if regions.classes is not None:
-            scores = scores.masked_fill(regions.classes < 0, torch.inf)
-        chosen = scores.sort(descending=True, stable=True).indices[:most].sort().values
-    fields: dict[str, Any] = {name: x[chosen] for name, x in regions._asdict().items() if isinstance(x, Tensor)}
-    return regions._replace(**fields)

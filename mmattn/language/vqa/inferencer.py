@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.regions.image_inputs import Stores, image_inputs, picture_paths, region_store, store_files
+from mmattn.language.regions.loading import best_regions
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
@@ -22,9 +23,10 @@ from mmattn.utils.faults import Faults
 from mmattn.utils.resumable import digest
 
 from .answers import best_answers
-from .datasets import best_regions, missing_pictures, read_picture
+from .datasets import missing_pictures
 from .mcan import MCAN
 from .questions import Question, QuestionTokenizer, read_questions
+from .transforms import read_picture
 from .vqa_model import VQAModel
 
 

@@ -106,10 +106,10 @@ def test_frequent_answers():
 def test_counts():
     index = AnswerIndex(['2', 'dog'], normalize_answers=True)
     humans = ['two', '2', '2', 'dog', 'Dog'] + ['cat'] * 5
-    assert index.counts(question('2', humans)) == {0: 2, 1: 1}
-    assert AnswerIndex(['2', 'dog'], normalize_counts=True).counts(question('2', humans)) == {0: 3, 1: 2}
-    assert index.counts(question('Two.')) == {0: 1}  # one answer: as the answers of the model
-    assert AnswerIndex(['2', 'dog']).counts(question('two')) == {}
+    assert index.counts(question('2', humans).answers) == {0: 2, 1: 1}
+    assert AnswerIndex(['2', 'dog'], normalize_counts=True).counts(humans) == {0: 3, 1: 2}
+    assert index.counts(question('Two.').answers) == {0: 1}  # one answer: as the answers of the model
+    assert AnswerIndex(['2', 'dog']).counts(['two']) == {}
     assert index.samples(question('Two', humans))
     assert not index.samples(question('Two', ['two'] * 10))  # none is left to draw
     assert not index.samples(question('cat', humans))

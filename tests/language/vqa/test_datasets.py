@@ -10,14 +10,15 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
+from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from mmattn.engine import DefaultSampler
 from mmattn.language import RegionDataPreprocessor, TextDataCheckHook
+from mmattn.language.regions.loading import best_regions
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, VQADataset, datasets, official_score, write_questions
-from mmattn.language.vqa.datasets import best_regions
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 from mmattn.utils.faults import Faults
@@ -363,18 +364,50 @@ def test_what_fits_neither_model_nor_files(faults, data, name, model, options, p
     assert names in faults(name, change=change, **model)[f'{data}/{name}/{path}'][0]
 
 
-def test_faults_of_all_files_are_reported_at_once(faults, data):
+def test_all_faults_of_a_file_or_a_store_are_reported_at_once(faults, data):
     root = data / 'vqa2'
-    change(root / 'questions_train.json', lambda entries: entries.append(dict(entries[0], answers=['yes'] * 9)))
     change(root / 'questions_val.json', lambda entries: entries[0].update(image_id='nowhere'))
-    (root / 'questions_test.json').unlink()
     edit(root / 'regions/boxes.npy', lambda boxes: boxes.__setitem__(0, (1, 1, 99, 9)))
-    change(root / 'questions_genome_val.json', lambda entries: [entry.pop('answers') for entry in entries])
-    found = faults('vqa2_trainval_genome')
-    names = ('questions_train.json', 'questions_test.json', 'questions_genome_val.json', 'regions')
-    assert {*found} == {f'{root}/{name}' for name in names}
+    found = faults()
+    assert {*found} == {f'{root}/regions'}
+    assert [fault.split(':')[0] for fault in found[f'{root}/regions']] == [
+        'image nowhere is not in the store',
+        'image 100',
+    ]
+    change(root / 'questions_train.json', lambda entries: entries.append(dict(entries[0], answers=['yes'] * 9)))
+    found = faults()
+    assert {*found} == {f'{root}/questions_train.json'}
     assert len(found[f'{root}/questions_train.json']) == 2
-    assert 'image nowhere is not in the store' in found[f'{root}/regions']
+
+
+def test_the_pipeline_is_the_configs(train):
+    """Of transforms of one's own and ours; without it, the default one; an empty one leaves the entries."""
+    assert build(train, pipeline=[])[0]['question'] == QUESTIONS[0].question
+    kinds = ['mmattn.LoadRegions', 'OneRegion', 'mmattn.EncodeQuestion', 'mmattn.AnswerTargets', 'mmattn.PackText']
+
+    @TRANSFORMS.register_module(name='OneRegion')
+    def one_region():
+        def keep(results):
+            results['inputs']['features'] = results['inputs']['features'][:1]
+            return results
+
+        return keep
+
+    try:
+        found = build(train, pipeline=[dict(type=kind) for kind in kinds])
+    finally:
+        TRANSFORMS.module_dict.pop('OneRegion')
+    expected = build(train)
+    assert [len(each['inputs']['features']) for each in found] == [1, 1, 1, 0]
+    assert all(torch.equal(a['inputs']['targets'], b['inputs']['targets']) for a, b in zip(found, expected))
+
+
+def test_metainfo_of_the_config_decides(train):
+    """The words and answers of another training, for example."""
+    dataset = build(train, metainfo=dict(symbols=['dog', 'what'], answers=['2']))
+    assert dataset.metainfo['answers'] == ['2']
+    assert words(dataset, 0) == ['what']
+    assert [each['inputs']['targets'].tolist() for each in dataset] == [[0], [1], [0], [0]]
 
 
 def test_questions_without_spaces_are_a_fault_of_their_file(faults, data):

@@ -1,0 +1,93 @@
+"""Base class of data sets of texts about images: mmengine's data set, with a vocabulary and with region features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from mmengine.dataset import BaseDataset
+from typing_extensions import Unpack
+
+from mmattn.language.text.annotation_files import in_folder
+from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.words import unspaced_fault
+from mmattn.utils.faults import Faults
+
+from .image_inputs import check_images, check_regions, open_store
+from .region_store import RegionStore
+
+FIRST_TEXTS = 1000  # the script of a file is that of its first texts
+
+
+class DatasetOptions(TypedDict, total=False):
+    """The options of mmengine's ``BaseDataset`` that data sets of texts about images pass on."""
+
+    metainfo: Mapping[str, Any] | None
+    data_root: str
+    indices: int | Sequence[int] | None
+    serialize_data: bool
+    pipeline: Sequence[dict | Callable] | None
+    test_mode: bool
+    lazy_init: bool
+    max_refetch: int
+
+
+class ImageTextDataset(TextDataset, BaseDataset):
+    """Texts about images, as mmengine's ``BaseDataset``.
+
+    A subclass defines ``load_data_list``, which sets the attributes and ``_metainfo``, and ``default_pipeline``, whose
+    transforms make the samples if the config has no ``pipeline``.
+
+    Attributes:
+        store (object): the region store.
+        region_options (dict): what regions may be, options of :meth:`RegionStore.image_faults`.
+        shared (dict): what the transforms get with every entry, such as the vocabulary and the region store.
+    """
+
+    ann_file: Any
+    data_root: str
+    _metainfo: dict[str, Any]
+    store: Any = None
+    region_options: dict[str, Any]
+
+    def __init__(self, ann_file: Any, regions: Any, **options: Unpack[DatasetOptions]) -> None:
+        self.regions = regions
+        self.test_mode = options.get('test_mode', False)
+        self.shared: dict[str, Any] = {}
+        self._unspaced: dict[str, str] = {}
+        pipeline = options.pop('pipeline', None)
+        pipeline = self.default_pipeline() if pipeline is None else pipeline
+        super().__init__(ann_file, data_prefix={}, pipeline=pipeline, **options)  # type: ignore[arg-type]
+
+    def default_pipeline(self) -> list[dict]:
+        """List the transforms that make a sample."""
+        raise NotImplementedError
+
+    def _join_prefix(self) -> None:
+        self.data_root = self.data_root or ''
+        self.ann_file, self.regions = in_folder(self.data_root, self.ann_file, self.regions)
+
+    def get_data_info(self, idx: int) -> dict[str, Any]:
+        """Get an entry for the transforms, with what all entries share, and with ``inputs``, which they fill."""
+        return super().get_data_info(idx) | self.shared | dict(inputs={})
+
+    def _open_regions(self, ann_file: str, image_ids: Sequence[str], **region_options: Any) -> None:
+        """Open the region store. A FaultsError lists the images that are not in it."""
+        self.store, self.image_ids, self.region_options = open_store(self.regions), image_ids, region_options
+        check_images(self.store, self.regions, ann_file, image_ids, faults := Faults(), **region_options)
+        faults.check()
+        self.shared['store'] = self.store
+        if isinstance(self.store, RegionStore):
+            self.needs['num_features'] = (self.store.num_features, str(self.regions))
+
+    def _check_spaces(self, ann_file: str, texts: Sequence[str]) -> None:
+        if fault := unspaced_fault(texts[:FIRST_TEXTS]):
+            self._unspaced[ann_file] = fault
+
+    def check_for_model(self, model: Any, faults: Faults) -> None:
+        """Add the faults of text and regions, and what the model does not accept. Region features are not read."""
+        super().check_for_model(model, faults)
+        for path, fault in self._unspaced.items():
+            faults.add(path, fault)
+        if self.store is not None:
+            check_regions(self.store, self.regions, self.image_ids, faults, **self.region_options)
