@@ -76,7 +76,9 @@ class CaptionDataset(ImageTextDataset):
             raise FaultsError(self.ann_file, 'no captions, which training and oracle attributes require')
         counted = published if self.vocab_file == self.ann_file else read_annotations(self.vocab_file)
         counted = select_splits('vocab_splits', counted, self.vocab_splits, self.vocab_file, every=True)
-        meta = dict(symbols=frequent_words(counted, self.min_count), max_words=self.max_words) | self._metainfo
+        meta: dict[str, Any] = (
+            dict(symbols=frequent_words(counted, self.min_count), max_words=self.max_words) | self._metainfo
+        )
         self._metainfo, self.vocabulary = meta, Vocabulary(meta['symbols'])
         self.sources = dict(symbols=self.vocab_file)
         self.needs = dict(vocab_size=(len(self.vocabulary), self.vocab_file))
