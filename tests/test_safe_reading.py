@@ -19,13 +19,13 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import load_checkpoint
 from torch import nn
 
+from common.archives import unpack
 from common.region_archives import REQUIRED, read_archive
 from mmattn.data_check.images import inspect_files
 from mmattn.engine import check_checkpoint, guard_checkpoints
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
-from mmattn.utils.conversion import unpack
 from mmattn.utils.faults import FaultsError
 from mmattn.video.backbone_weights import load_backbone
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from common import caption_attributes as attributes
+from common.conversion import MARK
 from mmattn.language import RegionWriter
-from mmattn.utils.conversion import MARK
 
 from ..dataset_converters.conftest import FOLDER
 from ..requirements import requires

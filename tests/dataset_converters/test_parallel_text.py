@@ -9,6 +9,7 @@ import shutil
 import pytest
 from mmengine.config import Config
 
+from common.conversion import output_folder
 from common.text_preparation import Limits
 from common.translation import add_arguments
 from mmattn.engine import load_config
@@ -17,7 +18,6 @@ from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
 from mmattn.registry import DATASETS, METRICS
-from mmattn.utils.conversion import output_folder
 from reproduction import language_releases
 from reproduction.language_releases import ENGLISH, GERMAN, xml
 from reproduction.releases import pack, text

@@ -44,6 +44,16 @@ import numpy as np
 from annotation_readers import MANY, Export, read
 from annotation_readers.shapes import Picture, masks
 from annotation_readers.splits import groups, parted_groups, split_named
+from common.archives import unpack
+from common.conversion import (
+    OutDir,
+    Overwrite,
+    check_config_folder,
+    check_config_names,
+    convert_all,
+    converter,
+    output_folder,
+)
 from common.segmentation import (
     IGNORED,
     PARTS,
@@ -57,16 +67,6 @@ from common.segmentation import (
 )
 from mmattn.utils.channels import is_plain_picture
 from mmattn.utils.command import run
-from mmattn.utils.conversion import (
-    OutDir,
-    Overwrite,
-    check_config_folder,
-    check_config_names,
-    convert_all,
-    converter,
-    output_folder,
-    unpack,
-)
 from mmattn.utils.faults import FaultsError, shorten
 
 WRITTEN = {'img_dir', 'ann_dir', 'images', 'train.json', 'val.json', 'test.json', 'config.py'}

@@ -25,10 +25,10 @@ import numpy as np
 import rich.progress
 import torch
 
+from common.conversion import converter
 from common.regions import RepairOptions, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.command import run
-from mmattn.utils.conversion import converter
 from mmattn.utils.faults import FaultsError
 
 COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config
 
+from common.archives import unpack
+from common.conversion import AllowOtherCounts, OutDir, Overwrite, convert_all, converter, find
 from common.segmentation import check_counts, find_pairs, label_folder, read_image, read_together, save_pair
 from mmattn.utils import config_path
 from mmattn.utils.command import run
-from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, convert_all, converter, find, unpack
 from mmattn.utils.faults import Faults, FaultsError
 
 COUNTS = {'train': 367, 'val': 101, 'test': 233}

@@ -19,12 +19,12 @@ checkpoint is chosen on other images than those that its result is reported on.
 
 from pathlib import Path
 
+from common.conversion import OutDir, Overwrite, check_folder, converter, find
 from common.region_archives import find_archives
 from common.regions import Float16
 from common.vqa import check_archives, check_splits, hold_out, read_lines, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter, find
 from mmattn.utils.faults import Faults
 
 TYPES = ('object', 'number', 'color', 'location')

@@ -43,6 +43,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from common.conversion import OutDir, Overwrite, check_config_folder, check_config_names, convert_all, converter
 from common.segmentation import (
     IGNORED,
     PARTS,
@@ -61,14 +62,6 @@ from common.segmentation import (
     save_labels,
 )
 from mmattn.utils.command import run
-from mmattn.utils.conversion import (
-    OutDir,
-    Overwrite,
-    check_config_folder,
-    check_config_names,
-    convert_all,
-    converter,
-)
 from mmattn.utils.faults import Faults, FaultsError, shorten
 
 WHITE = 2**16 - 1  # in 16 bits

@@ -20,12 +20,12 @@ checkpoint is chosen on other images than those that its result is reported on.
 import re
 from pathlib import Path
 
+from common.conversion import OutDir, Overwrite, check_folder, converter
 from common.region_archives import find_archives
 from common.regions import Float16
 from common.vqa import check_archives, check_splits, hold_out, read_lines, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter
 from mmattn.utils.faults import Faults
 
 # with 'in the' before it, but a few questions have 'in', 'in this' or nothing

@@ -20,12 +20,13 @@ checkpoint is chosen on other images than those that its result is reported on.
 import tempfile
 from pathlib import Path
 
+from common.archives import unpack
+from common.conversion import OutDir, Overwrite, check_folder, converter, find
 from common.vqa import check_splits, hold_out, write_set
 from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa.questions import Question
 from mmattn.language.vqa.transforms import read_picture
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter, find, unpack
 from mmattn.utils.faults import Faults
 
 

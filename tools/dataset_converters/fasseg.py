@@ -26,6 +26,8 @@ import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
+from common.archives import unpack
+from common.conversion import OutDir, Overwrite, convert_all, converter, files_below, find
 from common.segmentation import (
     Palette,
     check_counts,
@@ -37,7 +39,6 @@ from common.segmentation import (
 )
 from mmattn.utils import config_path
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter, files_below, find, unpack
 from mmattn.utils.faults import Faults, FaultsError
 
 COUNTS = {'train': 156, 'val': 26, 'test': 92}  # of our runs

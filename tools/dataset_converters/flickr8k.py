@@ -19,13 +19,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.region_archives import find_archives, image_sizes, missing_regions, read_images
-from common.regions import Float16, describe_source, write_images
-from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.language.text.annotation_files import read_json
-from mmattn.utils.command import run
-from mmattn.utils.conversion import (
+from common.conversion import (
     OutDir,
     Overwrite,
     check_folder,
@@ -35,6 +29,12 @@ from mmattn.utils.conversion import (
     output_folder,
     warn_of_test_set,
 )
+from common.region_archives import find_archives, image_sizes, missing_regions, read_images
+from common.regions import Float16, describe_source, write_images
+from mmattn.language.captioning.annotations import Annotation, read_annotations
+from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.language.text.annotation_files import read_json
+from mmattn.utils.command import run
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 

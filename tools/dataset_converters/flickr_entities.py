@@ -31,6 +31,17 @@ from pathlib import Path
 
 import numpy as np
 
+from common.archives import unpack
+from common.conversion import (
+    OutDir,
+    Overwrite,
+    check_folder,
+    check_held_out,
+    converter,
+    find,
+    output_folder,
+    warn_of_test_set,
+)
 from common.published_entities import parse_annotation, parse_sentences
 from common.region_archives import find_archives, image_sizes, read_images
 from common.regions import Float16, describe_source, write_images
@@ -39,17 +50,6 @@ from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.text_files import read_lines
 from mmattn.utils.command import run
-from mmattn.utils.conversion import (
-    OutDir,
-    Overwrite,
-    check_folder,
-    check_held_out,
-    converter,
-    find,
-    output_folder,
-    unpack,
-    warn_of_test_set,
-)
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track

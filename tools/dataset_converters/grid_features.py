@@ -25,10 +25,10 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
+from common.conversion import converter
 from common.region_extraction import ExtractionOptions, extract_images
 from common.region_extractors import GridExtractor, load_backbone
 from mmattn.utils.command import run
-from mmattn.utils.conversion import converter
 from mmattn.utils.faults import FaultsError
 
 

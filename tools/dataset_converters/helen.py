@@ -28,10 +28,11 @@ from typing import Annotated
 
 import numpy as np
 
+from common.archives import unpack
+from common.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find
 from common.face_parsing import Face, Margin, alignment_options, convert_faces, read_lists
 from common.segmentation import label_folder, read_image
 from mmattn.utils.command import run
-from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find, unpack
 from mmattn.utils.faults import Faults, FaultsError
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}

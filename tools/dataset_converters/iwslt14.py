@@ -27,6 +27,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mmattn.utils.command
+from common.archives import unpack
+from common.conversion import run_converter
 from common.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
 from common.text_preparation import Limits
 from common.translation import (
@@ -38,7 +40,6 @@ from common.translation import (
     tokens_of_test,
     warn,
 )
-from mmattn.utils.conversion import run_converter, unpack
 from mmattn.utils.faults import Faults
 
 LANGUAGES = 'de', 'en'

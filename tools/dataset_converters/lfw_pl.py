@@ -31,10 +31,11 @@ from pathlib import Path
 
 import numpy as np
 
+from common.archives import unpack
+from common.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find
 from common.face_parsing import Face, Margin, alignment_options, convert_faces, read_lists
 from common.segmentation import label_folder, read_image
 from mmattn.utils.command import run
-from mmattn.utils.conversion import AllowOtherCounts, OutDir, Overwrite, converter, find, unpack
 from mmattn.utils.faults import Faults, FaultsError
 
 LISTS = {'train': ('parts_train.txt', 1500), 'val': ('parts_validation.txt', 500), 'test': ('parts_test.txt', 927)}

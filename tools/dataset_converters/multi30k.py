@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
+from common.archives import unpack
+from common.conversion import run_converter
 from common.published_text import check_pairs, find_pairs, iter_pairs
 from common.translation import (
     LANGUAGES,
@@ -33,7 +35,6 @@ from common.translation import (
     corpus_folder,
     prepare,
 )
-from mmattn.utils.conversion import run_converter, unpack
 from mmattn.utils.faults import Faults, FaultsError
 
 COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}

@@ -26,11 +26,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import mmattn.utils.command
+from common.conversion import check_config_folder, run_converter
 from common.published_text import Pair, iter_pairs, iter_table
 from common.text_preparation import prepare_test
 from common.translation import add_arguments, corpus_folder, prepare, report
 from mmattn.language.text.vocabulary import SPECIALS
-from mmattn.utils.conversion import check_config_folder, run_converter
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 

@@ -21,12 +21,12 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 
+from common.conversion import converter
 from common.region_extraction import ExtractionOptions, extract_images
 from common.region_extractors import RegionExtractor, prepare_config
 from mmattn._compat import load_weights
 from mmattn.engine import inference_pipeline, read_checkpoint
 from mmattn.utils.command import COMPILE_OPERATORS, has_mmcv_operators, run
-from mmattn.utils.conversion import converter
 from mmattn.utils.faults import FaultsError
 
 

@@ -24,10 +24,10 @@ Args:
 from pathlib import Path
 from typing import Annotated
 
+from common.conversion import converter
 from common.region_archives import image_sizes, read_images
 from common.regions import RepairOptions, describe_source, write_store
 from mmattn.utils.command import run
-from mmattn.utils.conversion import converter
 from mmattn.utils.faults import Faults
 
 

@@ -56,8 +56,8 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
+from common.conversion import Overwrite, converter
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Overwrite, converter
 from mmattn.utils.faults import FaultsError
 from mmattn.utils.files import replace_folder
 

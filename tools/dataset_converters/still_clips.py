@@ -28,9 +28,9 @@ from typing import Annotated
 import cv2
 import numpy as np
 
+from common.conversion import OutDir, Overwrite, convert_all, converter, output_folder
 from common.segmentation import copy_image, find_pairs
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, convert_all, converter, output_folder
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.video.frame_files import SUFFIXES, read_frame
 from mmattn.video.masks import VOID, read_mask, write_mask

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import common.vqa
+from common.conversion import OutDir, Overwrite, check_folder, converter
 from common.region_archives import find_archives
 from common.regions import Float16
 from common.vqa import Splits, check_archives, write_set
 from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa.questions import HUMANS, Question
 from mmattn.utils.command import run
-from mmattn.utils.conversion import OutDir, Overwrite, check_folder, converter
 from mmattn.utils.faults import Faults, FaultsError
 
 NAME = re.compile(

@@ -40,6 +40,8 @@ from itertools import chain
 from pathlib import Path
 
 import mmattn.utils.command
+from common.archives import unpack
+from common.conversion import run_converter
 from common.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
 from common.text_preparation import CorpusWriter, Limits, check_sources, map_pairs
 from common.translation import (
@@ -56,7 +58,6 @@ from common.translation import (
 )
 from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
 from mmattn.language.text.text_files import read_lines
-from mmattn.utils.conversion import run_converter, unpack
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.files import write_text
 

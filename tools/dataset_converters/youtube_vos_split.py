@@ -18,8 +18,8 @@ from pathlib import Path
 
 from mmengine.fileio import load
 
+from common.conversion import Overwrite, converter
 from mmattn.utils.command import run
-from mmattn.utils.conversion import Overwrite, converter
 from mmattn.utils.faults import Faults, FaultsError, reading
 from mmattn.utils.files import write_texts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from mmattn.utils.conversion import files_below
+from common.conversion import files_below
 from mmattn.utils.faults import Faults, FaultsError, shorten
 
 from . import coco, labelme, voc, yolo

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH
 
-from mmattn.utils.conversion import check_folder, files_below
+from common.conversion import check_folder, files_below
 from mmattn.utils.faults import FaultsError, reading
 from mmattn.utils.image_files import SUFFIXES
 from mmattn.utils.images import ORIENTATION, tiff_tags, unreadable

@@ -9,9 +9,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from PIL import Image
 
-from mmattn.utils.conversion import convert_all
 from mmattn.utils.faults import Faults, FaultsError
 
+from .conversion import convert_all
 from .face_alignment import Alignment, mostly_inside, read_all_landmarks
 from .segmentation import copy_image, read_together, save_labels, size_text
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from xml.sax.saxutils import unescape
 
 from mmattn.language.text.text_files import iter_lines
-from mmattn.utils.conversion import files_below
 from mmattn.utils.faults import Faults, FaultsError
+
+from .conversion import files_below
 
 Pair = tuple[str, str]  # a line of the source and its translation
 SEGMENT = re.compile(r'<seg id="?\d+"?>(.*?)</seg>')

@@ -14,12 +14,12 @@ from mmengine.config import Config
 from mmattn.engine import CfgOptions, Device, check_checkpoint, load_config
 from mmattn.language.regions.region_store import Regions
 from mmattn.language.text.words import normalize_unicode
-from mmattn.utils.conversion import convert_all, files_below
 from mmattn.utils.devices import check_device
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.images import open_whole, unreadable
 from mmattn.utils.progress import track
 
+from .conversion import convert_all, files_below
 from .regions import StoreOptions, digest_files, write_store
 
 SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}

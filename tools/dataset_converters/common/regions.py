@@ -9,8 +9,9 @@ from typing import Annotated
 
 from mmattn.language.regions.region_store import Regions, RegionStore, clip_boxes
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.utils.conversion import OutDir
 from mmattn.utils.faults import Faults, FaultsError
+
+from .conversion import OutDir
 
 Float16 = Annotated[bool, 'store the features with half precision']
 

@@ -13,13 +13,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmattn.utils.channels import is_plain_picture, read_channels
-from mmattn.utils.conversion import check_folder, convert_all, files_below, output_folder
 from mmattn.utils.faults import Faults, FaultsError, shorten
 from mmattn.utils.files import find_copies
 from mmattn.utils.images import tile_positions, unreadable
 from mmattn.utils.progress import track
 
 from .channel_statistics import measure_channels
+from .conversion import check_folder, convert_all, files_below, output_folder
 
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
@@ -65,7 +65,7 @@ model.update(type='mmattn.TiledEncoderDecoder', test_cfg=windows)
 
 @contextmanager
 def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterator[Path]:
-    """Open an :func:`~mmattn.utils.conversion.output_folder` for images and masks, and print how many it contains."""
+    """Open an :func:`~common.conversion.output_folder` for images and masks, and print how many it contains."""
     with output_folder(out, overwrite, sources, WRITTEN) as scratch:
         yield scratch
     images = (out / 'img_dir').rglob('*')

@@ -9,10 +9,11 @@ from typing import Any
 
 from mmattn.language.text.subwords import TextProcessor, languages
 from mmattn.language.text.text_files import iter_lines, read_record
-from mmattn.utils.conversion import output_folder, unpack
 from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.optional import import_optional
 
+from .archives import unpack
+from .conversion import output_folder
 from .published_text import Pair, check_pairs, find_pairs, read_segments
 from .text_preparation import prepare_corpus, prepare_test
 

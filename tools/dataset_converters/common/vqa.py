@@ -6,9 +6,9 @@ from pathlib import Path
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
 from mmattn.language.vqa.questions import Question, write_questions
-from mmattn.utils.conversion import check_held_out, output_folder, warn_of_test_set
 from mmattn.utils.faults import Faults
 
+from .conversion import check_held_out, output_folder, warn_of_test_set
 from .region_archives import image_sizes, missing_regions, read_images
 from .regions import describe_source, write_images
 
