@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -340,3 +341,11 @@ def test_outlines_are_drawn_with_their_holes_and_parts(folder):
     pixels = [mask.decode(shape.encoded(picture.size)) for shape in picture.shapes]
     np.testing.assert_array_equal(pixels, expected)
     assert [shape.bounds for shape in picture.shapes[:2]] == [[10, 10, 30, 30], [10, 10, 60, 40]]
+
+
+def test_a_missing_package_is_named_with_its_installation(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith('annotation_readers')]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, 'pycocotools', None)
+    with pytest.raises(ImportError, match=r'pip install \W?pycocotools'):
+        scripts('annotation_readers')

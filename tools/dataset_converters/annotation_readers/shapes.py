@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as masks
 
 from mmattn.utils.faults import Faults, FaultsError
+
+try:
+    from pycocotools import mask as masks
+except ModuleNotFoundError as error:
+    raise ImportError("pycocotools draws the shapes, and is not installed: pip install 'pycocotools'") from error
 
 Size = tuple[int, int]  # width, height
 UNKNOWN = (0, 0)
