@@ -70,7 +70,7 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, out
     assert store.image_ids == ['5', '1', '2', '3', '4', '6']
     assert torch.equal(store['4'].features, torch.full((4, 6), 9 * 0.25))
     data = COCOCaptionDataset(str(path), str(out / 'regions'), 'test', min_count=0, test_mode=True)
-    assert data.ids == ['4']
+    assert data.image_ids == ['4']
     assert data[0]['data_samples'].captions == ['Two cats .']
     annotate(source / 'dataset_flickr8k.json.gz', expected[:4])  # with a test split: taken as it is
     assert command(flickr8k, source, '--overwrite')[0] == 0
@@ -96,7 +96,7 @@ def test_a_test_set_for_a_trained_model(command, source, out, tmp_path):
     old = COCOCaptionDataset('dataset_flickr8k.json', 'regions', 'test', **options)
     path, store = out / 'dataset_flickr8k.json', str(out / 'regions')
     new = COCOCaptionDataset(str(path), store, 'test', vocab_file='dataset_flickr8k.json', **options)
-    assert new.ids == ['3', '4']
+    assert new.image_ids == ['3', '4']
     assert new.metainfo == old.metainfo
 
 

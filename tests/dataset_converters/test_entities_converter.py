@@ -54,7 +54,7 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, out
     assert found['test'].boxes == {'4': {'1': [[0, 1, 8, 11]]}}
     assert RegionStore(out / 'regions').image_ids == [*'512346']
     data = EntitiesDataset('entities_train.json', 'regions', data_root=str(out))
-    assert [name for name, _ in data.ids] == ['1#0', '2#0', '5#0']
+    assert [each['data_samples'].caption_id for each in data] == ['1#0', '2#0', '5#0']
 
 
 def test_archives_and_lists_of_the_release(command, source, out, tmp_path):
