@@ -224,7 +224,7 @@ before = set(sys.modules)
 MODELS.get('mmattn.BiCCHead')
 loaded = sys.modules.keys() - before
 others = ('mmattn.video', 'mmattn.detection', 'mmattn.visualization', 'mmdet', 'mmattn.language')
-others += ('sacremoses', 'subword_nmt', 'sacrebleu', 'pycocoevalcap')
+others += ('h5py', 'sacremoses', 'subword_nmt', 'sacrebleu', 'pycocoevalcap')
 print('mmattn.segmentation.bi_cc_head' in loaded, [name for name in loaded if name.startswith(others)])
 """
     assert run_python(code).splitlines()[-1] == 'True []'

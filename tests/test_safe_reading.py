@@ -23,7 +23,6 @@ from common.archives import unpack
 from common.region_archives import REQUIRED, read_archive
 from mmattn.data_check.images import inspect_files
 from mmattn.engine import check_checkpoint, guard_checkpoints
-from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.faults import FaultsError
@@ -161,15 +160,10 @@ def test_objects_in_arrays_are_not_unpickled(ran, tmp_path):
     (tmp_path / 'words.txt').write_text('a\nb\nc\n', encoding='utf-8')
     np.savez(tmp_path / 'gru.npz', **dict.fromkeys(GRU_WEIGHTS, objects(ran)))
     np.savez(tmp_path / 'regions.npz', **dict.fromkeys(REQUIRED, objects(ran)))
-    for name in ('features', 'boxes', 'offsets', 'sizes', 'image_ids'):
-        np.save(tmp_path / f'{name}.npy', objects(ran), allow_pickle=True)
-    store = dict(version=1, arrays=['features', 'boxes'], num_features=1, dtype='float32')
-    (tmp_path / 'store.json').write_text(json.dumps(store), encoding='utf-8')
     calls = (
         (lambda: read_word_vectors(tmp_path / 'vectors.npy', ['a'], 1, tmp_path / 'words.txt'), r'vectors\.npy'),
         (lambda: read_skip_thought(tmp_path / 'gru.npz'), r'gru\.npz'),
         (lambda: read_archive(tmp_path / 'regions.npz'), r'regions\.npz'),
-        (lambda: RegionStore(tmp_path), r'boxes\.npy: '),
     )
 
     def refused():
@@ -179,8 +173,7 @@ def test_objects_in_arrays_are_not_unpickled(ran, tmp_path):
         assert not ran.exists()
 
     refused()
-    names = 'vectors.npy', 'gru.npz', 'regions.npz', 'features.npy', 'boxes.npy', 'offsets.npy', 'sizes.npy'
-    for name in names:  # a file that is a pickle alone, which NumPy reads, too
+    for name in ('vectors.npy', 'gru.npz', 'regions.npz'):  # a file that is a pickle alone, which NumPy reads, too
         (tmp_path / name).write_bytes(pickle.dumps(Code(ran)))
     refused()
     np.load(tmp_path / 'vectors.npy', allow_pickle=True)
@@ -273,25 +266,6 @@ def test_archives_that_unpack_to_far_more_are_refused(kind, tmp_path, scratch):
     with pytest.raises(FaultsError, match=r'would unpack to 20 MB'):
         unpack(archive, scratch)
     assert not files(scratch)
-
-
-def test_stores_whose_headers_claim_too_much_are_named(tmp_path):
-    def header(rows):
-        return np.lib.format.header_data_from_array_1_0(np.zeros(1, np.int64)) | dict(shape=(rows,))
-
-    (tmp_path / 'image_ids.txt').write_text('a\n', encoding='utf-8')
-    store = dict(version=1, arrays=['features', 'boxes'], num_features=1, dtype='float32')
-    (tmp_path / 'store.json').write_text(json.dumps(store), encoding='utf-8')
-    for name, shape, dtype in (('features', (1, 1), 'f4'), ('boxes', (1, 4), 'f4'), ('sizes', (1, 2), 'i4')):
-        np.save(tmp_path / f'{name}.npy', np.ones(shape, dtype))
-    np.save(tmp_path / 'offsets.npy', np.array([0, 1]))
-    assert len(RegionStore(tmp_path)) == 1
-    with (tmp_path / 'offsets.npy').open('wb') as file:
-        np.lib.format.write_array_header_1_0(file, header(10**12))
-    np.savez(tmp_path / 'boxes.npz', boxes=np.ones((1, 4)))
-    (tmp_path / 'boxes.npz').replace(tmp_path / 'boxes.npy')
-    with pytest.raises(ValueError, match=r'offsets\.npy: truncated.*(.|\n)*boxes\.npy: truncated'):
-        RegionStore(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ __getattr__, __all__ = lazy_names(
             'DecodingState SequenceDecoder SequenceEncoder TransformerDecoderLayer TransformerEncoderLayer'
         ),
         'regions.data_preprocessor': 'RegionDataPreprocessor',
+        'regions.image_regions': 'Regions',
         'regions.loading': 'LoadRegions PackText',
-        'regions.region_store': 'RegionStore Regions',
+        'regions.region_store': 'RegionStore',
         'regions.region_writer': 'RegionWriter',
         'text.batching': 'TextDataPreprocessor TokenBatchSampler pad_collate token_batches',
         'text.data_check_hook': 'TextDataCheckHook',

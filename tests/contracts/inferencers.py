@@ -164,7 +164,7 @@ class Regions(Sentences):
 
     def run(self, inferencer, items, store=None, **options):
         if store == 'touched':  # the files of another store
-            os.utime(self.regions / 'features.npy', (1, 1))
+            os.utime(self.regions / files.STORED, (1, 1))
         return inferencer(self.regions if store in (None, 'touched') else store, items, **options)
 
 

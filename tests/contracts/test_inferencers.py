@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ import mmattn.segmentation
 import mmattn.video
 
 from ..full_disk import full_disk
-from ..language.files import edit
+from ..language.files import STORED, edit_store
 from ..language.interruption import in_double
 from ..requirements import requires
 from ..segmentation.test_inferencer import spoil
@@ -244,8 +245,9 @@ def test_a_batch_that_is_half_finished_is_processed_again(case, inferencer, tmp_
 def test_features_are_read_with_their_batch(case, inferencer, ran, tmp_path):
     """So a run starts at once, and one that is not finite loses no result that was finished before it."""
     store = case.store(tmp_path / 'regions')
-    start = np.load(store / 'offsets.npy')[3]
-    edit(store / 'features.npy', lambda x: x.__setitem__(start, np.nan))
+    with h5py.File(store / STORED) as file:
+        start = file['first'][3]
+    edit_store(store, 'features', lambda x: x.__setitem__(start, np.nan))
     items = [case.of(image) for image in ('7', '12', '40')]
     with pytest.raises(ValueError, match='image 40 '):
         case.run(inferencer, items, store, progress_file=tmp_path / 'part')

@@ -2,9 +2,11 @@
 
 import errno
 import json
+import pickle
 import shutil
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -110,8 +112,6 @@ def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
     repaired.write_bytes(b'')
     assert places(fails(bottom_up, repaired, out=out.with_name('none'))) == [str(out.with_name('none'))]
     repaired.write_bytes(line('d', outside, features) + line('e', empty, features))
-    assert 'source' in fails(bottom_up, repaired, '--clip-boxes')[0]
-    shutil.rmtree(out.with_name('out.part'))
     assert command(bottom_up, repaired, '--clip-boxes')[0] == 0
     store = RegionStore(out)
     assert float(store['d'].boxes[1, 2]) == 50
@@ -130,7 +130,8 @@ def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatc
     source.write_bytes(b''.join([LINES[0], truncated, LINES[1], other, LINES[2], LINES[0], LINES[3]]))
     code, _, said = command(bottom_up, source)
     assert code == 1
-    assert said[0].startswith(f'4 images are kept in {out}.part. Run the same command again to resume, with --skip-dam')
+    assert said[0].startswith(f'4 images are kept in {out}.')
+    assert 'Run the same command again to resume, with --skip-damaged' in said[0]
     faults = faults_of(said[1:])
     assert [fault.partition(': ')[0] for fault in faults] == [f'{source}, line {number}' for number in (2, 4, 6)]
     code, said, warnings = command(bottom_up, source, '--skip-damaged')
@@ -144,6 +145,53 @@ def test_damaged_rows_are_left_out_on_request(command, out, tmp_path, monkeypatc
     code, _, said = command(bottom_up, source, '--skip-damaged', out=tmp_path / 'none')
     assert code == 1
     assert said[-1].startswith(f'error: {source}, line 1: ')
+
+
+@pytest.mark.parametrize('counts', [[3, 3, 3, 3, 3], [2, 5, 1, 4, 2]])
+def test_bottom_up_features_in_hdf5(command, fails, out, tmp_path, counts):
+    """As public code for visual questions writes them: with one number of regions, or several."""
+    samples = [sample(i, count) for i, count in enumerate(counts)]
+    scale = np.float32([*SIZE, *SIZE])
+    corners = [boxes / scale for boxes, _ in samples]
+    arrays = dict(
+        image_features=[features for _, features in samples],
+        image_bb=[boxes for boxes, _ in samples],
+        spatial_features=[np.concatenate([box, box[:, 2:] - box[:, :2]], 1) for box in corners],
+    )
+    source, ids = tmp_path / 'a36.hdf5', tmp_path / 'a36_imgid2idx.pkl'
+    rows = dict(zip((9, 391895, 3, 7, 5), (4, 0, 1, 3, 2)))
+    ids.write_bytes(pickle.dumps(rows, 2))
+    fixed = len({*counts}) == 1
+    with h5py.File(source, 'w') as file:
+        for name, parts in arrays.items():
+            file[name] = (np.stack if fixed else np.concatenate)(parts)
+        if not fixed:
+            ends = np.cumsum(counts)
+            file['pos_boxes'] = np.stack([ends - counts, ends], 1)
+    code, said, warnings = command(bottom_up, source)
+    assert (code, warnings) == (0, [])
+    assert said[-1] == f'{out}: 5 images, 5 features per region'
+    store = RegionStore(out)
+    assert {*store.image_ids} == {*map(str, rows)}
+    for image_id, row in rows.items():
+        boxes, features = samples[row]
+        assert store[str(image_id)].size == SIZE
+        np.testing.assert_array_equal(store[str(image_id)].boxes, boxes)
+        np.testing.assert_array_equal(store[str(image_id)].features, features)
+    shutil.rmtree(out)
+    for wrong in ({1: 5}, {1: -1}, {1: np.float64(1)}, 3):  # NumPy's numbers name a function
+        ids.write_bytes(pickle.dumps(wrong))
+        assert places(fails(bottom_up, source)) == [str(ids)]
+    ids.unlink()
+    assert str(ids) in fails(bottom_up, source)[0]
+    ids.write_bytes(pickle.dumps(rows))
+    with h5py.File(source, 'r+') as file:
+        if fixed:
+            del file['image_bb']
+            file['image_bb'] = h5py.ExternalLink(tmp_path / 'other.hdf5', '/image_bb')
+        else:
+            file['pos_boxes'][1, 1] = 99
+    assert places(fails(bottom_up, source)) == [str(source)]
 
 
 def test_a_full_disk_ends_the_conversion_and_damages_no_image(command, out, tmp_path, monkeypatch):
@@ -323,7 +371,9 @@ def test_region_features(command, out, model, tmp_path, monkeypatch):
     other.parent.mkdir()
     torch.save(torch.load(checkpoint) | dict(meta=dict(other=1)), other)
     for changed in ((config, other, folder), (config, checkpoint, folder / 'a')):
-        assert 'source' in command(extraction, *changed, *OPTIONS)[2][-1]
+        code, said, _ = command(extraction, *changed, *OPTIONS)
+        assert (code, [line for line in said if 'converted before' in line]) == (0, [])
+        shutil.rmtree(out)
     assert 'images converted before: 1' in command(extraction, *model, *OPTIONS)[1]
     assert content(out) == expected
 
@@ -353,7 +403,6 @@ def test_an_image_without_a_detection_is_a_fault(fails, command, out, model):
     photos = model[-1]
     options = ('--min-regions', 0, '--score-thr', 1)
     assert places(fails(extraction, *model, *options)) == [f'{photos}/a/0.JPG', f'{photos}/b/1.JPG']
-    shutil.rmtree(out.with_name('out.part'))
     assert command(extraction, *model, *options, '--whole-image')[0] == 0
     assert [len(RegionStore(out)[image_id].boxes) for image_id in '01'] == [1, 1]
 

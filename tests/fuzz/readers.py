@@ -320,7 +320,7 @@ KINDS = {
     'checkpoint (zip)': Kind(_write_checkpoint, _read_checkpoint),
     'checkpoint (legacy)': Kind(partial(_write_checkpoint, zipped=False), _read_checkpoint),
     'region store': Kind(lambda folder: tiny_data._regions(folder / 'regions', 'abcd'), _read_store),
-    'region store, unfinished': Kind(_write_part, _resume_part, '**/*.json*'),
+    'region store, unfinished': Kind(_write_part, _resume_part, '**/*.h5'),
     'region archive (npz)': Kind(
         lambda folder: language_releases.region_archive(folder / 'features_all.npz'), _read_archive
     ),

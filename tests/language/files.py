@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -19,11 +20,27 @@ def write_json(path, data):
 
 
 def edit(path, function):
-    """Let a function change the array of a .npy file, or the content of a JSON file."""
-    read, write = (np.load, np.save) if path.suffix == '.npy' else (read_json, write_json)
-    content = read(path)
+    """Let a function change the content of a JSON file."""
+    content = read_json(path)
     function(content)
-    write(path, content)
+    write_json(path, content)
+
+
+STORED = 'regions-00000.h5'  # the file of a region store of up to 500 images
+
+
+def edit_store(folder, name, function):
+    """Let a function change an array of a region store."""
+    with h5py.File(folder / STORED, 'r+') as file:
+        array = file[name][()]
+        function(array)
+        file[name][...] = array
+
+
+def set_source(folder, source):
+    """Change the source of a region store."""
+    with h5py.File(folder / STORED, 'r+') as file:
+        file.attrs['source'] = source
 
 
 def names(folder):

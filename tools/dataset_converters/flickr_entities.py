@@ -29,8 +29,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from common.archives import unpack
 from common.conversion import (
     OutDir,
@@ -98,9 +96,7 @@ def read_sizes(archives: Sequence[Path], regions: Path | None, faults: Faults) -
     """Return width and height of the images with regions; nothing if there are faults."""
     if regions is not None:
         with faults.catch(regions):
-            store = RegionStore(regions)
-            sides = np.load(regions / 'sizes.npy', allow_pickle=False).tolist()
-            return dict(zip(store.image_ids, map(tuple, sides)))
+            return RegionStore(regions).sizes
         return {}
     damaged = Faults()
     sizes = image_sizes(archives, damaged)

@@ -18,7 +18,7 @@ import torch
 
 from common.conversion import converter, files_below
 from common.regions import StoreOptions, write_store
-from mmattn.language.regions.region_store import Regions, grid_boxes
+from mmattn.language.regions.image_regions import Regions, grid_boxes
 from mmattn.utils.command import run
 from mmattn.utils.faults import FaultsError, reading
 from mmattn.utils.progress import track

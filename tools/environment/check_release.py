@@ -126,7 +126,7 @@ def check_language() -> None:
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
     assert len(model.eval().translate(inputs['source'], max_length=3)) == 2
-    for package in ('sacrebleu', 'sacremoses', 'scipy', 'subword_nmt', 'pycocoevalcap'):
+    for package in ('h5py', 'sacrebleu', 'sacremoses', 'scipy', 'subword_nmt', 'pycocoevalcap'):
         import_optional(package)
     assert round(tokenized_bleu(['the cat sat on the mat'], ['the cat sat on a mat']).score, 4) == 53.7285
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mmattn.language.inferencer import record_attention
-from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.image_regions import Regions
 
 SIDE = 512  # pixels of a picture on the page
 STRONGEST = 3  # regions per word

@@ -86,8 +86,8 @@ def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) ->
 
 
 def store_files(store: RegionStore) -> list[list[int]]:
-    """Identify a store by the sizes and times of its feature files. A store is never overwritten."""
-    files = [(path / 'features.npy').stat() for path in store.paths]
+    """Identify a store by the sizes and times of its files. A store is never overwritten."""
+    files = [path.stat() for path in store.files]
     return [[file.st_size, file.st_mtime_ns] for file in files]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmattn.registry import TRANSFORMS
 
 from .image_inputs import image_inputs
-from .region_store import Regions
+from .image_regions import Regions
 
 META_KEYS = (
     'question_id',

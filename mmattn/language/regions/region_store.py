@@ -1,94 +1,58 @@
-"""Region features of images, computed once and stored: a folder of arrays that are read through memory maps.
+"""Region features of images, computed once and stored: a folder of HDF5 files.
 
-The folder of a store, written by the converters ``bottom_up_features.py``, ``region_npz.py`` and
-``region_features.py`` of ``tools/dataset_converters``, or with :class:`mmattn.language.RegionWriter`::
+The files ``regions-00000.h5``, ``regions-00001.h5`` and so on are written by the converters ``bottom_up_features.py``,
+``region_npz.py`` and ``region_features.py`` of ``tools/dataset_converters``, or with
+:class:`mmattn.language.RegionWriter`. Each has these arrays of up to 500 images::
 
-    features.npy        all regions of all images, (R, D), float16 or float32
-    boxes.npy           (R, 4), float32: left, top, right, bottom, in pixels of the image
-    classes.npy         optional: (R,), int32, the detector's classes, -1 for no class, such as the whole image
-    scores.npy          optional: (R,), float32
-    offsets.npy         (images + 1,), int64: image i has the regions from offsets[i] to offsets[i + 1]
-    sizes.npy           (images, 2), int32: width and height of the images, in pixels
-    image_ids.txt       the ids of the images, one per line, UTF-8
-    store.json          version of the format, num_features (D), dtype, arrays, source
+    features    the regions of the images, (R, D), float16 or float32
+    boxes       (R, 4), float32: left, top, right, bottom, in pixels of the image
+    classes     optional: (R,), int32, the detector's classes, -1 for no class, such as the whole image
+    scores      optional: (R,), float32
+    first       (images + 1,), int64: image i has the regions from first[i] to first[i + 1]
+    sizes       (images, 2), int32: width and height of the images, in pixels
+    names       (images,), the ids of the images, UTF-8 of a fixed length
+
+The attribute ``source`` of a file says what made the features. Arrays are contiguous, as h5py writes them by default.
 """
 
 import errno
-import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.words import normalize_unicode
-from mmattn.utils.checks import check_count
-from mmattn.utils.faults import Faults, reading, shorten
+from mmattn.utils.faults import Faults, FaultsError, reading
 from mmattn.utils.optional import import_optional
+from mmattn.utils.progress import track
 
-VERSION = 1
-DTYPES = dict(boxes='float32', classes='int32', scores='float32')  # of the arrays besides the features
+from .image_regions import Regions, region_faults
 
-
-class Regions(NamedTuple):
-    """The regions of an image.
-
-    Args:
-        features (Tensor): ``(n, D)``, float32.
-        boxes (Tensor): left, top, right, bottom ``(n, 4)``, float32, in pixels of the image. Right and bottom are
-            exclusive: the whole image is ``(0, 0, width, height)``.
-        size (tuple[int, int]): width and height of the image, in pixels.
-        classes (Tensor, optional): the detector's classes ``(n,)``, int64. -1 is no class.
-        scores (Tensor, optional): ``(n,)``, float32.
-
-    Example:
-        >>> Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 50.0, 40.0]]), (50, 40)).scores is None
-        True
-    """
-
-    features: Tensor
-    boxes: Tensor
-    size: tuple[int, int]
-    classes: Tensor | None = None
-    scores: Tensor | None = None
-
-
-def clip_boxes(boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than a pixel.
-
-    Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least 1.
-    """
-    limit = boxes.new_tensor(size)
-    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - 1)
-    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + 1)
-    return torch.cat([start, end], -1)
-
-
-def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
-    """Divide an image of ``size`` (width, height) into cells, row by row: boxes ``(rows · columns, 4)``, float32."""
-    counts = (rows if columns is None else columns), rows
-    x, y = (torch.linspace(0, side, count + 1, dtype=torch.float64) for side, count in zip(size, counts))
-    top, left = torch.meshgrid(y[:-1], x[:-1], indexing='ij')
-    bottom, right = torch.meshgrid(y[1:], x[1:], indexing='ij')
-    return torch.stack([left, top, right, bottom], -1).flatten(0, 1).float()
+FILES = 'regions-*.h5'
 
 
 class RegionStore:
-    """Read region features of images by their ids, through memory maps.
+    """Read region features of images by their ids.
 
-    Only the ids and the sizes of the images are in memory. A pickled store contains only its paths, and opens the files
-    again when it is loaded. So the workers of a data loader, forked or spawned, can use a store in a data set. An id
+    The features are read from the files, which each process opens for itself. All else is in memory. A pickled store
+    contains only its paths. So the workers of a data loader, forked or spawned, can use a store in a data set. An id
     may have another form of Unicode than in the store, as macOS writes the names of files.
 
-    A FaultsError lists all faults: files that are missing, truncated or do not fit each other, an id that occurs twice,
-    or folders with features of different widths.
+    A FaultsError lists all faults: files that are damaged, arrays that do not fit each other or are not in their file,
+    an id that occurs twice, or files with features of different widths.
 
     Args:
-        path (str, Path or sequence of them): the folder of a store, or several folders that together are one store,
-            such as training and validation images.
+        path (str, Path or sequence of them): the folder of a store, one of its files, or several that together are one
+            store, such as training and validation images.
+
+    Attributes:
+        files (list[Path]): the HDF5 files.
+        image_ids (list[str]): ids of all images, in the order of the files.
+        sizes (dict): width and height of all images in pixels, by id.
+        num_features (int): the width of the features.
 
     Example:
         >>> from mmattn.language import RegionWriter
@@ -104,38 +68,31 @@ class RegionStore:
     """
 
     def __init__(self, path: str | Path | Sequence[str | Path]) -> None:
-        paths = [path] if isinstance(path, str | Path) else list(path)
-        if not paths:
+        self.paths = [Path(path)] if isinstance(path, str | Path) else [*map(Path, path)]
+        self.files = [file for place in self.paths for file in _find_files(place)]
+        if not self.files:
             raise ValueError('path must have at least one folder; got none')
-        self.paths = [Path(folder) for folder in paths]
-        for folder in self.paths:
-            if not folder.is_dir():
-                message = 'no such folder; a converter such as tools/dataset_converters/region_npz.py writes it'
-                raise FileNotFoundError(errno.ENOENT, message, str(folder))
+        self._name = ', '.join(map(str, self.paths))
         faults = Faults()
-        self._folders = [_Folder(folder, faults) for folder in self.paths]
-        self._places: dict[str, tuple[_Folder, int]] = {}
-        if not faults:
-            for files in self._folders:
-                for row, image_id in enumerate(files.image_ids):
-                    other = self._places.setdefault(normalize_unicode(image_id), (files, row))
-                    if other != (files, row):
-                        faults.add(files.path, f'image {image_id} is also in {other[0].path}, line {other[1] + 1}')
-            first = self._folders[0]
-            for files in self._folders:
-                if files.width != first.width:
-                    faults.add(files.path, f'{files.width} features per region, but {first.path} has {first.width}')
+        self._files: list[_RegionFile] = []
+        self._places: dict[str, tuple[_RegionFile, int]] = {}
+        for place in self.files:
+            with faults.catch(place):
+                file = _RegionFile(place)
+                self._files.append(file)
+                for row, image_id in enumerate(file.image_ids):
+                    other = self._places.setdefault(normalize_unicode(image_id), (file, row))
+                    if other != (file, row):
+                        faults.add(place, f'image {image_id} is also in {other[0].path}')
+                if (width := self._files[0].num_features) != file.num_features:
+                    faults.add(place, f'{file.num_features} features per region, but {self._files[0].path} has {width}')
         faults.check()
-        self.num_features = self._folders[0].width
-        self.sources = [files.source for files in self._folders]
+        self.num_features = self._files[0].num_features
+        self.sizes = {name: (w, h) for file in self._files for name, (w, h) in zip(file.image_ids, file.sizes)}
+        self.image_ids = [*self.sizes]
 
     def __reduce__(self) -> tuple[type['RegionStore'], tuple[list[Path]]]:
         return RegionStore, (self.paths,)
-
-    @property
-    def image_ids(self) -> list[str]:
-        """Ids of all images, in the order of the folders."""
-        return [image_id for files in self._folders for image_id in files.image_ids]
 
     def __len__(self) -> int:
         return len(self._places)
@@ -146,18 +103,13 @@ class RegionStore:
     def __getitem__(self, image_id: str) -> Regions:
         """Copy the regions of an image into memory. Unusable features or boxes, such as NaN, raise a ValueError."""
         if image_id not in self:
-            raise KeyError(f'image {image_id} is not in the store {self._name()}')
-        folder, row = self._places[normalize_unicode(image_id)]
-        features, boxes, size, *details = folder.slice_arrays(row)
-        if len(features) and (faults := region_faults(features, boxes, size, *details)):
-            raise ValueError(f'image {image_id} of the region store {folder.path}: {"; ".join(faults)}')
-        classes, scores = (
-            None if x is None else torch.from_numpy(np.array(x, dtype))
-            for x, dtype in zip(details, (np.int64, np.float32))
-        )
-        return Regions(
-            torch.from_numpy(np.array(features, np.float32)), torch.from_numpy(np.array(boxes)), size, classes, scores
-        )
+            raise KeyError(f'image {image_id} is not in the store {self._name}')
+        file, row = self._places[normalize_unicode(image_id)]
+        features, boxes, size, classes, scores = file.read(row)
+        if len(features) and (faults := region_faults(features, boxes, size, classes, scores)):
+            raise ValueError(f'image {image_id} of the region store {file.path}: {"; ".join(faults)}')
+        tensors = [None if x is None else torch.tensor(x) for x in (classes, scores)]
+        return Regions(torch.from_numpy(features), torch.tensor(boxes), size, *tensors)
 
     def image_faults(
         self,
@@ -185,141 +137,98 @@ class RegionStore:
         if num_features is not None and num_features != self.num_features:
             faults.append(f'{self.num_features} features per region, but the model has {num_features}')
         checked = list(dict.fromkeys(self.image_ids if image_ids is None else image_ids))
-        tqdm = import_optional('tqdm').tqdm
-        for image_id in tqdm(checked, 'checking regions', unit=' images', disable=None, leave=False):
+        for image_id in track(checked, 'Checking regions'):
             if image_id not in self:
                 faults.append(f'image {image_id} is not in the store')
                 continue
-            folder, row = self._places[normalize_unicode(image_id)]
-            stored, *details = folder.slice_arrays(row)
-            size = details[1]
-            if (expected := (sizes or {}).get(image_id, size)) != size:
-                sides = [f'{width}×{height}' for width, height in (expected, size)]
+            file, row = self._places[normalize_unicode(image_id)]
+            regions = file.read(row, features)
+            if (expected := (sizes or {}).get(image_id, regions.size)) != regions.size:
+                sides = [f'{width}×{height}' for width, height in (expected, regions.size)]
                 faults.append(f'image {image_id}: {sides[0]} in the annotations, {sides[1]} in the region store')
-            if allow_empty and not len(stored):
-                continue
-            reasons = region_faults(stored if features else stored[:, :0], *details)
-            faults += [f'image {image_id}: {reason}' for reason in reasons]
+            if len(regions.features) or not allow_empty:
+                faults += [f'image {image_id}: {reason}' for reason in region_faults(*regions)]
         return faults
 
     def source_faults(self, required: str | Sequence[str] | None) -> list[str]:
-        """List the folders whose source, in ``store.json``, lacks one of the ``required`` parts, such as 'resnet152'.
+        """List the sources of the features that lack one of the ``required`` parts, such as 'resnet152'.
 
-        A source is the converter with its options. A folder without source, as your own program may write it, is no
+        A source is the converter with its options. A file without source, as your own program may write it, is no
         fault.
         """
         parts = [required] if isinstance(required, str) else required or ()
         return [
             f'made by {source!r}, but the config requires {" and ".join(map(repr, parts))}'
-            for source in self.sources
+            for source in dict.fromkeys(file.source for file in self._files)
             if source and not all(part in source for part in parts)
         ]
 
     def check(self, image_ids: Iterable[str] | None = None, num_features: int | None = None, **options: Any) -> None:
         """Raise a FaultsError, if :meth:`image_faults` finds any."""
-        Faults(self._name(), self.image_faults(image_ids, num_features, **options)).check()
-
-    def _name(self) -> str:
-        return ', '.join(map(str, self.paths))
+        Faults(self._name, self.image_faults(image_ids, num_features, **options)).check()
 
 
-class _Folder:
-    def __init__(self, path: Path, faults: Faults) -> None:
-        # An object that has added to ``faults`` is not complete.
-        self.path = path
-        before = len(faults)
-        self.image_ids = self._read_ids(faults)
-        record = self._read_record(faults)
-        offsets, sizes = (self._load(name, faults) for name in ('offsets', 'sizes'))
-        self.arrays = {name: self._load(name, faults, 'r') for name in record.get('arrays', ())}
-        if len(faults) > before:
-            return
-        self.width, self.source = record['num_features'], record['source']
-        self.offsets, self.sizes = offsets, sizes
-        images, regions = len(self.image_ids), len(self.arrays['features'])
-        expected = {
-            'offsets': (offsets, 'int64', (images + 1,)),
-            'sizes': (sizes, 'int32', (images, 2)),
-            'features': (self.arrays['features'], record['dtype'], (regions, self.width)),
-            'boxes': (self.arrays['boxes'], 'float32', (regions, 4)),
-            'classes': (self.arrays.get('classes'), 'int32', (regions,)),
-            'scores': (self.arrays.get('scores'), 'float32', (regions,)),
-        }
-        for name, (array, dtype, shape) in expected.items():
-            if array is not None and (array.dtype != dtype or array.shape != shape):
-                faults.add(f'{path / name}.npy', f'{array.dtype} {array.shape}, not {dtype} {shape} as the other files')
-        if len(faults) == before and (offsets[0] != 0 or offsets[-1] != regions or np.any(np.diff(offsets) < 0)):
-            faults.add(path / 'offsets.npy', f'must ascend from 0 to {regions}, the number of regions')
+class _RegionFile:
+    def __init__(self, path: Path) -> None:
+        self.path, self._process = path, 0
+        file = open_hdf5(path, ('features', 'boxes', 'first', 'sizes', 'names'), ('classes', 'scores'))
+        with file, reading(path, 'not a file of a region store'):
+            (regions, self.num_features), (images,) = file['features'].shape, file['names'].shape
 
-    def slice_arrays(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
-        # Slices are views, and absent arrays are None.
-        start, end = self.offsets[row : row + 2]
-        features, boxes, classes, scores = (
-            self.arrays[name][start:end] if name in self.arrays else None for name in ('features', *DTYPES)
-        )
-        width, height = self.sizes[row].tolist()
-        return features, boxes, (width, height), classes, scores
+            def read(name: str, dtype: type, *shape: int) -> Any:
+                if name in file and file[name].shape != shape:
+                    raise FaultsError(path, f'{name} is {file[name].shape}, not {shape} as the other arrays')
+                return file[name][()].astype(dtype, casting='same_kind') if name in file else None
 
-    def _read_ids(self, faults: Faults) -> list[str]:
-        path = self.path / 'image_ids.txt'
-        with faults.catch(path):
-            return read_lines(path)[: None if path.stat().st_size else 0]
-        return []
+            self.source = str(file.attrs.get('source', ''))
+            self.image_ids = file['names'].asstr()[()].tolist()
+            self.sizes = read('sizes', np.int32, images, 2).tolist()
+            self._boxes = read('boxes', np.float32, regions, 4)
+            self._details = [read('classes', np.int64, regions), read('scores', np.float32, regions)]
+            self._first = read('first', np.int64, images + 1).tolist()
+            if self._first != sorted(self._first) or self._first[0] != 0 or self._first[-1] != regions:
+                raise FaultsError(path, f'first must ascend from 0 to {regions}, the number of regions')
 
-    def _read_record(self, faults: Faults) -> Mapping[str, Any]:
-        path = self.path / 'store.json'
-        with faults.catch(path), reading(path, 'not the record of a store'):
-            record = json.loads(path.read_text(encoding='utf-8'))
-            if record['version'] != VERSION:
-                raise ValueError(f'version {record["version"]} of the format; this release reads {VERSION}')
-            if not {'features', 'boxes'} <= set(record['arrays']) <= {'features', *DTYPES}:
-                raise ValueError(f'arrays is {record["arrays"]}')
-            check_count('num_features', record['num_features'])
-            return {name: record[name] for name in ('num_features', 'dtype', 'arrays')} | {
-                'source': str(record.get('source') or '')
-            }
-        return {}
-
-    def _load(self, name: str, faults: Faults, mmap_mode: Any = None) -> Any:
-        path = self.path / f'{name}.npy'
-        with faults.catch(path), reading(path, 'truncated, or not a NumPy array'):
-            array = np.load(path, mmap_mode='r', allow_pickle=False)  # a header may claim more than the file has
-            if not isinstance(array, np.ndarray):
-                raise ValueError('it is an archive')
-            return array if mmap_mode else np.array(array)
+    def read(self, row: int, features: bool = True) -> Any:
+        """Read the regions of an image, as arrays. Without ``features``, their width is 0."""
+        regions = slice(*self._first[row : row + 2])
+        if features and self._process != os.getpid():  # HDF5 files are not for forked processes
+            self._file = open_hdf5(self.path, ('features',))
+            self._features, self._process = self._file['features'], os.getpid()
+        boxes, values = self._boxes[regions], self._boxes[regions, :0]
+        if features:
+            with reading(self.path, 'damaged'):
+                values = torch.from_numpy(self._features[regions]).float().numpy()
+        details = [None if x is None else x[regions] for x in self._details]
+        return Regions(values, boxes, tuple(self.sizes[row]), *details)
 
 
-def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any, scores: Any) -> list[str]:
-    """List why the regions of an image cannot be used."""
-    count = len(features)
-    shapes = dict(boxes=(boxes, (count, 4)), classes=(classes, (count,)), scores=(scores, (count,)))
-    faults = [
-        f'{name} must be {shape}, one per region; got {x.shape}'
-        for name, (x, shape) in shapes.items()
-        if x is not None and x.shape != shape
-    ]
-    if features.ndim != 2:
-        faults.append(f'features must be (n, D); got {features.shape}')
-    if faults:
-        return faults
-    if not count:
-        return ['no regions']
-    if min(size) < 1:
-        return [f'its size must be positive; got {size[0]}×{size[1]}']
-    left, top, right, bottom = boxes.T
-    finite = np.isfinite(boxes).all(1)
-    wrong = {
-        f'features are NaN, infinite or too large for {features.dtype}': ~np.isfinite(features).all(1),
-        'boxes are NaN or infinite': ~finite,
-        f'boxes are outside the image of {size[0]}×{size[1]}': finite
-        & ((left < 0) | (top < 0) | (right > size[0]) | (bottom > size[1])),
-        'boxes have a side that is not positive': finite & ((right <= left) | (bottom <= top)),
-        'boxes are in 0…1, not in pixels': np.full(count, min(size) > 1 and boxes.max() <= 1),
-    }
-    if scores is not None:
-        wrong['scores are NaN or infinite'] = ~np.isfinite(scores)
-    return [
-        f'{text}: region{"s" if where.sum() > 1 else ""} {", ".join(shorten(np.flatnonzero(where), 5))}'
-        for text, where in wrong.items()
-        if where.any()
-    ]
+def open_hdf5(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Any:
+    """Open an HDF5 file, and check that its arrays are there, each in one piece in the file itself.
+
+    Links, virtual arrays and external storage would read other files, and chunks can claim more than the memory has.
+    """
+    h5py = import_optional('h5py')
+    with reading(path, 'damaged, or not an HDF5 file'):
+        file = h5py.File(path, 'r', locking=False)  # some file systems have no locks
+        names = [name for name in (*required, *optional) if file.id.links.exists(name.encode())]
+        if missing := [name for name in required if name not in names]:
+            raise FaultsError(path, f'no array {", ".join(missing)} in it')
+        for name in names:
+            linked = file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD
+            start = None if linked or isinstance(file[name], h5py.Group) else file[name].id.get_offset()
+            if start is None or start + file[name].nbytes > path.stat().st_size:
+                raise FaultsError(path, f'the array {name} is not in one piece in this file')
+    return file
+
+
+def _find_files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise FileNotFoundError(errno.ENOENT, 'no such folder, which a converter writes', str(place))
+    if files := sorted(place.glob(FILES)):
+        return files
+    if (place / 'store.json').exists():
+        raise FaultsError(place, 'a region store of an earlier release; a script in docs/custom_data.md converts it')
+    raise FaultsError(place / FILES.replace('*', '00000'), 'no such file')

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmattn.language.regions.region_store import grid_boxes
+from mmattn.language.regions.image_regions import grid_boxes
 from mmattn.visualization.panels import (
     BOX_COLOURS,
     TITLE,

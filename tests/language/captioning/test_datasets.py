@@ -20,7 +20,7 @@ from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
 from ...requirements import requires
 from ...tiny_data import FEATURES, captions, misfits
-from ..files import edit, write_json
+from ..files import edit, edit_store, write_json
 from .conftest import Store
 
 CAPTIONS = {
@@ -385,8 +385,8 @@ def test_faults_of_regions_name_their_images(faults, data):
     def add(content):
         content['images'].append(dict(content['images'][0], cocoid=7, split='val'))
 
-    edit(data / 'regions/boxes.npy', spoil)
-    edit(data / 'regions/offsets.npy', lambda offsets: offsets.__setitem__(4, offsets[3]))  # image 103
+    edit_store(data / 'regions', 'boxes', spoil)
+    edit_store(data / 'regions', 'first', lambda first: first.__setitem__(4, first[3]))  # image 103
     edit(data / 'dataset_coco.json', add)
     found = faults()
     assert found.startswith(f'{data}/regions: image 100: boxes are outside')

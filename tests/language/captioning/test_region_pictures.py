@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmattn.language.captioning import CaptionEnsemble
 from mmattn.language.captioning.region_pictures import caption_figure, region_attention, region_layers
-from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.image_regions import Regions
 from mmattn.registry import MODELS
 
 from ..failing import failing

@@ -3,7 +3,7 @@
 import torch
 
 import mmattn.engine  # noqa: F401
-from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.image_regions import Regions
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.registry import MODELS
 

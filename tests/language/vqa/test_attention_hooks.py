@@ -21,7 +21,7 @@ from mmattn.language.vqa.questions import Question, write_questions
 from mmattn.registry import HOOKS
 
 from ...tiny_data import FEATURES, QUESTION_WORDS
-from ..files import edit
+from ..files import edit_store
 from .asking import (
     ANSWERS,
     BAN,
@@ -120,7 +120,7 @@ def test_pictures_of_the_first_questions(folder, tmp_path, padded):
 def test_questions_about_an_image_without_regions_are_skipped(folder, tmp_path, padded, logged):
     messages = logged(attention_hooks)
     shutil.copytree(folder, tmp_path / 'data')
-    edit(tmp_path / 'data/regions/offsets.npy', lambda offsets: offsets.__setitem__(1, 0))  # image 7
+    edit_store(tmp_path / 'data/regions', 'first', lambda first: first.__setitem__(1, 0))  # image 7
     hook = HOOKS.build(dict(type='mmattn.BilinearMapHook', num_questions=3, interval=2))
     validate(tmp_path / 'data', BAN, hook, tmp_path, padded=padded)
     assert [path.name for path in tmp_path.rglob('attention_*.png')] == ['attention_92_40.png']

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmattn.language.regions.region_store import grid_boxes
+from mmattn.language.regions.image_regions import grid_boxes
 from mmattn.language.vqa.attention_pictures import (
     attention_table,
     draw_answer_attention,

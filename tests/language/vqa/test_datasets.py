@@ -25,7 +25,7 @@ from mmattn.utils.faults import Faults
 
 from ... import tiny_data
 from ..failing import failing
-from ..files import edit, read_json, write_json
+from ..files import edit, edit_store, set_source
 from .conftest import QUESTIONS, STORE, TEN, make_regions
 
 
@@ -335,11 +335,9 @@ def test_store_of_another_backbone_is_a_fault(faults, data):
         DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions'))
     assert DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions', region_source=None))
 
-    path = data / 'vqa2/resnet152/store.json'
-    record = read_json(path)
-    write_json(path, dict(record, source=record['source'].replace("'grid': 14", "'grid': 7")))
+    set_source(data / 'vqa2/resnet152', tiny_data.rehearsal_data.RESNET152.replace("'grid': 14", "'grid': 7"))
     assert list(faults('vqa2_fusion')) == [f'{data}/vqa2/resnet152']
-    write_json(path, dict(record, source=''))
+    set_source(data / 'vqa2/resnet152', '')
     assert faults('vqa2_fusion') == {}
 
 
@@ -367,7 +365,7 @@ def test_what_fits_neither_model_nor_files(faults, data, name, model, options, p
 def test_all_faults_of_a_file_or_a_store_are_reported_at_once(faults, data):
     root = data / 'vqa2'
     change(root / 'questions_val.json', lambda entries: entries[0].update(image_id='nowhere'))
-    edit(root / 'regions/boxes.npy', lambda boxes: boxes.__setitem__(0, (1, 1, 99, 9)))
+    edit_store(root / 'regions', 'boxes', lambda boxes: boxes.__setitem__(0, (1, 1, 99, 9)))
     found = faults()
     assert {*found} == {f'{root}/regions'}
     outside, without = sorted(found[f'{root}/regions'])
@@ -417,7 +415,7 @@ def test_questions_without_spaces_are_a_fault_of_their_file(faults, data):
 
 
 def test_an_image_without_regions_is_valid(faults, data):
-    edit(data / 'vqa2/regions/offsets.npy', lambda offsets: offsets.__setitem__(1, 0))  # image 100
+    edit_store(data / 'vqa2/regions', 'first', lambda first: first.__setitem__(1, 0))  # image 100
     assert faults() == {}
     dataset = DATASETS.build(Config.fromfile(config_path('_base_/datasets/vqa2.py')).train_dataloader.dataset)
     assert dataset[0]['inputs']['features'].shape == (0, tiny_data.FEATURES)

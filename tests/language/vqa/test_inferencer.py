@@ -15,7 +15,7 @@ from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
-from ..files import edit, names, read_json
+from ..files import names, read_json, set_source
 from ..interruption import Stop, stop_once
 from .asking import (
     BAN,
@@ -98,7 +98,7 @@ def test_regions_are_those_of_the_training(folder, tmp_path, logged):
     with pytest.raises(ValueError, match='max_regions'):  # a model that reads all, with the same weights
         make(folder, 'ban')(folder / 'regions', QUESTIONS, progress_file=tmp_path / 'part')
     shutil.copytree(folder / 'regions', tmp_path / 'boxes')
-    edit(tmp_path / 'boxes/store.json', lambda record: record.update(source='detector.py'))
+    set_source(tmp_path / 'boxes', 'detector.py')
     said = logged(inferencer)
     ask(folder / 'regions', QUESTIONS)
     ask(tmp_path / 'boxes', QUESTIONS)

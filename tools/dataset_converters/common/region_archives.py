@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.image_regions import Regions
 from mmattn.utils.faults import Faults, FaultsError, reading, shorten
 from mmattn.utils.progress import track
 

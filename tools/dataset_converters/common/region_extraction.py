@@ -12,7 +12,7 @@ import torch
 from mmengine.config import Config
 
 from mmattn.engine import CfgOptions, Device, check_checkpoint, load_config
-from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.image_regions import Regions
 from mmattn.language.text.words import normalize_unicode
 from mmattn.utils.devices import check_device
 from mmattn.utils.faults import Faults, FaultsError
@@ -95,7 +95,7 @@ def extract_images(
 ) -> None:
     """Write the regions that a model extracts from images.
 
-    ``load`` returns the extractor of a config. ``settings`` are its options, which ``store.json`` records with the
+    ``load`` returns the extractor of a config. ``settings`` are its options, which the store records with the
     name of the ``command``, the model, and digests of weights and images.
     """
     check_checkpoint(options.checkpoint)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mmattn.language.regions.region_store import Regions, RegionStore, clip_boxes
+from mmattn.language.regions.image_regions import Regions, clip_boxes
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.utils.faults import Faults, FaultsError
 
@@ -47,7 +48,7 @@ def digest_files(paths: Sequence[Path]) -> str:
 
 
 def describe_source(paths: Sequence[Path], *options: str) -> str:
-    """Describe the command, its files, and options for ``store.json``. A missing file is a fault."""
+    """Describe the command, its files, and options as the source of a store. A missing file is a fault."""
     faults = Faults()
     for path in paths:
         if not path.is_file():
@@ -91,9 +92,8 @@ def write_store(
 ) -> None:
     """Write the regions of images, and continue where an interrupted run has stopped.
 
-    A run continues only with the same ``source``, which goes to ``store.json``. If a file of ``inputs`` has changed,
-    the store is begun again. After faults, as in :func:`write_images`, the images without a fault are kept in
-    ``<out_dir>.part``. With ``skip_damaged``, they become the store.
+    With another ``source`` or a changed file of ``inputs``, the store is begun again. After faults, as in
+    :func:`write_images`, the images without a fault are kept. With ``skip_damaged``, they become the store.
     """
     clip = isinstance(options, RepairOptions) and options.clip_boxes
     if clip:
@@ -112,7 +112,7 @@ def write_store(
                 else:
                     advice = '' if skip is None else ', with --skip-damaged to leave out what has a fault'
                     print(
-                        f'{len(writer):,} images are kept in {options.out_dir}.part. Run the same command again to '
+                        f'{len(writer):,} images are kept in {writer.part}. Run the same command again to '
                         f'resume{advice}.',
                         file=sys.stderr,
                     )
