@@ -76,15 +76,19 @@ def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(implementation, c
     assert_as_in_float64(call, implementation, dtype)
 
 
+LAYOUTS = {
+    'a view from an odd element on': lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
+    'channels first': lambda x: x.movedim(-1, 2).contiguous().movedim(2, -1) if x.dim() > 3 else x,
+    'half of the channels': lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
+}
+
+
 @every_dtype
+@pytest.mark.parametrize('layout', LAYOUTS)
 @pytest.mark.parametrize(('operator', 'implementation'), IMPLEMENTATIONS)
-def test_operands_that_start_anywhere(operator, implementation, dtype):
-    """A view that begins at an odd element of its storage gives the numbers of a copy."""
-
-    def shifted(x):
-        return torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
-
-    assert_as_in_float64(next(large_calls(operator)), implementation, dtype, shifted)
+def test_operands_of_any_layout(operator, implementation, layout, dtype):
+    """A view of another storage gives the numbers of a copy."""
+    assert_as_in_float64(next(large_calls(operator)), implementation, dtype, LAYOUTS[layout])
 
 
 @every_kernel
