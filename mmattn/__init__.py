@@ -12,7 +12,7 @@ from types import ModuleType
 __version__ = '0.4.0.dev0'
 SUBPACKAGES = (
     'annotations',
-    'data_check',
+    'check',
     'deployment',
     'detection',
     'engine',

@@ -37,6 +37,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     'mmattn.language.vqa': ('mmcv',),
     'mmattn.language.grounding': ('mmcv',),
 }
+if find_spec('mmattn.check') is not None:  # the one folder that may be removed
+    FOLDERS['mmattn.check'] = ()
 
 
 def find_folder(name: str) -> str | None:

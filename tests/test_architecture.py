@@ -14,7 +14,7 @@ FLOORS = (
     {'_compat', '__init__', 'former_names'},
     {'utils'},
     {'registry'},
-    {'ops', 'data_check'},
+    {'ops'},
     {'layers', 'engine', 'visualization'},
     {'segmentation', 'detection', 'video', 'language'},
     {'deployment'},

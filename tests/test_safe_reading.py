@@ -3,7 +3,6 @@
 import gzip
 import importlib
 import io
-import json
 import pickle
 import re
 import stat
@@ -21,7 +20,6 @@ from torch import nn
 
 from common.archives import unpack
 from common.region_archives import REQUIRED, read_archive
-from mmattn.data_check.images import inspect_files
 from mmattn.engine import check_checkpoint, guard_checkpoints
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
@@ -30,7 +28,6 @@ from mmattn.video.backbone_weights import load_backbone
 
 from .full_disk import full_disk
 from .hostile_pickle import Code
-from .requirements import requires
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / 'tools' / 'misc'))  # as Python does for a script
@@ -266,37 +263,6 @@ def test_archives_that_unpack_to_far_more_are_refused(kind, tmp_path, scratch):
     with pytest.raises(FaultsError, match=r'would unpack to 20 MB'):
         unpack(archive, scratch)
     assert not files(scratch)
-
-
-@pytest.mark.parametrize(
-    'content',
-    ['[]', 'null', '5', '"x"', '{"x": 1}', '{"x": [[1, 2], [3]]}', '{"x": [[1, 2], [["a"], [], ""]]}', '[' * 10**5],
-)
-def test_a_cache_of_another_content_is_dropped(content, tmp_path):
-    cache = tmp_path / 'data_check.json'
-    cache.write_text(content, encoding='utf-8')
-    assert inspect_files([], cache) == ({}, 0)
-    assert not cache.exists() or cache.read_text(encoding='utf-8') in (content, '{}')
-
-
-@pytest.mark.parametrize(
-    ('kind', 'entry', 'named'),
-    [
-        ('images', None, r'images\[0\]'),
-        ('images', 'text', r'images\[0\]'),
-        ('annotations', 5, r'annotations\[0\]'),
-        ('categories', 'cell', r'categories\[0\]'),
-        ('categories', dict(id=1, name=None), r'categories\[0\]\.name'),
-    ],
-)
-@requires('mmdet')
-def test_entries_of_coco_files_are_named(kind, entry, named, tmp_path):
-    from mmattn.data_check.boxes import load_json
-
-    path = tmp_path / 'coco.json'
-    path.write_text(json.dumps(dict(images=[], annotations=[], categories=[]) | {kind: [entry]}), encoding='utf-8')
-    with pytest.raises(ValueError, match=rf'coco\.json: {named} must be'):
-        load_json(str(path))
 
 
 def test_a_raw_call_refuses_a_window_that_does_not_fit():

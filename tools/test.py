@@ -1,6 +1,7 @@
 """Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--amp] [--out DIR] …``."""
 
 import argparse
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from mmattn.engine import (
     prepare_for_cpu,
     use_channels_last,
 )
+from mmattn.registry import HOOKS
 from mmattn.utils.command import run
 from mmattn.utils.component_type import component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_display
@@ -140,7 +142,9 @@ def main() -> None:
     log_operators()
     if pictures is not None:
         runner.register_hook(pictures)
-    runner.call_hook('before_test_loop')  # a stage that mmattn adds: the check of the data
+    if find_spec('mmattn.check') and cfg.get('check', {}) is not None:
+        runner.register_hook(HOOKS.build(dict(type='mmattn.CheckHook')))
+    runner.call_hook('before_test_loop')  # a stage that mmattn adds, before mmengine builds the data sets
     dataset = runner.test_loop.dataloader.dataset
     for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):
         if folder is not None:  # folders that the data set knows by itself, such as Annotations of DAVIS

@@ -1,6 +1,7 @@
 """Train a model: ``python tools/train.py CONFIG [--work-dir DIR] [--resume] [--amp] …``."""
 
 import argparse
+from importlib.util import find_spec
 
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
@@ -22,6 +23,7 @@ from mmattn.engine import (
     prepare_for_cpu,
     use_channels_last,
 )
+from mmattn.registry import HOOKS
 from mmattn.utils.command import run
 
 
@@ -80,7 +82,9 @@ def main() -> None:
             use_channels_last(runner.model)
         runner.register_hook(SharedBuffersHook())
         log_operators()
-        runner.call_hook('before_loops')  # a stage that mmattn adds: the check of the data
+        if find_spec('mmattn.check') and cfg.get('check', {}) is not None:
+            runner.register_hook(HOOKS.build(dict(type='mmattn.CheckHook')))
+        runner.call_hook('before_loops')  # a stage that mmattn adds, before mmengine builds the data sets
         runner.train()
     except KeyboardInterrupt:
         if has_checkpoint(cfg.work_dir):

@@ -11,5 +11,3 @@ model = dict(
     decode_head=dict(type='CCHead', num_classes=150),
     auxiliary_head=dict(num_classes=150),
 )
-# Label 0 is ignored: an image may hold nothing else.
-default_hooks = dict(data_check=dict(allow_ignored=True))

@@ -1,7 +1,6 @@
-"""Components for mmdet: a hook that checks the data before training, and an inferencer for image files.
+"""For mmdet: an inferencer for image files.
 
-The layers for its backbones are in ``mmattn.layers``, and the check is in ``data_check/boxes.py``. Imports those,
-``engine`` and ``utils``, and no other task. Start with ``inferencer.py``.
+The layers for its backbones are in ``mmattn.layers``. Imports ``engine`` and ``utils``, and no other task.
 """
 
 from mmattn.utils.lazy import lazy_names
@@ -10,6 +9,5 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         'inferencer': 'DetectionInferencer',
-        'mmattn.data_check.boxes': 'DetDataCheckHook',
     },
 )

@@ -196,6 +196,8 @@ def config_from(args: Namespace) -> Config:
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = load_config(args.config, args.cfg_options)
+    if 'data_check' in (hooks := cfg.get('default_hooks') or {}) and hooks['data_check'] is None:
+        del hooks['data_check']  # of release 0.3.0; mmengine takes None for its own default hooks alone
     cfg.launcher = args.launcher
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir

@@ -24,6 +24,7 @@ SETTINGS = {
     *inspect.signature(Runner.__init__).parameters,
     *inspect.signature(FlexibleRunner.__init__).parameters,
     'activation_checkpointing',
+    'check',
     'custom_imports',
     'efficient_conv_bn_eval',
     'find_unused_parameters',

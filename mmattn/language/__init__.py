@@ -2,7 +2,7 @@
 
 A task (``translation``, ``captioning``, ``vqa``, ``grounding``) has data sets, models, a metric and an inferencer. They
 share ``text`` (sentences), ``regions`` (features of images), ``layers`` and ``models`` (stacks, generation, training)
-and the names below, and no task imports another. Imports ``ops``, ``layers``, ``data_check``, ``engine``,
+and the names below, and no task imports another. Imports ``ops``, ``layers``, ``engine``,
 ``visualization`` and ``utils``. Nothing outside imports it, except that some names of ``mmattn.ops`` load it on first
 use. Start with ``translation``, the smallest task.
 """
@@ -29,7 +29,6 @@ __getattr__, __all__ = lazy_names(
         'regions.region_store': 'RegionStore',
         'regions.region_writer': 'RegionWriter',
         'text.batching': 'TextDataPreprocessor TokenBatchSampler pad_collate token_batches',
-        'text.data_check_hook': 'TextDataCheckHook',
         'text.vocabulary': 'Vocabulary',
     },
 )

@@ -1,9 +1,9 @@
-"""Components for mmseg: decode heads, backbones, and a hook that checks the data before training.
+"""Components for mmseg: decode heads and backbones.
 
-Configs name the components below, which load on first use. Imports ``layers``, ``engine``, ``data_check``,
-``annotations``, ``visualization`` and ``utils``, and no other task. Start with ``bi_cc_head.py``, a head with one
-layer; ``inferencer.py`` segments image files with ``tiles.py``, and ``result_files.py`` writes them. ``face_parsing``
-has two data sets and their metric.
+Configs name the components below, which load on first use. Imports ``layers``, ``engine``, ``annotations``,
+``visualization`` and ``utils``, and no other task. Start with ``bi_cc_head.py``, a head with one layer;
+``inferencer.py`` segments image files with ``tiles.py``, and ``result_files.py`` writes them. ``face_parsing`` has two
+data sets and their metric.
 """
 
 from mmattn.utils.lazy import lazy_names
@@ -15,7 +15,6 @@ __getattr__, __all__ = lazy_names(
         'bi_cc_head': 'BiCCHead',
         'bi_nl_head': 'BiNLHead',
         'channels': 'ChannelsPreprocessor FirstLayerHook',
-        'mmattn.data_check.masks': 'SegDataCheckHook',
         'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
         'inferencer': 'SegmentationInferencer',
         'foreground_iou': 'ForegroundIoUMetric',

@@ -35,8 +35,7 @@ val_cfg = dict(type='ValLoop')
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
 default_hooks = dict(
     checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=False, interval=4, save_best='mIoU'),
-    logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=False),
-    data_check=dict(type='mmattn.SegDataCheckHook'))
+    logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=False))
 """
 EPOCHS = """
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=EPOCHS, val_interval=EPOCHS)

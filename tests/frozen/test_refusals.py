@@ -15,12 +15,9 @@ from ..forked_tools import tool
 from ..requirements import requires
 from .refusals import OFFICIAL, PROJECTS, write
 
-SOUND = 'sound', 'jpeg_without_its_end'  # trained at that commit, too
-WRONG = pytest.mark.xfail(reason='refused since commit 35ee0772', strict=True)
-
 
 @pytest.mark.e2e
-@pytest.mark.parametrize('name', [pytest.param(name, marks=() if name in SOUND else WRONG) for name in PROJECTS])
+@pytest.mark.parametrize('name', PROJECTS)
 def test_project(name, attempt, tmp_path):
     config = write(PROJECTS[name], tmp_path)
     done = attempt(*tool('train.py', config, '--work-dir', tmp_path / 'work'), merged=True)
@@ -76,12 +73,11 @@ def mostly_negative(folder):
 
 
 @requires('mmdet')
-@WRONG
 @pytest.mark.parametrize('change', [saved_again, mostly_negative])
 def test_boxes(change, tmp_path):
     import mmdet.evaluation  # noqa: F401
 
-    from mmattn.detection import DetDataCheckHook
+    from mmattn.check.driver import find_faults
 
     init_default_scope('mmdet')
     detections(tmp_path)
@@ -105,6 +101,5 @@ def test_boxes(change, tmp_path):
     }
     evaluator = dict(type='CocoMetric', ann_file=str(tmp_path / metric), metric='bbox')
     config = Config(dict(**loaders, val_evaluator=evaluator, default_hooks={}))
-    (tmp_path / 'work').mkdir()
-    runner = SimpleNamespace(cfg=config, work_dir=str(tmp_path / 'work'), model=None)
-    assert DetDataCheckHook().faults_by_path(runner, ('train_dataloader', 'val_dataloader')) == {}
+    faults = find_faults(SimpleNamespace(cfg=config), ('train_dataloader', 'val_dataloader'))
+    assert not [fault for fault in faults if fault.is_error]

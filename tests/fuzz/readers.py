@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -18,8 +20,7 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 
 import mmattn.registry  # noqa: F401
-from mmattn.data_check.images import ImageFile, inspect_files
-from mmattn.data_check.masks import SegDataCheckHook
+from mmattn.check.driver import check_data
 from mmattn.engine import read_checkpoint
 from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
 from mmattn.language.grounding.datasets import EntitiesDataset
@@ -41,7 +42,7 @@ from mmattn.video.masks import read_mask, write_mask
 from reproduction import language_releases, rehearsal_data, releases
 
 from .. import tiny_data
-from ..data_check import image_folders
+from ..check.conftest import data_set, write
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,31 +82,35 @@ def _data_set(kind, *cfgs, attributes=False):
     return read
 
 
+def _check(folder, cfg):
+    with patch.dict(os.environ, MMATTN_CACHE=str(folder / 'cache')):
+        runner = SimpleNamespace(cfg=Config(dict(train_dataloader=dict(dataset=cfg))), work_dir=str(folder / 'work'))
+        check_data(runner, ['train_dataloader'])
+
+
 def _check_boxes(cfg):
     def read(folder):
-        from mmattn.detection import DetDataCheckHook
+        import mmdet.datasets  # noqa: F401
 
         init_default_scope('mmdet')
-        loaders = dict(train_dataloader=dict(dataset={**cfg, 'data_root': str(folder)}))
-        runner = SimpleNamespace(cfg=Config(dict(default_scope='mmdet', **loaders)), work_dir=str(folder / 'work'))
-        DetDataCheckHook(allow_absent=cfg['metainfo']['classes']).before_loops(runner)
+        _check(folder, {**cfg, 'data_root': str(folder)})
 
     return read
 
 
 def _check_masks(folder):
     init_default_scope('mmseg')
-    SegDataCheckHook(allow_absent=['class 0', 'class 1']).before_loops(
-        image_folders.FakeRunner(folder / 'work', image_folders.data_set(folder))
-    )
+    _check(folder, data_set(folder))
 
 
 def _write_segmentation(folder):
+    rng = np.random.default_rng(0)
     for number in range(2):
-        image_folders.add(folder, f'{number}')
-    palette = Image.fromarray(np.random.default_rng(0).integers(0, 2, image_folders.SIZE).astype(np.uint8), 'P')
+        write(folder / f'img/train/{number}.png', rng.integers(0, 255, (40, 48, 3), np.uint8))
+        write(folder / f'ann/train/{number}.png', rng.integers(0, 2, (40, 48)).astype(np.uint8))
+    palette = Image.open(folder / 'ann/train/0.png').convert('P')
     palette.putpalette([0, 0, 0, 255, 0, 0])
-    palette.save(folder / 'ann_dir/train/0.png')
+    palette.save(folder / 'ann/train/0.png')
 
 
 def _state():
@@ -177,17 +182,14 @@ def _resume_part(folder):
     return _read_store(folder)
 
 
-def _read_cache(folder):
-    files = [ImageFile(str(path), 'cv2', 'color') for path in sorted((folder / 'img_dir').rglob('*.png'))]
-    facts, _ = inspect_files(files, folder / 'data_check.json')
-    sizes = {tuple(fact.size) for fact in facts.values()}
-    return None if sizes == {(48, 40)} else f'data_check.json: {facts}'
-
-
 def _write_cache(folder):
     _write_segmentation(folder)
-    inspect_files([ImageFile(str(path), 'cv2', 'color') for path in (folder / 'img_dir').rglob('*.png')],
-                  folder / 'data_check.json')  # fmt: skip
+    _check_masks(folder)
+
+
+def _read_cache(folder):
+    _check_masks(folder)
+    return '' if (folder / 'work/check.txt').exists() else None
 
 
 def _write_pictures(folder):
@@ -378,9 +380,9 @@ KINDS = {
         _data_set(ParallelTextDataset, dict(split='train')),
         'corpus.json',
     ),
-    'label maps': Kind(_write_segmentation, _check_masks, 'ann_dir/**/*'),
-    'images': Kind(_write_segmentation, _check_masks, 'img_dir/**/*'),
-    'cache of the data check': Kind(_write_cache, _read_cache, 'data_check.json'),
+    'label maps': Kind(_write_segmentation, _check_masks, 'ann/**/*'),
+    'images': Kind(_write_segmentation, _check_masks, 'img/**/*'),
+    'cache of the check': Kind(_write_cache, _read_cache, 'cache/**/*'),
     'pictures and frames': Kind(_write_pictures, _read_pictures),
     'masks of clips': Kind(_write_masks, _read_masks),
     'DAVIS': Kind(

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 from mmengine.config import Config
 
-from mmattn.language import TextDataCheckHook
+from mmattn.check.driver import find_faults
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
+from mmattn.utils.faults import Faults
 
 
 @pytest.fixture
@@ -54,7 +55,12 @@ def check():
         change(cfg)
         cfg.model = {}
         runner = BuiltRunner(cfg=cfg, model=SimpleNamespace(modules=lambda: [], **model))
-        return TextDataCheckHook().faults_by_path(runner, loaders)
+        faults, data_sets = Faults(), []
+        for loader in filter(cfg.get, loaders):
+            with faults.catch(loader):
+                data_sets.append(getattr(runner, loader).dataset)
+        faults.extend((fault.place, fault.text) for fault in find_faults(runner, loaders, data_sets) if fault.is_error)
+        return faults.by_path
 
     return run
 

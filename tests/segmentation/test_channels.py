@@ -17,8 +17,6 @@ from PIL import Image
 from torch import nn
 
 from common.channel_statistics import measure_channels
-from mmattn.data_check.colours import colour_faults
-from mmattn.data_check.data_sets import Part
 from mmattn.registry import TRANSFORMS
 from mmattn.segmentation.channels import ChannelsPreprocessor, FirstLayerHook
 from mmattn.segmentation.load_channels import LoadChannels
@@ -288,29 +286,6 @@ def test_channels_are_normalised_each_by_its_own():
     for mean, std in (([1, 2], [1]), ([1], [0]), ([1, 2], [1, -1])):
         with pytest.raises(ValueError, match='mean and std'):
             ChannelsPreprocessor(mean, std)
-
-
-def test_transforms_of_colours_are_named():
-    """PhotoMetricDistortion clips 16 bits at 255, or fails on four channels; geometric transforms are no fault."""
-    init_default_scope('mmseg')
-    from mmengine.dataset import Compose
-
-    geometric = [dict(type='RandomCrop', crop_size=(16, 16)), dict(type='RandomFlip', prob=0.5)]
-    geometric += [dict(type='RandomResize', scale=(32, 24), ratio_range=(0.5, 2.0), keep_ratio=True)]
-    geometric += [dict(type='Normalize', mean=[6000.0], std=[2000.0], to_rgb=False)]  # rescales
-
-    def faults(channels, *transforms):
-        steps = [LoadChannels(channels), *Compose([*geometric, *transforms, dict(type='PackSegInputs')]).transforms]
-        data = type('Data', (), dict(pipeline=type('Pipeline', (), dict(transforms=steps))))
-        return [*colour_faults([Part('train_dataloader.dataset', data, [])])]
-
-    before = np.random.get_state()[1].copy()
-    assert faults(4) == faults(3) == []
-    for channels, words in ((3, 'clips values at 255'), (4, 'clips values at 255|fails on 4 channels')):
-        ((where, reason),) = faults(channels, dict(type='PhotoMetricDistortion'))
-        assert where == 'train_dataloader.dataset.pipeline'
-        assert re.match(f'PhotoMetricDistortion ({words})', reason)
-    assert np.array_equal(np.random.get_state()[1], before)
 
 
 def test_a_picture_shows_dark_16_bits(tmp_path):

@@ -179,7 +179,6 @@ def on_cached_features(
         cached[name].dataset = _cache(cfg, cfg[name].dataset, folder, count, workers, dtype)
     cached.model.backbone = dict(type='mmattn.CachedBackbone')
     cached.model.data_preprocessor = dict(type='mmattn.CachedFeaturesPreprocessor')
-    cached.default_hooks.pop('data_check', None)  # the files have been checked
     add_import(cached, __name__)
     for key in ('tta_model', 'tta_pipeline'):
         cached.pop(key, None)
@@ -187,7 +186,7 @@ def on_cached_features(
 
 
 def _check_files(cfg: Config, folder: Path) -> None:
-    hook = HOOKS.build(cfg.default_hooks.get('data_check', dict(type='mmattn.SegDataCheckHook')))
+    hook = HOOKS.build(dict(type='mmattn.CheckHook'))
     folder.mkdir(parents=True, exist_ok=True)
     runner: Any = SimpleNamespace(cfg=cfg, work_dir=folder)
     hook.before_loops(runner)

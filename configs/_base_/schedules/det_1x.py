@@ -20,7 +20,6 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='DetVisualizationHook'),
     num_classes=dict(type='NumClassCheckHook'),
-    data_check=dict(type='mmattn.DetDataCheckHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
     invalid_loss=dict(type='mmattn.InvalidLossHook'),
     preemption=dict(type='mmattn.PreemptionHook'),

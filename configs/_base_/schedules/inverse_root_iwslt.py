@@ -14,8 +14,6 @@ default_hooks = dict(
         type='mmattn.CheckpointHook', by_epoch=False, interval=2000, save_best='BLEU', rule='greater', max_keep_ckpts=10
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    # To train on data in spite of what it says: `--cfg-options default_hooks.data_check.enabled=False`.
-    data_check=dict(type='mmattn.TextDataCheckHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
     invalid_loss=dict(type='mmattn.InvalidLossHook'),
     preemption=dict(type='mmattn.PreemptionHook'),

@@ -13,8 +13,6 @@ default_hooks = dict(
     checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=False, interval=8000, save_best='mIoU'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
-    # To train on data in spite of what it says: `--cfg-options default_hooks.data_check.enabled=False`.
-    data_check=dict(type='mmattn.SegDataCheckHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
     invalid_loss=dict(type='mmattn.InvalidLossHook'),
     preemption=dict(type='mmattn.PreemptionHook'),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import re
 import unicodedata
 from collections import defaultdict
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.logging import print_log
 from PIL import Image, ImageOps
 from torch import Tensor
 
@@ -71,18 +69,6 @@ def check_images(
             check_regions(store, place, image_ids, faults, **options)
         else:
             faults.add(ann_file, *(f'image {name}: not in the region store' for name in missing))
-
-
-def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) -> None:
-    """Log a warning if validation images are also training images."""
-    evaluated = set(validation)
-    if shared := evaluated & set(training):
-        print_log(
-            f'{len(shared):,} of {len(evaluated):,} validation images are training images, such as {min(shared)}: the '
-            'best checkpoint is chosen on images that the model was trained on',
-            'current',
-            logging.WARNING,
-        )
 
 
 def store_files(store: RegionStore) -> list[list[int]]:

@@ -1,6 +1,5 @@
-"""Sentences: corpora, vocabulary, subwords, batches, and the check of their data sets before training.
+"""Sentences: corpora, vocabulary, subwords, batches, and the base class of their data sets.
 
-Import the names from :mod:`mmattn.language`. Imports ``data_check``, ``registry.py`` and ``utils``, and no task; only
-its hook looks into ``models``. Start with ``vocabulary.py`` and ``text_dataset.py``, the base class of the data sets;
-``batching.py`` makes batches of them.
+Import the names from :mod:`mmattn.language`. Imports ``registry.py`` and ``utils``, and no task.
+Start with ``vocabulary.py`` and ``text_dataset.py``; ``batching.py`` makes batches.
 """

@@ -14,14 +14,15 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from mmattn.check import CheckHook
+from mmattn.check.driver import find_faults
 from mmattn.engine import DefaultSampler
-from mmattn.language import RegionDataPreprocessor, TextDataCheckHook
+from mmattn.language import RegionDataPreprocessor
 from mmattn.language.regions.loading import best_regions
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, VQADataset, datasets, official_score, write_questions
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
-from mmattn.utils.faults import Faults
 
 from ... import tiny_data
 from ..failing import failing
@@ -439,7 +440,7 @@ def test_a_checkpoint_of_other_answers_is_an_error(data, tmp_path, meta, message
     runner._val_loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
     symbols = dataset.metainfo['symbols']
     checkpoint = dict(meta=dict(dataset_meta=dict(symbols=symbols) | meta))
-    hook = TextDataCheckHook()
+    hook = CheckHook()
     if message is None:
         hook.after_load_checkpoint(runner, checkpoint)
     else:
@@ -455,10 +456,9 @@ def test_only_the_first_data_set_must_cut_as_in_training(data, tmp_path, lengths
     for name, length in zip(('train', 'val'), lengths):
         dataset = DATASETS.build(dict(cfg.get(f'{name}_dataloader').dataset, max_words=length))
         setattr(runner, f'_{name}_loop', SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset)))
-    hook = TextDataCheckHook()
-    checked = Faults()
-    hook.check_data(runner, ('train_dataloader', 'val_dataloader'), checked)
-    assert checked.by_path == {}
+    hook = CheckHook()
+    data_sets = [loop.dataloader.dataset for loop in (runner._train_loop, runner._val_loop)]
+    assert not [fault for fault in find_faults(runner, (), data_sets) if fault.is_error]
     meta = dict(symbols=dataset.metainfo['symbols'], answers=dataset.answers, tokens='ban', max_words=14)
     with pytest.raises(ValueError, match='max_words is 20, but 14') if fails else nullcontext():
         hook.after_load_checkpoint(runner, dict(meta=dict(dataset_meta=meta)))
