@@ -100,7 +100,8 @@ def tell(runner: Runner, faults: Sequence[Fault], report: str = '') -> None:
             print_log(f'Check: {lines[0]}{others}', 'current', logging.WARNING)
     if errors := [line for (_, text), lines in kinds.items() if not text for line in lines]:
         names = [*_allowed(runner), *dict.fromkeys(fault.rule for fault in faults if fault.is_error)]
-        title = f'{len(errors):,} error{"s" * (len(errors) > 1)} in data and settings, listed in {path}:'
+        where = f', listed in {path}' if report else ''
+        title = f'{len(errors):,} error{"s" * (len(errors) > 1)} in data and settings{where}:'
         raise ValueError(
             '\n  '.join([title, *shorten(errors)])
             + f'\nIf they are meant, write into the config:\ncheck = dict(allow={names})\nor add to the command:\n'

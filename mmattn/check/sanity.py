@@ -20,6 +20,8 @@ from mmattn._compat import is_resumed
 from mmattn.engine.hooks.checkpoint import get_rng_state, set_rng_state
 from mmattn.utils.faults import one_line, shorten
 
+from .driver import Fault, tell
+
 
 def sanity_validation(runner: Runner) -> None:
     """Validate one batch of each process as ``ValLoop`` does, without hooks and without computing metrics.
@@ -30,13 +32,7 @@ def sanity_validation(runner: Runner) -> None:
     mmengine's own.
 
     Raises:
-        RuntimeError: loading, predicting or processing the batch fails in one of the processes.
-
-    Example::
-
-        class SanityHook(Hook):
-            def before_train(self, runner):
-                sanity_validation(runner)
+        ValueError: loading, predicting or processing the batch fails in one of the processes.
     """
     if reason := _reason_to_pass(runner):
         print_log(f'The sanity validation is passed over: {reason}', 'current')
@@ -62,10 +58,10 @@ def sanity_validation(runner: Runner) -> None:
     said = f'{type(fault).__name__}: {one_line(fault)[-300:]}' if fault else ''  # that of a worker has a traceback
     faults = [text for text in all_gather_object(said and f'{_names(runner, indices)}: {said}') if text]
     if faults:
-        raise RuntimeError(
-            f'the sanity validation, one batch of val_dataloader before training, fails on {faults[0]}\n'
-            "To go on in spite of it, write into the config:\ncheck = dict(allow=['sanity'])"
-        ) from fault
+        try:
+            tell(runner, [Fault('sanity', True, 'val_dataloader', f'the sanity validation fails on {faults[0]}')])
+        except ValueError as error:
+            raise error from fault
 
 
 def _reason_to_pass(runner: Runner) -> str:

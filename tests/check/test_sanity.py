@@ -189,16 +189,14 @@ def test_an_error_names_the_batch_the_loader_and_the_switch(build, faulty):
     """And keeps its cause. Model and generators are as they were, and with the switch as printed, the run goes on."""
     runner = build(**faulty)
     before = state(runner)
-    with pytest.raises(
-        RuntimeError, match=r'sanity validation.*val_dataloader.*/data/0\.png, /data/1\.png: .*two boxes'
-    ) as e:
+    with pytest.raises(ValueError, match=r'sanity.*val_dataloader.*/data/0\.png, /data/1\.png: .*two boxes') as e:
         sanity_validation(runner)
     assert repr(e.value.__cause__) == repr(ERROR)
     after = state(runner)
     assert before[1] == after[1]
     assert differences(before[3], after[3]) == []
     printed = {}
-    exec(str(e.value).splitlines()[-1], printed)
+    exec(next(line for line in str(e.value).splitlines() if line.startswith('check =')), printed)
     sanity_validation(build(**faulty, check=printed['check']))
 
 
@@ -274,19 +272,10 @@ def test_workers_read_where_the_run_has_workers(build):
 
 # Trainings by tools/train.py, with and without it.
 
-HOOK = """
+SECOND = """
 from mmengine.dist import get_rank
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS, TRANSFORMS
+from mmengine.registry import TRANSFORMS
 from mmseg.datasets.transforms import LoadAnnotations
-from mmattn.check.sanity import sanity_validation
-
-@HOOKS.register_module()
-class Sanity(Hook):
-    priority = 'VERY_HIGH'
-
-    def before_train(self, runner):
-        sanity_validation(runner)
 
 @TRANSFORMS.register_module()
 class FailsInSecondProcess(LoadAnnotations):
@@ -295,10 +284,11 @@ class FailsInSecondProcess(LoadAnnotations):
             raise ValueError('second process')
         return super().transform(results)
 """
-WITH = """
-_base_ = './without_{name}.py'
-custom_imports = dict(imports=['sanity_hook', 'sabotage'])
-custom_hooks = [dict(type='Sanity'), dict(type='Killer')]
+FAILS = """
+_base_ = './config.py'
+custom_imports = dict(imports=['second', 'sabotage'])
+val_dataloader = dict(dataset=dict(pipeline=[
+    dict(type='LoadImageFromFile'), dict(type='FailsInSecondProcess'), dict(type='PackSegInputs')]))
 """
 
 
@@ -306,7 +296,7 @@ custom_hooks = [dict(type='Sanity'), dict(type='Killer')]
 def train(tiny_data, tmp_path_factory):
     trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
     folder = trainer.folder
-    (folder / 'sanity_hook.py').write_text(HOOK)
+    (folder / 'second.py').write_text(SECOND)
     data = write_corpus(folder / 'corpus')
     configs = Path(__file__).parents[2] / 'configs'
     (folder / 'translation.py').write_text(TRANSLATION.format(configs=configs, data=data))
@@ -314,9 +304,7 @@ def train(tiny_data, tmp_path_factory):
         f"_base_ = '{configs}/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'\n"
         'train_cfg = dict(max_iters=2, val_interval=2)\ntrain_dataloader = dict(batch_size=1)\n'
     )
-    for name in ('config', 'translation', 'detection'):
-        (folder / f'without_{name}.py').write_text(f"_base_ = './{name}.py'\ncheck = None\n")
-        (folder / f'with_{name}.py').write_text(WITH.format(name=name))
+    (folder / 'fails.py').write_text(FAILS)
     yield trainer
     trainer.close()
 
@@ -332,18 +320,17 @@ def train(tiny_data, tmp_path_factory):
     ],
 )
 def test_a_training_ends_with_the_same_bits(train, tmp_path, config, processes, workers, last):
-    for name in (f'without_{config}', f'with_{config}'):
-        options = f'val_dataloader.num_workers={workers}', f'val_dataloader.persistent_workers={workers > 0}'
-        done = train(tmp_path / name, *options, config=f'{name}.py', processes=processes)
+    workers = f'val_dataloader.num_workers={workers}', f'val_dataloader.persistent_workers={workers > 0}'
+    for name, options in (('with', ()), ('without', ['check=None'])):
+        done = train(tmp_path / name, *workers, *options, config=f'{config}.py', processes=processes)
         assert done == [0] * processes, train.log
-        assert ('Sanity validation of one batch' in train.log) == name.startswith('with_')
-    assert_same_end(tmp_path / f'without_{config}', tmp_path / f'with_{config}', last)
+        assert ('Sanity validation of one batch' in train.log) == (name == 'with')
+    assert_same_end(tmp_path / 'with', tmp_path / 'without', last)
 
 
 @pytest.mark.e2e
 def test_an_error_of_one_process_ends_both(train, tmp_path):
     """With the name of the image that only the second process reads."""
-    fails = 'val_dataloader.dataset.pipeline.1.type=FailsInSecondProcess'
-    assert train(tmp_path, fails, config='with_config.py', processes=2) == [1, 1], train.log
+    assert train(tmp_path, config='fails.py', processes=2) == [1, 1], train.log
     assert re.search(r'fails on .*\.(png|jpg): ValueError: second process', train.log), train.log
     assert 'Iter(train)' not in train.log

@@ -143,19 +143,3 @@ def write(project, folder):
     path = Path(folder, 'config.py')
     path.write_text(f'DATA = {str(Path(folder, "data"))!r}\n{CONFIG}{project.config}')
     return path
-
-
-# Official configs in whose files a setting is written that the rest does not read.
-OFFICIAL = {
-    'mmdet': (
-        'bytetrack/bytetrack_yolox_x_8xb4-80e_crowdhuman-mot20train_test-mot20test.py',
-        'strongsort/yolox_x_8xb4-80e_crowdhuman-mot20train_test-mot20test.py',
-        'guided_anchoring/ga-fast-rcnn_r50-caffe_fpn_1x_coco.py',
-        'simple_copy_paste/mask-rcnn_r50_fpn_rpn-2conv_4conv1fc_syncbn-all_32xb2-ssj-scp-90k_coco.py',
-        'simple_copy_paste/mask-rcnn_r50_fpn_rpn-2conv_4conv1fc_syncbn-all_32xb2-ssj-90k_coco.py',
-    ),
-    'mmseg': (
-        'swin/swin-tiny-patch4-window7_upernet_1xb8-20k_levir-256x256.py',
-        'knet/knet-s3_swin-l_upernet_8xb2-adamw-80k_ade20k-640x640.py',
-    ),
-}

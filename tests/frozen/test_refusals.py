@@ -1,7 +1,6 @@
 """What commit 35ee0772 refused wrongly trains."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import cv2
@@ -9,11 +8,10 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from mmengine.utils import get_installed_path
 
 from ..forked_tools import tool
 from ..requirements import requires
-from .refusals import OFFICIAL, PROJECTS, write
+from .refusals import PROJECTS, write
 
 
 @pytest.mark.e2e
@@ -23,22 +21,6 @@ def test_project(name, attempt, tmp_path):
     done = attempt(*tool('train.py', config, '--work-dir', tmp_path / 'work'), merged=True)
     assert done.returncode == 0, done.stdout[-4000:]
     assert [*(tmp_path / 'work').glob('*.pth')]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('library', 'name'),
-    [(library, name) for library, names in OFFICIAL.items() for name in names],
-)
-def test_official_config(library, name, tmp_path):
-    """Copied as in a clone of its repository."""
-    from mmattn.engine import load_config
-
-    folder = f'{get_installed_path(library)}/.mim/configs'
-    shutil.copytree(folder, tmp_path / 'configs', ignore=shutil.ignore_patterns('__pycache__'))
-    path = tmp_path / 'configs' / name
-    Config.fromfile(path)
-    load_config(path)
 
 
 def detections(folder):
