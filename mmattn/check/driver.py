@@ -73,7 +73,8 @@ def run_rules(rules: Iterable[Callable[[Any], Rule]], run: Any, allowed: Sequenc
 
 def check_checkpoint(runner: Runner, checkpoint: dict) -> None:
     """Compare the symbols of a checkpoint with the data sets, and its classes with those of a test."""
-    meta = (checkpoint.get('meta') or {}).get('dataset_meta') or {}
+    meta = checkpoint.get('meta')
+    meta = (meta if isinstance(meta, dict) else {}).get('dataset_meta') or {}  # it may be a weight
     where, faults, loaders = f'the checkpoint {checkpoint_path(runner)}', Faults(), built_data_loaders(runner)
     for dataset in (inner for loader in loaders.values() for inner in _inner(loader.dataset)):
         classes = getattr(dataset, 'metainfo', {}).get('classes')
