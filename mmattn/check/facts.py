@@ -88,7 +88,7 @@ def _size(pixels: np.ndarray) -> str:
 
 def _cache_path(folder: str) -> Path:
     root = os.environ.get('MMATTN_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn')
-    return Path(root, 'check', f'{sha256(os.fsencode(os.path.abspath(folder))).hexdigest()[:16]}.json')
+    return Path(root, 'check', f'{sha256(os.fsencode(os.path.abspath(folder))).hexdigest()[:16]}.facts')
 
 
 def _read_cache(path: Path) -> dict[str, Any]:

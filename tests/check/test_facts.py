@@ -73,7 +73,7 @@ def test_faults_are_not_kept(check, root):
 @pytest.mark.parametrize('content', ['', '[]', '0\n{"a": [1]}', 'text\n\n'])
 def test_a_damaged_cache_is_dropped(check, cache, opens, content):
     check()
-    caches = [*cache.rglob('*.json')]
+    caches = [*cache.rglob('*.facts')]
     assert len(caches) == 4
     for path in caches:
         path.write_text(content)
