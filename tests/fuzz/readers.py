@@ -182,16 +182,6 @@ def _resume_part(folder):
     return _read_store(folder)
 
 
-def _write_cache(folder):
-    _write_segmentation(folder)
-    _check_masks(folder)
-
-
-def _read_cache(folder):
-    _check_masks(folder)
-    return '' if (folder / 'work/check.txt').exists() else None
-
-
 def _write_pictures(folder):
     for number, suffix in enumerate(('.png', '.jpg', '.webp', '.bmp', '.tif', '.gif')):
         releases.save(folder / f'{number}{suffix}', releases.photo(number))
@@ -382,7 +372,6 @@ KINDS = {
     ),
     'label maps': Kind(_write_segmentation, _check_masks, 'ann/**/*'),
     'images': Kind(_write_segmentation, _check_masks, 'img/**/*'),
-    'cache of the check': Kind(_write_cache, _read_cache, 'cache/**/*'),
     'pictures and frames': Kind(_write_pictures, _read_pictures),
     'masks of clips': Kind(_write_masks, _read_masks),
     'DAVIS': Kind(

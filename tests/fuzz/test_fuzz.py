@@ -15,7 +15,7 @@ FILES_OF_A_KIND, CALLS = 12, 20
 FILES = (
     'checkpoint (zip)', 'checkpoint (legacy)', 'region store', 'region store, unfinished',
     'region archive (npz)', 'captions (Karpathy), attributes', 'captions (COCO)', 'captions (VATEX)', 'questions',
-    'entities', 'parallel text', 'corpus.json', 'label maps', 'images', 'cache of the check',
+    'entities', 'parallel text', 'corpus.json', 'label maps', 'images',
     'pictures and frames', 'masks of clips', 'DAVIS', 'YouTube-VOS', 'video', 'word vectors', 'progress of a run',
     *(pytest.param(name, marks=requires('mmdet')) for name in ('COCO', 'VOC', 'VOC, list')),
 )  # fmt: skip
