@@ -155,8 +155,3 @@ def resize_without_warning() -> Iterator[None]:
         yield
     finally:
         resize.__defaults__ = defaults
-
-
-def loads_masks_as(transform: object, stock: Any) -> bool:
-    """Tell whether a transform reads masks with the code of ``stock``, and does not override it."""
-    return getattr(type(transform), '_load_seg_map', None) is stock._load_seg_map

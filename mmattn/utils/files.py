@@ -5,7 +5,7 @@ import errno
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -116,12 +116,6 @@ def check_path(argument: str, value: object) -> Path:
     return Path(value)
 
 
-def hidden_folder_fault(path: str | Path, folder: str | Path) -> str:
-    """Describe the fault if a file below a folder is in a hidden folder. Else return ''."""
-    hidden = any(part.startswith('.') and part != '..' for part in Path(os.path.relpath(path, folder)).parts[:-1])
-    return 'in a hidden folder, as programs make them; remove the folder' if hidden else ''
-
-
 def common_folder(paths: Iterable[str | Path]) -> str:
     """Get the absolute path of the deepest folder that contains all files, '' of no file. Paths may be relative.
 
@@ -133,14 +127,13 @@ def common_folder(paths: Iterable[str | Path]) -> str:
     return os.path.commonpath(folders) if folders else ''
 
 
-def find_copies(paths: Iterable[T], ends: Mapping[T, Hashable] | None = None) -> list[list[T]]:
+def find_copies(paths: Iterable[T]) -> list[list[T]]:
     """Group files with the same bytes. In a group, the file with the shortest name, the original, comes first.
 
     A file is read whole only if another file has its size and its last bytes.
 
     Args:
         paths (iterable of str or Path): the files. Those that cannot be read are left out.
-        ends (mapping, optional): path → :func:`read_end`. Defaults to None, it is called.
 
     Example:
         >>> for name in ('a.txt', 'a-Copy1.txt', 'b.txt'):
@@ -149,7 +142,7 @@ def find_copies(paths: Iterable[T], ends: Mapping[T, Hashable] | None = None) ->
         [['a.txt', 'a-Copy1.txt']]
     """
     groups: list[list] = [[*dict.fromkeys(paths)]]
-    keys: tuple[Callable, ...] = (read_end if ends is None else ends.__getitem__, _digest)
+    keys: tuple[Callable, ...] = (read_end, _digest)
     for key in keys:
         by_key = defaultdict(list)
         for number, group in enumerate(groups):

@@ -51,15 +51,6 @@ def deep_picture_fault(image: Image.Image) -> str:
     return ''
 
 
-def raw_mode(image: Image.Image) -> str:
-    """Return how the pixels lie in the file, such as 'RGB;16B' of a PNG whose mode is RGB; '' of some formats."""
-    tiles = getattr(image, 'tile', None)
-    if not tiles:
-        return ''
-    arguments = tiles[0][3]  # of PIL's decoder
-    return str(arguments[0] if isinstance(arguments, tuple) else arguments)
-
-
 def open_header(stream: BinaryIO) -> Image.Image:
     """Open an image with PIL, which reads only the header, up to OpenCV's limit of 2^30 pixels."""
     try:
@@ -96,18 +87,6 @@ def tiff_bands(stream: BinaryIO) -> tuple[int, int] | None:
     bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION, -1))
     has_alpha = bool(ALPHA.intersection(tags.get(EXTRASAMPLES, ())))
     return None if colours is None or bands == colours + has_alpha else (bands, colours)
-
-
-def pillow_limit_fault(image: Image.Image) -> str:
-    """Describe the fault if mmcv's pillow backend refuses an image as too large. Else return ''."""
-    with LIMIT:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
-    if image.width * image.height <= limit:
-        return ''
-    return (
-        f'{image.width}×{image.height} pixels, more than the {limit:,} that pillow decodes; crop it, or decode it with '
-        "imdecode_backend='cv2', up to 2^30 pixels"
-    )
 
 
 def open_whole(stream: BinaryIO, checksums: bool = True) -> Image.Image:
