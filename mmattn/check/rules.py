@@ -185,6 +185,14 @@ def beyond(run: Run) -> Rule:
         yield from ((f'{x}', text) for x in _boxes(part) if _is_box(x[0]) and _is_beyond(*x))
 
 
+def lost(run: Run) -> Rule:
+    """Boxes without a known image or category, where others have one, as in the file of a part of a data set."""
+    for part in run.parts:
+        if boxes := _lost(part):
+            text = f'{len(boxes):,} of {len(part.coco["annotations"]):,} boxes have an unknown image or category'
+            yield part.dataset.ann_file, f'{text}, such as {boxes[0]}'
+
+
 def learning_rate(runner: Runner) -> Rule:
     """A learning rate of 0 for all parameters."""
     groups: Any = runner.optim_wrapper.param_groups
@@ -203,7 +211,7 @@ def unit(runner: Runner) -> Rule:
 
 
 ERRORS = (empty, files, sizes, labels, binary, boxes, ids, classes, num_classes, class_weight, vocabulary)
-WARNINGS = (ignored, absent, copies, beside, beyond)
+WARNINGS = (ignored, absent, copies, beside, beyond, lost)
 OF_SCHEDULE = (learning_rate, unit)  # of a Runner
 
 

@@ -94,12 +94,8 @@ def test_faults_of_images_and_categories(check):
 
 
 def test_what_trains(check):
-    """Boxes beyond the image are clipped, those of other images are not read, and a class may have none."""
+    """Boxes beyond the image are clipped, those of unknown images not read, with warnings. A class may have none."""
     assert check(boxes(lambda left, top, width, height: [left, top, 75, 4])) == (set(), {'beyond'})
-    assert check(
-        lambda content: content['annotations'].append(dict(content['annotations'][0], id=99, image_id=99))
-    ) == (
-        set(),
-        set(),
-    )
+    other = dict(id=99, image_id=99, category_id=1, bbox=[10, 5, 20, 20])
+    assert check(lambda content: content['annotations'].append(other)) == (set(), {'lost'})
     assert check(lambda content: content['annotations'].pop(2) and content['annotations'].pop(4)) == (set(), {'absent'})
