@@ -19,9 +19,9 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmattn.utils import config_path
-from reproduction.tiny_config import shrink_images
 
 from .requirements import real_data, required_by, requires
+from .support.tiny_config import shrink_images
 from .tiny_data import SIZE
 from .video import clips
 

@@ -17,11 +17,11 @@ import mmattn.ops
 from mmattn import registry
 from mmattn.engine import load_config
 from mmattn.language.captioning.annotations import read_annotations
-from reproduction import releases
 
 from . import tiny_data
 from .forked_tools import run_command, tool
 from .requirements import requires
+from .support import releases
 
 OPERATORS = requires('mmcv operators')
 ROOT = Path(__file__).parents[1]

@@ -6,12 +6,12 @@ import numpy as np
 
 from mmattn.utils import config_path
 from mmattn.utils.faults import Faults
-from reproduction import rehearsal_data
-from reproduction.language_releases import CAPTION_WORDS as WORDS
-from reproduction.language_releases import captions as _captions
-from reproduction.language_releases import karpathy
-from reproduction.releases import SIZE, folders, save, text, write_files, write_json
 
+from .support import rehearsal_data
+from .support.language_releases import CAPTION_WORDS as WORDS
+from .support.language_releases import captions as _captions
+from .support.language_releases import karpathy
+from .support.releases import SIZE, folders, save, text, write_files, write_json
 from .video import clips
 
 REHEARSED = (  # as in a rehearsal of tables

@@ -4,14 +4,13 @@
     python tools/compare.py stock.py mine.py --seeds 5 --cfg-options train_cfg.max_iters=1000 --units '(patient\\d+)'
 
 Both configs are trained with the same seeds by tools/train.py, and tested on the same data by tools/test.py. What must
-be equal is checked before. The work dir gets comparison.md (a sentence to quote, how many seeds would decide, a table),
+be equal is checked before. The work dir gets comparison.md (a table with the difference and its interval),
 comparison.png and results.json. After an interruption, the same command resumes: finished runs are not repeated. A
 larger --seeds adds runs. See docs/custom_data.md.
 
 Args:
     configs (CONFIG): the baseline, and what is compared
     seeds: trainings of each config, with the seeds 0, 1, …
-    metric: a metric of the configs' evaluator, such as mAcc; default: its first
     units (REGEX): images whose names have the same match, such as of one patient, are drawn together; default: each
         alone
     work_dir: default: work_dirs/compare_CONFIG_CONFIG
@@ -33,7 +32,6 @@ def main(
     machine: MachineArguments,
     *,
     seeds: int = 5,
-    metric: str | None = None,
     units: str | None = None,
     work_dir: Path | None = None,
     cfg_options: CfgOptions = None,
@@ -47,7 +45,7 @@ def main(
     runs = machine.read()
     pair = read_pair(configs, cfg_options or {})
     work_dir = work_dir or Path('work_dirs', '_'.join(['compare', *pair.names]))
-    print(compare_configs(pair, work_dir, seeds, runs, metric, units))
+    print(compare_configs(pair, work_dir, seeds, runs, units))
     print(f'{work_dir}: comparison.md, comparison.png, results.json')
 
 

@@ -9,55 +9,40 @@
 By default, the paper's protocol is used, on the paper's data set, with one process and one GPU per run. ``--dataset``
 selects another data set for the same task. ``--iters`` shortens training and its schedule. ``--scale`` reduces images
 and crops, and uses a narrow network for CPUs, trained from scratch. ``--network paper`` keeps the paper's network;
-``--network small`` uses the narrow network at full size. ``--backbone`` and ``--pretrained`` replace the backbone and
-its initial weights. ``--frozen`` freezes it; ``--cached-crops N`` also trains the heads on its stored features of N
-fixed crops. The head of the table lists all replacements.
+``--network small`` uses the narrow network at full size. The head of the table lists all replacements.
 
-``--rows`` selects rows. ``--variant`` adds one: another row with other settings. ``--untrained`` adds rows that need no
-training. ``--units`` scores each test image, clip or sentence, for intervals over seeds and units. ``--contrasts``
-compares any two rows. ``--over`` draws the rows over parameters or multiply-accumulates. See docs/reproduce.md.
+``--rows`` selects rows. ``--variant`` adds one: another row with other settings. See docs/reproduce.md.
 
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
 repeated, and further seeds are added. Other settings require another work dir. The results are table.md (the paper's
 figure; ours, mean ± deviation; the difference from the table's baseline, paired by seed, with its 95 % confidence
-interval; parameters, multiply-accumulates, time, memory), plot.png and results.json, with several validations also
-curves.png.
+interval; parameters, multiply-accumulates, time, memory), plot.png and results.json.
 
 Args:
     table: number of the table in the paper, such as 3.2
     list: print the tables by paper; with TABLE, its rows and data sets
     rehearse: run each row on tiny data and a tiny network, to see that it would run; of the other options, --rows,
-        --jobs and --work-dir
+        --jobs and --work-dir. Requires a checkout, whose tests/support makes the data
     all: with --rehearse, all tables: one row of each network and data set is trained, the others are checked;
         --rows '*' trains all
-    rows (NAME): only these rows; * matches any text; without --contrasts, their baselines, too
+    rows (NAME): only these rows, and their baselines; * matches any text
     variant (WORD): NAME ROW KEY=VALUE …: a further row, with these settings in place of the ones of ROW, its baseline
-    untrained: rows without training, for video
     cfg_options (KEY=VALUE): settings of all rows, such as a loss
     dataset: a data set that --list prints, or a config in the same form; default: the paper's
     data_root: folder of the data set; default: the folder in its config
     seeds: one seed gives no intervals; default: 0 1 2
-    units (REGEX): score each test sample, for intervals over them; samples with the same match are drawn together
-    sealed: with --units: neither print nor store a metric of the test before all runs are there
-    contrasts ('OURS - BASELINE'): rows to compare, also of --variant
-    family: number of contrasts to correct the intervals for; default: those of --contrasts
-    over: draw plot.png over this cost of the network; default: one line per row
     iters: iterations of each run; default: the config's
     scale: factor on image and crop sizes, up to 1; default: 1
     network: small: a narrow network for CPUs, trained from scratch; default: small if --scale is below 1
-    backbone: a backbone that --list prints, or a config in the same form; default: the network's own
-    pretrained (FILE): initial weights of the backbone
-    frozen: freeze the backbone
-    cached_crops (N): freeze the backbone, and train the heads on its stored features of N fixed crops
-    validations (N): validate N times, for learning curves; default: as the config, or once if the validation is the
-        test
     amp: mixed precision; on a CPU, see train.py
     work_dir: default: work_dirs/table_TABLE_DATASET
 """
 
 import ast
-import re
+import os
+import subprocess
+import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -65,19 +50,14 @@ from typing import Annotated, Any, Literal
 from mmattn.utils.arguments import UsageError, command
 from mmattn.utils.command import run
 from mmattn.utils.faults import shorten
-from reproduction.backbone import backbones
 from reproduction.machine import MachineArguments
 from reproduction.plan import select
-from reproduction.plots import COSTS
 from reproduction.protocol import Protocol, data_sets, fitting_data
-from reproduction.rehearsal import rehearse
 from reproduction.report import markdown
-from reproduction.reproduce import Scope, reproduce
+from reproduction.reproduce import reproduce
 from reproduction.rows import Row
-from reproduction.runs import cores
 from reproduction.tables import add_variant, read_tables
 from reproduction.task import NoTruthError, ProtocolError
-from reproduction.untrained import UNTRAINED
 
 Words = Annotated[list[str], dict(default=[])]
 
@@ -92,24 +72,13 @@ class Arguments(MachineArguments):
     all: bool = False
     rows: list[str] | None = None
     variant: Annotated[Words, dict(action='append')] = ()
-    untrained: Annotated[Words, dict(choices=[*UNTRAINED])] = ()
     cfg_options: Words = ()
     dataset: str | None = None
     data_root: Path | None = None
     seeds: Annotated[list[int], dict(default=[0, 1, 2])] = ()
-    units: Annotated[str | None, dict(nargs='?', const='.*')] = None
-    sealed: bool = False
-    contrasts: Words = ()
-    family: int | None = None
-    over: Annotated[str | None, dict(choices=[*COSTS])] = None
     iters: int | None = None
     scale: float = 1.0
     network: Literal['paper', 'small'] | None = None
-    backbone: str | None = None
-    pretrained: Path | None = None
-    frozen: bool = False
-    cached_crops: int | None = None
-    validations: int | None = None
     amp: bool = False
     work_dir: Path | None = None
     list: bool = False  # the last: it hides the type
@@ -132,26 +101,18 @@ def parse_args(args: Arguments) -> Arguments:
         raise UsageError(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:
         raise UsageError(f'--scale must be above 0 and up to 1; got {args.scale}')
-    for name in ('iters', 'cached_crops', 'validations', 'family'):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise UsageError(f'--{name.replace("_", "-")} must be 1 or more; got {getattr(args, name)}')
+    if args.iters is not None and args.iters < 1:
+        raise UsageError(f'--iters must be 1 or more; got {args.iters}')
     if args.data_root is not None and args.dataset is None:
         raise UsageError('--data-root requires --dataset')
-    if args.all and args.jobs is None:
-        args.jobs = cores()
     args.machine = args.read()
     if args.rehearse:
-        chosen = tables if args.all else {args.table: tables[args.table]}
-        args.tables = {name: select(rows, args.rows, with_baselines=False) for name, rows in chosen.items()}
-        args.train_all = not args.all or args.rows is not None
+        for rows in tables.values() if args.all else [tables[args.table]]:
+            select(rows, args.rows, with_baselines=False)
         args.work_dir = args.work_dir or Path('work_dirs/rehearsal')
         return args
     args.network = args.network or ('small' if args.scale < 1 else 'paper')
     args.rows_of_table = tables[args.table]
-    try:
-        re.compile(args.units or '')
-    except re.error as error:
-        raise UsageError(f"--units must be a regular expression; got '{args.units}': {error}") from None
     try:
         args.cfg_options = read_settings(args.cfg_options)
         for name, row, *settings in args.variant:
@@ -180,7 +141,7 @@ def read_settings(words: list[str]) -> dict[str, Any]:
 
 
 def print_tables(tables: dict[str, list[Row]]) -> None:
-    """Print one line per table, by paper, then the data sets and the backbones."""
+    """Print one line per table, by paper, then the data sets."""
     for paper in sorted({rows[0].paper for rows in tables.values()}, key=lambda paper: (not paper, paper)):
         print(f'{paper or "Our own comparisons, on small data sets"}\n')
         names_by_table = {
@@ -200,7 +161,6 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
         print(markdown(['rows', 'data', 'metric'], lines))
     print('Data sets for --dataset, and the environment variables of their folders:\n')
     print(markdown(['variable'], ([name, variable] for name, variable in data_sets().items())))
-    print(f'\nBackbones: {", ".join(backbones())}')
 
 
 def print_table(rows: list[Row]) -> None:
@@ -222,28 +182,28 @@ def print_table(rows: list[Row]) -> None:
     print(f'For --dataset: {", ".join(fitting_data(rows))}')
 
 
+def rehearse(args: Arguments) -> int:
+    """Run the rehearsal of the checkout, which makes its data as the tests do. Returns its exit code."""
+    checkout = Path(__file__).resolve().parents[1]
+    if not (checkout / 'tests/support/rehearsal.py').is_file():
+        raise ProtocolError(f'--rehearse requires a checkout of mmattn: there is no tests/support in {checkout}')
+    words = [sys.executable, '-m', 'tests.support.rehearsal', *([args.table] if args.table else [])]
+    for name in ('rows', 'jobs', 'work_dir'):
+        value = getattr(args, name)
+        values = value if isinstance(value, list) else [value.resolve() if isinstance(value, Path) else value]
+        words += [f'--{name.replace("_", "-")}', *map(str, values)] if value is not None else []
+    paths = os.pathsep.join(filter(None, [str(checkout / 'tools'), os.environ.get('PYTHONPATH')]))
+    return subprocess.run(words, cwd=checkout, env={**os.environ, 'PYTHONPATH': paths}).returncode
+
+
 def main() -> int:
     args = parse_args()
     if args.rehearse:
-        return int(not rehearse(args.tables, args.work_dir, args.machine.jobs, args.train_all))
-    protocol = Protocol(
-        args.dataset,
-        args.iters,
-        args.scale,
-        args.network == 'small',
-        args.amp,
-        args.backbone,
-        args.pretrained,
-        args.cached_crops,
-        args.validations,
-        args.frozen,
-        args.cfg_options,
-    )
-    scope = Scope(
-        *(args.rows, args.seeds, args.untrained, args.units, args.contrasts, args.family, args.over, args.sealed)
-    )
+        return rehearse(args)
+    protocol = Protocol(args.dataset, args.iters, args.scale, args.network == 'small', args.amp, args.cfg_options)
+    chosen = args.seeds, args.rows, args.data_root
     try:
-        print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, args.machine, args.data_root))
+        print(reproduce(args.rows_of_table, protocol, args.work_dir, args.machine, *chosen))
     except NoTruthError as error:
         others = [name for name in fitting_data(args.rows_of_table) if name != args.dataset]
         choice = f'choose one of {", ".join(others)} by --dataset to compare here' if others else 'nothing else fits'

@@ -14,13 +14,13 @@ from unittest.mock import patch
 import numpy as np
 
 from mmattn.language.vqa.questions import Question, write_questions
-from reproduction import language_releases, rehearsal_data, releases
-from reproduction.language_releases import region_archive
-from reproduction.releases import pack, photo, save, text, write_files, write_json
 
 from ..dataset_converters import test_grid_features as grids
 from ..dataset_converters import test_region_converters as regions
 from ..dataset_converters.conftest import scripts
+from ..support import language_releases, rehearsal_data, releases
+from ..support.language_releases import region_archive
+from ..support.releases import pack, photo, save, text, write_files, write_json
 
 
 @dataclass

@@ -18,9 +18,9 @@ from mmattn.language.translation import ParallelTextDataset
 from mmattn.language.vqa import VQADataset
 from mmattn.segmentation import face_parsing
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
-from reproduction import rehearsal_data, releases
 
 from .. import tiny_data
+from ..support import rehearsal_data, releases
 from .test_converters import kinds
 
 ROOT = Path(__file__).parents[2]

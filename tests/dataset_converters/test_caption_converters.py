@@ -13,10 +13,10 @@ from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.captioning import COCOCaptionDataset
 from mmattn.language.captioning.annotations import read_annotations, read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
-from reproduction.language_releases import region_archive as archive
-from reproduction.releases import write_json
 
 from ..requirements import real_data, requires
+from ..support.language_releases import region_archive as archive
+from ..support.releases import write_json
 from .conftest import places, scripts
 
 flickr8k, attributes_tool = scripts('flickr8k', 'caption_attributes')

@@ -17,10 +17,10 @@ from PIL import Image
 from common.face_alignment import fit_similarity
 from common.segmentation import cut_images
 from mmattn.segmentation.face_parsing import HELENDataset
-from reproduction import releases
-from reproduction.releases import pack, photo, save
 
 from ..engine.test_tools import ROOT, SMALL
+from ..support import releases
+from ..support.releases import pack, photo, save
 from .conftest import content, pixels, places, scripts
 from .test_face_alignment import apply
 

@@ -11,11 +11,11 @@ import torch
 from mmattn.language import RegionStore
 from mmattn.language.grounding import EntitiesDataset, PhraseRecall
 from mmattn.language.grounding.entities import rank_words, read_entities
-from reproduction.language_releases import ENTITY_CAPTIONS as SENTENCES
-from reproduction.language_releases import entity_annotation as annotation
-from reproduction.language_releases import region_archive as archive
 
 from ..requirements import real_data, requires
+from ..support.language_releases import ENTITY_CAPTIONS as SENTENCES
+from ..support.language_releases import entity_annotation as annotation
+from ..support.language_releases import region_archive as archive
 from .conftest import content, places, scripts
 
 converter, npz = scripts('flickr_entities', 'region_npz')

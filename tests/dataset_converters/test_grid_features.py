@@ -12,9 +12,9 @@ from PIL import Image
 
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils import config_path
-from reproduction.releases import photo, save
 
 from ..requirements import requires
+from ..support.releases import photo, save
 from ..tiny_detectors import BACKBONE, PIPELINE, detector
 from .conftest import scripts
 

@@ -18,12 +18,12 @@ from mmattn.language.text.text_files import read_lines
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import BLEU, ParallelTextDataset
 from mmattn.registry import DATASETS, METRICS
-from reproduction import language_releases
-from reproduction.language_releases import ENGLISH, GERMAN, xml
-from reproduction.releases import pack, text
-from reproduction.releases import write_files as written
 
 from ..requirements import real_data, requires
+from ..support import language_releases
+from ..support.language_releases import ENGLISH, GERMAN, xml
+from ..support.releases import pack, text
+from ..support.releases import write_files as written
 from .conftest import content, places, scripts
 
 multi30k, iwslt14, wmt14, parallel_text = scripts('multi30k', 'iwslt14', 'wmt14', 'parallel_text')

@@ -16,12 +16,12 @@ from mmengine.registry import MODELS, init_default_scope
 from mmattn.language import RegionStore
 from mmattn.language.captioning import VATEXDataset
 from mmattn.language.regions.region_writer import RegionWriter
-from reproduction.language_releases import bottom_up_line as line
-from reproduction.language_releases import random_regions as sample
-from reproduction.language_releases import region_archive as archive
-from reproduction.releases import photo, save
 
 from ..requirements import real_data, requires
+from ..support.language_releases import bottom_up_line as line
+from ..support.language_releases import random_regions as sample
+from ..support.language_releases import region_archive as archive
+from ..support.releases import photo, save
 from ..tiny_detectors import PIPELINE, detector
 from .conftest import content, faults_of, places, scripts
 

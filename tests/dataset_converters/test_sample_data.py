@@ -14,9 +14,9 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 
 from mmattn.utils import config_path
-from reproduction.releases import pack
 
 from ..full_disk import full_disk
+from ..support.releases import pack
 from .conftest import pixels, scripts
 
 (sample_data,) = scripts('sample_data')

@@ -5,8 +5,7 @@ import pytest
 from mmengine.registry import DATASETS
 from scipy import ndimage
 
-from reproduction.releases import save
-
+from ..support.releases import save
 from .conftest import pixels, places, scripts
 
 (still_clips,) = scripts('still_clips')

@@ -11,15 +11,15 @@ from PIL import Image
 from mmattn.language import RegionStore
 from mmattn.language.vqa import Question, VQADataset, normalize_answer, official_score, read_questions
 from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
-from reproduction.language_releases import TEN_ANSWERS as TEN
-from reproduction.language_releases import coco_qa, daquar, easy_vqa
-from reproduction.language_releases import region_archive as archive
-from reproduction.language_releases import visual_genome as genome
-from reproduction.language_releases import vqa as published
-from reproduction.language_releases import vqa_entries as entries
-from reproduction.releases import write_json as write
 
 from ..requirements import real_data, requires
+from ..support.language_releases import TEN_ANSWERS as TEN
+from ..support.language_releases import coco_qa, daquar, easy_vqa
+from ..support.language_releases import region_archive as archive
+from ..support.language_releases import visual_genome as genome
+from ..support.language_releases import vqa as published
+from ..support.language_releases import vqa_entries as entries
+from ..support.releases import write_json as write
 from .conftest import places, scripts
 
 TOKENS = 'ban', 'skip-thought'

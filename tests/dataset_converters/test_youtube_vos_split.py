@@ -3,8 +3,8 @@
 import pytest
 
 from mmattn.video import YouTubeVOSDataset
-from reproduction.releases import youtube_vos
 
+from ..support.releases import youtube_vos
 from .conftest import faults_of, scripts
 
 (youtube_vos_split,) = scripts('youtube_vos_split')

@@ -8,8 +8,9 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from reproduction.protocol import Protocol, adapt
-from reproduction.rehearsal import row_key
 from reproduction.tables import read_tables
+
+from ..support.rehearsal import row_key
 
 
 def types(part):

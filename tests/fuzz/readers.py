@@ -39,10 +39,10 @@ from mmattn.video.clip_readers import open_clip
 from mmattn.video.datasets import DAVISDataset, YouTubeVOSDataset
 from mmattn.video.frame_files import read_frame
 from mmattn.video.masks import read_mask, write_mask
-from reproduction import language_releases, rehearsal_data, releases
 
 from .. import tiny_data
 from ..check.conftest import data_set, write
+from ..support import language_releases, rehearsal_data, releases
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,8 +22,8 @@ from mmattn.language.layers.entangled_attention import MODES
 from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.registry import DATASETS, MODELS
 from mmattn.utils import config_path
-from reproduction.language_releases import glove, skip_thought
 
+from ..support.language_releases import glove, skip_thought
 from ..test_configs import GROUNDING
 from ..tiny_data import ANSWERS, FEATURES, QUESTION_WORDS, SYMBOLS, WORDS, questions
 from .files import read_json, write_json

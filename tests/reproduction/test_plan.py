@@ -1,10 +1,6 @@
 """The configs that are made of a table's rows: on other data, shorter, smaller."""
 
-import os
 import re
-import runpy
-import subprocess
-import sys
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
@@ -12,13 +8,10 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-from mmengine.registry import init_default_scope
 
-from mmattn.registry import MODELS
 from mmattn.utils import config_path
-from reproduction.plan import _training, check_data, plan, select, words, write_configs
-from reproduction.protocol import Protocol, _fit_to_data, _scale_images, data_sets, read_data, shipped
-from reproduction.report import find_contrasts
+from reproduction.plan import _training, check_data, plan, words, write_configs
+from reproduction.protocol import Protocol, _fit_to_data, _scale_images, read_data, shipped
 from reproduction.tables import add_variant, read_tables
 from reproduction.task import ProtocolError, find_task, has_own_test
 
@@ -58,23 +51,6 @@ PARTS = 'train', 'val', 'test'
 def small(dataset, data, iterations=2):
     protocol = Protocol(dataset, iterations, 0.1 if dataset == 'camvid' else 1.0, small=True)
     return protocol, read_data(dataset, data[dataset])
-
-
-def test_a_data_set_may_be_a_config(tmp_path):
-    """As of the evidence, whose test is not looked at while the runs are trained."""
-    protocol = Protocol(str(ROOT / 'docs/results/ccp.py'), 2, small=True)
-    source = read_data(protocol.dataset, tmp_path)
-    methods = plan(TABLES['3.2'], protocol, source, ['CC'])
-    (cfg,) = methods[0].configs
-    loaded = [cfg[f'{part}_dataloader'].dataset for part in PARTS]
-    assert [part.data_root for part in loaded] == [str(tmp_path)] * 3
-    for dataset, part in zip(loaded, ('train', 'pilot_val', 'test')):
-        assert dataset.data_prefix == dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}')
-    assert has_own_test(cfg)
-    assert loaded[2].get('indices') is None
-    assert cfg.model.decode_head.num_classes == len(loaded[0].metainfo.classes) == len(loaded[0].metainfo.palette) == 11
-    assert methods[0].names == ['cc_r18-d8-half_1xb8-2_ccp-576x256']
-    assert 'ccp in place of Cityscapes' in words(methods, protocol, source)
 
 
 @pytest.mark.parametrize(('table', 'dataset'), [pair for pair in DATA if pair[0] not in OWN_DATA])
@@ -203,16 +179,14 @@ def test_the_papers_protocol_is_the_shipped_config(table, dataset):
         assert words([method], Protocol(dataset), data) == []
 
 
-@pytest.mark.parametrize(('number', 'interval', 'of_questions'), [(None, 24, 1), (1, 24, 26), (4, 6, 7), (99, 1, 1)])
-def test_validations_are_evenly_spaced(number, interval, of_questions, data):
-    """No best checkpoint is chosen on the data of the test. Questions are tested on others."""
+def test_the_test_is_no_validation(data):
+    """Where the validation is the test, it is done once and chooses no checkpoint. Questions are tested on others."""
     protocol, source = small('camvid', data)
-    for method in plan(TABLES['3.2'], protocol._replace(iterations=24, validations=number), source):
-        assert method.configs[0].train_cfg.val_interval == interval
+    for method in plan(TABLES['3.2'], protocol._replace(iterations=24), source):
+        assert method.configs[0].train_cfg.val_interval == 24
         assert method.configs[0].default_hooks.checkpoint.save_best is None
-    (method,) = plan(TABLES['coco-qa'], Protocol(validations=number), None, ['BAN-1'])[-1:]
-    assert method.configs[0].train_cfg.max_epochs == 26
-    assert method.configs[0].train_cfg.get('val_interval', 1) == of_questions
+    (method,) = plan(TABLES['coco-qa'], Protocol(), None, ['BAN-1'])[-1:]
+    assert method.configs[0].train_cfg.get('val_interval', 1) == 1
     assert method.configs[0].default_hooks.checkpoint.save_best == 'accuracy'
 
 
@@ -361,6 +335,7 @@ def test_text_keeps_its_vocabulary_batches_and_schedule(data):
 
 
 def test_rows_that_share_a_config_are_written_apart(data, tmp_path):
+    """Their names do not depend on the selection, and other settings require another folder."""
     methods = plan(TABLES['terms-nmt-3'], *small('multi30k_en-de', data), ['*n_k = 1[39]'])
     write_configs(methods, tmp_path, [])
     write_configs(methods[:1], tmp_path, [])  # the names do not depend on the selection
@@ -373,37 +348,9 @@ def test_rows_that_share_a_config_are_written_apart(data, tmp_path):
     methods = plan(TABLES['3.7'], *small('multi30k_en-de', data))  # windows of encoder and decoder
     write_configs(methods, tmp_path, [])
     assert len({path for method in methods for path in method.paths}) == len(methods) == 6
-
-
-def test_runs_are_named_after_what_runs_and_earlier_ones_keep_their_names(data, tmp_path):
-    """The names follow those of the shipped configs; a folder that an earlier version began is continued in it."""
-    for table, change, name in (
-        ('3.2', Protocol('camvid', 240, 0.5, small=True), 'nl_r18-d8-half_1xb8-240_camvid-180x180'),
-        ('3.2', Protocol(), 'nl_r50-d8_4xb2-80k_cityscapes-769x769'),
-        ('3.2', Protocol(iterations=2000), 'nl_r50-d8_1xb8-2k_cityscapes-769x769'),
-        ('2', Protocol('bccd', 150, small=True), 'faster-rcnn_r50-w16-dcn_fpn_1xb16-150_bccd'),
-        ('3.5', Protocol('multi30k_en-de', 60, small=True), 'sa_tiny_1xb4096-60_multi30k-en-de'),
-        ('5.1', Protocol('davis_240p', 9, small=True), 'sst-grid_r18-d8-half_1xb4-9_davis-240p-128x176'),
-        ('2.5', Protocol('flickr8k_attributes', small=True), 'eta_small_1xb15-10e_flickr8k-attributes'),
-    ):
-        source = change.dataset and read_data(change.dataset, data[change.dataset])
-        assert name in [run for method in plan(TABLES[table], change, source) for run in method.names]
-    protocol, source = small('camvid', data)
-    methods = plan(TABLES['4.2'], protocol, source, ['[ab]: *'], False)
-    write_configs(methods, tmp_path, [])
-    paths = [method.paths[0] for method in methods]
-    keys = [method.keys[0] for method in methods]
-    assert keys[0].startswith('deeplabv3plus-ba_r101-d8_4xb2-40k_cityscapes-769x769_')
-    assert len({*paths}) == len({*keys}) == 2
-    earlier = paths[0].with_stem(keys[0])
-    earlier.write_text(paths[0].read_text(encoding='utf-8').partition('\n')[2], encoding='utf-8')
-    paths[0].unlink()
-    write_configs(methods, tmp_path, [])
-    assert [method.paths[0] for method in methods] == [earlier, paths[1]]
-    longer = plan(TABLES['4.2'], protocol._replace(iterations=3), source, ['[ab]: *'], False)
-    with pytest.raises(ProtocolError, match=rf'(?s)other settings.*{earlier.name}.*{paths[1].name}'):
-        write_configs(longer, tmp_path, [])
-    assert len([*tmp_path.iterdir()]) == 2
+    protocol, source = small('multi30k_en-de', data)
+    with pytest.raises(ProtocolError, match=rf'(?s)other settings.*{re.escape(methods[0].paths[0].name)}'):
+        write_configs(plan(TABLES['3.7'], protocol._replace(iterations=3), source), tmp_path, [])
 
 
 @pytest.mark.parametrize(
@@ -426,41 +373,6 @@ def test_variants_have_names_and_runs_of_their_own(data, tmp_path, options):
     for settings, path in zip(options, paths):
         cfg = Config.fromfile(path)
         assert all(reduce(getitem, key.split('.'), cfg) == value for key, value in settings.items())
-
-
-@pytest.mark.parametrize('question', ['j_cc', 'j_nl', 'j_secondary', 'j_trained'])
-def test_commands_of_the_evidence(question, tmp_path, monkeypatch):
-    """Tables, rows, contrasts and options of heads in evidence.sh exist; its commands are recorded, not run."""
-    (tmp_path / 'python').write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" END >> {tmp_path}/recorded\n')
-    (tmp_path / 'cp').write_text('#!/bin/bash\n')
-    for name in ('python', 'cp'):
-        (tmp_path / name).chmod(0o755)
-    for head in ('cc', 'nl'):  # what was trained before
-        run = tmp_path / f'work_dirs/evidence_j_{head}/{head}_x_position-none_seed-0'
-        run.mkdir(parents=True)
-        (run / 'iter_1200.pth').touch()
-    monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
-    script = ROOT / 'docs/results/evidence.sh'
-    subprocess.run(['bash', script, question, '--workers', '0'], check=True, cwd=tmp_path)
-    commands = [text.split('\0')[:-1] for text in (tmp_path / 'recorded').read_text().split('END\0')[:-1]]
-    trainings = [command for command in commands if command[0] == 'tools/reproduce.py']
-    assert trainings
-    parse = runpy.run_path(str(ROOT / 'tools/reproduce.py'))['parse_args']
-    heads = {}
-    for command in trainings:
-        monkeypatch.setattr(sys, 'argv', command)
-        args = parse()
-        rows = select(args.rows_of_table, args.rows, with_baselines=False)
-        heads |= {(row.configs[-1], repr(row.options)): row.options for row in rows}
-        names = [row.name for row in rows]
-        find_contrasts(args.contrasts, [*names, *args.untrained])
-        assert args.dataset in data_sets() or (ROOT / args.dataset).is_file()
-        assert args.workers == 0
-    init_default_scope('mmseg')
-    for (config, _), options in heads.items():
-        cfg = Config(dict(model=dict(decode_head=shipped(config).model.decode_head.to_dict())))
-        cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith('model.decode_head')})
-        MODELS.build(cfg.model.decode_head)
 
 
 @pytest.mark.parametrize('chooses', [True, False])

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import rehearsal, rehearsal_data, reproduce
+from reproduction import reproduce
 from reproduction.plan import plan, write_configs
 from reproduction.protocol import Protocol, adapt, shipped, small_network
-from reproduction.rehearsal import choose_rows, rehearse_table
 from reproduction.reproduce import make_run, member_runs
 from reproduction.tables import read_tables
+
+from ..support import rehearsal, rehearsal_data
+from ..support.rehearsal import choose_rows, rehearse_table
 
 pytestmark = pytest.mark.slow
 

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 from PIL import Image
 
 from reproduction import reproduce, runs
 from reproduction.plan import plan, write_configs
 from reproduction.protocol import Protocol, adapt, read_data
-from reproduction.reproduce import Machine, Scope
+from reproduction.reproduce import Machine
 from reproduction.results import Result, difference
 from reproduction.store import Store
 from reproduction.tables import read_tables
@@ -94,17 +93,10 @@ def test_a_data_set_without_public_truth_is_not_offered(table, data, call):
         ('3.2 --scale 1.5', 'got 1.5'),
         ('3.2 --iters 0', '--iters'),
         ('3.2 --jobs 0', '--jobs'),
-        ('3.2 --family 0', '--family'),
         ('3.2 --cfg-options a.b', r"--cfg-options .*'a\.b'"),
-        ('3.2 --units (', r"--units .*'\('"),
         ('3.2 --variant new NL', "'new'"),
         ('3.2 --variant NL NL a=1', "'NL' already"),
         ('3.2 --variant new XL a=1', "'XL', only NL; NL"),
-        ('3.2 --dataset camvid --contrasts NL', "OURS - BASELINE.* NL, R50; .*'NL'"),
-        ('3.2 --dataset camvid --untrained first', '--untrained'),
-        ('2 --dataset bccd --units', '--units .*VOCMetric'),
-        ('3.2 --dataset camvid --units --sealed', '--sealed .*other data than the validation'),
-        ('4.3 --dataset fasseg_turned --sealed', '--sealed requires --units'),
         ('3.2 --gpus 0,99', '--gpus'),
         ('3.2 --data-root .', '--data-root requires --dataset'),
         ('3.2 --dataset nowhere', "--dataset .*'nowhere'"),
@@ -194,7 +186,7 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, 'scalars', lambda folder: [[dict(loss=1.0, time=0.1, memory=5.0)]])
     monkeypatch.setattr(reproduce, 'read_samples', lambda *_: {})
     store = Store(tmp_path / 'results.json')
-    results = reproduce.train_all(methods, Scope(seeds=[3]), Machine(jobs=4), store)
+    results = reproduce.train_all(methods, [3], Machine(jobs=4), store)
     assert [result.metrics for result in results.values()] == [{'CIDEr-D': 40.0}] * len(methods)
     first = 'ng-san_small_1xb10-10e_flickr8k_seed-3'
     second = ('ng-san_small_1xb10-scst-2e_flickr8k_seed-3', [f'load_from={tmp_path / first}/best_CIDEr-D_epoch_1.pth'])
@@ -202,8 +194,8 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
     assert sorted(trained) == sorted([*((f'{name}_1xb10-10e_flickr8k_seed-3', []) for name in names), second])
 
 
-@pytest.mark.parametrize(('units', 'tests'), [(None, 2), ('', 6)])
-def test_rows_that_differ_in_their_test_alone_are_trained_once(units, tests, data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(('by_unit', 'tests'), [(False, 2), (True, 6)])
+def test_rows_that_differ_in_their_test_alone_are_trained_once(by_unit, tests, data, tmp_path, monkeypatch):
     """Sparse and dense evaluation of one network, in both stages; each has its own test, and scores by clip."""
     protocol, source = Protocol('davis_2017', 2, small=True), read_data('davis_2017', data['davis_2017'])
     methods = plan(read_tables()['5.4'], protocol, source)
@@ -227,9 +219,9 @@ def test_rows_that_differ_in_their_test_alone_are_trained_once(units, tests, dat
 
     monkeypatch.setattr(runs, 'call', tool)
     store = Store(tmp_path / 'results.json')
-    results = reproduce.train_all(methods, Scope(seeds=[0], units=units), Machine(jobs=2), store)
+    results = reproduce.train_all(methods, [0], Machine(jobs=2), store, by_unit)
     assert {name for name, _ in results} == {method.name for method in methods}
-    assert all(dict(result.samples) == (dict(clip=[1, 2]) if units == '' else {}) for result in results.values())
+    assert all(dict(result.samples) == (dict(clip=[1, 2]) if by_unit else {}) for result in results.values())
     assert len(methods) == 6
     assert len(trained) == len({*trained}) == 4
     own = {(method.paths[-1].stem, method.trainings[-1].stem) for method in methods}
@@ -267,39 +259,13 @@ def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, mon
     assert ['--out' in command for command in called] == [False, True]
 
 
-@pytest.mark.slow
-def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, monkeypatch):
-    """The counts are those of the whole network; another number of crops requires another work dir."""
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
-    monkeypatch.setattr(reproduce, 'run_stages', Recorder())
-    arguments = ['3.2', '--dataset', 'camvid', '--scale', 0.1, '--rows', 'NL', '--seeds', 7, '--gpus', 0]
-    arguments += ['--work-dir', tmp_path, '--backbone', 'mobilenet-v2-d8', '--pretrained', weights, '--cached-crops']
-    call(*arguments, 3)
-    found = json.loads((tmp_path / 'results.json').read_text())
-    assert found['setup']['deviations'][-4:] == [
-        'backbone: mobilenet-v2-d8, pretrained weights weights.pth',
-        'backbone frozen, heads trained on its features of 3 fixed crops, stored as float16',
-        'heads of 64 channels, trained by AdamW 0.003',
-        'inputs of 36×36',
-    ]
-    assert found['rows'][0]['parameters'] > 1.8e6  # 1,811,712 in the backbone
-    cfg = Config.fromfile(next((tmp_path / 'configs').glob('*.py')))
-    assert cfg.model.backbone == dict(type='mmattn.CachedBackbone')
-    (folder,) = (tmp_path / 'features').glob('crops-*')
-    assert cfg.train_dataloader.dataset == dict(
-        type='mmattn.CachedFeaturesDataset', data_root=str(folder), num_samples=3
-    )
-    with pytest.raises(SystemExit, match=r'other settings(.|\n)*num_samples'):
-        call(*arguments, 4)
-
-
 class Recorder:
     """In place of a run: keeps on which GPU it is, how many are at once on one, and its scores."""
 
     def __init__(self):
         self.calls, self.now, self.most, self.scores = [], [], 0, {}
 
-    def __call__(self, run, method, scope, workers, jobs, store):
+    def __call__(self, run, method, by_unit, workers, jobs, store):
         gpu = run.environment['CUDA_VISIBLE_DEVICES']
         self.calls.append((gpu, jobs))
         self.now.append(gpu)
@@ -318,7 +284,7 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     options = dict(env={**os.environ, 'OMP_NUM_THREADS': '1'}, start_new_session=True)
     options |= dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     killed = subprocess.Popen([sys.executable, TOOL, *arguments, '--iters', '12'], **options)
-    first, second = (tmp_path / f'nl_r18-d8-half_1xb8-12_camvid-36x36_seed-{seed}' for seed in (0, 1))
+    first, second = (tmp_path / f'nl_r50-d8_4xb2-80k_cityscapes-769x769_seed-{seed}' for seed in (0, 1))
     deadline = time.monotonic() + 280
     while not any(second.glob('iter_*.pth')):
         assert killed.poll() is None, killed.stdout.read().decode()

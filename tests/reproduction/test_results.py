@@ -2,16 +2,12 @@
 
 import math
 import statistics
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from reproduction import plots
-from reproduction.plots import by_number, plot_costs, plot_numbers
-from reproduction.report import Contrast, compare_contrasts, contrast_table, find_contrasts, markdown_page
+from reproduction.report import markdown_page
 from reproduction.results import (
     Difference,
     Measured,
@@ -22,11 +18,7 @@ from reproduction.results import (
     differences,
     mean_iou,
     sampled_difference,
-    unseal,
 )
-from reproduction.store import Store
-from reproduction.tables import read_tables
-from reproduction.task import ProtocolError
 
 pytestmark = pytest.mark.slow
 
@@ -147,13 +139,6 @@ def test_a_class_without_pixels_does_not_count():
     assert mean_iou(np.array([3.0, 0, 0, 4, 0, 2])) == 100 * (3 / 4 + 0 / 2) / 2
 
 
-def test_a_sealed_result_gets_the_metric_of_its_samples():
-    first = Result({'J&F': 60.0, 'J': 50.0}, 1.0, 10.0, [(5, 20.0)], dict(a=[60.0, 1]))
-    assert unseal(first) is first
-    sealed = first._replace(metrics={}, statistic='mIoU', samples=dict(a=[3, 0, 6, 0], b=[1, 5, 2, 10]))
-    assert unseal(sealed) == sealed._replace(metrics=dict(mIoU=50.0))  # 4 of 8 and 5 of 10 pixels
-
-
 def test_one_seed_is_compared_over_images():
     """In the report, too; a method without scores of samples has no interval."""
 
@@ -218,117 +203,3 @@ def test_interval_contains_the_true_difference_as_often_as_it_claims():
         assert 92 <= wider <= 98  # 400 differences: three deviations are 3.3
     assert found[0][0] < 5
     assert found[4][1] < 88
-
-
-def contrast(name, ours, baseline):
-    return Contrast(*(Measured(n, [], None, 'config', 0, 0.0, v) for n, v in ((name, ours), ('old', baseline))))
-
-
-def test_contrasts_have_intervals_for_their_number_and_for_the_last_validation():
-    """Bonferroni: two contrasts have intervals of 97.5 % each."""
-    ours, old = (
-        {s: Result(dict(F1=v), curve=[(1, 0.0), (9, v + s)]) for s, v in enumerate(values)}
-        for values in ((71.0, 72.1, 73.0), (70.0, 71.0, 72.5))
-    )
-    pairs = [1.0, 1.1, 0.5]
-    compared = compare_contrasts([contrast('new', ours, old)], 0.975, None, True)
-    assert list(compared) == ['new − old', 'new − old, last validation']
-    for interval, by_seed in compared.values():
-        assert by_seed == pytest.approx(pairs)
-        assert interval[1:] == pytest.approx(tuple(stats.ttest_1samp(pairs, 0).confidence_interval(0.975)))
-    text = contrast_table(compared, 'F1', 0.975)
-    assert '97.5 % interval' in text
-    assert '| +1.00, +1.10, +0.50 |' in text
-    assert list(compare_contrasts([contrast('new', ours, old)], 0.95, None, False)) == ['new − old']
-    assert find_contrasts(['Bi-CC - CC'], ['CC', 'Bi-CC']) == [('Bi-CC', 'CC')]
-    for wrong in ('Bi-CC', 'Bi-CC - NL', 'Bi-CC-CC'):
-        with pytest.raises(ProtocolError, match=r"'OURS - BASELINE' of CC; Bi-CC; got"):
-            find_contrasts([wrong], ['CC', 'Bi-CC'])
-
-
-def test_plot_over_numbers_of_questions(tmp_path):
-    """Each method has its three numbers in ascending order; the settings of other tables are not numbers."""
-
-    def measured(table):
-        result = {0: Result(dict(accuracy=50.0), 1.0, None)}
-        rows = read_tables()[table]
-        return [Measured(f'{row.name}, {row.setting}', [row], None, 'config', 0, 0.0, result) for row in rows]
-
-    found = by_number(measured('easy-vqa'))
-    assert list(found) == ['Concat', 'BAN-2', 'MUTAN', 'FG']
-    assert all(list(by_questions) == [2410, 9643, 38575] for by_questions in found.values())
-    assert by_number(measured('2')) == by_number(measured('coco-qa')) == {}
-    plot_numbers(measured('easy-vqa'), 'title', tmp_path / 'numbers.svg')
-    drawn = (tmp_path / 'numbers.svg').read_text(encoding='utf-8')
-    for text in ('9,643', 'FG', 'questions in training', 'title'):
-        assert drawn.count(f'<!-- {text} -->') == 1
-
-
-@pytest.fixture
-def points(monkeypatch):
-    """Points of a plot by marker, in the order in which they are drawn; labels; and points of the lines."""
-    drawn = {}
-
-    @contextmanager
-    def drawing(*args):
-        with original(*args) as axis:
-            yield axis
-            for line in axis.lines:
-                drawn.setdefault(line.get_marker(), []).extend(zip(*map(list, line.get_data())))
-            drawn['labels'] = [text.get_text() for text in axis.texts]
-
-    original = plots.drawing
-    monkeypatch.setattr(plots, 'drawing', drawing)
-    return drawn
-
-
-RESULTS = Path(__file__).parents[2] / 'docs' / 'results'
-
-
-@pytest.mark.parametrize(('kind', 'column', 'unit'), [('parameters', 'parameters', 1e6), ('MACs', 'macs', 1e9)])
-def test_plot_over_costs_has_the_figures_of_the_results(points, kind, column, unit, tmp_path):
-    """Of a published table: each mean and seed at the cost of its row, cheapest first, and the line of the best."""
-    store, table = Store(RESULTS / 'table_4.2.json'), {row.name: row for row in read_tables()['4.2']}
-    rows = sorted(store.rows, key=lambda row: row[column])
-    assert len(rows) == 10
-    methods = []
-    for row in store.rows:
-        columns = row['baseline'], row['configs'][0], row['parameters'], row['macs']
-        by_seed = {seed: store.get(row['configs'][0], seed, 240, 'iterations') for seed in range(3)}
-        methods.append(Measured(row['name'], [table[row['name']]], *columns, by_seed))
-    plot_costs(methods, kind, 'title', True, tmp_path / 'plot.png')
-    values = {method.name: method.values('mIoU') for method in methods}
-    means = [(row[column] / unit, statistics.mean(values[row['name']])) for row in rows]
-    assert points['o'] == means
-    assert points['.'] == [(row[column] / unit, value) for row in rows for value in values[row['name']]]
-    assert points['labels'] == [row['name'][0] for row in rows]
-    best = [y for (_, y) in means]
-    assert points['None'] == [point for i, point in enumerate(means) if i == 0 or point[1] > max(best[:i])]
-    assert 'D' not in points  # the paper's costs are of the block alone
-
-
-@pytest.mark.parametrize(
-    ('table', 'kind', 'setting', 'expected'),
-    [
-        ('2', 'MACs', 'detection, regular', {'w/o': (213.7, 36.4), '1111': (281.4, 38.8), '0110': (253.6, 38.8)}),
-        ('2', 'MACs', 'segmentation, regular', {'w/o': (449.5, 71.9), '1111': (1112.1, 76.7), '0110': (814.0, 76.6)}),
-        ('3', 'MACs', 'detection', {'0100, n_k = 13': (222.7, 38.5), 'dynamic, n_k = 31': (352.9, 37.9)}),
-        ('ban-2', 'parameters', '', {'Unitary': (31.9, 64.59), 'BAN-4': (44.8, 65.81), 'BAN-4 concat': (51.1, 64.71)}),
-    ],
-)
-def test_the_papers_points_are_its_figures_over_its_costs(points, table, kind, setting, expected, tmp_path):
-    """As printed in the study's Tables 2 and 3 and in BAN's Table 2; a row without both numbers has no point."""
-    rows = [row for row in read_tables()[table] if row.setting == setting]
-    methods = [
-        Measured(row.name, [row], None, 'config', number, 1e9 * number, {0: Result(dict(metric=float(number)), 1.0)})
-        for number, row in enumerate(rows)
-    ]
-    plot_costs(methods, kind, 'title', True, tmp_path / 'plot.png')
-    both = [row for row in rows if row.metrics and kind in row.costs]
-    assert points['D'] == [(row.costs[kind], next(iter(row.metrics.values()))) for row in both]
-    found = dict(zip((row.name.partition(':')[0] for row in both), points['D']))
-    assert {name: found[name] for name in expected} == expected
-    assert len(points['o']) == len(rows)
-    points.clear()
-    plot_costs(methods, kind, 'title', False, tmp_path / 'plot.png')
-    assert 'D' not in points

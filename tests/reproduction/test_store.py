@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from reproduction.results import Result
@@ -20,11 +19,11 @@ def test_runs_are_read_as_they_were_written(tmp_path):
     assert store.get('cc', 0, 10, 'iterations') is None
     rounded = FIRST._replace(curve=[[5, 40.1235], [10, 50.0]], samples=dict(a=100, b=0, c=12.346))
     assert store.add('cc', 0, 10, FIRST) == rounded  # so that the report of a new run is that of a stored one
-    store.add('sst_fold-1', 'none', 0, FOLD)
+    store.add('sst_fold-1', 1, 0, FOLD)
     store.report(dict(table='3.2'), [dict(name='CC', mean=dict(F1=50.0))])
     again = Store(tmp_path / 'results.json')
     assert again.get('cc', 0, 10, 'iterations') == rounded
-    assert again.get('sst_fold-1', 'none', 0, 'iterations') == FOLD
+    assert again.get('sst_fold-1', 1, 0, 'iterations') == FOLD
     assert again.setup == dict(table='3.2')
     assert again.rows == [dict(name='CC', mean=dict(F1=50.0))]
     before = json.loads((tmp_path / 'results.json').read_text())
@@ -65,35 +64,3 @@ def test_scores_of_answers_are_digits(tmp_path):
     assert [run['scores'] for run in runs.values()] == ['10', [None, 100]]
     again = Store(tmp_path / 'results.json')
     assert [again.get('ban', seed, 10, 'epochs').samples for seed in (0, 1)] == [dict(a=100, b=0), dict(b=100)]
-
-
-@pytest.mark.parametrize(
-    'rows',
-    [
-        [[0, 147_456, 2**32 - 1], [70_000, 0, 255]],
-        [[1, 2], [3]],
-        [[1, -2], [3, 4]],
-        [[1, 2**32], [3, 4]],
-        [[0.5, 2], [3, 4]],
-        [[1, 2], None],
-    ],
-)
-def test_pixels_by_class_are_packed(rows, tmp_path):
-    """What is not a table of pixels stays as it is; a sample that a run does not have is left out."""
-    samples = {name: row for name, row in zip('ab', rows) if row is not None}
-    store = Store(tmp_path / 'results.json')
-    store.add('cc', 0, 10, FOLD._replace(samples=samples))
-    store.add('cc', 1, 10, FOLD._replace(samples=dict(a=[5, 6], b=[7, 8])))
-    runs = json.loads((tmp_path / 'results.json').read_text())['runs']['cc']
-    assert ('packed' in runs['0']['scores']) == (rows[0][1] == 147_456)
-    assert Store(tmp_path / 'results.json').get('cc', 0, 10, 'iterations').samples == samples
-
-
-def test_packed_pixels_are_small(tmp_path):
-    """Of 300 photographs with eight of eleven classes each: in half of the space of plain lists."""
-    rng = np.random.default_rng(0)
-    rows = rng.integers(0, 20_000, (300, 22)) * (rng.random((300, 22)) < 8 / 11)
-    store = Store(tmp_path / 'results.json')
-    store.add('cc', 0, 10, FOLD._replace(samples=dict(enumerate(rows.tolist()))))
-    scores = json.loads((tmp_path / 'results.json').read_text())['runs']['cc']['0']['scores']
-    assert len(scores['packed']) < 0.55 * len(json.dumps(rows.tolist(), separators=(',', ':')))

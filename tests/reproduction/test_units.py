@@ -10,8 +10,7 @@ from mmengine.config import Config
 
 from mmattn.registry import METRICS
 from reproduction.results import STATISTICS
-from reproduction.task import ProtocolError
-from reproduction.units import STATISTIC_NAMES, ByUnit, check_units, score_by_unit
+from reproduction.units import ByUnit, score_by_unit
 
 pytestmark = pytest.mark.slow
 
@@ -46,22 +45,14 @@ def sentence(line):
 def test_the_metric_is_the_statistic_of_the_sums(metric, key, tmp_path):
     """The metric's own value, to the decimals that it has."""
     cfg = Config(dict(test_evaluator=metric, val_evaluator=metric))
-    check_units(cfg)
     statistic = score_by_unit(cfg)
     assert cfg.custom_imports.imports == ['reproduction.units']
-    scored, sealed = (
-        METRICS.build({**cfg.test_evaluator, 'output_dir': str(tmp_path / name), 'sealed': name == 'sealed'})
-        for name in ('open', 'sealed')
-    )
-    scored.dataset_meta = sealed.dataset_meta = dict(classes=CLASSES, target='de', lowercase=True, symbols=WORDS)
+    scored = METRICS.build({**cfg.test_evaluator, 'output_dir': str(tmp_path)})
+    scored.dataset_meta = dict(classes=CLASSES, target='de', lowercase=True, symbols=WORDS)
     for number in range(5):
-        sample = (sentence if key == 'BLEU' else face)(number)
-        scored.process({}, [sample])
-        sealed.process({}, [sample])
+        scored.process({}, [(sentence if key == 'BLEU' else face)(number)])
     value = scored.evaluate(5)[key]
-    scores = json.loads((tmp_path / 'open/scores.json').read_text())
-    assert sealed.evaluate(5) == dict(samples=5)
-    assert json.loads((tmp_path / 'sealed/scores.json').read_text()) == scores
+    scores = json.loads((tmp_path / 'scores.json').read_text())
     assert list(scores) == [*'01234']
     assert 0 < value < 100
     assert STATISTICS[statistic](np.sum([*scores.values()], 0)) == pytest.approx(value, abs=0.006)
@@ -74,9 +65,3 @@ def test_images_of_one_name_in_several_folders_are_several(tmp_path):
         scored.process({}, [dict(face(''), img_path=f'{name}.png')])
     scored.evaluate(2)
     assert list(json.loads((tmp_path / 'scores.json').read_text())) == ['drive1/0001', 'drive2/0001']
-
-
-def test_averages_over_boxes_are_not_sums():
-    assert set(STATISTIC_NAMES.values()) == set(STATISTICS)
-    with pytest.raises(ProtocolError, match='VOCMetric is not a sum over samples'):
-        check_units(Config(dict(test_evaluator=dict(type='VOCMetric'))))

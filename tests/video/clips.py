@@ -6,10 +6,10 @@ import cv2
 
 from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.loading import LoadGivenMasks, PackClip
-from reproduction.releases import CLIP_SIZE as SIZE  # noqa: F401
-from reproduction.releases import clip, davis, frame, squares, youtube_vos  # noqa: F401
 
 from ..requirements import real_data
+from ..support.releases import CLIP_SIZE as SIZE  # noqa: F401
+from ..support.releases import clip, davis, frame, squares, youtube_vos  # noqa: F401
 
 DAVIS = real_data('davis_240p')
 TEST = [LoadGivenMasks(), PackClip()]

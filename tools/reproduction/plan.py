@@ -19,8 +19,6 @@ from mmattn.utils.component_type import dicts
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 
-from .backbone import check_weights
-from .names import FIRST_LINE, results_key, run_name
 from .protocol import Protocol, adapt, choose, deviations, is_own, shipped
 from .rows import Row
 from .source import Difference, differences
@@ -35,22 +33,15 @@ class Method:
         configs (list[Config]): the configs of its stages, as they are run.
         deviations (list[str]): the differences from the paper's protocol, in words.
         members (list[Method]): the methods that an ensemble joins. Defaults to ().
-        names (list[str]): the names of the stages' runs, as :func:`run_name` makes them. Defaults to ().
     """
 
     def __init__(
-        self,
-        row: Row,
-        configs: list[Config],
-        deviations: list[str],
-        members: Sequence['Method'] = (),
-        names: Sequence[str] = (),
+        self, row: Row, configs: list[Config], deviations: list[str], members: Sequence['Method'] = ()
     ) -> None:
         self.rows = [row]
         self.configs = configs
         self.deviations = deviations
         self.members = members
-        self.names = names
         self.name = row.name
         self.baseline = row.baseline
         self.keys: list[str] = []  # in results.json; the last stage's has the result
@@ -92,8 +83,7 @@ def plan(
         method = next((method for method in named if [cfg.to_dict() for cfg in method.configs] == content), None)
         if method is None:
             members = plan(row.members, protocol, data, with_baselines=False) if row.members else ()
-            names_of_runs = [run_name(name, cfg, protocol, data) for name, cfg in zip(row.configs, configs)]
-            methods.append(Method(row, configs, deviations(row, protocol, configs, data), members, names_of_runs))
+            methods.append(Method(row, configs, deviations(row, protocol, configs, data), members))
         else:
             method.rows.append(row)
     if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:
@@ -107,13 +97,9 @@ def plan(
 
 
 def follows_source(methods: list[Method], protocol: Protocol, data: Config | None) -> bool:
-    """Whether rows run on the paper's data with the paper's network, so that the source states their settings.
-
-    With another backbone, or a frozen one, they are not those of the run.
-    """
+    """Whether rows run on the paper's data with the paper's network, so that the source states their settings."""
     rows = [row for method in methods for row in method.rows]
-    is_other = protocol.small or protocol.tiny or protocol.scale != 1 or protocol.backbone is not None
-    if is_other or protocol.frozen or protocol.crops is not None:
+    if protocol.small or protocol.shrink is not None or protocol.scale != 1:
         return False
     return data is None or all(is_own(shipped(row.configs[-1]), data) for row in rows)
 
@@ -144,17 +130,6 @@ def source_words(rows: list[Row], options: Mapping[str, Any] = {}) -> tuple[list
     return tuple([text for item, text in texts.items() if item.is_stated is stated] for stated in (True, False))  # type: ignore[return-value]
 
 
-def check_backbones(methods: list[Method]) -> None:
-    """Check that the weights in a file fit the backbones that start from it."""
-    checked = []
-    for method in methods:
-        for cfg in method.configs:
-            backbone = cfg.model.backbone.get('backbone', cfg.model.backbone)  # within a frozen one
-            if backbone not in checked:
-                checked.append(backbone)
-                check_weights(backbone, cfg.default_scope)
-
-
 def check_data(methods: list[Method]) -> None:
     """Check that the data of all methods exist and can be scored."""
     checked = []
@@ -170,13 +145,11 @@ def check_data(methods: list[Method]) -> None:
 def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> None:
     """Write the configs to a folder, from which they are run; existing ones must be the same.
 
-    A file has the name of its run and the values of a row's options. Its first line has the key in results.json,
-    which has the name of the shipped config instead. A file of this key that exists keeps its name. Where
-    methods differ in their tests alone, the first one's training is of all.
+    A file has the name of the shipped config and the values of a row's options, its key in results.json. Where methods
+    differ in their tests alone, the first one's training is of all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
-    paths = {results_key(path): path for path in folder.glob('*.py')}
     named: dict[str, Config] = {}
     trainings: dict[tuple[str, ...], Path] = {}
     for method in methods + [member for ensemble in methods for member in ensemble.members]:
@@ -191,16 +164,13 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
             varied += f'_{_digest(method.rows[0].options)}'  # one value of two settings with the same last part
             method.keys = [f'{Path(name).stem}{varied}' for name in shipped]
         named.update(zip(method.keys, method.configs))
-        for key, name in zip(method.keys, method.names):
-            path = folder / f'{name}{varied}.py'
-            paths.setdefault(key, folder / f'{key}.py' if path in paths.values() else path)
-        method.paths = [paths[key] for key in method.keys]
+        method.paths = [folder / f'{key}.py' for key in method.keys]
         parts = [pformat(_training(cfg)) for cfg in method.configs]
         method.trainings = [trainings.setdefault((*parts[: i + 1],), path) for i, path in enumerate(method.paths)]
-        for key, name, cfg, path in zip(method.keys, shipped, method.configs, method.paths):
+        for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
-                head = [f'{FIRST_LINE}{key}', *(f'# {line}' for line in (f'{method.name}: configs/{name}', *comments))]
-                write_text(path, ''.join(f'{line}\n' for line in head) + _text(cfg))
+                head = (f'# {line}\n' for line in (f'{method.name}: configs/{name}', *comments))
+                write_text(path, ''.join(head) + _text(cfg))
                 continue
             before = Config.fromfile(path)
             if before.to_dict() != cfg.to_dict():

@@ -4,7 +4,7 @@ import math
 import os
 import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -21,7 +21,6 @@ from mmattn.utils import config_path
 from mmattn.utils.component_type import component_class, dicts, inner_data_sets
 from mmattn.utils.faults import FaultsError
 
-from .backbone import freeze_backbone, replace_backbone, set_weights
 from .rows import Row
 from .task import (
     SENTENCE_TASKS,
@@ -34,7 +33,6 @@ from .task import (
     input_words,
     length,
 )
-from .tiny_config import shrink
 
 # The settings of a config; other names are variables of its file.
 SETTINGS = (
@@ -91,13 +89,8 @@ class Protocol(NamedTuple):
     scale: float = 1.0  # factor on the size of images
     small: bool = False
     amp: bool = False
-    backbone: str | None = None  # a file of _base_/backbones, or the path of a config; None is the row's own
-    pretrained: Path | None = None  # weights of the backbone
-    crops: int | None = None  # the backbone is frozen, and heads are trained on its features of this number of crops
-    validations: int | None = None  # evenly spaced; None: where the validation is the test, once, at the end
-    frozen: bool = False  # the backbone is frozen; with `crops`, it always is
     options: Mapping[str, Any] = {}  # settings of all configs, by key
-    tiny: bool = False  # two updates of a tiny network on small images or short sentences, to see that they run
+    shrink: Callable[[Config], None] | None = None  # makes a config tiny, for a rehearsal
 
     @property
     def data_name(self) -> str | None:
@@ -196,13 +189,11 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
       phrases, there are no published word vectors;
     * with ``options``: these settings, after the row's own;
-    * with ``tiny``: all sizes, and the length of training;
-    * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
-      initial weights; with ``frozen`` or ``crops``: it is frozen.
+    * with ``shrink``: all sizes, and the length of training.
 
-    One process runs the config. Where the validation is the test, it is done once, after the last iteration, unless
-    ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
-    it. An ensemble has the last config of its last member, with the models of all.
+    One process runs the config. Where the validation is the test, it is done once, after the last iteration.
+    Otherwise, the checkpoint that is best in the validation is tested, if the config saves it. An ensemble has the last
+    config of its last member, with the models of all.
     """
     if row.members:
         last = [adapt(member, protocol, data)[-1] for member in row.members]
@@ -221,10 +212,6 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             cfg.val_cfg, cfg.test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
         if small is not None:
             _make_small(cfg, small)
-        if protocol.backbone is not None:
-            replace_backbone(cfg, protocol.backbone)
-        if protocol.pretrained is not None:
-            set_weights(cfg, protocol.pretrained)
         if protocol.scale != 1:
             _scale_images(cfg, protocol.scale)
         _fit_to_data(cfg)
@@ -238,15 +225,9 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict({**row.options, **protocol.options})
         import_layers(cfg)
-        if protocol.tiny:
-            shrink(cfg)
-        set_validations(cfg, protocol.validations)
-        if protocol.crops is not None:
-            _check_crops(cfg, row)
-        if protocol.frozen or protocol.crops is not None:
-            if protocol.pretrained is None:
-                raise ProtocolError(f'--{"frozen" if protocol.crops is None else "cached-crops"} requires --pretrained')
-            freeze_backbone(cfg)
+        if protocol.shrink is not None:
+            protocol.shrink(cfg)
+        validate_once(cfg)
         if protocol.amp:
             enable_amp(cfg.optim_wrapper)
         configs.append(Config({key: cfg[key] for key in SETTINGS if key in cfg}))
@@ -271,39 +252,20 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
         of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')
         differences.append(f'{now:,} {UNITS[unit]} of {of}')
-    if protocol.backbone is not None or protocol.pretrained is not None:
-        name = 'its own' if protocol.backbone is None else Path(protocol.backbone).stem
-        weights = 'from scratch' if protocol.pretrained is None else f'pretrained weights {protocol.pretrained.name}'
-        differences.append(f'backbone: {name}, {weights}')
-    if protocol.crops is not None:
-        differences.append(
-            f'backbone frozen, heads trained on its features of {protocol.crops:,} fixed crops, stored as float16'
-        )
-    elif protocol.frozen:
-        differences.append('backbone frozen')
     if protocol.small:
         optimizer = configs[0].optim_wrapper.optimizer
-        network = small_network(of_paper).words if protocol.backbone is None else _head_words(cfg)
-        how = 'trained' if protocol.pretrained else 'trained from scratch'
-        differences.append(f'{network}, {how} by {optimizer.type} {optimizer.lr:g}')
+        network = small_network(of_paper).words
+        differences.append(f'{network}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
     if (not is_papers_data or protocol.scale != 1) and find_task(cfg) != 'text':
         differences.append(f'inputs of {input_words(cfg)}')
     if not is_papers_data and any(len(part.configs) > 1 for part in (row, *row.members)):
         differences.append('the first stage alone')
     if protocol.amp:
         differences.append('mixed precision')
-    if protocol.tiny:
+    if protocol.shrink is not None:
         differences.append('a rehearsal: tiny data and networks')
     differences += [f'{key} = {value}' for key, value in protocol.options.items()]
     return differences
-
-
-def _head_words(cfg: Config) -> str:
-    if 'embed_dims' in cfg.model:
-        return f'streams of {cfg.model.embed_dims} channels'
-    head = cfg.model.get('decode_head') or {}
-    channels = head.get('channels') or ', '.join(map(str, head.get('up_channels', ())))
-    return f'heads of {channels} channels' if channels else 'small heads'
 
 
 def small_network(cfg: Config) -> Small:
@@ -314,15 +276,6 @@ def small_network(cfg: Config) -> Small:
 def is_own(cfg: Config, data: Config) -> bool:
     """Whether a config of the papers is on a data set."""
     return cfg.get('data_root') == data.get('data_root')
-
-
-def _check_crops(cfg: Config, row: Row) -> None:
-    if cfg.default_scope != 'mmseg':
-        raise ProtocolError('--cached-crops is for segmentation; --frozen freezes any backbone')
-    if cfg.model.test_cfg.mode != 'whole':
-        raise ProtocolError('--cached-crops requires images that are tested whole: choose another --dataset')
-    if '--tta' in row.test:
-        raise ProtocolError(f'--cached-crops excludes tests with --tta, as in table {row.table}')
 
 
 def _with_targets(data: Config, cfg: Config, protocol: Protocol) -> Config:
@@ -451,15 +404,12 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
         cfg.train_dataloader.batch_sampler = None
 
 
-def set_validations(cfg: Config, number: int | None) -> None:
-    """Validate at most this number of times.
-
-    If the validation is the test, the default is once, and no best checkpoint is saved.
-    """
+def validate_once(cfg: Config) -> None:
+    """If the validation is the test, validate once, at the end, and save no best checkpoint."""
     own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
     if not own_test:
         cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
-    elif number is not None or not own_test:
-        cfg.train_cfg.val_interval = -(-length(cfg)[0] // (number or 1))
+    elif not own_test:
+        cfg.train_cfg.val_interval = length(cfg)[0]

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from queue import Queue
-from typing import NamedTuple
 
 import torch
 from mmengine.config import Config
@@ -15,68 +14,40 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable
 
 from .machine import Machine
-from .plan import Method, check_backbones, check_data, follows_source, plan, source_words, words, write_configs
+from .plan import Method, check_data, follows_source, plan, source_words, words, write_configs
 from .protocol import Protocol, read_data
-from .report import Contrast, find_contrasts, write_report
-from .results import Measured, Result, Setup, unseal
+from .report import write_report
+from .results import Measured, Result, Setup
 from .rows import Row
 from .runs import Run, call, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
-from .task import UNITS, ProtocolError, find_metrics, has_own_test, input_words, length, writes_samples
-from .units import check_units, score_by_unit
-from .untrained import check_untrained, test_untrained
-
-
-class Scope(NamedTuple):
-    """Which runs of a table are made, and how they are compared.
-
-    Attributes:
-        rows (list[str], optional): names of rows; * matches any text. Their baselines are added if there are no
-            ``contrasts``. Defaults to None, all.
-        seeds (sequence of int): seeds of the trainings; one seed gives no intervals over seeds.
-        untrained (sequence of str): further rows that are not trained, see ``untrained.py``. Defaults to ().
-        units (str, optional): score each sample of the test, for intervals over units, too; samples with the same match
-            of this regular expression are one unit. Defaults to None: only metrics that always write scores.
-        sealed (bool): with ``units``, no metric of the test is printed or stored before all runs are there, only the
-            scores of samples. Defaults to False.
-        contrasts (sequence of str): further differences, ``OURS - BASELINE``. Defaults to ().
-        family (int, optional): number of contrasts that are corrected for together. Defaults to their number.
-        over (str, optional): cost over which plot.png shows the rows, one of plots.COSTS. Defaults to None.
-    """
-
-    rows: list[str] | None = None
-    seeds: Sequence[int] = (0, 1, 2)
-    untrained: Sequence[str] = ()
-    units: str | None = None
-    contrasts: Sequence[str] = ()
-    family: int | None = None
-    over: str | None = None
-    sealed: bool = False
+from .task import UNITS, find_metrics, has_own_test, input_words, length, writes_samples
+from .units import score_by_unit
 
 
 def reproduce(
     rows: list[Row],
     protocol: Protocol,
     work_dir: Path,
-    scope: Scope,
     machine: Machine,
+    seeds: Sequence[int] = (0, 1, 2),
+    names: list[str] | None = None,
     data_root: Path | None = None,
 ) -> str:
     """Train the missing runs of a table, and write the report to the work dir.
 
-    With ``protocol.crops``, the features are computed first, in the folder ``features`` of the work dir.
-
     The work dir gets a complete config of each row, one folder per training (``CONFIG_seed-SEED``), results.json,
-    table.md and plots. :func:`run_name` names configs and folders. After an interruption, the same call resumes. A run
-    that is in results.json is not trained again; to continue on another machine, copy this file. Further seeds are
-    added to existing ones.
+    table.md and plot.png. After an interruption, the same call resumes. A run that is in results.json is not trained
+    again; to continue on another machine, copy this file. Further seeds are added to existing ones.
 
     Args:
         rows (list[Row]): rows of one table, see :func:`read_tables`, and variants of them.
         protocol (Protocol): changes to the paper's protocol.
         work_dir (Path): the folder.
-        scope (Scope): which runs are made and compared.
-        machine (Machine): what they may use.
+        machine (Machine): what the runs may use.
+        seeds (sequence of int): seeds of the trainings; one seed gives no intervals over seeds.
+        names (list[str], optional): names of rows; * matches any text. Their baselines are added. Defaults to None,
+            all.
         data_root (Path, optional): folder of the protocol's data set. Defaults to None, the folder in its config.
 
     Returns:
@@ -84,19 +55,7 @@ def reproduce(
     """
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
-    methods = plan(rows, protocol, data, scope.rows, not scope.contrasts)
-    first = methods[0].configs[-1]
-    check_untrained(scope.untrained, first)
-    contrasts = find_contrasts(scope.contrasts, [*(method.name for method in methods), *scope.untrained])
-    for method in methods if scope.units is not None else ():
-        if not writes_samples(method.configs[-1]):
-            check_units(method.configs[-1])
-    if scope.sealed and (scope.units is None or not has_own_test(first) or writes_samples(first)):
-        raise ProtocolError(
-            '--sealed requires --units, and a test on other data than the validation, whose metrics are printed'
-        )
-    if protocol.pretrained is not None:
-        check_backbones(methods)
+    methods = plan(rows, protocol, data, names)
     check_data(methods)
     deviations = words(methods, protocol, data)
     comparable = not deviations
@@ -104,35 +63,25 @@ def reproduce(
     if follows_source(methods, protocol, data):
         differing, choices = source_words([row for method in methods for row in method.rows], protocol.options)
         deviations += differing
-    table = rows[0].table
     cuda = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
     setup = Setup(
-        table,
+        rows[0].table,
         protocol.data_name or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
         deviations,
         ' or '.join(dict.fromkeys(input_words(method.configs[-1]) for method in methods)),
         f'{device}, torch {torch.__version__}',
         'CUDA tensors' if cuda else 'resident set of the process',
         any(row.metrics for method in methods for row in method.rows),
-        scope.units,
-        choices,
-        comparable,
+        choices=choices,
+        comparable=comparable,
     )
     print(setup.protocol, flush=True)
     with lock(work_dir):
         counts = {method.name: method.counts() for method in methods}
-        if protocol.crops is not None:
-            from .cached_features import on_cached_features  # lazy: it imports mmseg
-
-            for method in methods:
-                method.configs = [
-                    on_cached_features(cfg, work_dir / 'features', protocol.crops, machine.workers or 0)
-                    for cfg in method.configs
-                ]
         write_configs(methods, work_dir / 'configs', [setup.title, *deviations])
         store = Store(work_dir / 'results.json')
-        results = train_all(methods, scope, machine, store)
+        results = train_all(methods, seeds, machine, store)
         measured = [
             Measured(
                 method.name,
@@ -140,21 +89,28 @@ def reproduce(
                 method.baseline,
                 method.keys[-1],
                 *counts[method.name],
-                {seed: results[method.name, seed] for seed in scope.seeds},
+                {seed: results[method.name, seed] for seed in seeds},
             )
             for method in methods
         ]
-        for name in scope.untrained:
-            key = f'{name}, {methods[0].keys[-1]}'
-            result = _untrained(name, key, methods[0], store)
-            measured.append(Measured(name, [], None, key, 0, 0.0, dict.fromkeys(scope.seeds, result)))
-        named = {method.name: method for method in measured}
-        pairs = [Contrast(named[ours], named[baseline]) for ours, baseline in contrasts]
-        return write_report(measured, pairs, scope.family, setup, store, has_own_test(first), scope.over)
+        return write_report(measured, setup, store)
 
 
-def train_all(methods: list[Method], scope: Scope, machine: Machine, store: Store) -> dict[tuple[str, int], Result]:
-    """Train the missing runs, the first seed of all methods first. Returns the result of each method and seed."""
+def train_all(
+    methods: list[Method], seeds: Sequence[int], machine: Machine, store: Store, by_unit: bool = False
+) -> dict[tuple[str, int], Result]:
+    """Train the missing runs, the first seed of all methods first.
+
+    Args:
+        methods (list[Method]): the methods, whose configs are written.
+        seeds (sequence of int): seeds of the trainings.
+        machine (Machine): what the runs may use.
+        store (Store): has the finished runs, and gets the others.
+        by_unit (bool): score each sample of the test. Defaults to False: only metrics that always write scores.
+
+    Returns:
+        dict: the result of each method, by its name, and seed.
+    """
     places: Queue[dict[str, str]] = Queue()
     visible = [*filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(','))]  # gpus are indices into it
     for gpu in [*(machine.gpus or [''])] * machine.jobs:
@@ -167,17 +123,17 @@ def train_all(methods: list[Method], scope: Scope, machine: Machine, store: Stor
         environment = places.get()
         try:
             run = run._replace(environment=environment)
-            return run_stages(run, by_config[run.config], scope, machine.workers, sharing, store)
+            return run_stages(run, by_config[run.config], by_unit, machine.workers, sharing, store)
         finally:
             places.put(environment)
 
     todo = [
         make_run(method.name, method.paths[-1], seed, work_dir)._replace(in_fork=machine.in_forks)
-        for seed in scope.seeds
+        for seed in seeds
         for method in methods
     ]
     try:
-        return {(run.method, run.seed): unseal(result) for run, result in each(work, todo, sharing)}
+        return {(run.method, run.seed): result for run, result in each(work, todo, sharing)}
     except KeyboardInterrupt:
         raise KeyboardInterrupt('Run the same command again to resume.') from None
 
@@ -186,13 +142,12 @@ def make_run(method: str, config: Path, seed: int, work_dir: Path) -> Run:
     return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
 
 
-def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs: int, store: Store) -> Result:
+def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, jobs: int, store: Store) -> Result:
     """Train the missing stages of a method with one seed, and return the last stage's result, which is also stored."""
     cfg = method.configs[-1]
     steps, unit = length(cfg)
     _, keys, factor = find_metrics(cfg)
     key = next(iter(keys))
-    by_unit = scope.units is not None
     stored = store.get(method.keys[-1], run.seed, steps, UNITS[unit], method.deviations)
     if stored is not None and (stored.samples or not by_unit):
         return stored
@@ -203,7 +158,7 @@ def run_stages(run: Run, method: Method, scope: Scope, workers: int | None, jobs
     if by_unit and not writes_samples(cfg):
         folder = test_folder(run, *arguments, 'units')
         scoring = Config.fromfile(run.config)
-        statistic = score_by_unit(scoring, scope.sealed)
+        statistic = score_by_unit(scoring)
         folder.mkdir(parents=True, exist_ok=True)  # another row may have the training
         scoring.dump(folder / 'config.py')
         results = test(run._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
@@ -275,15 +230,6 @@ def member_runs(run: Run, method: Method) -> list[tuple[Run, Method]]:
         part = make_run(member.name, member.paths[-1], seed, run.folder.parent)
         runs.append((part._replace(environment=run.environment, in_fork=run.in_fork), member))
     return runs
-
-
-def _untrained(name: str, key: str, method: Method, store: Store) -> Result:
-    """Return the stored result of a row that is not trained, on the data of a method; compute a missing one."""
-    stored = store.get(key, 'none', 0, UNITS['iter'])
-    if stored is None:
-        stored = test_untrained(name, method.configs[-1])
-        stored = store.add(key, 'none', 0, stored)
-    return stored
 
 
 def read_samples(folder: Path, metric: str) -> dict[str, float]:

@@ -49,7 +49,7 @@ class Result(NamedTuple):
     """A finished run: metrics in percent by name, the first of which is compared, and the cost of training."""
 
     metrics: dict[str, float]
-    seconds: float | None = None  # median time of an iteration; None if nothing was trained
+    seconds: float | None = None  # median time of an iteration
     memory: float | None = None  # peak in MiB; None if it was not recorded
     curve: Sequence[Sequence[float]] = ()  # validations during training: iteration or epoch, first metric
     samples: Mapping[str, Score] = {}  # scores by IMAGE or IMAGE#SAMPLE, of which the first metric is the statistic
@@ -81,17 +81,8 @@ class Measured(NamedTuple):
         """The names of the metrics that all runs have; methods are compared by the first."""
         return shared_metrics([*self.results.values()])
 
-    @property
-    def is_trained(self) -> bool:
-        return any(result.seconds is not None for result in self.results.values())
-
     def values(self, metric: str) -> list[float]:
         return [result.metrics[metric] for result in self.results.values()]
-
-    def last_validations(self) -> list[float]:
-        """Return the first metric in the last validation for all seeds; [] if a seed has none."""
-        curves = [result.curve for result in self.results.values()]
-        return [curve[-1][1] for curve in curves] if all(curves) else []
 
 
 class Difference(NamedTuple):
@@ -236,7 +227,6 @@ def bootstrap_interval(
     statistic: Callable[[np.ndarray], np.ndarray] = ratio,
     confidence: float = 0.95,
     draws: int = 2000,
-    draw_seeds: bool = True,
 ) -> tuple[float, float]:
     """Return the percentile interval of a mean difference over seeds, drawing seeds and units with replacement.
 
@@ -245,11 +235,8 @@ def bootstrap_interval(
         statistic (Callable): from sums, ``(…, columns)``, to the metric. Defaults to :func:`ratio`.
         confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
         draws (int): number of draws. Defaults to 2000.
-        draw_seeds (bool): False draws units alone: the interval for other units with these seeds. Defaults to True.
     """
     seeds, units = _drawn(*ours.shape[:2], draws)
-    if not draw_seeds:
-        seeds = np.full_like(seeds, 1 / seeds.shape[1])
     pairs = statistic(units @ ours) - statistic(units @ baseline)  # (seeds, draws)
     means = (seeds * pairs.T).sum(1)
     means = means[np.isfinite(means)]  # a draw may have nothing to score, such as clips without objects
@@ -267,31 +254,21 @@ def _drawn(seeds: int, units: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     return of_seeds / seeds, of_units
 
 
-def compare(ours: Measured, baseline: Measured, confidence: float = 0.95, units: str | None = None) -> Difference:
+def compare(ours: Measured, baseline: Measured, units: str | None = None) -> Difference:
     """Return the difference of two methods in the first metric: by samples where both have scores."""
     our_results, baseline_results = [*ours.results.values()], [*baseline.results.values()]
     if all(result.samples for result in our_results + baseline_results):
-        return sampled_difference(our_results, baseline_results, confidence, units=units)
+        return sampled_difference(our_results, baseline_results, units=units)
     metric = ours.metrics[0]
-    return difference(ours.values(metric), baseline.values(metric), confidence)
+    return difference(ours.values(metric), baseline.values(metric))
 
 
 def differences(methods: list[Measured], units: str | None = None) -> dict[str, Difference]:
     """Return the difference of every method, except baselines, to its baseline."""
     named = {method.name: method for method in methods}
     return {
-        method.name: compare(method, named[method.baseline], units=units)
-        for method in methods
-        if method.baseline is not None
+        method.name: compare(method, named[method.baseline], units) for method in methods if method.baseline is not None
     }
-
-
-def unseal(result: Result) -> Result:
-    """Give a sealed result, which has samples alone, the metric that is their statistic."""
-    if result.metrics:
-        return result
-    (sums,) = _sum_by_unit([*result.samples.values()], np.zeros(len(result.samples), int))
-    return result._replace(metrics={result.statistic: float(STATISTICS[result.statistic](sums))})
 
 
 def deviation(values: list[float]) -> float | None:

@@ -27,7 +27,6 @@ class Row(NamedTuple):
     options: dict
     other_setting: str | None = None
     source: list[dict[str, Any]] = []  # what the source states of each stage, see source.py
-    costs: dict[str, float] = {}  # the paper's parameters (M) and MACs (G), of the whole network
     members: list[Any] = []  # rows whose models are joined
     deviations: dict[str, dict[str, Any]] = {}  # from the source, in words, and settings while which they hold
     needs: str = ''  # parameters, multiply-accumulates, and hours where they were measured

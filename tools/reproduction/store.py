@@ -1,14 +1,10 @@
 """results.json: the finished runs of a table, their settings and the comparison of its rows, in one file."""
 
 import json
-import zlib
-from base64 import b85decode, b85encode
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
-
-import numpy as np
 
 from mmattn.utils.files import write_text
 
@@ -20,7 +16,7 @@ class Store:
 
     The file has ``setup`` and ``rows`` of the last report, and the ``runs`` by name of the config and seed. The
     ``samples`` of all runs are listed once; a run has their scores in this order, or null. If all scores are 0 or 100,
-    as of questions, they are a text of the digits 0 and 1. The pixels by class of mIoU are packed.
+    as of questions, they are a text of the digits 0 and 1.
 
     Unlike a :class:`mmattn.utils.resumable.Resumable`, which belongs to one run, it is a document that is published and
     copied, to which runs of other settings are added, so each run has its own, and the file is replaced as a whole.
@@ -45,14 +41,12 @@ class Store:
             for seed, run in runs.items()
         }
 
-    def get(
-        self, config: str, seed: int | str, steps: int, units: str, deviations: list[str] | None = None
-    ) -> Result | None:
+    def get(self, config: str, seed: int, steps: int, units: str, deviations: list[str] | None = None) -> Result | None:
         """Return the result of a run, or None.
 
         Args:
             config (str): name of the config, without suffix.
-            seed (int or str): seed of the training.
+            seed (int): seed of the training.
             steps (int): its iterations or epochs.
             units (str): their name, for the message.
             deviations (list[str], optional): the requested differences from the paper's protocol. Defaults to None:
@@ -73,7 +67,7 @@ class Store:
             )
         return stored[1]
 
-    def add(self, config: str, seed: int | str, steps: int, result: Result) -> Result:
+    def add(self, config: str, seed: int, steps: int, result: Result) -> Result:
         """Add a run, write the file, and return the result with rounded figures, as :meth:`get` of a new store does."""
         result = _round(result)
         with self._lock:
@@ -108,8 +102,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f'{path} is not JSON: {error}') from None
 
 
-def _order(config: str, seed: str) -> tuple[str, int, str]:
-    return config, int(seed) if seed.isdecimal() else -1, seed
+def _order(config: str, seed: str) -> tuple[str, int]:
+    return config, int(seed) if seed.isdecimal() else -1  # earlier versions had rows without training
 
 
 def _lines(lines: Any) -> str:
@@ -129,8 +123,6 @@ def _content(steps: int, result: Result, names: list[str]) -> dict[str, Any]:
         scores = [result.samples.get(name) for name in names]
         are_digits = all(score in (0, 100) for score in scores)
         content['scores'] = ''.join('1' if score else '0' for score in scores) if are_digits else scores
-        if result.statistic == 'mIoU':
-            content['scores'] = _packed(scores)
     if result.deviations is not None:
         content['deviations'] = result.deviations
     return content
@@ -147,26 +139,10 @@ def _rounded(score: Score) -> Any:
     return int(score) if float(score).is_integer() else round(score, 3)  # type: ignore[arg-type]
 
 
-def _packed(scores: list[Any]) -> Any:
-    """Return scores that are lists of as many whole numbers each in a seventh of the length, others as they are."""
-    rows = np.array(scores) if {*map(type, scores)} == {list} and len({*map(len, scores)}) == 1 else np.empty(0)
-    if rows.size == 0 or not np.issubdtype(rows.dtype, np.integer) or rows.min() < 0 or rows.max() >= 2**32:
-        return scores
-    planes = rows.astype('<u4').reshape(-1, 1).view(np.uint8).T  # the bytes of one place together
-    return dict(shape=rows.shape, packed=b85encode(zlib.compress(planes.tobytes(), 9)).decode())
-
-
-def _unpacked(scores: Mapping[str, Any]) -> list[list[int]]:
-    planes = np.frombuffer(zlib.decompress(b85decode(scores['packed'])), np.uint8).reshape(4, -1)
-    return np.ascontiguousarray(planes.T).view('<u4').reshape(scores['shape']).tolist()
-
-
 def _result(run: Mapping[str, Any], names: list[str]) -> Result:
     scores = run.get('scores', ())
     if isinstance(scores, str):
         scores = [100 * int(digit) for digit in scores]
-    elif isinstance(scores, Mapping):
-        scores = _unpacked(scores)
     samples = {name: score for name, score in zip(names, scores) if score is not None}
     return Result(
         run['metrics'],

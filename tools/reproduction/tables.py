@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from mmengine.fileio import load
@@ -36,7 +35,6 @@ def read_tables() -> dict[str, list[Row]]:
                 entry.get('Test', []),
                 entry.get('Options', {}),
                 entry.get('Baseline Setting'),
-                costs=_costs(models.values(), model, entry.get('Options', {})),
                 members=entry.get('Members', []),
                 needs='; '.join(needs(stage, entry.get('Options', {})) for stage in stages),
             )
@@ -61,19 +59,6 @@ def _with_members(rows: list[Row]) -> list[Row]:
     return [row._replace(members=[named[name, row.setting] for name in row.members]) for row in rows]
 
 
-def _costs(models: Iterable[dict[str, Any]], model: dict[str, Any], options: dict[str, Any]) -> dict[str, float]:
-    """Return the costs of a whole network that a paper prints: ``Complexity`` of a model, or the ``Base`` of others."""
-    entries = [entry for entry in model.get('Complexity', ()) if entry.get('Options', {}) == options]
-    if not options:
-        bases = (entry['Base'] for other in models for entry in other.get('Complexity', ()) if 'Base' in entry)
-        entries += [base for base in bases if base['Config'] == Path(model['Config']).name]
-    for entry in entries:
-        if not entry.get('Module') or 'Base' in entry:
-            units = {'parameters': ('Parameters (K)', 1000), 'MACs': ('MACs (G)', 1)}
-            return {name: entry[key] / scale for name, (key, scale) in units.items() if key in entry}
-    return {}
-
-
 def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
     """Return the rows of a table and a further one: another row with other settings, which is its baseline."""
     if any(row.name == name for row in rows):
@@ -83,7 +68,6 @@ def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) ->
             name=name,
             baseline=of,
             metrics={},
-            costs={},
             needs='not measured',
             options={**row.options, **options},
             other_setting=None,

@@ -20,17 +20,16 @@ from mmattn.utils.files import check_writable, write_text
 from .differences import differing_values, value_text
 from .machine import Machine
 from .plan import Method, write_configs
-from .plots import plot_curves, plot_pair
-from .protocol import SETTINGS, import_layers, set_validations
+from .plots import plot
+from .protocol import SETTINGS, import_layers, validate_once
 from .report import rows_of_store, table
-from .reproduce import Scope, train_all
-from .results import Measured, Result, Setup, compare
+from .reproduce import train_all
+from .results import Measured, Setup
 from .rows import Row
 from .runs import lock
 from .store import Store
 from .task import BY_SAMPLE, ProtocolError, find_metrics, find_task, length, writes_samples
 from .units import STATISTIC_NAMES
-from .verdict import Verdict
 
 
 class Pair(NamedTuple):
@@ -99,7 +98,7 @@ def read_config(path: Path, options: dict[str, Any]) -> Config:
     backends = list(visualizer.get('vis_backends') or ())
     if not any(type_name(backend) == 'LocalVisBackend' for backend in backends):  # which writes the log that is read
         visualizer.vis_backends = [*backends, dict(type='LocalVisBackend')]
-    set_validations(cfg, None)
+    validate_once(cfg)
     return cfg
 
 
@@ -203,20 +202,17 @@ def differing_settings(pair: Pair) -> list[str]:
     return [f'{where}: {value_text(a)} → {value_text(b)}' for where, a, b in values]
 
 
-def compare_configs(
-    pair: Pair, work_dir: Path, seeds: int, machine: Machine, metric: str | None = None, units: str | None = None
-) -> str:
+def compare_configs(pair: Pair, work_dir: Path, seeds: int, machine: Machine, units: str | None = None) -> str:
     """Train the missing runs of two configs, and write the comparison to the work dir.
 
-    The work dir gets both complete configs, a folder per config and seed, results.json, comparison.md, comparison.png
-    and, with several validations on other data than the test, curves.png. After an interruption, the same call resumes.
+    The work dir gets both complete configs, a folder per config and seed, results.json, comparison.md and
+    comparison.png. After an interruption, the same call resumes.
 
     Args:
         pair (Pair): the configs, of :func:`read_pair`; the first is the baseline.
         work_dir (Path): the folder.
         seeds (int): number of trainings of each config, with the seeds 0, 1, ….
         machine (Machine): what they may use.
-        metric (str, optional): the compared metric. Defaults to None, the first one of the configs' evaluator.
         units (str, optional): samples of the test with the same match of this regular expression are drawn together.
             Defaults to None: each is drawn by itself.
 
@@ -224,50 +220,37 @@ def compare_configs(
         str: the content of comparison.md.
     """
     cfg = pair.configs[1]
-    metrics = [*find_metrics(cfg)[1].values()]
-    metric = metrics[0] if metric is None else metric
-    if metric not in metrics:
-        raise ProtocolError(f'--metric must be one of {", ".join(metrics)}; got {metric}')
-    scored = metric == metrics[0] and (writes_samples(cfg) or type_name(cfg.test_evaluator) in STATISTIC_NAMES)
+    scored = writes_samples(cfg) or type_name(cfg.test_evaluator) in STATISTIC_NAMES
     if units is not None and not scored:
         raise ProtocolError(
-            f'--units: the test has no scores of {metric} by sample; it has them of the first metric of '
-            f'{", ".join([*STATISTIC_NAMES, *BY_SAMPLE])}'
+            f'--units: the test has no scores by sample; {", ".join([*STATISTIC_NAMES, *BY_SAMPLE])} have them'
         )
+    units = units or ('.*' if scored else None)
     check_writable(work_dir)
     differing = differing_settings(pair)
     rows = [
         Row('', number, name, '', pair.names[0] if number else None, {}, '', 1, [f'{name}.py'], [], {})
         for number, name in enumerate(pair.names)
     ]
-    methods = [Method(row, [config], [], (), [row.name]) for row, config in zip(rows, pair.configs)]
+    methods = [Method(row, [config], []) for row, config in zip(rows, pair.configs)]
     print('\n  '.join(['The configs differ in', *shorten(differing, 30)]), flush=True)
     counts = [_counts(method) for method in methods]
     with lock(work_dir):
         write_configs(methods, work_dir / 'configs', [])
         store = Store(work_dir / 'results.json')
-        scope = Scope(seeds=range(seeds), units=(units or '.*') if scored else None)
-        results = train_all(methods, scope, machine, store)
-        baseline, ours = (
+        results = train_all(methods, range(seeds), machine, store, scored)
+        measured = [
             Measured(
                 method.name,
                 method.rows,
                 method.baseline,
                 method.keys[-1],
                 *number,
-                {seed: _by(results[method.name, seed], metric) for seed in scope.seeds},
+                {seed: results[method.name, seed] for seed in range(seeds)},
             )
             for method, number in zip(methods, counts)
-        )
-        return _report(baseline, ours, differing, scope.units, store)
-
-
-def _by(result: Result, metric: str) -> Result:
-    """Return a result that is compared by a metric; samples and validations are of the first one."""
-    if metric == next(iter(result.metrics)):
-        return result
-    metrics = {metric: result.metrics[metric], **result.metrics}
-    return result._replace(metrics=metrics, samples={}, curve=())
+        ]
+        return _report(measured, differing, units, store)
 
 
 def _counts(method: Method) -> tuple[int, float]:
@@ -290,26 +273,24 @@ def _counts(method: Method) -> tuple[int, float]:
             return 0, 0.0
 
 
-def _report(baseline: Measured, ours: Measured, differing: list[str], units: str | None, store: Store) -> str:
+def _report(methods: list[Measured], differing: list[str], units: str | None, store: Store) -> str:
     folder = store.path.parent
-    gap = compare(ours, baseline, units=units)
-    verdict = Verdict.of(baseline, ours, gap, units)
+    names = [method.name for method in methods]
     cuda = torch.cuda.is_available()
     setup = Setup(
-        *(f'{ours.name} − {baseline.name}', '', differing, '', f'torch {torch.__version__}'),
+        *(f'{names[1]} − {names[0]}', '', differing, '', f'torch {torch.__version__}'),
         'CUDA tensors' if cuda else 'resident set of the process',
         published=False,
         units=units,
     )
-    store.report(setup._asdict(), rows_of_store([baseline, ours], setup))
-    title = f'{ours.metrics[0]}, {len(ours.results)} seeds' + (f', {verdict.units} samples' if verdict.units else '')
-    plot_pair(baseline, ours, gap, title, verdict.over, folder / 'comparison.png')
-    plot_curves([baseline, ours], title, folder / 'curves.png')
+    store.report(setup._asdict(), rows_of_store(methods, setup))
+    plot(methods, f'{names[1]} and {names[0]}', False, folder / 'comparison.png')
+    over = 'seeds' if units is None else 'seeds and samples of the test'
     text = (
-        f'{verdict.sentence()}\n\n{verdict.advice()}\n\n{table([baseline, ours], setup)}\n'
-        f'Mean ± sample deviation over the seeds; * marks an interval off zero. Parameters and multiply-accumulates in '
-        f'inference. s an iteration: median of the log. MiB: peak, {setup.memory}. The configs differ in\n\n'
-        + ''.join(f'* {line}\n' for line in differing)
+        f'{table(methods, setup)}\n'
+        f'Mean ± sample deviation over the seeds; the 95 % interval is over {over}, and * marks one off zero. '
+        f'Parameters and multiply-accumulates in inference. s an iteration: median of the log. MiB: peak, '
+        f'{setup.memory}. The configs differ in\n\n' + ''.join(f'* {line}\n' for line in differing)
     )
     write_text(folder / 'comparison.md', text)
     return text

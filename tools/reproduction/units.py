@@ -13,8 +13,7 @@ from mmattn.registry import METRICS
 from mmattn.utils.component_type import type_name
 from mmattn.utils.files import common_folder, write_text
 
-from .backbone import add_import
-from .task import ProtocolError, find_metrics
+from .task import find_metrics
 
 # The statistic of a metric's scores, see `reproduction.results.STATISTICS`.
 STATISTIC_NAMES = {
@@ -64,17 +63,13 @@ class ByUnit(BaseMetric):
         key (str): name of the metric whose scores are written, see :func:`score_sample`.
         output_dir (str): folder for ``scores.json``; ``tools/test.py --out`` sets it.
         keep_results (bool): no effect; ``tools/test.py --out`` sets it.
-        sealed (bool): return the number of samples in place of the metric. Defaults to False.
     """
 
-    def __init__(
-        self, metric: dict, key: str, output_dir: str, keep_results: bool = False, sealed: bool = False
-    ) -> None:
+    def __init__(self, metric: dict, key: str, output_dir: str, keep_results: bool = False) -> None:
         super().__init__()
         self.metric = METRICS.build(metric)
         self.key = key
         self.output_dir = output_dir
-        self.sealed = sealed
 
     @property
     def dataset_meta(self) -> dict | None:
@@ -99,25 +94,13 @@ class ByUnit(BaseMetric):
                 name = Path(os.path.relpath(name, folder)).with_suffix('').as_posix()
             scores[name] = score_sample(self.metric, result, self.key)
         write_text(Path(self.output_dir, 'scores.json'), json.dumps(scores))
-        if self.sealed:
-            return dict(samples=len(results))
         return self.metric.compute_metrics([result for _, result in results])
 
 
-def check_units(cfg: Config) -> None:
-    """Check that the test of a config can be scored by sample."""
-    if type_name(cfg.test_evaluator) not in STATISTIC_NAMES:
-        raise ProtocolError(
-            f'--units is for {", ".join(STATISTIC_NAMES)}; {type_name(cfg.test_evaluator)} is not a sum over samples'
-        )
-
-
-def score_by_unit(cfg: Config, sealed: bool = False) -> str:
-    """Let the test of a config write the scores of its samples, and return the name of their statistic.
-
-    With ``sealed``, nothing prints or stores the metric itself.
-    """
+def score_by_unit(cfg: Config) -> str:
+    """Let the test of a config write the scores of its samples, and return the name of their statistic."""
     statistic, key = STATISTIC_NAMES[type_name(cfg.test_evaluator)], next(iter(find_metrics(cfg)[1]))
-    cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator, key=key, sealed=sealed)
-    add_import(cfg, __name__)
+    cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator, key=key)
+    imports = cfg.get('custom_imports', {}).get('imports', [])
+    cfg.custom_imports = dict(imports=[*imports, __name__])  # which tools/test.py finds beside itself
     return statistic

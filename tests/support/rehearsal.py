@@ -1,5 +1,7 @@
 """Rehearse tables: each row on tiny data in its published layout, through converter, training, test and report.
 
+    python tools/reproduce.py 3.2 --rehearse     # runs python -m tests.support.rehearsal 3.2
+
 A row keeps its config, options and command lines; only sizes shrink. So a minute shows whether a row would run. The
 rows that are not trained are checked: their full-size networks are built without memory, their data sets are read, and
 their evaluators are built.
@@ -24,19 +26,23 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS, init_default_scope
 
-from mmattn.utils.command import describe
+from mmattn.utils.arguments import command
+from mmattn.utils.command import describe, run
 from mmattn.utils.files import check_writable, exclusive, write_text
+from reproduction.machine import Machine
+from reproduction.plan import check_data, plan, select, source_words, write_configs
+from reproduction.protocol import Protocol, adapt, shipped, small_network
+from reproduction.reproduce import make_run, reproduce, train_stages
+from reproduction.rows import Row
+from reproduction.runs import FORK, call, cores
+from reproduction.store import Store
+from reproduction.tables import read_tables
+from reproduction.task import METRICS as METRIC_NAMES
 
 from . import rehearsal_data
-from .plan import check_data, plan, source_words, write_configs
-from .protocol import Protocol, adapt, shipped, small_network
-from .reproduce import Machine, Scope, make_run, reproduce, train_stages
-from .rows import Row
-from .runs import FORK, call
-from .store import Store
-from .task import METRICS as METRIC_NAMES
+from .tiny_config import shrink
 
-TINY = Protocol(tiny=True)
+TINY = Protocol(shrink=shrink)
 TRAINED, CHECKED = 'trained', 'checked'
 # Messages about programs and packages that some rows need, and that not every machine has.
 NOT_INSTALLED = re.compile(r"operators of mmcv|\bjava: |pip install|No module named '(?!mmattn)")
@@ -202,12 +208,12 @@ def run_row(row: Row, folder: Path) -> bool:
     if not has_truth(adapt(row, TINY, None)[-1]):
         (method,) = plan([row], TINY, None)
         write_configs([method], folder / 'configs', ['A rehearsal'])
-        run = make_run(method.name, method.paths[-1], 0, folder)._replace(in_fork=in_forks)
-        _, checkpoint = train_stages(run, method, 0, 1)
-        call(run, 1, 'test.py', run.config, checkpoint, '--work-dir', run.folder / 'test', *row.test)
+        made = make_run(method.name, method.paths[-1], 0, folder)._replace(in_fork=in_forks)
+        _, checkpoint = train_stages(made, method, 0, 1)
+        call(made, 1, 'test.py', made.config, checkpoint, '--work-dir', made.folder / 'test', *row.test)
         return False
     check_metric(row)
-    reproduce([row], TINY, folder, Scope(seeds=[0]), Machine(workers=0, in_forks=in_forks))
+    reproduce([row], TINY, folder, Machine(workers=0, in_forks=in_forks), [0])
     (reported,) = Store(folder / 'results.json').rows
     metric = next(iter(row.metrics), None)
     mean = reported['mean'][metric] if metric else next(iter(reported['mean'].values()))
@@ -300,3 +306,22 @@ def _words(error: Exception) -> str:
     errors = [i for i, line in enumerate(lines) if re.match(r'\w+\.py: error: |\w*(Error|Exception)\b', line)]
     # A message that ends with a colon is a head of a list.
     return ' '.join(lines[errors[-1] :][: 1 + lines[errors[-1]].endswith(':')]) if errors else lines[-1]
+
+
+@command
+def main(
+    table: str | None = None,
+    *,
+    rows: list[str] | None = None,
+    jobs: int | None = None,
+    work_dir: Path = Path('work_dirs/rehearsal'),
+) -> int:
+    """Rehearse a table, or all: of these, one row of each network and data set is trained, or the chosen rows."""
+    tables = read_tables()
+    chosen = {name: select(each, rows, with_baselines=False) for name, each in tables.items() if table in (name, None)}
+    all_rows = table is not None or rows is not None
+    return int(not rehearse(chosen, work_dir, jobs or (1 if table else cores()), all_rows))
+
+
+if __name__ == '__main__':
+    run(main)

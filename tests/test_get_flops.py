@@ -12,8 +12,8 @@ from torch import nn
 from analysis_tools.get_flops import count, input_channels, input_size, table_by_module, table_with_paper
 from mmattn.utils.files import write_text
 
-from ..requirements import requires
-from ..tiny_detectors import detector
+from .requirements import requires
+from .tiny_detectors import detector
 
 RESIZE = dict(type='RandomResize', scale=(2048, 1024))
 

@@ -5,8 +5,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmattn.utils.component_type import dicts
-
-from .task import find_task
+from reproduction.task import find_task
 
 IMAGE = (48, 40)  # width, height
 CROP = 32  # a multiple of the downsampling of mmseg's U-Net
@@ -47,7 +46,7 @@ def shrink(cfg: Config) -> None:
             _shrink_image_network(member)
     # mmcv's deformable convolution takes no map smaller than its kernel.
     factor = 3 if cfg.default_scope == 'mmdet' else 1
-    shrink_images(cfg._cfg_dict, (factor * IMAGE[0], factor * IMAGE[1]))  # noqa: SLF001
+    shrink_images(cfg._cfg_dict, (factor * IMAGE[0], factor * IMAGE[1]))
 
 
 def shorten(cfg: Config) -> None:

@@ -13,9 +13,9 @@ import torch
 from mmattn.language import Regions, RegionWriter
 from mmattn.utils import config_path
 from mmattn.utils.files import replace_folder
+from reproduction.protocol import data_sets
 
 from . import language_releases, releases
-from .protocol import data_sets
 
 WORDS = ('is', 'it', 'what', 'color', 'dog', 'image', 'man', 'hat')  # with published vectors, in questions and phrases
 RESNET152 = "grid_features.py, resnet152_imagenet.py, resnet152.pth, {'size': 448, 'level': -1, 'grid': 14}"
