@@ -285,12 +285,13 @@ def _report(methods: list[Measured], differing: list[str], units: str | None, st
     )
     store.report(setup._asdict(), rows_of_store(methods, setup))
     plot(methods, f'{names[1]} and {names[0]}', False, folder / 'comparison.png')
-    over = 'seeds' if units is None else 'seeds and samples of the test'
+    over = ['seeds'] * (len(methods[0].results) > 1) + ['samples of the test'] * (units is not None)
+    interval = f'; 95 % interval over {" and ".join(over)}, * marks one off zero' if over else ''
     text = (
         f'{table(methods, setup)}\n'
-        f'Mean ± sample deviation over the seeds; the 95 % interval is over {over}, and * marks one off zero. '
-        f'Parameters and multiply-accumulates in inference. s an iteration: median of the log. MiB: peak, '
-        f'{setup.memory}. The configs differ in\n\n' + ''.join(f'* {line}\n' for line in differing)
+        f'Mean ± sample deviation over the seeds{interval}. Parameters and multiply-accumulates in inference. '
+        f's an iteration: median of the log. MiB: peak, {setup.memory}. The configs differ in\n\n'
+        + ''.join(f'* {line}\n' for line in differing)
     )
     write_text(folder / 'comparison.md', text)
     return text
