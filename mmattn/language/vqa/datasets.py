@@ -192,6 +192,7 @@ class VQADataset(ImageTextDataset):
         if not chosen:
             part = f', or fraction={self.fraction} is too small' if self.fraction < 1 and not self.test_mode else ''
             raise FaultsError(', '.join(self.ann_file), f'no question is left: no majority answer can be given{part}')
+        self.published = not self.test_mode or any(question.answers for question in chosen)
         entries = [question._asdict() for question in chosen]
         if pictures is None:
             own = dict(max_regions=self.max_regions, region_source=self.region_source)
