@@ -11,7 +11,6 @@ from types import ModuleType
 
 __version__ = '0.4.0.dev0'
 SUBPACKAGES = (
-    'annotations',
     'check',
     'deployment',
     'detection',

@@ -1,7 +1,6 @@
 """Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--amp] [--out DIR] …``."""
 
 import argparse
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from mmengine.runner import Runner
 from mmattn.engine import (
     add_amp,
     add_channels_last,
+    add_check,
     add_common_arguments,
     add_fuse_conv_bn,
     check_checkpoint,
@@ -26,7 +26,6 @@ from mmattn.engine import (
     prepare_for_cpu,
     use_channels_last,
 )
-from mmattn.registry import HOOKS
 from mmattn.utils.command import run
 from mmattn.utils.component_type import component_class, inner_data_sets, type_name
 from mmattn.utils.devices import check_display
@@ -142,8 +141,7 @@ def main() -> None:
     log_operators()
     if pictures is not None:
         runner.register_hook(pictures)
-    if find_spec('mmattn.check') and cfg.get('check', {}) is not None:
-        runner.register_hook(HOOKS.build(dict(type='mmattn.CheckHook')))
+    add_check(runner)
     runner.call_hook('before_test_loop')  # a stage that mmattn adds, before mmengine builds the data sets
     dataset = runner.test_loop.dataloader.dataset
     for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):

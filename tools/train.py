@@ -1,7 +1,6 @@
 """Train a model: ``python tools/train.py CONFIG [--work-dir DIR] [--resume] [--amp] …``."""
 
 import argparse
-from importlib.util import find_spec
 
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
@@ -11,6 +10,7 @@ from mmattn.engine import (
     SharedBuffersHook,
     add_amp,
     add_channels_last,
+    add_check,
     add_common_arguments,
     check_checkpoint,
     config_from,
@@ -23,7 +23,6 @@ from mmattn.engine import (
     prepare_for_cpu,
     use_channels_last,
 )
-from mmattn.registry import HOOKS
 from mmattn.utils.command import run
 
 
@@ -82,8 +81,7 @@ def main() -> None:
             use_channels_last(runner.model)
         runner.register_hook(SharedBuffersHook())
         log_operators()
-        if find_spec('mmattn.check') and cfg.get('check', {}) is not None:
-            runner.register_hook(HOOKS.build(dict(type='mmattn.CheckHook')))
+        add_check(runner)
         runner.call_hook('before_loops')  # a stage that mmattn adds, before mmengine builds the data sets
         runner.train()
     except KeyboardInterrupt:

@@ -71,7 +71,7 @@ def run_rules(rules: Iterable[Callable[[Any], Rule]], run: Any, allowed: Sequenc
             yield _failed(name)
 
 
-def check_checkpoint(runner: Runner, checkpoint: dict) -> None:
+def compare_checkpoint(runner: Runner, checkpoint: dict) -> None:
     """Compare the symbols of a checkpoint with the data sets, and its classes with those of a test."""
     meta = checkpoint.get('meta')
     meta = (meta if isinstance(meta, dict) else {}).get('dataset_meta') or {}  # it may be a weight

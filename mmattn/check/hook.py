@@ -5,7 +5,7 @@ from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
 
-from .driver import check_checkpoint, check_data, run_rules, tell
+from .driver import check_data, compare_checkpoint, run_rules, tell
 from .rules import OF_SCHEDULE
 from .sanity import sanity_validation
 
@@ -64,4 +64,4 @@ class CheckHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare the checkpoint's classes and symbols with the data."""
-        check_checkpoint(runner, checkpoint)
+        compare_checkpoint(runner, checkpoint)

@@ -13,8 +13,8 @@ __getattr__, __all__ = lazy_names(
     {
         'checkpoint_files': 'check_checkpoint guard_checkpoints read_checkpoint',
         'command_line': 'Amp CfgOptions Device ModelArguments ModelsArguments add_amp add_channels_last '
-        'add_common_arguments add_config_options add_device add_fuse_conv_bn config_from count_accumulated data_paths '
-        'hold_work_dir leave_process_group load_config trained_models',
+        'add_check add_common_arguments add_config_options add_device add_fuse_conv_bn config_from count_accumulated '
+        'data_paths hold_work_dir leave_process_group load_config trained_models',
         'convolutions': 'fuse_at_first_call use_channels_last',
         'cpu': 'CPUAmpOptimWrapper prepare_for_cpu',
         'data_sampling': 'DefaultSampler InfiniteSampler SeedAugmentation',

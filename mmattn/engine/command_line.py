@@ -12,17 +12,19 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
 
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
 from mmengine.logging import print_log
+from mmengine.runner import Runner
 from torch import distributed
 
-import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.engine.former_values import SETTINGS, warn_of_former_values
+from mmattn.registry import HOOKS
 from mmattn.utils.command import describe
 from mmattn.utils.files import check_not_input, check_writable, config_files, hold
 
@@ -228,6 +230,15 @@ def hold_work_dir(cfg: Config) -> IO[str] | None:
         return None
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     return hold(cfg.work_dir)
+
+
+def add_check(runner: Runner) -> None:
+    """Register the check of data and settings, unless the config has ``check = None``.
+
+    No other room imports ``mmattn/check``, and the tools run without that folder, too.
+    """
+    if find_spec('mmattn.check') and runner.cfg.get('check', {}) is not None:
+        runner.register_hook(HOOKS.build(dict(type='mmattn.CheckHook')))
 
 
 def data_paths(cfg: Config) -> list[Path]:

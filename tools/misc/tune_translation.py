@@ -17,7 +17,7 @@ from average_checkpoints import average, last_checkpoints, write_checkpoint
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
+from mmattn.engine import add_check, add_common_arguments, config_from, prepare_for_cpu
 from mmattn.language.translation.transformer import TranslationTransformer
 from mmattn.utils.command import run
 from mmattn.utils.files import check_writable
@@ -30,6 +30,7 @@ def scores(cfg: Config, averages: dict[int, dict], penalties: Sequence[float]) -
     runner = Runner.from_cfg(cfg)
     if not isinstance(runner.model, TranslationTransformer):
         raise ValueError(f'the config must have a mmattn.TranslationTransformer; got {type(runner.model).__name__}')
+    add_check(runner)
     runner.call_hook('before_test_loop')
     runner.call_hook('before_run')
     bleu = {}

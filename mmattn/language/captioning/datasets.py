@@ -196,7 +196,7 @@ class VATEXDataset(CaptionDataset):
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
         regions (str or object): as in :class:`COCOCaptionDataset`. The ids are ``videoID``.
         vocab_file (str, optional): training file, needed for validation and test. Defaults to ``ann_file``.
-        min_count, max_words, captions_per_image, **options: as in :class:`COCOCaptionDataset`.
+        min_count, max_words, captions_per_image, options: as in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch

@@ -40,7 +40,8 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
                 while archive.fileobj.read(2**20):  # type: ignore[union-attr]
                     pass  # up to the checksum, which tarfile does not reach
                 check_entries(source, ((entry.name, entry.isfile() or entry.isdir()) for entry in archive), names)
-                archive.extractall(target, filter='data')
+                archive.extraction_filter = getattr(tarfile, 'data_filter', None)  # not in Python before 3.11.4
+                archive.extractall(target)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise FaultsError(source, 'not a zip or tar archive, or damaged') from error
     except OSError as error:
