@@ -271,7 +271,8 @@ def test_a_section_has_the_figures_of_its_runs(section):
 OURS, PAIRS, LONG = 'U-Net-BA, 1/√d', 'BLEU, de and fr', 'BLEU, long, longer than 12 symbols'
 CC, NL = ('Bi-CC, 15', 'stock CC'), ('Bi-NL, 15', 'stock NL')
 # Page, words, and their figures in order: file, label, row, and the row it is compared with; with a level also both
-# limits of Student's t, with 'units' those of the bootstrap. The label '%' is the share of further parameters.
+# limits of Student's t, with 'units' those of the bootstrap, with a seed its difference alone. The label '%' is the share
+# of further parameters.
 TEXTS = [
     ('docs/evidence.md', 'Bi-SA is {:.1f} BLEU ahead of sinusoids', ('evidence_g', PAIRS, 'Bi-SA', 'SA')),
     ('docs/translation.md', '{:.1f} BLEU ahead of', ('evidence_g', PAIRS, 'Bi-SA', 'SA')),
@@ -349,6 +350,30 @@ TEXTS = [
         ('evidence_j: NL', 'mIoU', *NL),
         ('evidence_j: CC', 'mIoU', *CC),
     ),
+    (
+        'README.md',
+        'CC with them is {:.2f} above Bi-CC with 31, NL with them {:.2f} above Bi-NL with 15',
+        ('evidence_j: secondary', 'mIoU', 'CC + RPE', 'Bi-CC'),
+        ('evidence_j: secondary', 'mIoU', 'NL + RPE', 'Bi-NL, 15'),
+    ),
+    ('README.md', 'adds only {:.1f} to no attention', ('evidence_j: secondary', 'mIoU', 'stock NL', 'no attention')),
+    (
+        'README.md',
+        'Upside down, it is {:.1f} below CC',
+        ('evidence_j: secondary', 'mIoU', 'CC, upside down', 'Bi-CC, upside down'),
+    ),
+    (
+        'README.md',
+        'this seed gains {:.1f} points, and eight seeds {:.1f}',
+        ('evidence_e', 'F1, 30°', OURS, 'U-Net', '0'),
+        ('evidence_e', 'F1, 30°', OURS, 'U-Net'),
+    ),
+    (
+        'README.md',
+        '{:.1f} points of F1 above U-Net on new people turned by 30°, no clear difference at 15°, {:.1f} below',
+        ('evidence_e', 'F1, 30°', OURS, 'U-Net'),
+        ('evidence_e', 'F1, 0°', 'U-Net', OURS),
+    ),
     ('README.md', 'skirts lose {:.1f}', ('evidence_j: CC', 'IoU, skirt', *reversed(CC))),
     ('README.md', 'of 31 adds {:.1f} to', ('evidence_j: secondary', 'mIoU', 'Bi-CC', 'Bi-CC, 15')),
     ('configs/bi_cc/README.md', 'was [{:.1f} points better', ('evidence_j: secondary', 'mIoU', 'Bi-CC', 'Bi-CC, 15')),
@@ -407,6 +432,9 @@ def text_figures(source, label, ours, baseline=None, level=None):
         return [100 * counts[0] / counts[1] - 100 if label == '%' else counts[0] / 1e6]
     if level == 'units':
         return [*intervals(source, ours, baseline)[-1]]
+    if isinstance(level, str):
+        scores = [row['scores'][label][level] for row in rows]
+        return [scores[0] - sum(scores[1:])]
     if level is not None:
         return [*difference(*paired(rows, label), level)]
     means = [statistics.mean(row['scores'][label].values()) for row in rows]
