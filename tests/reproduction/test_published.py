@@ -271,8 +271,8 @@ def test_a_section_has_the_figures_of_its_runs(section):
 OURS, PAIRS, LONG = 'U-Net-BA, 1/√d', 'BLEU, de and fr', 'BLEU, long, longer than 12 symbols'
 CC, NL = ('Bi-CC, 15', 'stock CC'), ('Bi-NL, 15', 'stock NL')
 # Page, words, and their figures in order: file, label, row, and the row it is compared with; with a level also both
-# limits of Student's t, with 'units' those of the bootstrap, with a seed its difference alone. The label '%' is the share
-# of further parameters.
+# limits of Student's t, with 'units' those of the bootstrap, with a seed its difference alone. The label '%' is the
+# share of further parameters.
 TEXTS = [
     ('docs/evidence.md', 'Bi-SA is {:.1f} BLEU ahead of sinusoids', ('evidence_g', PAIRS, 'Bi-SA', 'SA')),
     ('docs/translation.md', '{:.1f} BLEU ahead of', ('evidence_g', PAIRS, 'Bi-SA', 'SA')),
