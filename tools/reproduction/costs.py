@@ -17,20 +17,20 @@ def needs(model: dict[str, Any], options: dict[str, Any]) -> str:
     return ', '.join([*parts, _measured(model)])
 
 
-def pages_tables(metafiles: list[Path]) -> Iterator[str]:
-    """Yield the lines of docs/costs.md's tables, one table for each folder of configs."""
-    for path in metafiles:
-        title = ' and '.join(collection['Name'] for collection in load(path)['Collections'])
-        yield from (f'## {title}', '')
-        yield from ('| config | data | parameters, M | MACs, G | of | training |', '|---|---|---|---|---|---|')
-        for model in load(path)['Models']:
-            link = f'[{model["Name"]}](../{model["Config"]})'
-            counts = model.get('Counts')
-            size = (
-                f'{counts["Parameters (M)"]:g} | {counts["MACs (G)"]:g} | {_input(counts)}' if counts else '– | – | –'
-            )
-            yield f'| {link} | {model["Metadata"].get("Training Data", "–")} | {size} | {_measured(model)} |'
-        yield ''
+def measured_table(metafiles: list[Path]) -> Iterator[str]:
+    """Yield the lines of the table of docs/costs.md: the configs whose training was measured."""
+    yield from ('| config | data | parameters, M | MACs, G | of | training |', '|---|---|---|---|---|---|')
+    for model in (model for path in metafiles for model in load(path)['Models'] if 'Measured' in model):
+        counts = model['Counts']
+        cells = [
+            f'[{model["Name"]}](../{model["Config"]})',
+            model['Metadata']['Training Data'],
+            f'{counts["Parameters (M)"]:g}',
+            f'{counts["MACs (G)"]:g}',
+            _input(counts),
+            _measured(model),
+        ]
+        yield f'| {" | ".join(cells)} |'
 
 
 def _input(counts: dict[str, Any]) -> str:
