@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 # stream. Times below 1.1 ms may be of the host. Compiled: without a time. A loop with window biases needs registers for
 # their addresses, so it has shorter tiles where it would spill. 4 warps and 64 rows share a wgmma: with fewer rows, it
 # is split, or there is mma alone. The gradients of axis biases take fewer products, so fewer registers and less memory.
-# tools/benchmarks/compile_triton.py shows spills and products, and docs/performance.md those for 256 channels.
+# tools/benchmarks/compile_triton.py shows spills and products.
 CHOICES = (
     Choice(
         channels=64,
