@@ -170,6 +170,13 @@ def test_links_and_commands_lead_somewhere(page):
     assert not [f'{path}#{anchor}' for path, anchor in linked if anchor and anchor not in anchors(path)]
 
 
+def test_the_files_in_the_picture_of_a_call_exist():
+    picture = (ROOT / 'docs/how_a_call_flows.svg').read_text(encoding='utf-8')
+    paths = re.findall(r'>((?:configs|mmattn)/[\w./-]+)', picture)
+    assert len(paths) > 5
+    assert not [path for path in paths if not (ROOT / path).exists()]
+
+
 @pytest.mark.parametrize('page', PAGES)
 def test_blocks_of_code_are_of_their_language(page):
     for language, code in CODE.findall((ROOT / page).read_text()):
