@@ -9,7 +9,7 @@ import os
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 
 def first_lines(checkout):
@@ -22,26 +22,23 @@ def first_lines(checkout):
 
 
 def with_notes(tree, number):
-    """Add a call of ``note_line`` before each statement of the functions. A docstring stays where it is."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    bodies = {}
-    for node in [node for function in functions for node in ast.walk(function)]:
-        for name in ('body', 'orelse', 'finalbody'):
-            if isinstance(body := getattr(node, name, None), list):
-                documented = isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None
-                bodies[id(body)] = body, documented
-    for body, documented in bodies.values():
-        noted = body[:documented]
-        for statement in body[documented:]:
-            note = ast.parse(f'note_line({number + statement.lineno})').body[0]
-            for part in ast.walk(note):
-                ast.copy_location(part, statement)
-            noted += [note, statement]
-        body[:] = noted
-    if functions:
-        first = [isinstance(part, ast.ImportFrom) and part.module == '__future__' for part in tree.body]
-        place = len(first) - first[::-1].index(True) if True in first else ast.get_docstring(tree) is not None
-        tree.body[place:place] = ast.parse('from noted_lines import note_line').body
+    """Add a call of ``note_line`` before each statement. Docstrings and imports of __future__ stay the first."""
+
+    def noted(node):
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module='__future__'):
+                return [node]
+        note = ast.parse(f'note_line({number + node.lineno})').body[0]
+        for part in ast.walk(note):
+            ast.copy_location(part, node)
+        return [note, node]
+
+    first = next((i for i, node in enumerate(tree.body) if len(noted(node)) > 1), 0)
+    for node in [*ast.walk(tree)]:
+        for body in [getattr(node, name, None) for name in ('body', 'orelse', 'finalbody')]:
+            if isinstance(body, list):
+                body[:] = [part for statement in body for part in noted(statement)]
+    tree.body[first:first] = ast.parse('from noted_lines import note_line').body
     return tree
 
 
@@ -55,9 +52,8 @@ def note_lines(path):
     def note_line(number):
         lines[number] = 1
 
-    note_line._dynamo_marks_constant = True  # torch.compile calls it while it traces
-    sys.modules['noted_lines'] = ModuleType('noted_lines')
-    sys.modules['noted_lines'].note_line = note_line
+    note_line._dynamo_marked_constant = True  # torch.compile calls it while it traces
+    sys.modules['noted_lines'] = SimpleNamespace(note_line=note_line)
     get_code = SourceFileLoader.get_code
 
     def noting(loader, name):
