@@ -3,10 +3,8 @@
 import ast
 import re
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[1] / 'mmattn'
 # From the ground up. A folder imports only folders of the floors below; folders of one floor do not import each other.
@@ -117,37 +115,9 @@ def test_neither_the_package_nor_a_tool_imports_tests():
         assert not [name for name in names_imported(path) if name.partition('.')[0] == 'tests'], path
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package in place of mmattn: ``package(path=code)``."""
-    monkeypatch.setattr(f'{__name__}.PACKAGE', tmp_path)
-    (tmp_path / 'ops').mkdir()
-
-    def write(**files):
-        for name, code in files.items():
-            (tmp_path / f'{name.replace("__", "/", 1)}.py').write_text(code)
-
-    return write
-
-
-def test_a_relative_import_is_read(package, tmp_path):
-    """The tests above would see one, too."""
-    package(
-        ops__a='def f():\n    from ..language.text import vocabulary\n    from .. import video\n    import mmattn.ops\n'
-    )
-    assert sorted(imports(tmp_path / 'ops/a.py')) == ['language', 'ops', 'video']
-
-
 def test_no_modules_import_each_other():
     """Neither directly nor through others, nor in a function."""
     TopologicalSorter(module_graph()).prepare()  # the error names a circle
-
-
-def test_a_circle_through_a_function_is_seen(package):
-    package(ops__a='from . import b', ops__b='from mmattn.ops.c import f', ops__c='def f():\n    from .a import g\n')
-    with pytest.raises(CycleError) as caught:
-        TopologicalSorter(module_graph()).prepare()
-    assert set(caught.value.args[1]) == {'mmattn.ops.a', 'mmattn.ops.b', 'mmattn.ops.c'}
 
 
 def literal(text):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -69,6 +70,30 @@ def test_a_backend_of_one_operator_leaves_the_others():
         with dispatch.backend('local_attention=native, dynamic_conv=reference'):
             assert ran() == ['local_attention']
     assert ran() == ['local_attention', 'dynamic_conv']
+
+
+@pytest.mark.parametrize(
+    ('implementation', 'ran', 'has_backward', 'result'),
+    [
+        ('native', ['local_attention', 'local_attention_backward'], True, 3),
+        ('native', ['local_attention'], True, None),
+        ('native', ['local_attention'], False, 3),
+        ('native', ['local_attention_backward'], True, None),
+        ('composition', [], True, 3),
+    ],
+)
+def test_a_kernel_that_does_not_run_each_pass_gives_no_result(monkeypatch, implementation, ran, has_backward, result):
+    monkeypatch.setattr(dispatch, 'kernels_run', lambda: nullcontext(ran))
+    assert dispatch.run_by(implementation, 'local_attention', lambda: 3, has_backward=has_backward) == result
+
+
+def test_a_kernel_that_declines_a_call_gives_no_result_and_other_errors_are_raised():
+    def fail(said):
+        raise RuntimeError(said)
+
+    assert dispatch.run_by('native', 'local_attention', lambda: fail(dispatch.NO_KERNEL)) is None
+    with pytest.raises(RuntimeError, match='other'):
+        dispatch.run_by('native', 'local_attention', lambda: fail('other'))
 
 
 @pytest.mark.parametrize(
