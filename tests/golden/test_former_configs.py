@@ -5,7 +5,6 @@ import shlex
 from argparse import ArgumentParser
 from copy import deepcopy
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from mmattn.engine import add_config_options
 from mmattn.utils import config_path
 
 from .conftest import FOLDER
-from .test_resolved_configs import settings
+from .settings import digest, settings
 
 CODE = re.compile('`([^`]+)`')
 PLACEHOLDERS = {'TTTT': '[01]{4}', **dict.fromkeys('NED', r'\d+')}
@@ -106,10 +105,6 @@ def without_named_changes(model):
     return model
 
 
-def digest(model):
-    return sha256('\n'.join(sorted(settings(without_named_changes(model)))).encode()).hexdigest()[:16]
-
-
 @cache
 def load(path):
     return Config.fromfile(config_path(path))
@@ -126,7 +121,7 @@ def test_former_configs_are_options():
         now, options = replace(stem, table)
         cfg = deepcopy(load(f'{folder}/{now}'))
         cfg.merge_from_dict(parser.parse_args(['--cfg-options', *shlex.split(options)]).cfg_options)
-        if digest(cfg.to_dict()['model']) != expected:
+        if digest(settings(without_named_changes(cfg.to_dict()['model']))) != expected:
             wrong.append((former, now, options))
     assert not wrong
     assert len(recorded) == 100
