@@ -1,13 +1,9 @@
-"""Calls ``torch.ops.mmattn.*`` with arguments that are changed at random, and counts the answers by operator:
-
-    python -m tests.fuzz.calls [--count 1000] [--seed 0] [--only WORD …] [--show ended]
+"""Calls ``torch.ops.mmattn.*`` with arguments that are changed at random.
 
 A result is compared with the reference's. A call whose own tensors are large may be slow, or lack memory.
 """
 
-import argparse
 import math
-from collections import Counter
 
 import torch
 
@@ -18,7 +14,7 @@ from ..ops.test_inconsistent_calls import CALLS
 from .children import answers
 from .mutate import generator, shorten
 
-RESULT, REFUSED, OTHER, DIFFERENT, LARGE, MEMORY, ENDED, SLOW = KINDS = (
+RESULT, REFUSED, OTHER, DIFFERENT, LARGE, MEMORY, ENDED, SLOW = (
     'a result', 'refused', 'another error', 'another result', 'large', 'memory', 'process ended', 'too slow',
 )  # fmt: skip
 SIZES = (0, 1, 2, 3, 7, 2**10, 2**16, 2**31 - 1, 2**31, 2**32 + 1, 2**62)
@@ -223,10 +219,10 @@ class Calls:
         return RESULT if same else DIFFERENT, '', what, large
 
 
-def run(name, count, seed, **limits):
+def run(name, count, seed):
     """Yield the answer, its text and the change of each call."""
     calls = Calls(name, seed)
-    for number, (found, said, *rest) in answers(calls, count, **limits):
+    for number, (found, said, *rest) in answers(calls, count):
         if not rest or not rest[0]:  # the child has ended
             rng = generator(seed, name, number)
             arguments, what = change(rng, rng.choice(calls.fits))
@@ -239,27 +235,3 @@ def names():
     return [
         name for forward in SETTINGS for name in (forward, f'{forward}_backward') if hasattr(torch.ops.mmattn, name)
     ]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition(':')[0])
-    parser.add_argument('--count', type=int, default=1000, help='calls of each operator; default: 1000')
-    parser.add_argument('--seed', default='0', help='of the changes; default: 0')
-    parser.add_argument('--only', nargs='+', default=[''], help='operators whose names contain one of these words')
-    parser.add_argument('--show', nargs='*', default=[], help='answers that are listed, each with its change')
-    args = parser.parse_args()
-    print('| operator |', ' | '.join(KINDS), '|\n|---|' + '---|' * len(KINDS), flush=True)
-    for name in names():
-        if any(word in name for word in args.only):
-            counts, shown = Counter(), Counter()
-            for found, said, what in run(name, args.count, args.seed, seconds=5):
-                counts[found] += 1
-                if any(word in found for word in args.show):
-                    shown[found, said, what[:250]] += 1
-            print(f'| {name} |', ' | '.join(str(counts[each]) for each in KINDS), '|', flush=True)
-            for (found, said, what), times in sorted(shown.items()):
-                print(f'    {found} ×{times}: {what}\n        {said}'.encode('ascii', 'backslashreplace').decode())
-
-
-if __name__ == '__main__':
-    main()

@@ -1,15 +1,8 @@
-"""Changes files at random, gives them to the package, and counts its answers by kind of file:
+"""Changes files at random, and gives them to the package."""
 
-python -m tests.fuzz.files [--count 1000] [--seed 0] [--only WORD …] [--show raw]
-"""
-
-import argparse
 import shutil
-import tempfile
-from collections import Counter
-from pathlib import Path
 
-from .children import ANSWERS, WORST, answer, answers
+from .children import LOADED, answer, answers
 from .mutate import change, generator
 
 ATTEMPTS = 9
@@ -60,34 +53,6 @@ def run(name, kind, count, seed, folder):
     """Yield the answer, the text and the change of each mutant. The files as they are must load."""
     mutants = Mutants(name, kind, folder, seed)
     ((_, (found, said, _)),) = answers(mutants.sound_answer, 1)
-    if found != 'loaded':
-        raise RuntimeError(f'{name}: the files as they are: {found}: {said}')
+    assert found == LOADED, f'the files as they are: {found}: {said}'
     for _, (found, said, what) in answers(mutants, count):
         yield found, said, what
-
-
-def main():
-    from .readers import KINDS
-
-    parser = argparse.ArgumentParser(description=__doc__.partition(':')[0])
-    parser.add_argument('--count', type=int, default=1000, help='changed files of each kind; default: 1000')
-    parser.add_argument('--seed', default='0', help='of the changes; default: 0')
-    parser.add_argument('--only', nargs='+', default=[''], help='kinds whose names contain one of these words')
-    parser.add_argument('--show', nargs='*', default=[], help='answers that are listed, each with its change')
-    args = parser.parse_args()
-    print('| kind |', ' | '.join(ANSWERS), '|\n|---|' + '---|' * len(ANSWERS), flush=True)
-    for name, kind in KINDS.items():
-        if any(word in name for word in args.only):
-            with tempfile.TemporaryDirectory() as folder:
-                counts, shown = Counter(), Counter()
-                for found, said, what in run(name, kind, args.count, args.seed, Path(folder).resolve()):
-                    counts[found] += 1
-                    if any(word in found for word in args.show):
-                        shown[found, said.replace(folder, '').partition('\n')[0][:260], what[:120]] += 1
-            print(f'| {name} |', ' | '.join(str(counts[each]) for each in ANSWERS), '|', flush=True)
-            for (found, said, what), times in sorted(shown.items(), key=lambda each: WORST[each[0][0]]):
-                print(f'    {found} ×{times}: {what}\n        {said}'.encode('ascii', 'backslashreplace').decode())
-
-
-if __name__ == '__main__':
-    main()

@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -388,4 +387,3 @@ KINDS = {
     'progress of a run': Kind(_write_progress, _read_progress),
     **dict(_converters()),
 }
-logging.disable(logging.CRITICAL)
