@@ -134,7 +134,7 @@ def test_both_hooks_in_a_validation_of_mmengine(small, tmp_path):
     cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
     cfg.custom_hooks = [dict(type='mmattn.GlimpseEntropyHook'), dict(type='mmattn.BilinearMapHook', num_questions=1)]
     cfg.optim_wrapper.optimizer.lr = 1e-30  # the model stays as it is
-    cfg.experiment_name = tmp_path.name  # mmengine's has the second, and visualizers are kept by their names
+    cfg.visualizer.name = tmp_path.name  # mmengine would take one of this name that a fixture of another test has made
     runner = Runner.from_cfg(cfg)
     runner.train()
     [log] = tmp_path.rglob('*/scalars.json')
