@@ -233,12 +233,14 @@ def hold_work_dir(cfg: Config) -> IO[str] | None:
 
 
 def add_check(runner: Runner) -> None:
-    """Register the check of data and settings, unless the config has ``check = None``.
+    """Register the check of data and settings, unless the config has one, or ``check = None``.
 
     No other room imports ``mmattn/check``, and the tools run without that folder, too.
     """
     if find_spec('mmattn.check') and runner.cfg.get('check', {}) is not None:
-        runner.register_hook(HOOKS.build(dict(type='mmattn.CheckHook')))
+        hook = HOOKS.build(dict(type='mmattn.CheckHook'))
+        if type(hook) not in map(type, runner.hooks):
+            runner.register_hook(hook)
 
 
 def data_paths(cfg: Config) -> list[Path]:

@@ -1,9 +1,8 @@
 """Components for mmseg: decode heads and backbones.
 
-Configs name the components below, which load on first use. Imports ``layers``, ``engine``, ``annotations``,
-``visualization`` and ``utils``, and no other task. Start with ``bi_cc_head.py``, a head with one layer;
-``inferencer.py`` segments image files with ``tiles.py``, and ``result_files.py`` writes them. ``face_parsing`` has two
-data sets and their metric.
+Configs name the components below, which load on first use. Imports ``layers``, ``engine``, ``visualization``
+and ``utils``, and no other task. Start with ``bi_cc_head.py``, a head with one layer; ``inferencer.py`` segments image
+files with ``tiles.py``, and ``result_files.py`` writes them. ``face_parsing`` has two data sets and their metric.
 """
 
 from mmattn.utils.lazy import lazy_names

@@ -96,6 +96,11 @@ def test_faults_of_images_and_categories(check):
 def test_what_trains(check):
     """Boxes beyond the image are clipped, those of unknown images not read, with warnings. A class may have none."""
     assert check(boxes(lambda left, top, width, height: [left, top, 75, 4])) == (set(), {'beyond'})
+    large = [[1, 2, 60, 40]] * 5 + [[10, 20, 75, 44]]  # all inside as corners, too, and one drawn too far
+    assert check(lambda content: [x.update(bbox=y) for x, y in zip(content['annotations'], large)]) == (
+        set(),
+        {'beyond'},
+    )
     other = dict(id=99, image_id=99, category_id=1, bbox=[10, 5, 20, 20])
     assert check(lambda content: content['annotations'].append(other)) == (set(), {'lost'})
     assert check(lambda content: content['annotations'].pop(2) and content['annotations'].pop(4)) == (set(), {'absent'})

@@ -16,7 +16,10 @@ from ..frozen.refusals import MASK, PROJECTS, Project, write
 from .conftest import data_set
 
 LABELS = Project(files={'ann/val/val_2.png': MASK + 5})
-EARLIER = Project("default_hooks['data_check'] = dict(type='mmattn.SegDataCheckHook', allow_absent=['a'])\n")
+EARLIER = Project("""
+default_hooks['data_check'] = dict(type='mmattn.SegDataCheckHook', allow_absent=['a'])
+test_dataloader, test_evaluator, test_cfg = val_dataloader, val_evaluator, dict(type='TestLoop')
+""")
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def test_train_stops_before_training_and_names_all(train, tmp_path):
     """With the printed line, it trains. Without the check, its weights are the same, to the bit."""
     code, said = train(LABELS)
     assert code == 1
-    assert f'{tmp_path}/data/ann/val/val_2.png' in said.splitlines()[-8:][1] or 'val_2.png' in said
+    assert f'{tmp_path}/data/ann/val/val_2.png: ' in said
     assert 'val_2.png' in (tmp_path / 'work/check.txt').read_text(encoding='utf-8')
     line, option = remedies(said)
     weights = []
@@ -128,14 +131,22 @@ def test_all_processes_stop(train, tmp_path):
 
 
 @pytest.mark.e2e
-def test_a_config_of_an_earlier_release(train):
-    """The hook that is gone says what to add, with which the run goes on."""
+def test_a_config_of_an_earlier_release(train, tmp_path):
+    """The hook that is gone says what to add, with which a run trains, goes on, and is tested."""
     code, said = train(EARLIER)
-    option = re.search(r'--cfg-options (\S+)', said)[1]
+    option = re.search(r'--cfg-options (\S+)', said)[1].rstrip('"\'')
     assert code == 1
-    for arguments in ((), ('--resume',)):
-        code, said = train(EARLIER, '--cfg-options', option.rstrip('"\''), *arguments)
+    tested = tool('test.py', tmp_path / 'config.py', tmp_path / 'work/iter_4.pth')
+    for command, arguments in ((None, ()), (None, ('--resume',)), (tested, ())):
+        code, said = train(EARLIER, '--cfg-options', option, *arguments, command=command)
         assert code == 0, said[-3000:]
+
+
+@pytest.mark.e2e
+def test_a_hook_in_the_config_is_the_only_one(train):
+    code, said = train(Project("custom_hooks = [dict(type='mmattn.CheckHook')]\n"))
+    assert code == 0, said[-3000:]
+    assert said.count('Sanity validation of one batch') == 1
 
 
 @pytest.mark.e2e
