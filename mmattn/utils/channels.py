@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .images import deep_picture_fault, open_header, tiff_bands
+from .images import decoding, deep_picture_fault, open_header, tiff_bands
 
 TIFF = '.tif', '.tiff'
 
@@ -68,10 +68,16 @@ def _read_tiff(path: str | Path) -> np.ndarray:
 
 
 def is_plain_picture(path: str | Path) -> bool:
-    """Whether a file is grey or RGB of 8 bits, perhaps with transparency, which all loaders read alike."""
+    """Whether a file is grey or RGB of 8 bits, perhaps with transparency, which all loaders read alike.
+
+    A format that PIL does not know is, except for TIFF, left to the decoder.
+
+    Raises:
+        FaultsError: the header of the file is damaged, or has more than 2^30 pixels.
+    """
     if Path(path).suffix.lower() == '.npy':
         return False
-    with open(path, 'rb') as stream, suppress(Image.UnidentifiedImageError):
+    with decoding(path), open(path, 'rb') as stream, suppress(Image.UnidentifiedImageError):
         if tiff_bands(stream) is not None:
             return False
         stream.seek(0)
@@ -80,7 +86,7 @@ def is_plain_picture(path: str | Path) -> bool:
         raw = tiles[0][3] if tiles else ''
         mode = raw[0] if isinstance(raw, tuple) else raw  # further arguments of the decoder are numbers
         return not deep_picture_fault(image) and '16' not in str(mode)
-    return Path(path).suffix.lower() not in TIFF  # another format is the decoder's fault
+    return Path(path).suffix.lower() not in TIFF
 
 
 def loaded_picture(pixels: np.ndarray) -> np.ndarray:

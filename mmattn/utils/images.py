@@ -136,7 +136,7 @@ def unreadable(error: Exception) -> str:
 
 
 def decoding(path: object) -> AbstractContextManager[None]:
-    """Turn what decoders raise in the block into a ValueError that names the image. A missing file raises as it is."""
+    """Turn what decoders raise in the block into a FaultsError that names the image. A missing file raises as it is."""
     return reading(path, describe=unreadable)
 
 

@@ -3,6 +3,7 @@
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
+from zlib import crc32
 
 import cv2
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from common.channel_statistics import measure_channels
 from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, read_channels
+from mmattn.utils.faults import FaultsError
 
 
 @pytest.mark.parametrize('name', ['a.tif', 'a.TIFF'])
@@ -119,6 +121,16 @@ def test_a_plain_picture_has_8_bits_and_grey_or_colours(tmp_path, name, mode, pl
     else:
         (tmp_path / name).write_bytes(b'no picture')
     assert is_plain_picture(tmp_path / name) is plain
+
+
+def test_a_picture_whose_header_claims_too_many_pixels_is_named(tmp_path):
+    Image.new('RGB', (3, 2)).save(tmp_path / 'a.png')
+    content = bytearray((tmp_path / 'a.png').read_bytes())
+    header = content[12:16] + (2**31 - 1).to_bytes(4, 'big') + content[20:29]
+    (tmp_path / 'a.png').write_bytes(content[:12] + header + crc32(header).to_bytes(4, 'big') + content[33:])
+    with pytest.raises(FaultsError, match=r'a\.png.* pixels') as caught:
+        is_plain_picture(tmp_path / 'a.png')
+    assert {*caught.value.by_path} == {str(tmp_path / 'a.png')}
 
 
 def test_statistics_are_over_all_pixels_of_all_images(tmp_path):

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from mmattn.utils.channels import is_plain_picture, read_channels
 from mmattn.utils.faults import Faults, FaultsError, shorten
 from mmattn.utils.files import find_copies
-from mmattn.utils.images import tile_positions, unreadable
+from mmattn.utils.images import decoding, tile_positions, unreadable
 from mmattn.utils.progress import track
 
 from .channel_statistics import measure_channels
@@ -122,14 +122,8 @@ def read_image(path: Path, mode: str | None = None) -> np.ndarray:
 
 def read_picture(path: Path) -> np.ndarray:
     """Decode an image in RGB, or, if it has other channels or values, as it is: shape (H, W, C)."""
-    try:
+    with decoding(path):
         return read_image(path, 'RGB') if is_plain_picture(path) else read_channels(path)
-    except FileNotFoundError as error:
-        raise FaultsError(path, 'no such file') from error
-    except FaultsError:
-        raise
-    except (OSError, ValueError, ImportError, SyntaxError) as error:
-        raise FaultsError(path, unreadable(error).removeprefix(f'{path}: ')) from error
 
 
 def size_text(image: np.ndarray) -> str:
