@@ -5,11 +5,11 @@ import errno
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile
 from typing import IO, TypeVar
 from uuid import uuid4
 from zlib import crc32
@@ -52,39 +52,8 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` as UTF-8 with :func:`atomic_write`."""
-    write_texts({path: text})
-
-
-def write_texts(texts: Mapping[str | Path, str]) -> None:
-    """Write texts by path with :func:`atomic_write`. No file gets its name before all of them are written."""
-    with ExitStack() as stack:
-        for path, text in texts.items():
-            stack.enter_context(atomic_write(path)).write_text(text, encoding='utf-8')
-
-
-@contextmanager
-def replace_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a scratch folder next to ``path``. Its subfolder ``new`` replaces ``path`` when the block ends.
-
-    If the block raises, ``path`` stays as it is. The parent of ``path`` is created.
-
-    Example:
-        >>> with replace_folder('pictures') as scratch:
-        ...     (scratch / 'new').mkdir()
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f'{path.name}.part-', dir=path.parent) as folder:
-        yield Path(folder)
-        old = Path(folder, 'old')
-        if path.exists():
-            path.rename(old)
-        try:
-            Path(folder, 'new').rename(path)
-        except BaseException:
-            if old.exists():
-                old.rename(path)
-            raise
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding='utf-8')
 
 
 def remove_temporary_files(folder: str | Path) -> None:

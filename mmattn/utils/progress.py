@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from time import monotonic
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 SECONDS = 10.0  # between two lines
 T = TypeVar('T')
@@ -29,11 +29,6 @@ class SlowLines(io.TextIOBase):
             print(f'{self.title}{line}', file=self.stream, flush=True)
             self.next = monotonic() + SECONDS
         return len(text)
-
-
-def progress_stream(title: str = '') -> TextIO:
-    """Choose the stream for progress bars: stderr, or :class:`SlowLines` if stderr is not a terminal."""
-    return sys.stderr if sys.stderr.isatty() else SlowLines(title)  # type: ignore[return-value]
 
 
 def track(items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:

@@ -11,6 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 from common.region_extractors import RegionExtractor, prepare_config
+from common.regions import clip_boxes
 
 from ..requirements import requires
 from ..tiny_detectors import PIPELINE, detector
@@ -155,3 +156,9 @@ def test_failures():
     maps = [torch.zeros(1, 8, 4, 4), torch.zeros(1, 16, 2, 2)]
     with pytest.raises(ValueError, match=r'\[8, 16\]'):
         RegionExtractor(torch.nn.Identity(), dict).pool(maps, torch.zeros(1, 4), (32, 32))
+
+
+def test_clipped_boxes():
+    boxes = torch.tensor([[-3, -4, 7, 8], [49.5, 10, 52, 20], [60, 50, 70, 60], [5, 6, 5, 6], [1, 2, 3, 4]]).float()
+    expected = [[0, 0, 7, 8], [49, 10, 50, 20], [49, 39, 50, 40], [5, 6, 6, 7], [1, 2, 3, 4]]
+    assert clip_boxes(boxes, (50, 40)).tolist() == expected

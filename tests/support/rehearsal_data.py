@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from common.conversion import replace_folder
 from mmattn.language import Regions, RegionWriter
 from mmattn.utils import config_path
-from mmattn.utils.files import replace_folder
 from reproduction.protocol import data_sets
 
 from . import language_releases, releases

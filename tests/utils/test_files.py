@@ -23,9 +23,7 @@ from mmattn.utils.files import (
     input_files,
     read_end,
     remove_temporary_files,
-    replace_folder,
     write_text,
-    write_texts,
 )
 
 
@@ -47,15 +45,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
         write(path, fails)
     assert path.read_text(encoding='utf-8') == 'ä'
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_several_files_are_written_together_or_none(tmp_path):
-    (tmp_path / 'taken').mkdir()
-    with pytest.raises(OSError, match='taken'):
-        write_texts({tmp_path / 'a.txt': 'a', tmp_path / 'taken': 'b'})
-    assert [path.name for path in tmp_path.iterdir()] == ['taken']
-    write_texts({tmp_path / 'a.txt': 'a', tmp_path / 'b.txt': 'b'})
-    assert [(tmp_path / f'{name}.txt').read_text() for name in 'ab'] == ['a', 'b']
 
 
 @pytest.mark.parametrize('name', ['a' * 251 + '.png', 'ä' * 125 + '.txt', '.' + 'a' * 254])
@@ -81,23 +70,6 @@ def test_a_full_disk_names_the_file(tmp_path):
         write(path, fill)
     assert caught.value.errno == errno.ENOSPC
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize('there', [False, True])
-@pytest.mark.parametrize('fault', [None, ValueError, FileNotFoundError])
-def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path, there, fault):
-    """Not if the block fails, nor if it makes nothing."""
-    path = tmp_path / 'new' / 'out' / 'pictures'
-    if there:
-        path.mkdir(parents=True)
-        write_text(path / 'old.txt', 'old')
-    with nullcontext() if fault is None else pytest.raises(fault), replace_folder(path) as scratch:
-        if fault is not FileNotFoundError:
-            write_text(scratch / 'new' / 'new.txt', 'new')
-        if fault is ValueError:
-            raise ValueError
-    expected = ['new.txt'] if fault is None else ['old.txt'] if there else []
-    assert [file.relative_to(path).name for file in path.parent.rglob('*.*')] == expected
 
 
 def test_temporary_files_of_killed_processes_are_removed(tmp_path):

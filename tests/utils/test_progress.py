@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mmattn.utils import progress
-from mmattn.utils.progress import SlowLines, progress_stream, track
+from mmattn.utils.progress import SlowLines, track
 
 
 @pytest.fixture
@@ -18,8 +18,7 @@ def clock(monkeypatch):
 
 
 def test_a_log_has_a_line_every_ten_seconds(clock, capsys):
-    stream = progress_stream('Reading: ')
-    assert isinstance(stream, SlowLines)
+    stream = SlowLines('Reading: ')
     for seconds, text in ((109.9, 'a'), (110, ' \n'), (110, ' b \n'), (119.9, 'c'), (120, 'd')):
         clock[0] = seconds
         assert stream.write(text) == len(text)
@@ -50,7 +49,6 @@ def test_a_terminal_has_a_bar(monkeypatch):
             return True
 
     monkeypatch.setattr(sys, 'stderr', Terminal())
-    assert progress_stream() is sys.stderr
     assert [*track(iter('ab'), 'Reading', 2)] == ['a', 'b']
     assert 'Reading' in sys.stderr.getvalue()
     assert '100%' in sys.stderr.getvalue()

@@ -56,10 +56,9 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
-from common.conversion import Overwrite, converter
+from common.conversion import Overwrite, converter, replace_folder
 from mmattn.utils.command import run
 from mmattn.utils.faults import FaultsError
-from mmattn.utils.files import replace_folder
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,12 @@ Args:
 from pathlib import Path
 from typing import Any
 
-from common.conversion import Overwrite, check_folder, converter, find
+from common.conversion import Overwrite, check_folder, converter, find, write_texts
 from common.vqa import Splits, print_counts
 from mmattn.language.text.annotation_files import check_text, read_json
 from mmattn.language.vqa.questions import Question, format_questions, read_questions
 from mmattn.utils.command import run
 from mmattn.utils.faults import Faults
-from mmattn.utils.files import write_texts
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from mmengine.fileio import load
 
-from common.conversion import Overwrite, converter
+from common.conversion import Overwrite, converter, write_texts
 from mmattn.utils.command import run
 from mmattn.utils.faults import Faults, FaultsError, reading
-from mmattn.utils.files import write_texts
 
 
 def read_list(path: Path, videos: dict) -> list[str]:

@@ -32,17 +32,6 @@ class Regions(NamedTuple):
     scores: Tensor | None = None
 
 
-def clip_boxes(boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than a pixel.
-
-    Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least 1.
-    """
-    limit = boxes.new_tensor(size)
-    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - 1)
-    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + 1)
-    return torch.cat([start, end], -1)
-
-
 def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
     """Divide an image of ``size`` (width, height) into cells, row by row: boxes ``(rows · columns, 4)``, float32."""
     counts = (rows if columns is None else columns), rows

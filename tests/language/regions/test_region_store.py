@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, Dataset
 from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.regions import region_writer
 from mmattn.language.regions.data_preprocessor import RegionDataPreprocessor, pad_regions
-from mmattn.language.regions.image_regions import clip_boxes
 from mmattn.language.text.batching import pad_collate
 from mmattn.registry import MODELS
 from mmattn.utils.faults import FaultsError
@@ -538,12 +537,6 @@ def test_a_full_disk_loses_no_image(tmp_path, monkeypatch):
 
 
 # Boxes and batches.
-
-
-def test_clipped_boxes():
-    boxes = torch.tensor([[-3, -4, 7, 8], [49.5, 10, 52, 20], [60, 50, 70, 60], [5, 6, 5, 6], [1, 2, 3, 4]]).float()
-    expected = [[0, 0, 7, 8], [49, 10, 50, 20], [49, 39, 50, 40], [5, 6, 6, 7], [1, 2, 3, 4]]
-    assert clip_boxes(boxes, SIZE).tolist() == expected
 
 
 def test_padding_of_regions():

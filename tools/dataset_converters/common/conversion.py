@@ -8,16 +8,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
 from urllib.error import URLError
 
 from mmattn.utils.arguments import command
 from mmattn.utils.command import checkpoint_cache
 from mmattn.utils.faults import SHOWN, Faults, FaultsError
-from mmattn.utils.files import replace_folder
+from mmattn.utils.files import atomic_write
 from mmattn.utils.progress import track
 
 MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
@@ -99,6 +100,38 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
             kept = Path(tempfile.mkdtemp(prefix=f'{out.name}.converted-', dir=out.parent), out.name)
             Path(scratch, 'new').rename(kept)
             raise FaultsError({**fault.by_path, str(kept): ['the result of this conversion']}) from fault
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write texts in UTF-8 by path, aside first. No file gets its name before all of them are written."""
+    with ExitStack() as stack:
+        for path, text in texts.items():
+            stack.enter_context(atomic_write(path)).write_text(text, encoding='utf-8')
+
+
+@contextmanager
+def replace_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a scratch folder next to ``path``. Its subfolder ``new`` replaces ``path`` when the block ends.
+
+    If the block raises, ``path`` stays as it is. The parent of ``path`` is created.
+
+    Example:
+        >>> with replace_folder('pictures') as scratch:
+        ...     (scratch / 'new').mkdir()
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f'{path.name}.part-', dir=path.parent) as folder:
+        yield Path(folder)
+        old = Path(folder, 'old')
+        if path.exists():
+            path.rename(old)
+        try:
+            Path(folder, 'new').rename(path)
+        except BaseException:
+            if old.exists():
+                old.rename(path)
+            raise
 
 
 def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:

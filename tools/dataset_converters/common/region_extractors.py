@@ -18,8 +18,10 @@ from torch.nn import functional as F
 
 from mmattn._compat import load_weights
 from mmattn.engine import read_checkpoint
-from mmattn.language.regions.image_regions import Regions, clip_boxes, grid_boxes
+from mmattn.language.regions.image_regions import Regions, grid_boxes
 from mmattn.utils.checks import check_count, check_fraction
+
+from .regions import clip_boxes
 
 SCORE_THR = 0.001  # a box of a lower score is never a region; with 0, the detector would suppress many thousands
 POOLED = 7  # side of the pooled maps of a one-stage detector

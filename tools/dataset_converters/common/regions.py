@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mmattn.language.regions.image_regions import Regions, clip_boxes
+import torch
+from torch import Tensor
+
+from mmattn.language.regions.image_regions import Regions
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.utils.faults import Faults, FaultsError
@@ -36,6 +39,17 @@ class RepairOptions(StoreOptions):
 
     clip_boxes: bool = False
     skip_damaged: bool = False
+
+
+def clip_boxes(boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Clip boxes to an image of ``size`` (width, height), and extend sides shorter than a pixel.
+
+    Boxes are left, top, right, bottom ``(..., 4)``. Width and height must be at least 1.
+    """
+    limit = boxes.new_tensor(size)
+    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - 1)
+    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + 1)
+    return torch.cat([start, end], -1)
 
 
 def digest_files(paths: Sequence[Path]) -> str:

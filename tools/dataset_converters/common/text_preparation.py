@@ -14,10 +14,11 @@ import io
 import json
 import shutil
 import signal
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
@@ -32,7 +33,7 @@ from mmattn.language.text.vocabulary import SPECIALS, Vocabulary
 from mmattn.utils.faults import shorten
 from mmattn.utils.files import write_text
 from mmattn.utils.optional import import_optional
-from mmattn.utils.progress import progress_stream, track
+from mmattn.utils.progress import SlowLines, track
 
 from .published_text import Pair, iter_pairs
 
@@ -101,7 +102,8 @@ def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     learn_bpe = import_optional('subword_nmt.learn_bpe').learn_bpe
     output = io.StringIO()
     if any(len(word) > 1 for word in words):  # learn_bpe requires a pair of symbols
-        with redirect_stderr(progress_stream('learning BPE: ')):
+        # its bar is for terminals
+        with nullcontext() if sys.stderr.isatty() else redirect_stderr(SlowLines('learning BPE: ')):
             learn_bpe((f'{word} {count}' for word, count in words.items()), output, merges, is_dict=True)
     codes = output.getvalue().split('\n')[:-1]
     if len(codes) < 2:
