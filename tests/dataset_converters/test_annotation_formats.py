@@ -285,6 +285,7 @@ ALIASES = f'a: &a [x, x]\n{ALIASES}'
         ('names: [car, [dog]]', None),
         ('names: car', None),
         ('nc: 1', None),
+        ('names: [car, dog]\nkpt_shape: [2, 2]', None),  # key points would be polygons
         ('names: [car', None),
         (f'{ALIASES}names: [*m]', None),
     ],
@@ -300,24 +301,6 @@ def test_names_of_yolo_are_texts(folder, names, expected):
     [line] = caught.value.lines()
     assert line.startswith(f'{folder}/data.yaml: ')
     assert len(line) < len(str(folder)) + 300
-
-
-@pytest.mark.parametrize(
-    ('shape', 'points'), [([2, 3], '0 0 0 0.4 0.3 2'), ([2, 2], '0 0 0.4 0.3'), ([1, 3], '0.4 0.3 2')]
-)
-def test_key_points_of_yolo_are_no_polygon(folder, shape, points):
-    """The box remains. Another number of numbers is a fault, also a box alone."""
-    yolo(folder, f'0 0.5 0.5 0.25 0.5 {points}', names=f'names: [person]\nkpt_shape: {shape}')
-    (folder / 'b.txt').write_text('')
-    export = readers.read(folder)
-    [found] = [each for picture in export.pictures.values() for each in picture.shapes]
-    assert found.is_box
-    assert found.bounds == [24, 12, 40, 36]
-    assert [fate.partition(':')[0] for fate, _ in export.fates] == ['changed']
-    for line in ('0 0.5 0.5 0.25 0.5', f'0 0.5 0.5 0.25 0.5 {points} 0.5'):
-        (folder / 'a.txt').write_text(line)
-        with pytest.raises(FaultsError, match=r'a\.txt: line 1'):
-            readers.read(folder)
 
 
 def test_outlines_are_drawn_with_their_holes_and_parts(folder):

@@ -55,7 +55,7 @@ def test_no_class_of_an_export_is_replaced_in_the_config(fails, tmp_path, task, 
     for name in 'ab':
         save(tmp_path / f'export/{name}.png')
     write(tmp_path / 'export', classes)
-    [fault] = fails(annotations, tmp_path / 'export', '--task', task, '--fill-boxes')
+    [fault] = fails(annotations, tmp_path / 'export', '--task', task)
     [place] = places([fault])
     assert Path(place).parent == tmp_path / 'export'
     assert repr(next(name for name in classes if '{{' in name or '}}' in name)) in fault

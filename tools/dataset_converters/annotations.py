@@ -10,8 +10,9 @@ EXPORT is a folder, a zip, or one file; the content says which format it has. Im
     OUT/images/{train,val,test}/…, OUT/val.json   detection: images, and boxes with outlines in COCO's format
     OUT/config.py                                 for ``tools/train.py`` and ``tools/test.py``
 
-Splits of the export are kept. Without them, ``--val-fraction`` of the images are for validation: whole groups of images
-whose names differ in their last number alone, such as frames of a clip, so that no clip is on both sides.
+Splits of the export are kept, also those of lists, ``train.txt`` and ``val.txt``. Without them, ``--val-fraction`` of
+the images are for validation: whole groups of images whose names differ in their last number alone, such as frames of a
+clip, so that no clip is on both sides.
 
 In segmentation, pixels without a shape are ``background``, the label 0. Later shapes cover earlier ones. Every entry of
 the export is counted as used, changed or left out, with the reason, such as a point, which has no area.
@@ -20,12 +21,8 @@ Args:
     export: folder, archive or file that the tool has written
     images: folder of the images (default: the export)
     classes (NAME): order of the labels (default: as exported)
-    ignore (NAME): labels that training ignores
-    no_background: ignore pixels without a shape, in segmentation
     crop (SIDE): for large images, in segmentation: train on crops of SIDE×SIDE at the size of the files
-    fill_boxes: paint boxes as rectangles, in segmentation
     val_fraction: share of images for validation
-    ungrouped: do not keep images of similar names together
     seed: seed of the choice of ``--val-fraction``
 """
 
@@ -34,16 +31,16 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from annotation_readers import MANY, Export, read
 from annotation_readers.shapes import Picture, masks
-from annotation_readers.splits import groups, parted_groups, split_named
+from annotation_readers.splits import groups, split_named
 from common.archives import unpack
 from common.conversion import (
     OutDir,
@@ -117,35 +114,23 @@ def report(export: Export, task: str) -> None:
         warn(f'{len(lacking)} images have no annotations, and are left out: {lacking[0]} …')
 
 
-def choose_classes(labels: Sequence[str], chosen: Sequence[str], ignored: Collection[str]) -> list[str]:
-    """Return the classes in the order of their labels."""
-    if wrong := sorted({*(chosen or labels), *ignored} ^ {*labels}):
-        raise FaultsError(f'--classes, --ignore: {", ".join(shorten(wrong))}; the labels are {", ".join(labels)}')
-    if {*labels} <= {*ignored}:
-        raise FaultsError('--ignore: no label is left to train on')
-    return [name for name in chosen or labels if name not in ignored]
-
-
 def distinct_colours(number: int) -> list[list[int]]:
     """Return colours whose hues are far apart, a golden angle each, for any number of classes."""
     hues = [((0.11 + 0.618034 * i) % 1, 0.75, 0.9 - 0.3 * (i % 2)) for i in range(number)]
     return [[round(255 * x) for x in colorsys.hsv_to_rgb(*hue)] for hue in hues]
 
 
-def divide(pictures: Mapping[Path, Picture], root: Path, fraction: float, ungrouped: bool, seed: int) -> None:
+def divide(pictures: Mapping[Path, Picture], root: Path, fraction: float, seed: int) -> None:
     """Set the splits of pictures that lack one, by their names below ``root``, which are the same wherever it is."""
     splits = {picture.split for picture in pictures.values()}
     if {*PARTS} <= splits:
-        if not ungrouped and (parted := parted_groups(pictures)):
-            sources = ', '.join(shorten([Path(group).name for group in parted], 5))
-            warn(f'copies of an image, or frames of a clip, are in several splits: {sources}')
         return
     names = {
         path.relative_to(root): picture
         for path, picture in pictures.items()
         if picture.split != 'test' or 'train' not in splits
     }
-    group_of = {name: str(name) for name in names} if ungrouped else groups(names)
+    group_of = groups(names)
     classes: dict[Path, set[str]] = {}
     for name, picture in names.items():
         classes.setdefault(Path(group_of[name]), set()).update(shape.label for shape in picture.shapes)
@@ -153,7 +138,7 @@ def divide(pictures: Mapping[Path, Picture], root: Path, fraction: float, ungrou
     for name, picture in names.items():
         picture.split = PARTS[Path(group_of[name]) in validation]
     if len(classes) < len(names):
-        print(f'{len(names)} images are {len(classes)} groups by their names, which are not parted (--ungrouped)')
+        print(f'{len(names)} images are {len(classes)} groups by their names, which are not parted')
 
 
 def set_targets(pictures: Mapping[Path, Picture], root: Path) -> None:
@@ -183,58 +168,51 @@ def write_image(source: Path, target: Path) -> None:
 
 
 def coco_content(pictures: Sequence[Picture], classes: Sequence[str]) -> dict:
-    """Return pictures in COCO's format. Shapes of other labels, which are ignored, are crowds of every class."""
+    """Return pictures in COCO's format."""
     images, annotations = [], []
     for number, picture in enumerate(pictures, 1):
         width, height = picture.size
         images.append(dict(id=number, file_name=picture.target.as_posix(), width=width, height=height))
         for shape in picture.shapes:
             left, top, right, bottom = shape.bounds
-            common = dict(image_id=number, bbox=[left, top, right - left, bottom - top])
-            common['area'] = (right - left) * (bottom - top)
-            is_crowd = shape.crowd or shape.label not in classes
+            ids = dict(id=len(annotations) + 1, image_id=number, category_id=classes.index(shape.label) + 1)
+            area, bbox = (right - left) * (bottom - top), [left, top, right - left, bottom - top]
+            annotations.append(dict(ids, bbox=bbox, area=area, iscrowd=int(shape.crowd)))
             if not shape.is_box:
                 runs = shape.encoded(picture.size)
-                common['area'] = int(masks.area(runs))
-                common['segmentation'] = dict(runs, counts=runs['counts'].decode())
-                if isinstance(shape.outline, list) and not is_crowd:
-                    common['segmentation'] = [np.round(polygon, 2).tolist() for polygon in shape.outline]
-            for label in [classes.index(shape.label)] if shape.label in classes else range(len(classes)):
-                annotations.append(dict(common, id=len(annotations) + 1, category_id=label + 1, iscrowd=int(is_crowd)))
+                outline: Any = dict(runs, counts=runs['counts'].decode())
+                if isinstance(shape.outline, list) and not shape.crowd:
+                    outline = [np.round(polygon, 2).tolist() for polygon in shape.outline]
+                annotations[-1].update(area=int(masks.area(runs)), segmentation=outline)
     categories = [dict(id=label, name=name) for label, name in enumerate(classes, 1)]
     return dict(images=images, annotations=annotations, categories=categories)
 
 
-def paint(picture: Picture, classes: Sequence[str], empty: int) -> np.ndarray:
-    """Paint the shapes of a picture one over the other, as labels, uint8 of shape (height, width)."""
-    labels = np.full(picture.size[::-1], empty, np.uint8)
+def paint(picture: Picture, classes: Sequence[str]) -> np.ndarray:
+    """Paint the shapes of a picture one over the other on 0, as labels, uint8 of shape (height, width)."""
+    labels = np.zeros(picture.size[::-1], np.uint8)
     for shape in picture.shapes:
-        inside = masks.decode(shape.encoded(picture.size)).astype(bool)
-        labels[inside] = classes.index(shape.label) if shape.label in classes else IGNORED
+        labels[masks.decode(shape.encoded(picture.size)).astype(bool)] = classes.index(shape.label)
     return labels
 
 
 def write_segmentation(
-    new: Path, pictures: dict[Path, Picture], classes: list[str], no_background: bool, crop: int | None
+    new: Path, pictures: dict[Path, Picture], classes: list[str], crop: int | None
 ) -> dict[str, Counter]:
     """Write images, label maps and a config. Return the pixels of each class by split."""
     named = [name for name in classes if name.lower() in BACKGROUND][:1]
-    if no_background and named:
-        raise FaultsError(f'--no-background: {named[0]} is a label')
-    palette = distinct_colours(len(classes))
-    if not no_background:
-        classes = [*(named or ['background']), *(name for name in classes if name not in named)]
-        palette = [[0, 0, 0], *distinct_colours(len(classes) - 1)]
+    classes = [*(named or ['background']), *(name for name in classes if name not in named)]
+    palette = [[0, 0, 0], *distinct_colours(len(classes) - 1)]
     if len(classes) > IGNORED:
         raise FaultsError(f'{len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
     counts = {split: Counter() for split in sorted({picture.split for picture in pictures.values()})}
 
     def convert_picture(path: Path) -> None:
         picture = pictures[path]
-        labels = paint(picture, classes, IGNORED if no_background else 0)
+        labels = paint(picture, classes)
         write_image(path, new / 'img_dir' / picture.target)
         save_labels(new / 'ann_dir' / picture.target.with_suffix('.png'), labels, palette)
-        present, pixels = np.unique(labels[labels != IGNORED], return_counts=True)
+        present, pixels = np.unique(labels, return_counts=True)
         counts[picture.split].update(dict(zip([classes[label] for label in present], pixels.tolist())))
 
     convert_all([*pictures], convert_picture).check()
@@ -272,12 +250,8 @@ def main(
     out_dir: OutDir,
     images: Path | None = None,
     classes: list[str] = [],
-    ignore: list[str] = [],
-    no_background: bool = False,
     crop: int | None = None,
-    fill_boxes: bool = False,
     val_fraction: float = 0.2,
-    ungrouped: bool = False,
     seed: int = 0,
     overwrite: Overwrite = False,
 ) -> None:
@@ -293,19 +267,21 @@ def main(
         labels = read(folder, images)
         report(labels, task)
         pictures, root = labels.pictures, images or (folder.parent if is_file else folder)
-        classes = choose_classes(labels.classes, classes, ignore)
+        if wrong := sorted({*(classes or labels.classes)} ^ {*labels.classes}):
+            raise FaultsError(f'--classes: {", ".join(shorten(wrong))}; the labels are {", ".join(labels.classes)}')
+        classes = classes or labels.classes
         sources = {shape.label: picture.source for picture in pictures.values() for shape in picture.shapes}
         check_config_names({name: sources.get(name, folder) for name in classes})
         boxes = Counter(shape.label for picture in pictures.values() for shape in picture.shapes if shape.is_box)
-        if boxes and task == 'segmentation' and not fill_boxes:
+        if boxes and task == 'segmentation':
             text = f'{boxes.total()} shapes are boxes ({", ".join(shorten(boxes, 5))})'
-            raise FaultsError(f'{text}: use --task detection, or, if objects fill their boxes, --fill-boxes')
-        divide(pictures, root, val_fraction, ungrouped, seed)
+            raise FaultsError(f'{text}, which are no outlines: use --task detection')
+        divide(pictures, root, val_fraction, seed)
         set_targets(pictures, root)
         new = scratch / 'new'
         new.mkdir()
         if task == 'segmentation':
-            counts = write_segmentation(new, pictures, classes, no_background, crop)
+            counts = write_segmentation(new, pictures, classes, crop)
         else:
             counts = write_detection(new, pictures, classes)
     parts = Counter(picture.split for picture in pictures.values())

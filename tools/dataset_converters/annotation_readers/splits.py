@@ -1,7 +1,7 @@
 """The split of each image: as lists of images, or else the names of folders and files, say; and groups of images."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -65,30 +65,14 @@ def _ends(path: PurePath) -> list[str]:
     return ['/'.join(parts[first:]) for first in range(len(parts))]
 
 
-def source_name(image: Path) -> str:
-    """Return the name of an image without suffix, and without what Roboflow adds to each copy."""
-    return re.sub(r'(_[a-z]+)?\.rf\.[\w-]+$', '', image.stem, flags=re.IGNORECASE)
-
-
 def groups(names: Iterable[Path]) -> dict[Path, str]:
     """Give each image the name of its group: its folder and its name without Roboflow's suffix and the last number.
 
     Frames of a clip share it, and copies that Roboflow has altered. Where this gives fewer than four groups, or one
     with more than half of the images, the numbers only count images: each is a group of its own, with its copies.
     """
-    sources = {name: str(name.parent / source_name(name)) for name in names}
+    roboflow = re.compile(r'(_[a-z]+)?\.rf\.[\w-]+$', re.IGNORECASE)  # what it adds to the name of each copy
+    sources = {name: str(name.parent / roboflow.sub('', name.stem)) for name in names}
     stems = {name: re.sub(r'[ _.\-(]*\d+\)?$', '', source) for name, source in sources.items()}
     counts = Counter(stems.values())
     return stems if len(counts) >= 4 and max(counts.values()) <= len(sources) / 2 else sources
-
-
-def parted_groups(pictures: Mapping[Path, Picture]) -> list[str]:
-    """Return the groups whose images are in several splits, so that results are too good.
-
-    Images of one name do not count, unless Roboflow made it: each split may be numbered from 1.
-    """
-    names = {path: Path(*(part for part in path.parts[:-1] if not split_named(part)), path.name) for path in pictures}
-    group_of, splits = groups(names.values()), defaultdict[str, dict](dict)
-    for path, name in names.items():
-        splits[group_of[name]].setdefault(path if source_name(path) != path.stem else path.name, pictures[path].split)
-    return sorted(group for group, present in splits.items() if len({*present.values()}) > 1)
