@@ -192,7 +192,8 @@ def rehearse(args: Arguments) -> int:
         value = getattr(args, name)
         values = value if isinstance(value, list) else [value.resolve() if isinstance(value, Path) else value]
         words += [f'--{name.replace("_", "-")}', *map(str, values)] if value is not None else []
-    paths = os.pathsep.join(filter(None, [str(checkout / 'tools'), os.environ.get('PYTHONPATH')]))
+    libraries = [str(checkout / 'tools'), str(checkout / 'tools/dataset_converters')]
+    paths = os.pathsep.join(filter(None, [*libraries, os.environ.get('PYTHONPATH')]))
     return subprocess.run(words, cwd=checkout, env={**os.environ, 'PYTHONPATH': paths}).returncode
 
 
