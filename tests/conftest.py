@@ -69,12 +69,18 @@ def drawn_panels(monkeypatch):
 
 PACKAGE = Path(find_spec('mmattn').origin).parent
 ORIGINAL_MMENGINE = '0.10.7'
+# Of what tests install and compile, for further runs.
+CACHE = Path(
+    os.environ.get('MMATTN_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn')
+)
 
 
-def cache_folder():
-    return Path(
-        os.environ.get('MMATTN_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn')
-    )
+@pytest.fixture(autouse=True, scope='session')
+def _own_cache(tmp_path_factory):
+    """What a program keeps for the user, such as facts of images, one that is tested does not leave in ``CACHE``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('MMATTN_CACHE', str(tmp_path_factory.mktemp('cache')))
+        yield
 
 
 @pytest.fixture(scope='session')
@@ -96,7 +102,7 @@ def run_python(tmp_path_factory):
 
 def installed(package, version):
     """The folder of a package, without those that it requires, installed once into the cache."""
-    target = cache_folder() / f'{package}-{version}'
+    target = CACHE / f'{package}-{version}'
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:

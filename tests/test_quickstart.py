@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from .conftest import cache_folder
+from .conftest import CACHE
 
 ROOT = Path(__file__).parents[1]
 
@@ -168,14 +168,14 @@ def test_the_quick_start_compiles_the_cuda_kernels():
     """In a clone of the last commit. It stays in the cache with its environment, so that a second run is quick."""
     if os.environ.get('MMATTN_CUDA_TESTS') != '1':
         pytest.skip('set MMATTN_CUDA_TESTS=1 to install torch for CUDA (6 GB), and to compile with nvcc 13')
-    clone = cache_folder() / 'quickstart_cuda'
+    clone = CACHE / 'quickstart_cuda'
     if not clone.exists():
         subprocess.run(['git', 'init', '--quiet', clone], check=True)
     subprocess.run(['git', '-C', clone, 'fetch', '--quiet', ROOT, 'HEAD'], check=True)
     subprocess.run(['git', '-C', clone, 'checkout', '--quiet', '--force', '--detach', 'FETCH_HEAD'], check=True)
     rmtree(clone / 'work_dirs', ignore_errors=True)  # else training would resume at its end
     env = {key: value for key, value in os.environ.items() if key not in ('OMP_NUM_THREADS', 'PYTHONPATH')}
-    env = {'PYTHON': 'python3.12', **env, 'MMATTN_ACCELERATOR': 'cuda'}
+    env = {'PYTHON': 'python3.12', **env, 'MMATTN_ACCELERATOR': 'cuda', 'MMATTN_CACHE': str(CACHE)}
     subprocess.run(['bash', 'tools/quickstart.sh'], cwd=clone, env=env, check=True)
 
     command = [clone / '.venv/bin/python', '-m', 'mmattn.utils.collect_env']

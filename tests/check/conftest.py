@@ -22,7 +22,7 @@ def write(path, array):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """No fact of a test is kept for the user."""
+    """An empty cache for each test."""
     monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
     return tmp_path / 'cache'
 

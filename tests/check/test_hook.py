@@ -23,13 +23,13 @@ test_dataloader, test_evaluator, test_cfg = val_dataloader, val_evaluator, dict(
 
 
 @pytest.fixture
-def train(attempt, tmp_path, cache):
+def train(attempt, tmp_path):
     """``train(project, *arguments, name='train.py')``: the exit status, and what was said."""
 
     def run(project, *arguments, command=None):
         config = write(project, tmp_path)
         command = command or tool('train.py', config)
-        done = attempt(*command, '--work-dir', tmp_path / 'work', *arguments, merged=True, MMATTN_CACHE=str(cache))
+        done = attempt(*command, '--work-dir', tmp_path / 'work', *arguments, merged=True)
         return done.returncode, done.stdout
 
     return run

@@ -21,8 +21,7 @@ WHOLE = ConfigDict(mode='whole')
 
 
 @pytest.fixture(autouse=True)
-def _scope(tmp_path, monkeypatch):
-    monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
+def _scope():
     init_default_scope('mmseg')
 
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -10,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -82,9 +80,8 @@ def _data_set(kind, *cfgs, attributes=False):
 
 
 def _check(folder, cfg):
-    with patch.dict(os.environ, MMATTN_CACHE=str(folder / 'cache')):
-        runner = SimpleNamespace(cfg=Config(dict(train_dataloader=dict(dataset=cfg))), work_dir=str(folder / 'work'))
-        check_data(runner, ['train_dataloader'])
+    runner = SimpleNamespace(cfg=Config(dict(train_dataloader=dict(dataset=cfg))), work_dir=str(folder / 'work'))
+    check_data(runner, ['train_dataloader'])
 
 
 def _check_boxes(cfg):

@@ -13,7 +13,7 @@ from torch.utils import cpp_extension
 
 import mmattn
 
-from ..conftest import cache_folder
+from ..conftest import CACHE
 from ..requirements import requires
 
 pytestmark = pytest.mark.kernels
@@ -37,7 +37,7 @@ def built(command, sources, *included, name='built'):
     digest = hashlib.sha256(repr([*command, *sources]).encode())
     for path in sorted(path for x in included for path in ([x] if x.is_file() else x.rglob('*.*'))):
         digest.update(path.read_bytes())
-    target = cache_folder() / 'compiled' / digest.hexdigest()[:32] / name
+    target = CACHE / 'compiled' / digest.hexdigest()[:32] / name
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:

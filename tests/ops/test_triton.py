@@ -16,7 +16,7 @@ from mmattn import ops
 from mmattn.ops import triton
 from mmattn.ops.autograd import list_tensors
 
-from ..conftest import cache_folder
+from ..conftest import CACHE
 from ..support.comparison import evaluate
 from ..support.operator_calls import WINDOW, cast, make
 from . import literal, test_masked_keys
@@ -247,7 +247,7 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch):
     assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
-OLDEST = cache_folder() / 'triton-3.6.0'  # run_tests.sh --all installs it
+OLDEST = CACHE / 'triton-3.6.0'  # run_tests.sh --all installs it
 
 
 @pytest.mark.slow
